@@ -1,0 +1,45 @@
+# Every target sets up what it needs; nothing has to be installed by hand beside Python and Make.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.locked
+ONLY   ?=
+
+.PHONY: help setup check test demo bench prove format clean
+
+help: ## Show the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: $(STAMP) ## Create .venv with everything pinned by uv.lock
+
+$(STAMP): pyproject.toml uv.lock
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@VIRTUAL_ENV= UV_PROJECT_ENVIRONMENT=$(VENV) UV_PYTHON_DOWNLOADS=never $(BIN)/uv sync --frozen --quiet --inexact
+	@touch $(STAMP)
+
+check: setup ## Format, lint, types, import contracts, fast tests
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/lint-imports
+	@$(BIN)/pyright --level error
+	@$(BIN)/python -m pytest -m fast
+
+test: check ## Everything: check, then every test with a real S3 server and real processes
+	@$(BIN)/python -m pytest -m "not fast"
+
+demo: setup ## A few hundred tasks, two workers, one of them killed with -9 midway
+	@$(BIN)/python -m qo.cli.demo
+
+bench: setup ## Run the benchmark suites (ONLY=queue for one)
+	@$(BIN)/python -m bench $(ONLY)
+
+prove: setup ## Longer runs: contention and fault schedules over many more seeds
+	@QO_PROVE=1 $(BIN)/python -m pytest -m "not fast" tests/simulation tests/conformance
+
+format: setup ## Rewrite the code as `make check` wants it
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --fix --quiet .
+
+clean: ## Remove everything that make made
+	@rm -rf $(VENV) .qo .demo .pytest_cache .ruff_cache .hypothesis dist

@@ -1,0 +1,109 @@
+"""Object keys: how they are built, and read back. Nothing else in qo spells a key.
+
+    queue.json                                format, shard count and the proof of the bucket
+    tasks/{shard}/{id}.json                   the task: the truth
+    ready/{shard}/{minute}/{id}               claimable tasks, by when they become claimable: a hint
+    leases/{shard}/{minute}/{id}              running tasks, by when their lease ends: a hint
+    data/{shard}/{id}/...                     inputs and outputs too large for the task object
+    workers/{worker}.json                     registration and heartbeat
+    schedules/{name}.json                     a cron schedule and its last run
+    monitor/sweep.json                        how far the sweeper has come
+
+``minute`` is the epoch minute in ten digits, so that keys sort by time.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from qo.core.task import Status, Task
+
+QUEUE = "queue.json"
+SWEEP = "monitor/sweep.json"
+TASKS, READY, LEASES, DATA = "tasks/", "ready/", "leases/", "data/"
+WORKERS, SCHEDULES = "workers/", "schedules/"
+
+# History of these is worth nothing: hints, heartbeats and cursors. Stores drop their old versions.
+EPHEMERAL = (READY, LEASES, WORKERS, "monitor/", "doctor/")
+
+AFTER_ALL = "~"  # Sorts after every character that our keys contain.
+
+PRIORITY_HEAD_START_MIN = 10
+
+
+class IndexKey(NamedTuple):
+    shard: str
+    minute: int
+    task_id: str
+
+
+def task(shard: str, task_id: str) -> str:
+    return f"tasks/{shard}/{task_id}.json"
+
+
+def task_id_of(key: str) -> str | None:
+    """The id in a key under ``tasks/``, or None if something else lies there."""
+    parts = key.split("/")
+    if len(parts) != 3 or parts[0] != "tasks" or not parts[2].endswith(".json"):
+        return None
+    return parts[2].removesuffix(".json")
+
+
+def minute_of(instant: datetime) -> int:
+    return int(instant.timestamp() // 60)
+
+
+def instant_of(minute: int) -> datetime:
+    return datetime.fromtimestamp(minute * 60, UTC)
+
+
+def ready_minute(t: Task) -> int:
+    """Where a pending task stands in line.
+
+    Priority is a head start: a task joins the line as if it had waited ten minutes longer per step. So an
+    urgent task passes fresh ones, and none waits for ever behind it. A task that is not yet due gets no head
+    start, because its key would then be listed before it may be claimed.
+    """
+    minute = minute_of(t.available_at)
+    if t.available_at <= t.updated_at:
+        minute -= t.priority * PRIORITY_HEAD_START_MIN
+    return minute
+
+
+def index(prefix: str, shard: str, minute: int, task_id: str) -> str:
+    return f"{prefix}{shard}/{minute:010d}/{task_id}"
+
+
+def index_key(t: Task) -> str | None:
+    """The one hint this task should have: where it waits, when its lease ends, or none."""
+    if t.status is Status.PENDING:
+        return index(READY, t.shard, ready_minute(t), t.id)
+    if t.status is Status.RUNNING and t.lease_expires_at is not None:
+        return index(LEASES, t.shard, minute_of(t.lease_expires_at), t.id)
+    return None
+
+
+def parse_index(key: str) -> IndexKey | None:
+    """What an index key says, or None if it is not one."""
+    parts = key.split("/")
+    if len(parts) != 4 or not parts[2].isascii() or not parts[2].isdigit():
+        return None
+    return IndexKey(parts[1], int(parts[2]), parts[3])
+
+
+def input_data(shard: str, task_id: str) -> str:
+    return f"data/{shard}/{task_id}/input.json"
+
+
+def output_data(shard: str, task_id: str, attempt: int) -> str:
+    """One object per attempt: a stalled attempt cannot overwrite the output of its successor."""
+    return f"data/{shard}/{task_id}/output-{attempt}.json"
+
+
+def worker(worker_id: str) -> str:
+    return f"workers/{worker_id}.json"
+
+
+def schedule(name: str) -> str:
+    return f"schedules/{name}.json"

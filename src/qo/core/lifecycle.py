@@ -1,0 +1,317 @@
+"""Every move a task can make, in one place.
+
+``decide(task, command, now=...)`` answers with the task as it should be written, with the same task if the
+command has already taken effect, or with ``Rejected``. It does nothing else: no clock, chance, id or I/O; what
+it needs of these comes inside the command.
+
+                   ┌────────── Release, Reschedule, Fail (retries left), Lapse (retries left) ─────┐
+                   ▼                                                                              │
+    submit ──▶ PENDING ──Claim──▶ RUNNING ──Complete──▶ COMPLETED ──Archive──▶ ARCHIVED           │
+                 │  ▲               │  └───────────────────────────────────────────────────────────┘
+                 │  │               ├─ Fail, Lapse (none left) ─▶ FAILED      Archive ▶ ARCHIVED
+                 │  │               └─ any of them after Cancel ▶ CANCELLED   Unarchive: back again
+                 │  └── Replay from FAILED, CANCELLED, EXPIRED
+                 ├─ Cancel ─▶ CANCELLED
+                 └─ Expire ─▶ EXPIRED
+
+A running task is moved only by who presents its ``lease_id``; everyone else may at most request cancellation
+or, once the lease has lapsed by the store's clock, take it away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from msgspec.structs import replace
+
+from qo.core.retry import delay_s
+from qo.core.task import Status, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    token: str  # Drawn by the caller; a task that carries it has already obeyed this command.
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(Command):
+    lease_id: str
+    worker_id: str
+    lease_s: float | None = None  # None: the task's own timeout.
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Command):
+    """What only the holder of the lease may ask."""
+
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renew(Held):
+    lease_s: float | None = None
+    progress: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Complete(Held):
+    output: Any = None
+    output_ref: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fail(Held):
+    error: str
+    unit: float  # In [0, 1): places the retry within its jitter.
+    traceback: str | None = None
+    permanent: bool = False
+    delay_s: float | None = None  # The handler's own wish, instead of the policy's.
+
+
+@dataclass(frozen=True, slots=True)
+class Reschedule(Held):
+    """Not now: come back later, without counting a failure."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Held):
+    """Give an unfinished task back at once, at no cost to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lapse(Command):
+    """The lease ran out. Carries the lease that was seen, so that a newer one is left alone."""
+
+    lease_id: str | None
+    unit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel(Command):
+    by: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expire(Command):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Replay(Command):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Archive(Command):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Unarchive(Command):
+    pass
+
+
+class Reason(StrEnum):
+    NOT_DUE = "it is not due yet"
+    PAST_EXPIRY = "it has expired"
+    WRONG_STATE = "its state does not allow that"
+    LEASE_LOST = "the lease belongs to someone else now"
+    LEASE_VALID = "its lease has not run out"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    reason: Reason
+    detail: str
+
+
+def decide(task: Task, command: Command, *, now: datetime) -> Task | Rejected:
+    """The task after the command, the task itself if nothing is left to do, or why it may not move."""
+    if task.token == command.token:
+        return task  # Our own write came through; only its reply was lost.
+    if isinstance(command, Held) and (task.status is not Status.RUNNING or task.lease_id != command.lease_id):
+        return Rejected(Reason.LEASE_LOST, f"task {task.id} is {task.status}, attempt {task.attempt}")
+    return _MOVES[type(command)](task, command, now)
+
+
+def _written(task: Task, command: Command, now: datetime, **changes: Any) -> Task:
+    # A clock that was corrected backwards must not make history run backwards.
+    return replace(task, token=command.token, updated_at=max(now, task.updated_at), **changes)
+
+
+def _unleased(task: Task, command: Command, now: datetime, status: Status, **changes: Any) -> Task:
+    changes = {"worker_id": None, "completed_at": None if status is Status.PENDING else now, **changes}
+    return _written(task, command, now, status=status, lease_id=None, lease_expires_at=None, **changes)
+
+
+def _wrong_state(task: Task, wanted: str) -> Rejected:
+    return Rejected(Reason.WRONG_STATE, f"task {task.id} is {task.status}; {wanted}")
+
+
+def _claim(task: Task, command: Claim, now: datetime) -> Task | Rejected:
+    if task.status is Status.RUNNING and task.lease_id == command.lease_id:
+        return task  # Claimed, and renewed since.
+    if task.status is not Status.PENDING:
+        return _wrong_state(task, "only a pending task can be claimed")
+    if task.expires_at is not None and task.expires_at <= now:
+        return Rejected(Reason.PAST_EXPIRY, f"task {task.id} expired at {task.expires_at.isoformat()}")
+    if now < task.available_at:
+        return Rejected(Reason.NOT_DUE, f"task {task.id} is due at {task.available_at.isoformat()}")
+    return _written(
+        task,
+        command,
+        now,
+        status=Status.RUNNING,
+        worker_id=command.worker_id,
+        lease_id=command.lease_id,
+        attempt=task.attempt + 1,
+        lease_expires_at=now + timedelta(seconds=_lease_s(task, command.lease_s)),
+    )
+
+
+def _lease_s(task: Task, wanted: float | None) -> float:
+    return task.timeout_seconds if wanted is None else wanted
+
+
+def _renew(task: Task, command: Renew, now: datetime) -> Task:
+    until = now + timedelta(seconds=_lease_s(task, command.lease_s))
+    progress = task.progress if command.progress is None else command.progress
+    return _written(task, command, now, lease_expires_at=until, progress=progress)
+
+
+def _complete(task: Task, command: Complete, now: datetime) -> Task:
+    # Once cancellation was asked for, no ending may contradict it; the output is kept for whoever looks.
+    status = Status.CANCELLED if task.cancel_requested else Status.COMPLETED
+    return _unleased(
+        task,
+        command,
+        now,
+        status,
+        worker_id=task.worker_id,
+        output=command.output,
+        output_ref=command.output_ref,
+        last_error=None if status is Status.COMPLETED else task.last_error,
+        traceback=None if status is Status.COMPLETED else task.traceback,
+    )
+
+
+def _fail(task: Task, command: Fail, now: datetime) -> Task:
+    said = {"last_error": command.error, "traceback": command.traceback}
+    if command.permanent and not task.cancel_requested:
+        return _unleased(task, command, now, Status.FAILED, **said)
+    return _retry(task, command, now, command.unit, command.delay_s, **said)
+
+
+def _retry(
+    task: Task, command: Command, now: datetime, unit: float, wish_s: float | None, **said: Any
+) -> Task:
+    if task.cancel_requested:
+        return _unleased(task, command, now, Status.CANCELLED, **said)
+    if task.retry_count >= task.max_retries:
+        return _unleased(task, command, now, Status.FAILED, **said)
+    rest_s = delay_s(task.retry_policy, task.retry_count, unit) if wish_s is None else wish_s
+    due = now + timedelta(seconds=rest_s)
+    return _unleased(
+        task, command, now, Status.PENDING, retry_count=task.retry_count + 1, available_at=due, **said
+    )
+
+
+def _reschedule(task: Task, command: Reschedule, now: datetime) -> Task:
+    if task.cancel_requested:
+        return _unleased(task, command, now, Status.CANCELLED)
+    if task.max_reschedules is not None and task.reschedule_count >= task.max_reschedules:
+        error = f"rescheduled more than {task.max_reschedules} times"
+        return _unleased(task, command, now, Status.FAILED, last_error=error, traceback=None)
+    due = now + timedelta(seconds=command.delay_s)
+    return _unleased(
+        task, command, now, Status.PENDING, reschedule_count=task.reschedule_count + 1, available_at=due
+    )
+
+
+def _release(task: Task, command: Release, now: datetime) -> Task:
+    if task.cancel_requested:
+        return _unleased(task, command, now, Status.CANCELLED)
+    return _unleased(task, command, now, Status.PENDING, available_at=now)
+
+
+def _lapse(task: Task, command: Lapse, now: datetime) -> Task | Rejected:
+    if task.status is not Status.RUNNING or task.lease_expires_at is None:
+        return _wrong_state(task, "only a running task has a lease")
+    if task.lease_id != command.lease_id or now < task.lease_expires_at:
+        return Rejected(Reason.LEASE_VALID, f"task {task.id} is held until {task.lease_expires_at.isoformat()}")
+    error = f"lease expired: worker {task.worker_id} did not finish attempt {task.attempt} in time"
+    return _retry(task, command, now, command.unit, None, last_error=error, traceback=None)
+
+
+def _cancel(task: Task, command: Cancel, now: datetime) -> Task | Rejected:
+    said = {"cancel_requested": True, "cancelled_by": command.by, "cancel_reason": command.reason}
+    if task.status is Status.PENDING:
+        return _unleased(task, command, now, Status.CANCELLED, **said)
+    if task.status is Status.RUNNING:
+        return task if task.cancel_requested else _written(task, command, now, **said)
+    if task.status is Status.CANCELLED:
+        return task  # Cancelling twice is cancelling once.
+    return _wrong_state(task, "it has ended and cannot be cancelled")
+
+
+def _expire(task: Task, command: Expire, now: datetime) -> Task | Rejected:
+    if task.status is not Status.PENDING or task.expires_at is None:
+        return _wrong_state(task, "only a pending task with an expiry can expire")
+    if now < task.expires_at:
+        return Rejected(Reason.NOT_DUE, f"task {task.id} expires at {task.expires_at.isoformat()}")
+    return _unleased(task, command, now, Status.EXPIRED)
+
+
+def _replay(task: Task, command: Replay, now: datetime) -> Task | Rejected:
+    if task.status not in (Status.FAILED, Status.CANCELLED, Status.EXPIRED):
+        return _wrong_state(task, "only a failed, cancelled or expired task can be replayed")
+    return _unleased(
+        task,
+        command,
+        now,
+        Status.PENDING,
+        available_at=now,
+        retry_count=0,
+        reschedule_count=0,
+        expires_at=None,
+        cancel_requested=False,
+        cancelled_by=None,
+        cancel_reason=None,
+    )
+
+
+def _archive(task: Task, command: Archive, now: datetime) -> Task | Rejected:
+    if task.status is Status.ARCHIVED:
+        return task
+    if not task.ended:
+        return _wrong_state(task, "wait until it has ended, or cancel it first")
+    return _written(task, command, now, status=Status.ARCHIVED, archived_from=task.status)
+
+
+def _unarchive(task: Task, command: Unarchive, now: datetime) -> Task | Rejected:
+    if task.status is not Status.ARCHIVED:
+        return _wrong_state(task, "only an archived task can be unarchived")
+    return _written(task, command, now, status=task.archived_from or Status.FAILED, archived_from=None)
+
+
+_MOVES: dict[type[Command], Callable[[Task, Any, datetime], Task | Rejected]] = {
+    Claim: _claim,
+    Renew: _renew,
+    Complete: _complete,
+    Fail: _fail,
+    Reschedule: _reschedule,
+    Release: _release,
+    Lapse: _lapse,
+    Cancel: _cancel,
+    Expire: _expire,
+    Replay: _replay,
+    Archive: _archive,
+    Unarchive: _unarchive,
+}

@@ -1,0 +1,101 @@
+"""The task: one value, one object in the bucket, one version per change.
+
+The fields are those of the stored JSON, documented for users in ``docs/reference/task-format.md``.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+FORMAT = 1  # Raised when a reader of the old format could no longer understand the new one.
+
+
+class Status(StrEnum):
+    PENDING = "pending"  # Waiting to be claimed.
+    RUNNING = "running"  # Held by a worker under a lease.
+    COMPLETED = "completed"
+    FAILED = "failed"  # Retries are used up, or the failure is permanent: the dead letters.
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"  # Nobody claimed it before its ``expires_at``.
+    ARCHIVED = "archived"  # Put away; left out of listings unless asked for.
+
+
+ENDED = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.EXPIRED, Status.ARCHIVED})
+ACTIVE = frozenset({Status.PENDING, Status.RUNNING})
+
+PRIORITY_MAX = 9
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a task rests after a failed attempt. See ``core.retry.delay_s``."""
+
+    initial_interval_ms: int = 1_000
+    max_interval_ms: int = 60_000
+    multiplier: float = 2.0
+    jitter_percent: float = 0.25  # 0.25 spreads the delay over ±25 %.
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    # Identity
+    id: str
+    task_type: str
+    shard: str  # The first hex characters of the id.
+    format: int = FORMAT
+
+    # State
+    status: Status = Status.PENDING
+    token: str  # Names the last write, so that a writer whose reply was lost knows its own.
+
+    # Scheduling
+    available_at: datetime  # Not claimable before.
+    expires_at: datetime | None = None  # Not claimable from then on.
+    priority: int = 0  # 0 to PRIORITY_MAX; see ``core.keys.ready_minute``.
+    lease_expires_at: datetime | None = None
+
+    # Execution. A large value lives in its own object, which the ref names.
+    input: Any = None
+    input_ref: str | None = None
+    output: Any = None
+    output_ref: str | None = None
+
+    # Retry
+    timeout_seconds: float = 300.0
+    max_retries: int = 3
+    retry_count: int = 0
+    retry_policy: RetryPolicy = RetryPolicy()
+    reschedule_count: int = 0
+    max_reschedules: int | None = None  # None means without limit.
+
+    # Timestamps, all by the store's clock
+    created_at: datetime
+    updated_at: datetime
+    completed_at: datetime | None = None
+
+    # Worker assignment
+    worker_id: str | None = None
+    lease_id: str | None = None
+    attempt: int = 0  # Grows with each claim and never shrinks.
+
+    # Failure
+    last_error: str | None = None
+    traceback: str | None = None
+
+    # Cancellation
+    cancel_requested: bool = False
+    cancelled_by: str | None = None
+    cancel_reason: str | None = None
+
+    # Origin and bookkeeping
+    idempotency_key: str | None = None
+    schedule: str | None = None  # The cron schedule that submitted it.
+    archived_from: Status | None = None  # What unarchiving restores.
+    progress: Any = None
+    traceparent: str | None = None  # W3C trace context of the submitter.
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED

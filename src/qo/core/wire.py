@@ -1,0 +1,87 @@
+"""Values to bytes and back. Inverses, strict on the way in, stable on the way out."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from qo.core.task import FORMAT, Task
+from qo.errors import CorruptRecord, UsageError
+
+T = TypeVar("T")
+
+_encode = msgspec.json.Encoder().encode
+_canonical = msgspec.json.Encoder(order="sorted").encode
+_decode_task = msgspec.json.Decoder(Task).decode
+_decode_any = msgspec.json.Decoder().decode
+
+
+class _Versioned(msgspec.Struct):
+    format: int = FORMAT
+
+
+def encode(value: Any) -> bytes:
+    return _encode(value)
+
+
+def encode_payload(value: Any, what: str) -> bytes:
+    """A user's value as JSON; a UsageError that names it if it has no JSON form."""
+    try:
+        body = _encode(value)
+        back = _decode_any(body)
+        # NaN and infinity would silently become null; sets and dates would come back as something else.
+        if back != value and back != _lists(value):
+            raise UsageError(f"{what} does not survive JSON: use only dict, list, str, int, float, bool and None")
+    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise UsageError(f"{what} cannot be written as JSON: {error}") from error
+    return body
+
+
+def _lists(value: Any) -> Any:
+    """The value with its tuples as lists, which is how they come back."""
+    if isinstance(value, dict):
+        return {name: _lists(item) for name, item in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_lists(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def decode_json(body: bytes | str, what: str) -> Any:
+    try:
+        return _decode_any(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise UsageError(f"{what} is not valid JSON: {error}") from error
+
+
+def decode_task(body: bytes, key: str) -> Task:
+    return _decode(_decode_task, body, key)
+
+
+def decode(kind: type[T], body: bytes, key: str) -> T:
+    return _decode(msgspec.json.Decoder(kind).decode, body, key)
+
+
+def _decode(decoder: Any, body: bytes, key: str) -> Any:
+    try:
+        return decoder(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        _refuse_newer_format(body, key)
+        raise CorruptRecord(
+            f"{key} cannot be read: {error}. Look at its versions (`qo history`) and restore a good one."
+        ) from error
+
+
+def _refuse_newer_format(body: bytes, key: str) -> None:
+    try:
+        found = msgspec.json.decode(body, type=_Versioned).format
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return
+    if found > FORMAT:
+        raise CorruptRecord(f"{key} has format {found}; this qo reads up to {FORMAT}. Upgrade qo.")
+
+
+def fingerprint(value: Any) -> str:
+    """Equal for equal JSON values, whatever the order of their keys."""
+    return hashlib.sha256(_canonical(value)).hexdigest()

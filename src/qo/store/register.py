@@ -1,0 +1,67 @@
+"""Conditional writes that survive lost replies.
+
+A 412 may be the answer to our own earlier write, and no answer at all may hide a success. So whoever writes
+names the write (``ours`` recognises it in a body), and before concluding anything from a failure we read what
+is there now. Only if the key is provably unmoved is the same write sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from qo.ambient import SYSTEM, Ambient
+from qo.errors import ConcurrentWrite, PreconditionFailed, Unavailable
+from qo.store.port import ObjectStore, Stored, Written
+
+SENDS_MAX = 6
+REST_FIRST_S = 0.05
+
+
+class Moved:
+    """The write did not happen: somebody else's object is there (None: no object at all)."""
+
+    __slots__ = ("found",)
+
+    def __init__(self, found: Stored | None) -> None:
+        self.found = found
+
+
+async def write(
+    store: ObjectStore,
+    key: str,
+    body: bytes,
+    *,
+    if_match: str | None,
+    ours: Callable[[bytes], bool],
+    ambient: Ambient = SYSTEM,
+) -> Written | Moved:
+    """Create the key (``if_match`` None) or replace exactly that ETag; else say what is there instead.
+
+    Raises Unavailable when the store gave no usable answer SENDS_MAX times: whether the write happened is then
+    unknown, and calling again with the same body is safe.
+    """
+    rest_s = REST_FIRST_S
+    for send in range(1, SENDS_MAX + 1):
+        try:
+            return await store.put(key, body, if_match=if_match, if_absent=if_match is None)
+        except PreconditionFailed:
+            found = await store.get(key)
+            return _known(found, ours) or Moved(found)
+        except (ConcurrentWrite, Unavailable):
+            if send == SENDS_MAX:
+                raise
+            await asyncio.sleep(rest_s * (0.5 + ambient.unit()))
+            rest_s *= 2
+            found = await store.get(key)
+            if (mine := _known(found, ours)) is not None:
+                return mine
+            if (found.etag if found else None) != if_match:
+                return Moved(found)
+    raise AssertionError("unreachable")
+
+
+def _known(found: Stored | None, ours: Callable[[bytes], bool]) -> Written | None:
+    if found is not None and ours(found.body):
+        return Written(found.etag, found.version)
+    return None
