@@ -36,4 +36,6 @@ class Ambient:
         return f"{self.rng.getrandbits(96):024x}"
 
 
-SYSTEM = Ambient()  # The operating system's entropy: safe across fork, where a seeded generator would repeat itself.
+SYSTEM = (
+    Ambient()
+)  # The operating system's entropy: safe across fork, where a seeded generator would repeat itself.

@@ -25,7 +25,7 @@ TASKS, READY, LEASES, DATA = "tasks/", "ready/", "leases/", "data/"
 WORKERS, SCHEDULES = "workers/", "schedules/"
 
 # History of these is worth nothing: hints, heartbeats and cursors. Stores drop their old versions.
-EPHEMERAL = (READY, LEASES, WORKERS, "monitor/", "doctor/")
+EPHEMERAL = (READY, LEASES, WORKERS, "monitor/")
 
 AFTER_ALL = "~"  # Sorts after every character that our keys contain.
 
@@ -92,8 +92,9 @@ def parse_index(key: str) -> IndexKey | None:
     return IndexKey(parts[1], int(parts[2]), parts[3])
 
 
-def input_data(shard: str, task_id: str) -> str:
-    return f"data/{shard}/{task_id}/input.json"
+def input_data(shard: str, task_id: str, digest: str) -> str:
+    """Named by content: of two submitters racing under one idempotency key, neither overwrites the other."""
+    return f"data/{shard}/{task_id}/input-{digest[:16]}.json"
 
 
 def output_data(shard: str, task_id: str, attempt: int) -> str:

@@ -137,6 +137,8 @@ def decide(task: Task, command: Command, *, now: datetime) -> Task | Rejected:
     if task.token == command.token:
         return task  # Our own write came through; only its reply was lost.
     if isinstance(command, Held) and (task.status is not Status.RUNNING or task.lease_id != command.lease_id):
+        if task.settled_lease_id == command.lease_id and not isinstance(command, Renew):
+            return task  # This holder has settled its attempt already; it is asking again to be sure.
         return Rejected(Reason.LEASE_LOST, f"task {task.id} is {task.status}, attempt {task.attempt}")
     return _MOVES[type(command)](task, command, now)
 
@@ -147,7 +149,10 @@ def _written(task: Task, command: Command, now: datetime, **changes: Any) -> Tas
 
 
 def _unleased(task: Task, command: Command, now: datetime, status: Status, **changes: Any) -> Task:
-    changes = {"worker_id": None, "completed_at": None if status is Status.PENDING else now, **changes}
+    ended_at = None if status is Status.PENDING else max(now, task.updated_at)
+    changes = {"worker_id": None, "completed_at": ended_at, **changes}
+    if isinstance(command, Held):
+        changes["settled_lease_id"] = command.lease_id
     return _written(task, command, now, status=status, lease_id=None, lease_expires_at=None, **changes)
 
 
@@ -209,9 +214,7 @@ def _fail(task: Task, command: Fail, now: datetime) -> Task:
     return _retry(task, command, now, command.unit, command.delay_s, **said)
 
 
-def _retry(
-    task: Task, command: Command, now: datetime, unit: float, wish_s: float | None, **said: Any
-) -> Task:
+def _retry(task: Task, command: Command, now: datetime, unit: float, wish_s: float | None, **said: Any) -> Task:
     if task.cancel_requested:
         return _unleased(task, command, now, Status.CANCELLED, **said)
     if task.retry_count >= task.max_retries:

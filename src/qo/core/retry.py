@@ -5,6 +5,8 @@ from __future__ import annotations
 from qo.core.task import RetryPolicy
 from qo.errors import UsageError
 
+INTERVAL_MAX_MS = 365 * 24 * 3_600_000  # A year. Far longer ones would overflow the calendar.
+
 
 def delay_s(policy: RetryPolicy, retries: int, unit: float) -> float:
     """Seconds to rest before retry number ``retries + 1``.
@@ -22,10 +24,11 @@ def delay_s(policy: RetryPolicy, retries: int, unit: float) -> float:
 
 def validate(policy: RetryPolicy) -> RetryPolicy:
     """The policy itself, or a UsageError that names the field to fix."""
-    if policy.initial_interval_ms < 0 or policy.max_interval_ms < 0:
-        raise UsageError("retry intervals must not be negative")
-    if policy.multiplier < 1:
-        raise UsageError(f"retry multiplier must be at least 1, not {policy.multiplier}")
+    shorter, longer = sorted((policy.initial_interval_ms, policy.max_interval_ms))
+    if shorter < 0 or longer > INTERVAL_MAX_MS:
+        raise UsageError(f"retry intervals must be between 0 and {INTERVAL_MAX_MS} ms")
+    if not 1 <= policy.multiplier < float("inf"):  # False for NaN, too.
+        raise UsageError(f"retry multiplier must be a number of at least 1, not {policy.multiplier}")
     if not 0 <= policy.jitter_percent <= 1:
         raise UsageError(f"retry jitter_percent must be between 0 and 1, not {policy.jitter_percent}")
     return policy

@@ -46,3 +46,8 @@ def validate_task_id(text: str) -> str:
     if not _TASK_ID.match(lowered):
         raise UsageError(f"{text!r} is not a task id; a task id is a UUID as printed by `qo submit`")
     return lowered
+
+
+def chosen_shards(chosen: tuple[str, ...], prefix_len: int) -> tuple[str, ...]:
+    """The shards to look after: those chosen, or all if none was."""
+    return validate_shards(chosen, prefix_len) if chosen else all_shards(prefix_len)

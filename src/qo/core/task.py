@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+
+Instant = Annotated[datetime, msgspec.Meta(tz=True)]  # A stored time without an offset is a corrupt record.
 
 FORMAT = 1  # Raised when a reader of the old format could no longer understand the new one.
 
@@ -51,10 +53,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     token: str  # Names the last write, so that a writer whose reply was lost knows its own.
 
     # Scheduling
-    available_at: datetime  # Not claimable before.
-    expires_at: datetime | None = None  # Not claimable from then on.
+    available_at: Instant  # Not claimable before.
+    expires_at: Instant | None = None  # Not claimable from then on.
     priority: int = 0  # 0 to PRIORITY_MAX; see ``core.keys.ready_minute``.
-    lease_expires_at: datetime | None = None
+    lease_expires_at: Instant | None = None
 
     # Execution. A large value lives in its own object, which the ref names.
     input: Any = None
@@ -71,13 +73,14 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     max_reschedules: int | None = None  # None means without limit.
 
     # Timestamps, all by the store's clock
-    created_at: datetime
-    updated_at: datetime
-    completed_at: datetime | None = None
+    created_at: Instant
+    updated_at: Instant
+    completed_at: Instant | None = None
 
     # Worker assignment
     worker_id: str | None = None
     lease_id: str | None = None
+    settled_lease_id: str | None = None  # The last lease whose holder ended its attempt itself.
     attempt: int = 0  # Grows with each claim and never shrinks.
 
     # Failure

@@ -65,19 +65,25 @@ def decode(kind: type[T], body: bytes, key: str) -> T:
 
 def _decode(decoder: Any, body: bytes, key: str) -> Any:
     try:
-        return decoder(body)
+        value = decoder(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        _refuse_newer_format(body, key)
+        _refuse_newer(_format_of(body), key)
         raise CorruptRecord(
             f"{key} cannot be read: {error}. Look at its versions (`qo history`) and restore a good one."
         ) from error
+    # Even one that looks familiar: its fields may mean something else by then.
+    _refuse_newer(getattr(value, "format", FORMAT), key)
+    return value
 
 
-def _refuse_newer_format(body: bytes, key: str) -> None:
+def _format_of(body: bytes) -> int:
     try:
-        found = msgspec.json.decode(body, type=_Versioned).format
+        return msgspec.json.decode(body, type=_Versioned).format
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        return
+        return FORMAT
+
+
+def _refuse_newer(found: int, key: str) -> None:
     if found > FORMAT:
         raise CorruptRecord(f"{key} has format {found}; this qo reads up to {FORMAT}. Upgrade qo.")
 

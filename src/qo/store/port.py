@@ -71,9 +71,7 @@ class ObjectStore(Protocol):
         """The object, or None where there is none (never written, deleted, or a delete marker)."""
         ...
 
-    async def put(
-        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
-    ) -> Written:
+    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
         """Write an object; with a condition, only if the key is unmoved (``if_match``) or free (``if_absent``).
 
         Raises PreconditionFailed if the condition does not hold, a missing key under ``if_match`` included

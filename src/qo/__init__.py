@@ -1,0 +1,73 @@
+"""qo: a task queue whose only backend is a bucket.
+
+    import qo
+
+    app = qo.App()
+
+    @app.task("send_email")
+    async def send_email(input): ...
+
+    async with qo.connect() as queue:
+        task = await queue.submit("send_email", {"to": "ada@example.com"})
+
+Names are loaded when they are first used, so that ``import qo`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qo.core.task import RetryPolicy, Status, Task
+    from qo.errors import QoError
+    from qo.queue.connecting import blocking, connect
+    from qo.queue.options import NewTask, Options
+    from qo.queue.queue import Claim, Queue
+    from qo.worker.app import App
+    from qo.worker.context import Context
+    from qo.worker.signals import Reject, Reschedule, Retry
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "App": "qo.worker.app",
+    "Claim": "qo.queue.queue",
+    "Context": "qo.worker.context",
+    "NewTask": "qo.queue.options",
+    "Options": "qo.queue.options",
+    "QoError": "qo.errors",
+    "Queue": "qo.queue.queue",
+    "Reject": "qo.worker.signals",
+    "Reschedule": "qo.worker.signals",
+    "Retry": "qo.worker.signals",
+    "RetryPolicy": "qo.core.task",
+    "Status": "qo.core.task",
+    "Task": "qo.core.task",
+    "blocking": "qo.queue.connecting",
+    "connect": "qo.queue.connecting",
+}
+
+__all__ = [
+    "App",
+    "Claim",
+    "Context",
+    "NewTask",
+    "Options",
+    "QoError",
+    "Queue",
+    "Reject",
+    "Reschedule",
+    "Retry",
+    "RetryPolicy",
+    "Status",
+    "Task",
+    "blocking",
+    "connect",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'qo' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

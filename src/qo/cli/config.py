@@ -1,0 +1,63 @@
+"""qo config show, qo config paths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qo.cli.session import Session, command, new_app, new_group
+from qo.config import sources
+from qo.config.settings import SETTINGS, Settings
+
+app = new_app()
+config = new_group(app, "config", "Show the settings, and where each comes from.")
+
+
+@command(config, "show")
+def show(session: Session) -> None:
+    """Show every setting, its value, and where that comes from.
+
+    Credentials are no settings: they come from the AWS variables and files, and are never shown.
+    """
+    settings = session.settings()
+    if session.json:
+        session.output.document(
+            {
+                row.key: {"value": settings.value(row.key), "origin": settings.origin(row.key), "env": row.env[0]}
+                for row in SETTINGS
+            }
+        )
+        return
+    rows = [(row.key, _text(settings, row.key), settings.origin(row.key)) for row in SETTINGS]
+    session.output.table(("setting", "value", "from"), rows)
+
+
+def _text(settings: Settings, key: str) -> str:
+    value: Any = settings.value(key)
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(str(part) for part in value) or "-"  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@command(config, "paths")
+def paths(session: Session) -> None:
+    """Show which settings files are read, the strongest first."""
+    found = [
+        {"path": str(source.path), "table": ".".join(source.table), "exists": source.path.is_file()}
+        for source in sources.sources(config_path=session.config_path)
+    ]
+    if session.json:
+        session.output.document(found)
+        return
+    rows = [
+        (
+            str(place["path"]),
+            f"[{place['table']}]" if place["table"] else "",
+            "read" if place["exists"] else "none",
+        )
+        for place in found
+    ]
+    session.output.table(("file", "table", "state"), rows)

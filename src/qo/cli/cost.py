@@ -1,0 +1,68 @@
+"""qo cost."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from qo.cli.session import Session, command, new_app
+from qo.config.settings import Settings
+from qo.core.discovery import IndexMode
+from qo.core.pricing import CostEstimate, Rhythm, estimate
+from qo.errors import UsageError
+
+app = new_app()
+
+
+@command(app, "cost")
+def cost(
+    session: Session,
+    workers: Annotated[int, typer.Option("--workers", help="How many workers run all the time.")] = 1,
+    tasks_per_day: Annotated[int, typer.Option("--tasks-per-day", help="How many tasks a day.")] = 10_000,
+    poll_min_ms: Annotated[int | None, typer.Option("--poll-min-ms", help="As the setting.")] = None,
+    poll_max_ms: Annotated[int | None, typer.Option("--poll-max-ms", help="As the setting.")] = None,
+    kept_days: Annotated[float, typer.Option("--kept-days", help="How long tasks are kept.")] = 30.0,
+) -> None:
+    """Estimate what a bucket would charge for requests.
+
+    For each index mode, US dollars a month at the list prices of Amazon S3 Standard, with the settings that
+    apply here. Nothing is asked of any store.
+    """
+    if workers < 0 or tasks_per_day < 0 or kept_days < 0:
+        raise UsageError("--workers, --tasks-per-day and --kept-days cannot be negative")
+    settings = session.settings({"worker.poll_min_ms": poll_min_ms, "worker.poll_max_ms": poll_max_ms})
+    rhythm = _rhythm(settings)
+    priced = {mode: estimate(workers, tasks_per_day, mode, kept_d=kept_days, rhythm=rhythm) for mode in IndexMode}
+    if session.json:
+        session.output.document([_document(mode, priced[mode]) for mode in IndexMode])
+        return
+    headers = ("index mode", "tasks", "polling", "heartbeats", "monitor", "storage", "total", "requests")
+    session.output.table(headers, [_row(mode, priced[mode]) for mode in IndexMode])
+    session.output.note(
+        f"US dollars and requests a month, for {workers:,} workers and {tasks_per_day:,} tasks a day"
+    )
+
+
+def _rhythm(settings: Settings) -> Rhythm:
+    worker, monitor = settings.worker, settings.monitor
+    return Rhythm(
+        poll_min_s=worker.poll_min_ms / 1000,
+        poll_max_s=worker.poll_max_ms / 1000,
+        ready_page=worker.ready_page_size,
+        log_scan_page=worker.log_scan_page_size,
+        heartbeat_s=worker.heartbeat_s,
+        check_s=monitor.check_interval,
+        sweep_s=monitor.sweep_interval,
+        sweep_page=monitor.sweep_page_size,
+    )
+
+
+def _document(mode: IndexMode, cost: CostEstimate) -> dict[str, object]:
+    return {"index_mode": mode, **msgspec.to_builtins(cost), "total": cost.total}
+
+
+def _row(mode: IndexMode, cost: CostEstimate) -> tuple[str, ...]:
+    parts = (cost.tasks, cost.polling, cost.heartbeats, cost.monitor, cost.storage, cost.total)
+    return (str(mode), *(f"{dollars:,.2f}" for dollars in parts), f"{round(sum(cost.requests.values())):,}")

@@ -1,0 +1,55 @@
+"""Durations and instants as people write them: 90, 45s, 1h30m, 2026-03-01T09:00:00+01:00."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from qo.errors import UsageError
+
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.ASCII)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:?\d\d)?", re.ASCII)
+
+
+def parse_duration_s(text: str, flag: str) -> float:
+    """Seconds. A number alone means seconds; with units, the parts are added up."""
+    compact = text.strip().replace(" ", "")
+    if _NUMBER.fullmatch(compact):
+        return float(compact)
+    parts = _PART.findall(compact)
+    if not parts or "".join(number + unit for number, unit in parts) != compact:
+        raise UsageError(
+            f"{flag}: {text!r} is not a duration; write for example 45s, 1h30m or 2d (not negative; "
+            "units: ms s m h d w, seconds without one)"
+        )
+    return sum(float(number) * _UNIT_S[unit] for number, unit in parts)
+
+
+def parse_instant(text: str, flag: str) -> datetime:
+    """A moment with its time zone, as in RFC 3339."""
+    stripped = text.strip()
+    if not (matched := _INSTANT.fullmatch(stripped)):
+        raise UsageError(f"{flag}: {text!r} is not a time; write for example 2026-03-01T09:00:00Z")
+    if matched[3] is None:
+        raise UsageError(f"{flag}: {text!r} has no time zone; add Z for UTC, or an offset such as +01:00")
+    try:
+        return datetime.fromisoformat(stripped.upper()).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"{flag}: {text!r} is not a time: {error}") from None
+
+
+def format_duration(seconds: float) -> str:
+    """The two largest units, which is all a reader looks at: 3d 4h, 2m 5s, 0s."""
+    left = max(0, round(seconds))
+    parts: list[str] = []
+    for unit in ("d", "h", "m", "s"):
+        count, left = divmod(left, int(_UNIT_S[unit]))
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2]) or "0s"
+
+
+def format_instant(instant: datetime | None) -> str:
+    return "" if instant is None else instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")

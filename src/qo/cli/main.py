@@ -1,0 +1,138 @@
+"""The command ``qo``: finds the command, runs it, and turns every error into one line and an exit code.
+
+A command's module is imported only when that command runs, so that `qo --help` need not wait for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from qo.cli.session import SHARED, new_app
+from qo.errors import QoError
+
+COMPLETE_VARIABLE = "_QO_COMPLETE"  # How a shell's completion script asks what could come next.
+
+EXIT_UNEXPECTED = 1
+EXIT_INTERRUPTED = 130
+EXIT_READER_GONE = 141  # What a shell reports of a program that died of a closed pipe.
+
+# Each command: the module that holds it, and the first line of its help.
+COMMANDS = {
+    "submit": ("submit", "Put a task in the queue, or many from a file."),
+    "status": ("tasks", "Show a task as it is now."),
+    "history": ("tasks", "Show every state a task has been in."),
+    "list": ("tasks", "List tasks, newest first."),
+    "wait": ("tasks", "Wait until a task has ended."),
+    "replay": ("moves", "Run failed, cancelled or expired tasks again."),
+    "archive": ("moves", "Put ended tasks away: they are kept, but not listed."),
+    "unarchive": ("moves", "Take tasks out of the archive."),
+    "cancel": ("moves", "Cancel pending tasks; ask running ones to stop."),
+    "workers": ("workers", "List the workers, and whether they are alive."),
+    "worker": ("worker", "Run a worker: claim tasks and run their handlers."),
+    "monitor": ("monitor", "Requeue tasks whose worker died, and repair the indexes."),
+    "schedule": ("schedule", "Submit tasks by cron expression."),
+    "doctor": ("doctor", "Prove that the store can be trusted with a queue."),
+    "config": ("config", "Show the settings, and where each comes from."),
+    "cost": ("cost", "Estimate what a bucket would charge for requests."),
+    "completion": ("completion", "Print the completion script of a shell."),
+}
+
+
+class Commands(TyperGroup):
+    """The top level. Only the table above is read until a command is chosen."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"qo.cli.{COMMANDS[cmd_name][0]}")
+        return typer.main.get_group(module.app).commands[cmd_name]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help) for name, (_, help) in COMMANDS.items()])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            ctx.fail(f"there is no command {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+
+def _root() -> Any:
+    app = new_app(cls=Commands, invoke_without_command=True)
+
+    def qo(ctx: typer.Context, version: bool, **shared: Any) -> None:
+        """A task queue whose only backend is a bucket."""
+        if version:
+            from importlib.metadata import version as installed
+
+            typer.echo(f"qo {installed('qo')}")
+            raise typer.Exit
+        ctx.obj.update(shared)
+        if ctx.invoked_subcommand is None:
+            typer.echo(ctx.get_help())
+
+    context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    declared = typer.Option(False, "--version", help="Print the version.", show_default=False)
+    asked = inspect.Parameter("version", inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=bool)
+    qo.__signature__ = inspect.Signature([context, asked, *SHARED])  # type: ignore[attr-defined]
+    app.callback()(qo)
+    return typer.main.get_command(app)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run one command; the answer is the exit code (docs/reference/cli.md lists them)."""
+    shared: dict[str, Any] = {}
+    if os.environ.get(COMPLETE_VARIABLE):
+        from typer.completion import get_completion_inspect_parameters
+
+        get_completion_inspect_parameters()  # Has the side effect that Typer knows the shells.
+    try:
+        code = _root().main(args, prog_name="qo", standalone_mode=False, obj=shared)
+        sys.stdout.flush()
+    except QoError as error:
+        return _report(str(error), error.exit_code, shared)
+    except typer.TyperException as error:
+        return _report(error.format_message(), 2, shared)
+    except BrokenPipeError:
+        # Python flushes standard output once more at exit; let that go nowhere instead of complaining.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_READER_GONE
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        if not _debugging(shared):
+            text += "\nThis is a defect of qo or of its surroundings; --log-level debug shows where it happened."
+        return _report(text, EXIT_UNEXPECTED, shared)
+    return code if isinstance(code, int) else 0
+
+
+def _report(message: str, code: int, shared: dict[str, Any]) -> int:
+    if _debugging(shared):
+        import traceback
+
+        traceback.print_exc()
+    sys.stderr.write(f"error: {message}\n")
+    return code
+
+
+def _debugging(shared: dict[str, Any]) -> bool:
+    return (shared.get("log_level") or os.environ.get("QO_LOG", "")).lower() == "debug"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

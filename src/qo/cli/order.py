@@ -1,0 +1,162 @@
+"""What to submit, as written on a command line or in a line of a file, turned into the queue's own words.
+
+Both ways know the same names: ``--retries 5`` and ``{"retries": 5}`` mean the same.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from qo.cli.durations import parse_duration_s, parse_instant
+from qo.core import wire
+from qo.core.task import PRIORITY_MAX, RetryPolicy
+from qo.errors import UsageError
+from qo.queue.options import NewTask, Options
+from qo.queue.payload import INPUT_BYTES_MAX
+
+
+def _duration(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise UsageError(f"{name} must be a duration such as 90 or 1h30m, not {value!r}")
+    return parse_duration_s(value if isinstance(value, str) else f"{value:f}", name)
+
+
+def _instant(value: Any, name: str) -> Any:
+    return parse_instant(_text(value, name), name)
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{name} must be a text that is not empty, not {value!r}")
+    return value
+
+
+def _whole(low: int, high: int | None = None) -> Callable[[Any, str], int]:
+    def check(value: Any, name: str) -> int:
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not whole or value < low or (high is not None and value > high):
+            limits = f"from {low} to {high}" if high is not None else f"of at least {low}"
+            raise UsageError(f"{name} must be a whole number {limits}, not {value!r}")
+        return value
+
+    return check
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UsageError(f"{name} must be a number, not {value!r}")
+    return float(value)
+
+
+class Field(NamedTuple):
+    check: Callable[[Any, str], Any]
+    option: str  # What Options calls it; of a retry policy, what RetryPolicy calls it.
+
+
+FIELDS = {
+    "at": Field(_instant, "at"),
+    "delay": Field(_duration, "delay_s"),
+    "expires_at": Field(_instant, "expires_at"),
+    "expires_in": Field(_duration, "expires_in_s"),
+    "key": Field(_text, "key"),
+    "key_scope": Field(_text, "key_scope"),
+    "timeout": Field(_duration, "timeout_s"),
+    "retries": Field(_whole(0), "max_retries"),
+    "max_reschedules": Field(_whole(0), "max_reschedules"),
+    "priority": Field(_whole(0, PRIORITY_MAX), "priority"),
+}
+RETRY_FIELDS = {
+    "retry_initial_ms": Field(_whole(0), "initial_interval_ms"),
+    "retry_max_ms": Field(_whole(0), "max_interval_ms"),
+    "retry_multiplier": Field(_number, "multiplier"),
+    "retry_jitter": Field(_number, "jitter_percent"),
+}
+_NOT_BOTH = (("at", "delay"), ("expires_at", "expires_in"))
+
+
+def options(given: Mapping[str, Any], prefix: str = "--") -> Options:
+    """The options among the given names; None means not given. ``prefix`` is how a message spells a name."""
+
+    def spell(name: str) -> str:
+        return prefix + name.replace("_", "-") if prefix == "--" else prefix + name
+
+    present = {name: value for name, value in given.items() if value is not None}
+    for one, other in _NOT_BOTH:
+        if one in present and other in present:
+            raise UsageError(f"give {spell(one)} or {spell(other)}, not both")
+    if "key_scope" in present and "key" not in present:
+        raise UsageError(f"{spell('key_scope')} needs {spell('key')}: it says among what the key is unique")
+    chosen = {
+        FIELDS[name].option: FIELDS[name].check(present[name], spell(name)) for name in FIELDS.keys() & present
+    }
+    policy = {
+        RETRY_FIELDS[name].option: RETRY_FIELDS[name].check(present[name], spell(name))
+        for name in RETRY_FIELDS.keys() & present
+    }
+    return Options(**chosen, retry_policy=RetryPolicy(**policy))
+
+
+def read_input(text: str | None) -> Any:
+    """The value of --input: JSON itself, @FILE, or - for standard input."""
+    if text is None:
+        return None
+    if text == "-":
+        return wire.decode_json(_bounded(sys.stdin.buffer, "standard input"), "standard input")
+    if text.startswith("@"):
+        with _opened(text[1:]) as file:
+            return wire.decode_json(_bounded(file, text[1:]), text[1:])
+    return wire.decode_json(text, "--input")
+
+
+def read_orders(source: str, task_type: str | None, given: Mapping[str, Any]) -> list[NewTask]:
+    """One task per line of a JSON Lines file or of standard input; ``given`` holds for lines that say nothing."""
+    if source == "-":
+        return list(_orders(sys.stdin.buffer, "standard input", task_type, given))
+    with _opened(source) as file:
+        return list(_orders(file, source, task_type, given))
+
+
+def _orders(file: BinaryIO, source: str, task_type: str | None, given: Mapping[str, Any]) -> Iterator[NewTask]:
+    for number, line in enumerate(file, start=1):
+        if line.strip():
+            yield _order(line, f"{source}, line {number}", task_type, given)
+
+
+def _order(line: bytes, where: str, task_type: str | None, given: Mapping[str, Any]) -> NewTask:
+    value = wire.decode_json(line, where)
+    if not isinstance(value, dict):
+        raise UsageError(f'{where}: expected an object such as {{"type": "send_email", "input": {{}}}}')
+    order = cast("dict[str, Any]", value)
+    known = {"type", "input", *FIELDS, *RETRY_FIELDS}
+    for name in order:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise UsageError(f"{where}: unknown name {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    own_type = order.get("type", task_type)
+    if own_type is None:
+        raise UsageError(f'{where}: has no "type", and --type was not given')
+    return NewTask(
+        _text(own_type, f"{where}: type"), order.get("input"), options({**given, **order}, f"{where}: ")
+    )
+
+
+def _opened(path: str) -> BinaryIO:
+    try:
+        return Path(path).open("rb")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _bounded(file: BinaryIO, what: str) -> bytes:
+    """The whole content, unless it is more than a task may hold: then not even that is read."""
+    body = file.read(INPUT_BYTES_MAX + 1)
+    if len(body) > INPUT_BYTES_MAX:
+        raise UsageError(
+            f"{what} is larger than {INPUT_BYTES_MAX:,} bytes, the most a task may hold. "
+            "Put the data in the bucket yourself and pass its key."
+        )
+    return body

@@ -1,0 +1,97 @@
+"""What a command prints: tables for people, one JSON document for programs.
+
+Colour and boxes only on a terminal; piped output is plain aligned text that no later program has to clean.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# Words that mean the same in every table: the states of tasks, workers and checks.
+_STYLES = {
+    "pending": "cyan",
+    "running": "blue",
+    "completed": "green",
+    "failed": "red",
+    "cancelled": "yellow",
+    "expired": "yellow",
+    "archived": "dim",
+    "active": "green",
+    "stale": "red",
+    "pass": "green",
+    "fail": "red",
+    "enabled": "green",
+    "disabled": "dim",
+}
+
+
+class Output:
+    def __init__(self, *, json: bool, color: bool) -> None:
+        self.json = json
+        self._color = color and not os.environ.get("NO_COLOR")
+
+    def document(self, value: Any) -> None:
+        """The one JSON document of this command."""
+        import msgspec
+
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+    def line(self, text: str) -> None:
+        sys.stdout.write(text + "\n")
+
+    def note(self, text: str) -> None:
+        """A remark for people. It goes beside the output, never into it."""
+        sys.stdout.flush()
+        sys.stderr.write(f"note: {text}\n")
+
+    def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        cells = [[one_line(cell) for cell in row] for row in rows]
+        if sys.stdout.isatty():
+            self._rich_table(headers, cells)
+            return
+        widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
+        for row in [[header.upper() for header in headers], *cells]:
+            padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            self.line("  ".join(padded).rstrip())
+
+    def record(self, pairs: Mapping[str, str]) -> None:
+        """Names and values below each other; empty values are left out, long ones keep their lines."""
+        shown = {name: value for name, value in pairs.items() if value}
+        width = max(map(len, shown), default=0)
+        for name, value in shown.items():
+            first, *more = value.splitlines()
+            self._pair(name.ljust(width), one_line(first))
+            for text in more:
+                self.line(" " * (width + 2) + one_line(text))
+
+    def _pair(self, name: str, value: str) -> None:
+        if not sys.stdout.isatty():
+            self.line(f"{name}  {value}")
+            return
+        from rich.text import Text
+
+        self._console().print(Text.assemble((name, "bold"), "  ", (value, _STYLES.get(value, ""))), soft_wrap=True)
+
+    def _rich_table(self, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for header in headers:
+            table.add_column(header.upper(), overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+        self._console().print(table)
+
+    def _console(self) -> Any:
+        from rich.console import Console
+
+        return Console(highlight=False, no_color=not self._color, emoji=False, markup=False)
+
+
+def one_line(text: str) -> str:
+    """Text that cannot move the cursor or change the terminal, whoever wrote it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,165 @@
+"""What every command is given: the settings that apply, where to print, and an open queue.
+
+The options that mean the same everywhere (--store, --config, --json, --log-level, --no-color) may stand before
+or after the command's name. They are declared here once; ``command`` adds them to each command.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+
+from qo.cli.output import Output
+from qo.errors import UsageError
+
+if TYPE_CHECKING:
+    from qo.config.settings import LogLevel, Settings
+    from qo.queue.queue import Queue
+
+T = TypeVar("T")
+Body = Callable[..., int | None]
+
+
+class Session:
+    """One run of one command."""
+
+    def __init__(self, shared: Mapping[str, Any]) -> None:
+        self._shared = shared
+        self.json = bool(shared["json"])
+        self.output = Output(json=self.json, color=not shared["no_color"])
+
+    @property
+    def config_path(self) -> Path | None:
+        return self._shared["config"]
+
+    def settings(self, flags: Mapping[str, Any] | None = None) -> Settings:
+        """The settings, with the command's own flags by their full names."""
+        from qo.config import sources
+
+        everywhere = {"store": self._shared["store"], "log_level": self._shared["log_level"]}
+        return sources.load({**everywhere, **(flags or {})}, config_path=self.config_path)
+
+    def ask(self, question: Callable[[Queue], Awaitable[T]]) -> T:
+        """Open the queue, put one question to it, close it. Logs only what is worth a warning, unless asked."""
+        from qo.config.settings import DEFAULT, LogLevel
+
+        settings = self.settings()
+        quiet = settings.origin("log_level") == DEFAULT
+        return self.run(settings, question, LogLevel.WARNING if quiet else settings.log_level)
+
+    def run(
+        self, settings: Settings, work: Callable[[Queue], Awaitable[T]], log_level: LogLevel | None = None
+    ) -> T:
+        """Open the queue that the settings name, and work with it until done."""
+        import asyncio
+
+        from qo import connect
+
+        refuse_memory(settings)
+        start_logging(log_level or settings.log_level)
+
+        async def opened() -> T:
+            async with await connect(settings) as queue:
+                return await work(queue)
+
+        return asyncio.run(opened())
+
+
+def refuse_memory(settings: Settings) -> None:
+    from qo.config.location import Memory
+
+    if isinstance(settings.location, Memory):
+        raise UsageError(
+            f"the store memory: ({settings.origin('store')}) lives inside one process, so a command would lose "
+            "all it writes; use local:PATH or s3://BUCKET"
+        )
+
+
+def start_logging(level: LogLevel) -> None:
+    import logging
+
+    logging.basicConfig(format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", level=logging.WARNING)
+    logging.getLogger("qo").setLevel(level.upper())
+
+
+def command(app: typer.Typer, name: str) -> Callable[[Body], Body]:
+    """Register ``body(session, ...)`` as a command: Typer sees its parameters plus the shared options."""
+
+    def register(body: Body) -> Body:
+        own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
+
+        def run(ctx: typer.Context, **given: Any) -> int | None:
+            above: dict[str, Any] = ctx.find_root().obj
+            here = {parameter.name: given.pop(parameter.name) for parameter in SHARED_HIDDEN}
+            above.update({key: value for key, value in here.items() if value})
+            return body(Session(above), **given)
+
+        context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+        run.__signature__ = inspect.Signature([context, *keyword_only, *SHARED_HIDDEN])  # type: ignore[attr-defined]
+        run.__doc__ = body.__doc__
+        app.command(name, epilog=_EPILOG)(run)
+        return body
+
+    return register
+
+
+def setting_option(key: str) -> Any:
+    """An option that is one of the settings: named, explained and defaulted by the table of settings."""
+    from qo.config.settings import BY_KEY
+
+    setting = BY_KEY[key]
+    default = "" if setting.default in (None, ()) else f" [default: {setting.default}]"
+    return typer.Option(setting.flag, help=f"{setting.help}{default}", show_default=False)
+
+
+def new_app(**more: Any) -> typer.Typer:
+    # Plain help: drawing it with Rich would cost more time than all the rest of `qo --help`.
+    return typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False, **more)
+
+
+def new_group(app: typer.Typer, name: str, help: str) -> typer.Typer:
+    """A command that has commands of its own; alone, it explains itself."""
+    group = new_app(help=help, invoke_without_command=True)
+
+    def alone(ctx: typer.Context) -> None:
+        if ctx.invoked_subcommand is None:
+            typer.echo(ctx.get_help())
+
+    group.callback(help=help)(alone)
+    app.add_typer(group, name=name)
+    return group
+
+
+_EPILOG = "Also, as for every command: --store, --config, --log-level, --no-color (see qo --help)."
+
+
+def _shared(*, hidden: bool) -> tuple[inspect.Parameter, ...]:
+    def option(name: str, kind: Any, default: Any, help: str, metavar: str | None = None) -> inspect.Parameter:
+        declared = typer.Option(
+            default,
+            "--" + name.replace("_", "-"),
+            help=help,
+            hidden=hidden and name != "json",
+            show_default=False,
+            metavar=metavar,
+        )
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=kind)
+
+    return (
+        option("store", str | None, None, "local:PATH, s3://BUCKET[/PREFIX] or memory:.", "STORE"),
+        option("config", Path | None, None, "The settings file to read instead of qo.toml.", "PATH"),
+        option("json", bool, False, "Print one JSON document on standard output."),
+        option(
+            "log_level", str | None, None, "debug, info, warning or error; logs go to standard error.", "LEVEL"
+        ),
+        option("no_color", bool, False, "Print without colours, as NO_COLOR does."),
+    )
+
+
+SHARED = _shared(hidden=False)
+SHARED_HIDDEN = _shared(hidden=True)

@@ -1,0 +1,150 @@
+"""qo submit."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from qo.cli import task_view
+from qo.cli.order import options, read_input, read_orders
+from qo.cli.session import Session, command, new_app
+from qo.core.task import Task
+from qo.errors import UsageError
+from qo.queue.options import NewTask
+from qo.queue.queue import Queue
+
+app = new_app()
+
+
+@command(app, "submit")
+def submit(
+    session: Session,
+    type: Annotated[str | None, typer.Option("--type", "-t", help="The task type: which handler runs it.")] = None,
+    input: Annotated[
+        str | None,
+        typer.Option("--input", "-i", metavar="JSON|@FILE|-", help="The input; - reads standard input."),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="FILE|-",
+            help='Submit one task per line, each a JSON object such as {"type": "t", "input": {}}; the other '
+            "options of this command hold for lines that do not say otherwise.",
+        ),
+    ] = None,
+    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Not before this RFC 3339 time.")] = None,
+    delay: Annotated[
+        str | None, typer.Option("--delay", metavar="DURATION", help="Not before this has passed, as 1h30m.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Idempotency key: the same key always names the same task.")
+    ] = None,
+    key_scope: Annotated[
+        str | None, typer.Option("--key-scope", help="Where the key is unique; otherwise within the type.")
+    ] = None,
+    expires_in: Annotated[
+        str | None, typer.Option("--expires-in", metavar="DURATION", help="Give up if unclaimed for this long.")
+    ] = None,
+    expires_at: Annotated[
+        str | None, typer.Option("--expires-at", metavar="TIME", help="Give up if unclaimed at this time.")
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="DURATION", help="The longest one attempt may take [300s].")
+    ] = None,
+    retries: Annotated[int | None, typer.Option("--retries", help="Attempts after the first [3].")] = None,
+    priority: Annotated[int | None, typer.Option("--priority", help="0 to 9; 9 goes first [0].")] = None,
+    max_reschedules: Annotated[
+        int | None, typer.Option("--max-reschedules", help="How often a handler may put it off [no limit].")
+    ] = None,
+    retry_initial_ms: Annotated[
+        int | None, typer.Option("--retry-initial-ms", help="The rest before the first retry [1000].")
+    ] = None,
+    retry_max_ms: Annotated[
+        int | None, typer.Option("--retry-max-ms", help="The longest rest before a retry [60000].")
+    ] = None,
+    retry_multiplier: Annotated[
+        float | None, typer.Option("--retry-multiplier", help="How much longer each rest is [2].")
+    ] = None,
+    retry_jitter: Annotated[
+        float | None, typer.Option("--retry-jitter", help="0.25 spreads each rest over ±25 % [0.25].")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it has ended; exit 8 if not completed.")
+    ] = False,
+    wait_timeout: Annotated[
+        str | None, typer.Option("--wait-timeout", metavar="DURATION", help="Wait no longer than this.")
+    ] = None,
+) -> int | None:
+    """Put a task in the queue, or many from a file.
+
+    Prints the id of the task (with --json, the task). Everything is checked before anything is written.
+    """
+    given = {
+        "at": at,
+        "delay": delay,
+        "key": key,
+        "key_scope": key_scope,
+        "expires_in": expires_in,
+        "expires_at": expires_at,
+        "timeout": timeout,
+        "retries": retries,
+        "priority": priority,
+        "max_reschedules": max_reschedules,
+        "retry_initial_ms": retry_initial_ms,
+        "retry_max_ms": retry_max_ms,
+        "retry_multiplier": retry_multiplier,
+        "retry_jitter": retry_jitter,
+    }
+    wait_s = task_view.wait_s(wait_timeout, "--wait-timeout")
+    if wait_s is not None and not wait:
+        raise UsageError("--wait-timeout needs --wait")
+    if source is not None:
+        return _submit_many(session, source, type, input, given, wait)
+    if type is None:
+        raise UsageError("say which task to submit: --type TYPE, or --from FILE for many")
+    new = NewTask(type, read_input(input), options(given))
+    return _submit_one(session, new, wait, wait_s)
+
+
+def _submit_one(session: Session, new: NewTask, wait: bool, wait_s: float | None) -> int | None:
+    async def put(queue: Queue) -> Task:
+        return await queue.submit(new.task_type, new.input, new.options)
+
+    async def put_and_wait(queue: Queue) -> Task:
+        return await task_view.ended(queue, (await put(queue)).id, wait_s)
+
+    task = session.ask(put_and_wait if wait else put)
+    if wait:
+        return task_view.show_ended(session, task)
+    if session.json:
+        session.output.document(task)
+    else:
+        session.output.line(task.id)
+    return None
+
+
+def _submit_many(
+    session: Session,
+    source: str,
+    task_type: str | None,
+    input: str | None,
+    given: dict[str, Any],
+    wait: bool,
+) -> None:
+    if input is not None or wait or given["key"] is not None:
+        raise UsageError("--from takes no --input, --key or --wait: each line is a task of its own")
+    orders = read_orders(source, task_type, given)
+    if not orders:
+        raise UsageError(f"there is no task in {source}")
+
+    async def put(queue: Queue) -> list[Task]:
+        return await queue.submit_many(orders)
+
+    tasks = session.ask(put)
+    if session.json:
+        session.output.document(tasks)
+        return
+    for task in tasks:
+        session.output.line(task.id)

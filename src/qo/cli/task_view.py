@@ -1,0 +1,131 @@
+"""Tasks as they are shown: as a record, as rows, and as the documents of --json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from qo.cli.durations import format_duration, format_instant, parse_duration_s
+from qo.cli.session import Session
+from qo.core.task import Status, Task
+from qo.errors import TaskFailed
+from qo.queue.queue import Queue
+
+VALUE_CHARS_MAX = 2000
+
+
+async def filled(queue: Queue, task: Task) -> Task:
+    """The task with its input and output, wherever those are kept."""
+    return replace(task, input=await queue.input(task), output=await queue.output(task))
+
+
+async def ended(queue: Queue, task_id: str, timeout_s: float | None) -> Task:
+    """The task once it has ended, filled. Raises TaskFailed if that takes too long."""
+    try:
+        return await filled(queue, await queue.wait(task_id, timeout_s))
+    except TimeoutError:
+        task = await queue.get(task_id)
+        raise TaskFailed(
+            f"task {task_id} is still {task.status} after {format_duration(timeout_s or 0)}"
+        ) from None
+
+
+def wait_s(text: str | None, flag: str) -> float | None:
+    return None if text is None else parse_duration_s(text, flag)
+
+
+def show_ended(session: Session, task: Task) -> int:
+    """Show a task that was waited for; the answer is the exit code: 0 only if it completed."""
+    show(session, task)
+    return 0 if was_completed(task) else TaskFailed.exit_code
+
+
+def was_completed(task: Task) -> bool:
+    return (task.archived_from if task.status is Status.ARCHIVED else task.status) is Status.COMPLETED
+
+
+def show(session: Session, task: Task) -> None:
+    if session.json:
+        session.output.document(task)
+    else:
+        session.output.record(record(task))
+
+
+def record(task: Task) -> dict[str, str]:
+    """What people want to know of a task, by name; empty where there is nothing to say."""
+    pending, running = task.status is Status.PENDING, task.status is Status.RUNNING
+    return {
+        "id": task.id,
+        "type": task.task_type,
+        "status": str(task.status),
+        "shard": task.shard,
+        "priority": str(task.priority or ""),
+        "attempt": str(task.attempt or ""),
+        "retries": f"{task.retry_count} of {task.max_retries}" if task.retry_count else "",
+        "created": format_instant(task.created_at),
+        "updated": format_instant(task.updated_at),
+        "due": format_instant(task.available_at) if pending else "",
+        "expires": format_instant(task.expires_at) if pending else "",
+        "ended": format_instant(task.completed_at),
+        "worker": task.worker_id or "",
+        "lease until": format_instant(task.lease_expires_at) if running else "",
+        "key": task.idempotency_key or "",
+        "schedule": task.schedule or "",
+        "cancel": _cancellation(task),
+        "progress": _value(task.progress),
+        "input": _value(task.input),
+        "output": _value(task.output),
+        "error": task.last_error or "",
+        "traceback": (task.traceback or "").rstrip(),
+    }
+
+
+def _cancellation(task: Task) -> str:
+    if not task.cancel_requested:
+        return ""
+    said = [f"by {task.cancelled_by}" if task.cancelled_by else "", task.cancel_reason or ""]
+    return "requested" + "".join(f", {part}" for part in said if part)
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return ""
+    text = msgspec.json.encode(value).decode()
+    if len(text) <= VALUE_CHARS_MAX:
+        return text
+    return f"{text[:VALUE_CHARS_MAX]}… ({len(text):,} characters; --json shows all)"
+
+
+def show_list(session: Session, tasks: Sequence[Task]) -> None:
+    headers = ("id", "type", "status", "attempt", "created", "updated", "worker")
+    rows = [
+        (
+            task.id,
+            task.task_type,
+            str(task.status),
+            str(task.attempt),
+            format_instant(task.created_at),
+            format_instant(task.updated_at),
+            task.worker_id or "",
+        )
+        for task in tasks
+    ]
+    session.output.table(headers, rows)
+
+
+def show_history(session: Session, states: Sequence[Task]) -> None:
+    headers = ("when", "status", "attempt", "worker", "note")
+    rows = [
+        (
+            format_instant(state.updated_at),
+            str(state.status),
+            str(state.attempt),
+            state.worker_id or "",
+            state.last_error or _cancellation(state),
+        )
+        for state in states
+    ]
+    session.output.table(headers, rows)

@@ -1,0 +1,161 @@
+"""What a setting may hold: how its text is read, and which values it takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from qo.config import location
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_SHARD = re.compile(r"[0-9a-f]{1,4}\Z")
+_TRUE = {"1", "true", "yes", "on"}
+_FALSE = {"0", "false", "no", "off"}
+
+
+class Unfit(Exception):
+    """The value is not what the setting holds. The text, if any, says more than ``Kind.wanted``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """``from_text`` reads a variable or flag; ``accept`` takes a value as TOML or Python gives it, and gives
+    it back in its one spelling. Both raise Unfit."""
+
+    wanted: str
+    from_text: Callable[[str], Any]
+    accept: Callable[[Any], Any]
+
+
+def _same(text: str) -> str:
+    return text
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise Unfit
+    return value
+
+
+def whole(low: int, high: int | None = None) -> Kind:
+    def accept(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise Unfit
+        return cast("int", _within(value, low, high))
+
+    return Kind(f"a whole number {_range(low, high)}", _whole_from_text, accept)
+
+
+def _whole_from_text(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]+", text):
+        raise Unfit  # int() would also take "1_000" and Arabic-Indic digits.
+    return int(text)
+
+
+def number(low: float, high: float | None = None) -> Kind:
+    def accept(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Unfit
+        return float(_within(value, low, high))
+
+    return Kind(f"a number {_range(low, high)}", _number_from_text, accept)
+
+
+def _number_from_text(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise Unfit from None
+
+
+def _within(value: float, low: float, high: float | None) -> float:
+    if not low <= value <= (float("inf") if high is None else high) or value == float("inf"):
+        raise Unfit  # Also for NaN, which compares false.
+    return value
+
+
+def _range(low: float, high: float | None) -> str:
+    return f"of at least {low:g}" if high is None else f"from {low:g} to {high:g}"
+
+
+def _accept_flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Unfit
+    return value
+
+
+def _flag_from_text(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered not in _TRUE | _FALSE:
+        raise Unfit
+    return lowered in _TRUE
+
+
+FLAG = Kind("true or false", _flag_from_text, _accept_flag)
+
+
+def choice(members: type[StrEnum], aliases: dict[str, str] | None = None) -> Kind:
+    def accept(value: Any) -> StrEnum:
+        name = _text(value).strip().lower()
+        name = (aliases or {}).get(name, name)
+        if name not in names:
+            raise Unfit
+        return members(name)
+
+    names = [str(member) for member in members]
+    return Kind(f"one of {', '.join(names)}", _same, accept)
+
+
+def _accept_name(value: Any) -> str:
+    if not _NAME.match(_text(value)):
+        raise Unfit
+    return value
+
+
+NAME = Kind("1 to 100 letters, digits, dots, hyphens and underscores", _same, _accept_name)
+
+
+def _shards_from_text(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _accept_shards(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise Unfit
+    shards = tuple(_text(shard).lower() for shard in cast("list[Any]", value))
+    if any(not _SHARD.match(shard) for shard in shards):
+        raise Unfit
+    return shards
+
+
+SHARDS = Kind("shards such as 0,1,a", _shards_from_text, _accept_shards)
+
+
+def _accept_store(value: Any) -> str:
+    try:
+        location.parse(_text(value))
+    except ValueError as error:
+        raise Unfit(str(error)) from None
+    return value
+
+
+STORE = Kind(location.FORMS, _same, _accept_store)
+
+
+def _accept_endpoint(value: Any) -> str:
+    try:
+        parts = urlsplit(_text(value))
+    except ValueError:
+        raise Unfit from None  # For example an unclosed IPv6 bracket.
+    if parts.username or parts.password:
+        raise Unfit("credentials do not belong in the endpoint; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise Unfit
+    return value.rstrip("/")
+
+
+ENDPOINT = Kind("a URL such as http://127.0.0.1:9000", _same, _accept_endpoint)

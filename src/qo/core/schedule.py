@@ -1,0 +1,193 @@
+"""Cron schedules: when a task should be submitted again.
+
+The plan is a five-field cron expression (minute, hour, day of month, month, day of week with Sunday as 0 or 7)
+in an IANA time zone. Where clocks change, it is read as Debian's cron reads it:
+
+- With a fixed minute and hour (neither field begins with ``*``) a time runs once per date: one that the clocks
+  skip runs at the first moment after the gap, one that they repeat runs the first time.
+- With ``*`` at the start of the minute or hour field the plan follows elapsed time: nothing runs in the skipped
+  hour, and both passes of the repeated one run.
+
+Everything here is a function of a schedule and ``now``; ``queue.scheduler`` acts on the answers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from enum import StrEnum
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import msgspec
+from cronsim import CronSim, CronSimError
+from msgspec.structs import replace
+
+from qo.core.task import FORMAT, Instant
+from qo.errors import UsageError
+
+GRACE_S = 60.0  # How late a run may be and still count as on time.
+RUNS_MAX = 100  # Runs returned at once; what is left is due at the next pass.
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}\Z")
+
+
+class CatchUp(StrEnum):
+    """What becomes of runs that were missed, for example because no scheduler was up."""
+
+    NONE = "none"  # They are dropped.
+    LAST = "last"  # The latest is made up for, the others are dropped.
+    ALL = "all"  # Each is made up for, oldest first.
+
+
+class Overlap(StrEnum):
+    """What happens when a run is due while the task of the one before it has not ended."""
+
+    ALLOW = "allow"  # Both run.
+    SKIP = "skip"  # The new one is dropped.
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    format: int = FORMAT
+    token: str  # Names the last write, so that a writer whose reply was lost knows its own.
+
+    # What is submitted
+    task_type: str
+    input: Any = None
+    timeout_s: float = 300.0
+    max_retries: int = 3
+    priority: int = 0
+
+    # When
+    cron: str
+    timezone: str = "UTC"
+    enabled: bool = True
+    catch_up: CatchUp = CatchUp.LAST
+    overlap: Overlap = Overlap.ALLOW
+
+    # Timestamps, all by the store's clock
+    created_at: Instant
+    updated_at: Instant
+    active_since: Instant  # Created, enabled, or given this plan: nothing up to then is ever run.
+    last_run_at: Instant | None = None  # The planned moment of the last run, not when it was submitted.
+    last_task_id: str | None = None
+
+
+def validate_name(name: str) -> str:
+    """The name itself. Names become part of keys."""
+    if not _NAME.match(name):
+        raise UsageError(
+            f"{name!r} cannot name a schedule: use lower-case letters, digits, '.', '_' and '-', "
+            "beginning with a letter or digit, 100 characters at most"
+        )
+    return name
+
+
+def validate(schedule: Schedule) -> Schedule:
+    """The schedule itself, or a UsageError that says which part of it cannot work."""
+    validate_name(schedule.name)
+    _zone(schedule.timezone)
+    fields = len(schedule.cron.split())
+    if fields != 5:
+        raise UsageError(
+            f"cron {schedule.cron!r} has {fields} fields, not five: minute, hour, day of month, month, day of week"
+        )
+    try:
+        first = next(_instants(schedule, schedule.active_since), None)
+    except (CronSimError, ValueError) as error:
+        raise UsageError(f"cron {schedule.cron!r} cannot be read: {error}") from error
+    if first is None:
+        raise UsageError(f"cron {schedule.cron!r} never comes true")
+    return schedule
+
+
+def _zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise UsageError(f"there is no time zone {name!r}: use an IANA name such as Europe/Berlin") from error
+
+
+def _instants(schedule: Schedule, after: datetime) -> Iterator[datetime]:
+    """The planned moments after the given one, in order, without end for most plans."""
+    for wall in CronSim(schedule.cron, after.astimezone(_zone(schedule.timezone))):
+        instant = wall.astimezone(UTC)
+        # Where clocks repeat an hour, the search starts from its first pass even if we are in the second.
+        if instant > after:
+            yield instant
+
+
+def _between(schedule: Schedule, after: datetime, until: datetime) -> Iterator[datetime]:
+    for instant in _instants(schedule, after):
+        if instant > until:
+            return
+        yield instant
+
+
+def next_run(schedule: Schedule, now: datetime) -> datetime | None:
+    """The first planned moment after now; None while the schedule is disabled."""
+    return next(_instants(schedule, max(now, schedule.active_since)), None) if schedule.enabled else None
+
+
+def due(schedule: Schedule, now: datetime, *, grace_s: float = GRACE_S) -> list[datetime]:
+    """The planned moments to submit a task for now, oldest first, RUNS_MAX at most.
+
+    They lie after the last run and after the schedule became active, so a new, re-enabled or changed plan never
+    runs for a time before that.
+    """
+    if not schedule.enabled:
+        return []
+    after = max(schedule.active_since, schedule.last_run_at or schedule.active_since)
+    if schedule.catch_up is CatchUp.LAST:
+        latest = _latest(schedule, after, now)
+        return [] if latest is None else [latest]
+    if schedule.catch_up is CatchUp.NONE:
+        after = max(after, now - timedelta(seconds=grace_s))
+    return list(islice(_between(schedule, after, now), RUNS_MAX))
+
+
+def _latest(schedule: Schedule, after: datetime, until: datetime) -> datetime | None:
+    """The last planned moment in the span. Looks back in doubling steps: a year of missed minutes costs no more
+    than one."""
+    back = timedelta(minutes=1)
+    while True:
+        start = max(after, until - back)
+        latest = None
+        for instant in _between(schedule, start, until):
+            latest = instant
+        if latest is not None or start == after:
+            return latest
+        back *= 2
+
+
+def run_key(schedule: Schedule, instant: datetime) -> str:
+    """The idempotency key of a run: the same for every scheduler, another for a namesake created later."""
+    return f"schedule:{schedule.name}:{schedule.created_at.isoformat()}:{instant.isoformat()}"
+
+
+def ran(schedule: Schedule, instant: datetime, task_id: str | None, *, now: datetime, token: str) -> Schedule:
+    """The schedule once the run is recorded (without a task: that it was skipped); the same schedule if this
+    run or a later one has been recorded already."""
+    if schedule.last_run_at is not None and instant <= schedule.last_run_at:
+        return schedule
+    return replace(
+        schedule,
+        token=token,
+        updated_at=max(now, schedule.updated_at),
+        last_run_at=instant,
+        last_task_id=task_id or schedule.last_task_id,
+    )
+
+
+def changed(schedule: Schedule, *, now: datetime, token: str, **changes: Any) -> Schedule:
+    """The schedule with some fields changed and checked. A new plan, like a re-enabled one, starts from now."""
+    after = replace(schedule, token=token, updated_at=max(now, schedule.updated_at), **changes)
+    replanned = (schedule.cron, schedule.timezone) != (after.cron, after.timezone)
+    if replanned or (after.enabled and not schedule.enabled):
+        after = replace(after, active_since=now)
+    return validate(after)

@@ -1,0 +1,36 @@
+"""Comparing a task with the hints found for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from qo.core import keys
+from qo.core.task import Status, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    missing: str | None  # The hint that should be there and is not.
+    stale: tuple[str, ...]  # Those that should not be there.
+
+
+def repair(task: Task | None, hints: Iterable[str]) -> Repair:
+    """What to write and what to remove so that exactly the right hint remains. ``task`` None: it is gone."""
+    wanted = None if task is None else keys.index_key(task)
+    found = set(hints)
+    return Repair(
+        missing=wanted if wanted is not None and wanted not in found else None,
+        stale=tuple(sorted(found - {wanted})),
+    )
+
+
+def overdue(task: Task, now: datetime) -> bool:
+    """Whether a pending task has outlived its expiry."""
+    return task.status is Status.PENDING and task.expires_at is not None and task.expires_at <= now
+
+
+def lapsed(task: Task, now: datetime) -> bool:
+    """Whether a running task's lease has run out."""
+    return task.status is Status.RUNNING and task.lease_expires_at is not None and task.lease_expires_at <= now

@@ -1,0 +1,102 @@
+"""From settings to an open queue, async or from plain scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Generator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from qo.config.settings import Settings
+from qo.config.sources import load
+from qo.queue.queue import Queue
+from qo.store import manifest
+from qo.store.opening import needs_proof, open_store
+
+T = TypeVar("T")
+
+
+class connect:  # noqa: N801 - reads as the verb it is: `await qo.connect()` or `async with qo.connect()`.
+    """Open the queue that the settings name.
+
+    ``connect()`` reads the settings as the command line does; ``connect("s3://bucket/prefix")`` names the store;
+    ``connect(settings)`` takes ready-made ones. Raises Unproven for a bucket that `qo doctor` has not passed.
+    """
+
+    def __init__(self, store: str | Settings | None = None, **flags: Any) -> None:
+        if isinstance(store, Settings):
+            self._settings = store
+        else:
+            named: Mapping[str, Any] = {} if store is None else {"store": store}
+            self._settings = load({**flags, **named})
+        self._queue: Queue | None = None
+
+    def __await__(self) -> Generator[Any, None, Queue]:
+        return _open(self._settings).__await__()
+
+    async def __aenter__(self) -> Queue:
+        self._queue = await _open(self._settings)
+        return self._queue
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._queue is not None:
+            await self._queue.close()
+
+
+async def _open(settings: Settings) -> Queue:
+    store, meter = await open_store(settings)
+    try:
+        found = await manifest.require(
+            store,
+            prefix_len=settings.shard_prefix_len,
+            needs_proof=needs_proof(settings),
+            allow_no_versioning=settings.allow_no_versioning,
+        )
+    except BaseException:
+        await store.close()
+        raise
+    return Queue(
+        store,
+        prefix_len=found.shard_prefix_len,
+        payload_threshold_bytes=settings.payload_threshold_bytes,
+        meter=meter,
+    )
+
+
+class Run(Protocol):
+    def __call__(self, call: Coroutine[Any, Any, T], /) -> T: ...
+
+
+@contextmanager
+def blocking(store: str | Settings | None = None, **flags: Any) -> Generator[tuple[Queue, Run]]:
+    """The same queue for code without an event loop: ``run`` waits for any of its calls.
+
+        with qo.blocking() as (queue, run):
+            task = run(queue.submit("send_email", {"to": "ada@example.com"}))
+
+    There is no second API to learn or to keep in step; ``run`` has the type of what it is given.
+    """
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="qo-blocking", daemon=True)
+    thread.start()
+
+    def run(call: Coroutine[Any, Any, T], /) -> T:
+        return asyncio.run_coroutine_threadsafe(call, loop).result()
+
+    async def opened() -> Queue:
+        return await connect(store, **flags)
+
+    try:
+        queue = run(opened())
+        try:
+            yield queue, run
+        finally:
+            run(queue.close())
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -1,0 +1,100 @@
+"""The index keys under ``ready/`` and ``leases/``: written at once, removed in batches.
+
+They are hints. The task object is true whatever happens to them, so a hint that cannot be written is logged and
+left to the sweeper. The old hint of a task is dropped only after its new one is written, so that a process which
+dies in between leaves a key that leads to the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from qo.core import keys
+from qo.errors import ConcurrentWrite, PreconditionFailed, StoreError
+from qo.store.port import DELETE_LIMIT_MAX, Doomed, ObjectStore
+
+log = logging.getLogger(__name__)
+
+FLUSH_AFTER_S = 0.1
+FLUSH_AT = 100
+
+
+class Hints:
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._doomed: dict[str, Doomed] = {}
+        self._versions: dict[str, str] = {}  # Of our own lease keys, to remove them without a delete marker.
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._flushes: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def add(self, key: str, token: str) -> None:
+        """Write a hint. Its body names the write it stands for, so that a sweeper can remove exactly this one."""
+        if self._doomed.pop(key, None) is not None:
+            return  # It is still there: a quick retry came back within the same minute.
+        if (leaving := self._leaving.get(key)) is not None:
+            await asyncio.wait({leaving})  # Otherwise the removal could overtake this write.
+        try:
+            written = await self._store.put(key, token.encode())
+        except StoreError as error:
+            log.warning("could not write the index key %s: %s; the sweeper will", key, error)
+            return
+        if written.version is not None and key.startswith(keys.LEASES):
+            self._versions[key] = written.version
+
+    async def restore(self, key: str, token: str) -> bool:
+        """Write a hint that was found missing; False if somebody else has, meanwhile."""
+        try:
+            await self._store.put(key, token.encode(), if_absent=True)
+        except (PreconditionFailed, ConcurrentWrite):
+            return False
+        return True
+
+    def drop(self, key: str) -> None:
+        """Remove a hint soon, together with others."""
+        self._doomed[key] = Doomed(key, self._versions.pop(key, None))
+        if len(self._doomed) >= FLUSH_AT:
+            self._start_flush()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_AFTER_S, self._start_flush)
+
+    async def drop_stale(self, key: str, etag: str) -> bool:
+        """Remove a hint that was found to lie, unless somebody has written it anew since it was listed."""
+        try:
+            await self._store.delete(key, if_match=etag)
+        except PreconditionFailed:
+            return False
+        except StoreError as error:
+            log.debug("could not remove the stale index key %s: %s", key, error)
+            return False
+        return True
+
+    async def flush(self) -> None:
+        """Return when every hint dropped so far has been removed, or given up on."""
+        self._start_flush()
+        while self._flushes:
+            await asyncio.wait(set(self._flushes))
+
+    def _start_flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._doomed:
+            batch = [self._doomed.pop(key) for key in list(self._doomed)[:DELETE_LIMIT_MAX]]
+            flush = asyncio.get_running_loop().create_task(self._remove(batch))
+            self._flushes.add(flush)
+            for doomed in batch:
+                self._leaving[doomed.key] = flush
+
+    async def _remove(self, batch: list[Doomed]) -> None:
+        try:
+            await self._store.delete_many(batch)
+        except StoreError as error:
+            log.debug("could not remove %d index keys: %s; the sweeper will", len(batch), error)
+        finally:
+            me = asyncio.current_task()
+            for doomed in batch:
+                if self._leaving.get(doomed.key) is me:
+                    del self._leaving[doomed.key]
+            self._flushes.discard(me)  # type: ignore[arg-type]

@@ -1,0 +1,92 @@
+"""Walking an index prefix for due keys with as few LISTs as the keys allow.
+
+While everything fits one page, one LIST over all shards sees it: that is what an idle poll costs. Beyond that, the
+shards are visited in sixteen segments (by their first hex character) in turn. A visit begins at the head, where
+the oldest keys are. It jumps over the rest of a shard once it meets a key that is not due, because everything after it
+is later still; and it goes on behind keys that are of no use, so that nothing behind them starves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from qo.ambient import Ambient
+from qo.core import keys
+from qo.core.discovery import Due, harvest
+from qo.store.port import ObjectStore, Page
+
+Usable = Callable[[Due], bool]
+
+
+class Walk:
+    def __init__(
+        self, store: ObjectStore, prefix: str, shards: Sequence[str], page_size: int, ambient: Ambient
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._owned = frozenset(shards)
+        self._segments = tuple(sorted({shard[0] for shard in shards}))
+        self._page_size = page_size
+        self._crowded = False  # More keys than one page holds.
+        # Workers that start together should not all crowd into the same segment.
+        self._turn = int(ambient.unit() * len(self._segments))
+        self._after: dict[str, str] = {}  # Where the next visit to a segment goes on; absent: at its head.
+
+    async def due(self, usable: Usable) -> list[Due]:
+        """Due keys that are usable: all of them if they fit one page, else some. Empty if there are none."""
+        minute = keys.minute_of(await self._store.now())
+        if not self._crowded:
+            page = await self._store.list(self._prefix, limit=self._page_size)
+            if not page.truncated:
+                return self._usable(page, minute, usable)
+            self._crowded = True
+        first, *others = [self._next() for _ in self._segments]
+        found, seen = await self._visit(first, minute, usable)
+        if found or not others:
+            return found
+        # An empty segment: often all are, so look at the others at once rather than one after the other.
+        visits = await asyncio.gather(*(self._visit(segment, minute, usable) for segment in others))
+        seen += sum(count for _, count in visits)
+        found = [due for some, _ in visits for due in some]
+        self._crowded = bool(found) or seen > self._page_size
+        return found
+
+    def _next(self) -> str:
+        self._turn = (self._turn + 1) % len(self._segments)
+        return self._segments[self._turn]
+
+    async def _visit(self, segment: str, minute: int, usable: Usable) -> tuple[list[Due], int]:
+        """The first usable keys from where the last visit ended to the segment's end; and how many keys it saw."""
+        after, seen = self._after.pop(segment, ""), 0
+        while True:
+            page = await self._store.list(f"{self._prefix}{segment}", start_after=after, limit=self._page_size)
+            seen += len(page.entries)
+            found = self._usable(page, minute, usable)
+            if page.truncated:
+                after = _onward(page, minute, self._prefix)
+            if found:
+                if page.truncated and not _one_shard(page):
+                    self._after[segment] = after
+                # Within one crowded shard the next visit starts at its head again: what we take leaves it.
+                return found, seen
+            if not page.truncated:
+                return [], seen
+
+    def _usable(self, page: Page, minute: int, usable: Usable) -> list[Due]:
+        found = harvest([(e.key, e.etag) for e in page.entries], minute=minute, shards=self._owned)
+        return [due for due in found if usable(due)]
+
+
+def _onward(page: Page, minute: int, prefix: str) -> str:
+    """Where to list on: behind the page, or behind its last shard if that has nothing more that is due."""
+    last = page.entries[-1].key
+    parsed = keys.parse_index(last)
+    if parsed is not None and parsed.minute > minute:
+        return f"{prefix}{parsed.shard}/{keys.AFTER_ALL}"
+    return last
+
+
+def _one_shard(page: Page) -> bool:
+    first, last = keys.parse_index(page.entries[0].key), keys.parse_index(page.entries[-1].key)
+    return first is not None and last is not None and first.shard == last.shard

@@ -1,0 +1,98 @@
+"""Reading many tasks: by filter, and one task through time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from qo.core import keys, wire
+from qo.core.shard import validate_shards
+from qo.core.task import Status, Task
+from qo.errors import CorruptRecord, NotFound, UsageError
+from qo.store.port import LIST_LIMIT_MAX, Entry, ObjectStore
+
+log = logging.getLogger(__name__)
+
+READS_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    status: Status | None = None
+    task_type: str | None = None
+    shard: str | None = None
+    since: datetime | None = None  # Changed at or after.
+
+    def admits(self, task: Task) -> bool:
+        return (
+            (task.status is self.status if self.status is not None else task.status is not Status.ARCHIVED)
+            and (self.task_type is None or task.task_type == self.task_type)
+            and (self.since is None or task.updated_at >= self.since)
+        )
+
+
+async def find(store: ObjectStore, prefix_len: int, wanted: Filter, limit: int) -> list[Task]:
+    """Up to ``limit`` tasks that pass the filter, newest first. Stops reading once it has enough."""
+    if limit < 1:
+        raise UsageError(f"the limit must be at least 1, not {limit}")
+    if wanted.shard is not None:
+        validate_shards((wanted.shard,), prefix_len)
+    found: dict[str, Task] = {}  # By id: a stale hint beside a fresh one leads to the same task twice.
+    async for batch in _task_keys(store, wanted):
+        tasks = await asyncio.gather(*(_read(store, key) for key in batch))
+        found.update({task.id: task for task in tasks if task is not None and wanted.admits(task)})
+        if len(found) >= limit:
+            break
+    return sorted(found.values(), key=lambda task: task.updated_at, reverse=True)[:limit]
+
+
+async def _task_keys(store: ObjectStore, wanted: Filter) -> AsyncIterator[list[str]]:
+    """Keys of tasks that may match, in batches. Active ones are found through the index that holds them."""
+    index = {Status.PENDING: keys.READY, Status.RUNNING: keys.LEASES}.get(wanted.status or Status.ARCHIVED)
+    prefix = index or keys.TASKS
+    if wanted.shard is not None:
+        prefix += f"{wanted.shard}/"
+    async for entries in pages(store, prefix):
+        changed = [e.key for e in entries if index or wanted.since is None or e.modified >= wanted.since]
+        if index is not None:
+            parsed = [keys.parse_index(key) for key in changed]
+            changed = [keys.task(p.shard, p.task_id) for p in parsed if p is not None]
+        for start in range(0, len(changed), READS_AT_ONCE):
+            yield changed[start : start + READS_AT_ONCE]
+
+
+async def pages(store: ObjectStore, prefix: str, after: str = "") -> AsyncIterator[Sequence[Entry]]:
+    """Every entry under a prefix behind ``after``, page by page; no page is empty."""
+    while True:
+        page = await store.list(prefix, start_after=after, limit=LIST_LIMIT_MAX)
+        if page.entries:
+            yield page.entries
+        if not page.truncated or not page.entries:
+            return
+        after = page.entries[-1].key
+
+
+async def _read(store: ObjectStore, key: str) -> Task | None:
+    stored = await store.get(key)
+    try:
+        return None if stored is None else wire.decode_task(stored.body, key)
+    except CorruptRecord as error:
+        log.error("%s", error)  # One broken object must not hide all the others.
+        return None
+
+
+async def history(store: ObjectStore, key: str, task_id: str) -> list[Task]:
+    """The task in each of its versions, oldest first."""
+    versions = [v for v in await store.versions(key) if not v.deleted]
+    if not versions:
+        raise NotFound(f"there is no task {task_id} in this queue")
+    states: list[Task] = []
+    for start in range(0, len(versions), READS_AT_ONCE):
+        batch = versions[start : start + READS_AT_ONCE]
+        bodies = await asyncio.gather(*(store.get(key, version=v.version) for v in batch))
+        states += [wire.decode_task(stored.body, key) for stored in bodies if stored is not None]
+    states.reverse()
+    return states

@@ -1,0 +1,129 @@
+"""The monitor: takes back what dead workers held, and lets the sweeper repair the hints.
+
+Any number may run at once. Each thing it does is a conditional write, so two that see the same task do it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+
+from qo.core import keys
+from qo.core.discovery import Due
+from qo.core.lifecycle import Lapse
+from qo.core.shard import all_shards
+from qo.core.sweep import lapsed, repair
+from qo.core.task import Status
+from qo.errors import CorruptRecord, QoError
+from qo.queue import roster
+from qo.queue.index import Walk
+from qo.queue.listing import READS_AT_ONCE
+from qo.queue.queue import Queue
+from qo.queue.sweeper import Sweeper, SweepReport
+from qo.queue.tasks import Snapshot
+
+log = logging.getLogger(__name__)
+
+LEASE_PAGE_SIZE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorConfig:
+    check_interval_s: float = 30.0
+    worker_health_threshold_s: float = 60.0
+    sweep_interval_s: float = 300.0  # 0: never.
+    sweep_page_size: int = 1000
+
+
+@dataclass(slots=True)
+class CheckReport:
+    examined: int = 0
+    requeued: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    repaired: int = 0
+    stale_workers: list[str] = field(default_factory=list[str])
+
+
+class Monitor:
+    def __init__(self, queue: Queue, config: MonitorConfig | None = None) -> None:
+        self._queue = queue
+        self._config = config or MonitorConfig()
+        self._walk = Walk(queue.store, keys.LEASES, all_shards(queue.prefix_len), LEASE_PAGE_SIZE, queue.ambient)
+        self._sweeper = Sweeper(queue, self._config.sweep_page_size)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Check and sweep at their intervals until stopped. An unreachable store is waited out."""
+        monotonic = self._queue.ambient.monotonic
+        sweep_at = monotonic()
+        while not stop.is_set():
+            try:
+                await self.check()
+                if self._config.sweep_interval_s > 0 and monotonic() >= sweep_at:
+                    sweep_at = monotonic() + self._config.sweep_interval_s
+                    await self.sweep()
+            except QoError as error:
+                log.warning("monitor: %s", error)
+            try:
+                async with asyncio.timeout(self._config.check_interval_s):
+                    await stop.wait()
+            except TimeoutError:
+                continue
+
+    async def sweep(self) -> SweepReport:
+        return await self._sweeper.sweep()
+
+    async def check(self) -> CheckReport:
+        """One pass over the leases whose minute has come, and over the workers' heartbeats."""
+        report = CheckReport()
+        passed: set[str] = set()  # Keys seen in this pass: a lease that ends later in its minute stays listed.
+
+        def fresh(due: Due) -> bool:
+            return due.key not in passed
+
+        while found := await self._walk.due(fresh):
+            passed.update(due.key for due in found)
+            for start in range(0, len(found), READS_AT_ONCE):
+                batch = found[start : start + READS_AT_ONCE]
+                await asyncio.gather(*(self._examine(due, report) for due in batch))
+        await self._queue.hints.flush()
+        report.stale_workers = await self._stale_workers()
+        return report
+
+    async def _examine(self, due: Due, report: CheckReport) -> None:
+        report.examined += 1
+        try:
+            seen = await self._queue.tasks.load(due.task_id)
+        except CorruptRecord as error:
+            log.error("%s", error)
+            return
+        if seen is not None and lapsed(seen.task, await self._queue.store.now()):
+            await self._take_back(seen, report)
+            return
+        needed = repair(None if seen is None else seen.task, [due.key])
+        if not needed.stale:
+            return  # Still running, and its lease ends later in this minute.
+        if needed.missing is not None and seen is not None:
+            # Who moved the task may have died before writing its new hint: write that first.
+            report.repaired += await self._queue.hints.restore(needed.missing, seen.task.token)
+        report.repaired += await self._queue.hints.drop_stale(due.key, due.etag)
+
+    async def _take_back(self, seen: Snapshot, report: CheckReport) -> None:
+        ambient = self._queue.ambient
+        command = Lapse(ambient.token(), seen.task.lease_id, ambient.unit())
+        moved = await self._queue.tasks.apply(seen, command)
+        if not isinstance(moved, Snapshot):
+            return  # Its holder, or another monitor, was quicker.
+        log.warning("task %s: %s", moved.task.id, moved.task.last_error)
+        report.requeued += moved.task.status is Status.PENDING
+        report.failed += moved.task.status is Status.FAILED
+        report.cancelled += moved.task.status is Status.CANCELLED
+
+    async def _stale_workers(self) -> list[str]:
+        now = await self._queue.store.now()
+        threshold_s = self._config.worker_health_threshold_s
+        stale = [w for w in await roster.workers(self._queue.store) if w.stale(now, threshold_s)]
+        for worker in stale:
+            log.warning("worker %s was last heard of at %s", worker.worker_id, worker.last_heartbeat.isoformat())
+        return [worker.worker_id for worker in stale]

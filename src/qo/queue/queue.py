@@ -1,0 +1,258 @@
+"""The queue: what producers, workers and operators do to tasks.
+
+Every method is one short story over ``Tasks`` (which moves task objects) and ``Payloads`` (which moves large
+values); the rules themselves are in ``core.lifecycle``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any
+
+from qo.ambient import SYSTEM, Ambient
+from qo.core import lifecycle, wire
+from qo.core.lifecycle import Command, Reason, Rejected
+from qo.core.poll import Pace
+from qo.core.shard import validate_prefix_len, validate_task_id
+from qo.core.task import Status, Task
+from qo.errors import IdempotencyConflict, LeaseLost, NotFound, Refused
+from qo.queue import listing
+from qo.queue.hints import Hints
+from qo.queue.options import NewTask, Options, build
+from qo.queue.payload import Payloads
+from qo.queue.tasks import Snapshot, Tasks
+from qo.store.metered import Metered
+from qo.store.port import ObjectStore
+
+SUBMITS_AT_ONCE = 64
+PAYLOAD_THRESHOLD_BYTES = 256 * 1024
+
+
+class Claim:
+    """A task that is ours until its lease ends. Pass it to complete, fail, reschedule, release or renew."""
+
+    __slots__ = ("lease_id", "seen")
+
+    def __init__(self, seen: Snapshot, lease_id: str) -> None:
+        self.seen = seen  # Follows every write, so that the next one needs no read before it.
+        self.lease_id = lease_id
+
+    @property
+    def task(self) -> Task:
+        return self.seen.task
+
+
+class Queue:
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        prefix_len: int = 1,
+        payload_threshold_bytes: int = PAYLOAD_THRESHOLD_BYTES,
+        ambient: Ambient = SYSTEM,
+        meter: Metered | None = None,
+    ) -> None:
+        self.store = store
+        self.meter = meter  # What the requests so far were, and would cost; None if nobody counts.
+        self.prefix_len = validate_prefix_len(prefix_len)
+        self.ambient = ambient
+        self.hints = Hints(store)
+        self.tasks = Tasks(store, self.hints, prefix_len, ambient)
+        self._payloads = Payloads(store, payload_threshold_bytes)
+
+    # Producing
+
+    async def submit(self, task_type: str, input: Any = None, options: Options | None = None) -> Task:
+        """Write one task; durable when this returns.
+
+        With ``options.key`` a second submit returns the first one's task as it is now.
+        Raises IdempotencyConflict if that key was used for another type or input.
+        """
+        new = NewTask(task_type, input, options or Options())
+        return await self._create(new, *self._prepare(new, await self.store.now()))
+
+    async def submit_many(self, tasks: Sequence[NewTask]) -> list[Task]:
+        """Write many tasks, several at once, after checking all of them: a bad one stops everything before the
+        first write. Returns them in the given order. If the store fails midway, some are written; with keys,
+        submitting all again completes the rest and repeats none.
+        """
+        now = await self.store.now()
+        prepared = [(new, *self._prepare(new, now)) for new in tasks]
+        done: list[Task] = []
+        for start in range(0, len(prepared), SUBMITS_AT_ONCE):
+            batch = prepared[start : start + SUBMITS_AT_ONCE]
+            done += await asyncio.gather(*(self._create(*each) for each in batch))
+        return done
+
+    def _prepare(self, new: NewTask, now: datetime) -> tuple[Task, bytes]:
+        body = self._payloads.check(new.input, "the input")
+        return build(new, now=now, prefix_len=self.prefix_len, ambient=self.ambient), body
+
+    async def _create(self, new: NewTask, task: Task, body: bytes) -> Task:
+        task = await self._payloads.offload_input(task, body)
+        snapshot, created = await self.tasks.create(task)
+        return snapshot.task if created else await self._same(snapshot.task, new)
+
+    async def _same(self, there: Task, new: NewTask) -> Task:
+        was = wire.fingerprint([there.task_type, await self._payloads.input(there)])
+        if was != wire.fingerprint([new.task_type, new.input]):
+            raise IdempotencyConflict(
+                f"key {new.options.key!r} was used before for another type or input, by task {there.id}"
+            )
+        await self.tasks.project(there)  # The first submitter may have died before it wrote the hint.
+        return there
+
+    # Looking
+
+    async def get(self, task_id: str) -> Task:
+        return (await self._load(task_id)).task
+
+    async def input(self, task: Task) -> Any:
+        """The task's input, fetched if it is kept apart."""
+        return await self._payloads.input(task)
+
+    async def output(self, task: Task) -> Any:
+        return await self._payloads.output(task)
+
+    async def list(
+        self,
+        *,
+        status: Status | None = None,
+        task_type: str | None = None,
+        shard: str | None = None,
+        since: datetime | None = None,
+        limit: int = 100,
+    ) -> list[Task]:
+        """Up to ``limit`` tasks that match, newest first within what was found; archived ones only if asked for.
+
+        The filters apply before the limit. Active tasks are found through the indexes, ended ones by reading
+        task objects, shard by shard.
+        """
+        wanted = listing.Filter(status=status, task_type=task_type, shard=shard, since=since)
+        return await listing.find(self.store, self.prefix_len, wanted, limit)
+
+    async def history(self, task_id: str) -> list[Task]:
+        """Every state the task has been in, oldest first."""
+        task_id = validate_task_id(task_id)
+        return await listing.history(self.store, self.tasks.key(task_id), task_id)
+
+    async def wait(self, task_id: str, timeout_s: float | None = None) -> Task:
+        """The task once it has ended. Raises TimeoutError if it has not by then."""
+        pace = Pace()
+        async with asyncio.timeout(timeout_s):
+            while not (task := await self.get(task_id)).ended:
+                pace = pace.after(found=False)
+                await asyncio.sleep(pace.rest_s(self.ambient.unit()))
+        return task
+
+    # Working
+
+    async def claim(
+        self,
+        task_id: str,
+        *,
+        worker_id: str,
+        lease_s: float | None = None,
+        accepts: Callable[[Task], bool] = lambda task: True,
+    ) -> Claim | Rejected | None:
+        """Take a pending task, unless ``accepts`` declines it: a worker looks before it claims.
+
+        None if there is no such task. A task found past its expiry is marked expired on the way.
+        """
+        seen = await self.tasks.load(task_id)
+        if seen is None:
+            return None
+        if not accepts(seen.task):
+            return Rejected(Reason.WRONG_STATE, f"task {task_id} is not for this worker")
+        lease_id = self.ambient.task_id()
+        command = lifecycle.Claim(self.ambient.token(), lease_id, worker_id, lease_s)
+        moved = await self.tasks.apply(seen, command)
+        if isinstance(moved, Snapshot):
+            return Claim(moved, lease_id)
+        if moved.reason is Reason.PAST_EXPIRY:
+            await self.tasks.apply(seen, lifecycle.Expire(self.ambient.token()))
+        return moved
+
+    async def complete(self, claim: Claim, output: Any = None) -> Task:
+        """End a claimed task well. Raises LeaseLost if another attempt owns it now: then nothing was written."""
+        value, ref = await self._payloads.offload_output(claim.task, output)
+        return await self._settle(claim, lifecycle.Complete(self.ambient.token(), claim.lease_id, value, ref))
+
+    async def fail(
+        self,
+        claim: Claim,
+        error: str,
+        *,
+        traceback: str | None = None,
+        permanent: bool = False,
+        delay_s: float | None = None,
+    ) -> Task:
+        """Report a failed attempt: the task rests and is tried again, or has failed if no retry is left."""
+        command = lifecycle.Fail(
+            self.ambient.token(), claim.lease_id, error, self.ambient.unit(), traceback, permanent, delay_s
+        )
+        return await self._settle(claim, command)
+
+    async def reschedule(self, claim: Claim, delay_s: float) -> Task:
+        """Put a claimed task off without counting a failure, for example when a rate limit was hit."""
+        return await self._settle(claim, lifecycle.Reschedule(self.ambient.token(), claim.lease_id, delay_s))
+
+    async def release(self, claim: Claim) -> Task:
+        """Give a claimed task back at once; it costs no retry."""
+        return await self._settle(claim, lifecycle.Release(self.ambient.token(), claim.lease_id))
+
+    async def renew(self, claim: Claim, lease_s: float | None = None, *, progress: Any = None) -> Task:
+        """Hold a claimed task for longer. The answer shows whether cancellation was requested meanwhile."""
+        command = lifecycle.Renew(self.ambient.token(), claim.lease_id, lease_s, progress)
+        return await self._settle(claim, command)
+
+    async def _settle(self, claim: Claim, command: Command) -> Task:
+        moved = await self.tasks.apply(claim.seen, command)
+        if isinstance(moved, Rejected):
+            raise LeaseLost(f"{moved.detail}: {moved.reason}")
+        claim.seen = moved
+        return moved.task
+
+    # Operating
+
+    async def cancel(self, task_id: str, *, by: str | None = None, reason: str | None = None) -> Task:
+        """Cancel a pending task now; ask a running one to stop, which then ends as cancelled."""
+        return await self._operate(task_id, lifecycle.Cancel(self.ambient.token(), by, reason))
+
+    async def replay(self, task_id: str) -> Task:
+        """Run a failed, cancelled or expired task again, with all its retries."""
+        return await self._operate(task_id, lifecycle.Replay(self.ambient.token()))
+
+    async def archive(self, task_id: str) -> Task:
+        """Put an ended task away: it stays where it is but is left out of listings."""
+        return await self._operate(task_id, lifecycle.Archive(self.ambient.token()))
+
+    async def unarchive(self, task_id: str) -> Task:
+        return await self._operate(task_id, lifecycle.Unarchive(self.ambient.token()))
+
+    async def _operate(self, task_id: str, command: Command) -> Task:
+        moved = await self.tasks.apply(await self._load(task_id), command)
+        if isinstance(moved, Rejected):
+            raise Refused(moved.detail)
+        return moved.task
+
+    async def _load(self, task_id: str) -> Snapshot:
+        seen = await self.tasks.load(validate_task_id(task_id))
+        if seen is None:
+            raise NotFound(f"there is no task {task_id} in this queue")
+        return seen
+
+    async def close(self) -> None:
+        await self.hints.flush()
+        await self.store.close()
+
+    async def __aenter__(self) -> Queue:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,56 @@
+"""Workers as they report themselves: for people to look at, never for correctness."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import datetime, timedelta
+
+import msgspec
+
+from qo.core import keys, wire
+from qo.errors import UsageError
+from qo.queue.listing import pages
+from qo.store.port import ObjectStore
+
+_WORKER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    worker_id: str
+    started_at: datetime
+    last_heartbeat: datetime
+    shards: list[str] = []  # Which it polls; empty means all.
+    current_task: str | None = None  # The one it has held longest.
+    current_tasks: list[str] = []
+    tasks_completed: int = 0
+    tasks_failed: int = 0
+    task_types: list[str] = []
+
+    def stale(self, now: datetime, threshold_s: float) -> bool:
+        return now - self.last_heartbeat > timedelta(seconds=threshold_s)
+
+
+def validate_worker_id(worker_id: str) -> str:
+    if not _WORKER_ID.match(worker_id):
+        raise UsageError(f"{worker_id!r} cannot name a worker: use letters, digits, '.', '_' and '-', 100 at most")
+    return worker_id
+
+
+async def report(store: ObjectStore, info: WorkerInfo) -> None:
+    await store.put(keys.worker(info.worker_id), wire.encode(info))
+
+
+async def leave(store: ObjectStore, worker_id: str) -> None:
+    await store.delete(keys.worker(worker_id))
+
+
+async def workers(store: ObjectStore) -> list[WorkerInfo]:
+    """Every registered worker, however many there are."""
+    found: list[WorkerInfo] = []
+    async for entries in pages(store, keys.WORKERS):
+        bodies = await asyncio.gather(*(store.get(entry.key) for entry in entries))
+        for entry, stored in zip(entries, bodies, strict=True):
+            if stored is not None:  # One that left while we were looking is no worker.
+                found.append(wire.decode(WorkerInfo, stored.body, entry.key))
+    return found

@@ -1,0 +1,141 @@
+"""The scheduler: submits the tasks of schedules when their time has come.
+
+As many as one likes may run side by side. A run's task id follows from the schedule and the planned moment, so
+all of them submit the same task. The task is submitted first and the run recorded after it: a scheduler that dies
+in between leaves a run that the next one submits again, to no effect, and then records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+
+from qo.core import keys
+from qo.core.schedule import GRACE_S, Overlap, Schedule, due, ran, run_key
+from qo.core.task import Task
+from qo.errors import IdempotencyConflict, NotFound, QoError, StoreError, UsageError
+from qo.queue.listing import pages
+from qo.queue.options import build
+from qo.queue.queue import Queue
+from qo.queue.schedules import Schedules, Snapshot, new_task, snapshot
+from qo.store.port import Entry
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 15.0
+SCHEDULES_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one pass did. A failed run is still due: the next pass tries it again."""
+
+    schedules: int = 0
+    fired: int = 0  # Submitted, or found to be submitted already.
+    skipped: int = 0  # Because the run before had not ended.
+    failures: tuple[str, ...] = ()
+
+    def __add__(self, other: Report) -> Report:
+        return Report(
+            schedules=self.schedules + other.schedules,
+            fired=self.fired + other.fired,
+            skipped=self.skipped + other.skipped,
+            failures=self.failures + other.failures,
+        )
+
+
+class Scheduler:
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._schedules = Schedules(queue)
+        self._known: dict[str, Snapshot] = {}  # What was read last: an idle pass costs one LIST and no GET.
+
+    async def run(self, stop: asyncio.Event, *, interval_s: float = INTERVAL_S) -> None:
+        """Pass after pass until ``stop`` is set. A store that does not answer is asked again at the next pass."""
+        if not interval_s > 0:
+            raise UsageError(f"the scheduler's interval must be more than 0 seconds, not {interval_s}")
+        while not stop.is_set():
+            try:
+                await self.tick(grace_s=max(GRACE_S, 2 * interval_s))
+            except StoreError as error:
+                log.warning("schedules were not looked at: %s", error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await stop.wait()
+
+    async def tick(self, *, grace_s: float = GRACE_S) -> Report:
+        """One pass over all schedules. What goes wrong with one of them stays with it and is in the report."""
+        # The time is read before the schedules: a run that another scheduler recorded in between is then known here
+        # before anything later than it can be due.
+        now = await self._queue.store.now()
+        entries = [entry async for page in pages(self._queue.store, keys.SCHEDULES) for entry in page]
+        self._known = {entry.key: self._known[entry.key] for entry in entries if entry.key in self._known}
+        gate = asyncio.Semaphore(SCHEDULES_AT_ONCE)
+
+        async def visit(entry: Entry) -> Report:
+            async with gate:
+                try:
+                    return await self._visit(entry, now, grace_s)
+                except QoError as error:
+                    log.warning("%s: %s", entry.key, error)
+                    return Report(schedules=1, failures=(f"{entry.key}: {error}",))
+
+        return sum(await asyncio.gather(*(visit(entry) for entry in entries)), Report())
+
+    async def _visit(self, entry: Entry, now: datetime, grace_s: float) -> Report:
+        seen = self._known.get(entry.key)
+        if seen is None or seen.etag != entry.etag:
+            stored = await self._queue.store.get(entry.key)
+            if stored is None:
+                return Report()  # Deleted since it was listed.
+            seen = self._known[entry.key] = snapshot(stored, entry.key)
+        return await self._fire(seen, due(seen.schedule, now, grace_s=grace_s), now)
+
+    async def _fire(self, seen: Snapshot, instants: list[datetime], now: datetime) -> Report:
+        schedule, task_id, report = seen.schedule, seen.schedule.last_task_id, Report(schedules=1)
+        recorded: datetime | None = None
+        for instant in instants:
+            try:
+                if schedule.overlap is Overlap.SKIP and await self._busy(task_id):
+                    report += Report(skipped=1)
+                else:
+                    task_id = (await self._submit(schedule, instant, now)).id
+                    report += Report(fired=1)
+            except QoError as error:
+                log.warning("schedule %s, run of %s: %s", schedule.name, instant.isoformat(), error)
+                report += Report(failures=(f"{schedule.name}, run of {instant.isoformat()}: {error}",))
+                break
+            recorded = instant
+        if recorded is not None:
+            await self._record(seen, recorded, task_id, now)
+        return report
+
+    async def _submit(self, schedule: Schedule, instant: datetime, now: datetime) -> Task:
+        new = new_task(schedule, run_key(schedule, instant))
+        try:
+            return await self._queue.submit(new.task_type, new.input, new.options)
+        except IdempotencyConflict:
+            # Submitted before, by a scheduler that read the schedule before its input was changed.
+            built = build(new, now=now, prefix_len=self._queue.prefix_len, ambient=self._queue.ambient)
+            return await self._queue.get(built.id)
+
+    async def _busy(self, task_id: str | None) -> bool:
+        try:
+            return task_id is not None and not (await self._queue.get(task_id)).ended
+        except NotFound:
+            return False  # Somebody removed the task; it will not end any more.
+
+    async def _record(self, seen: Snapshot, instant: datetime, task_id: str | None, now: datetime) -> None:
+        token = self._queue.ambient.token()
+
+        def move(schedule: Schedule) -> Schedule:
+            if schedule.created_at != seen.schedule.created_at:
+                return schedule  # Deleted, and another created under its name: not our run.
+            return ran(schedule, instant, task_id, now=now, token=token)
+
+        moved = await self._schedules.apply(seen, move)
+        if moved is not None:
+            self._known[keys.schedule(seen.schedule.name)] = moved

@@ -1,0 +1,182 @@
+"""Schedules in the store: one object each, changed only by compare-and-swap."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypedDict, Unpack
+
+from qo.core import keys, wire
+from qo.core.schedule import CatchUp, Overlap, Schedule, changed, run_key, validate, validate_name
+from qo.core.task import Task
+from qo.errors import Contended, NotFound, Refused
+from qo.queue.listing import READS_AT_ONCE, pages
+from qo.queue.options import NewTask, Options, build
+from qo.queue.queue import Queue
+from qo.store import register
+from qo.store.port import Stored, Written
+
+WRITES_MAX = 10
+KEY_SCOPE = "schedule"  # Of the runs' idempotency keys, so that a run keeps its id when the task type is changed.
+
+
+class Settings(TypedDict, total=False):
+    """What may be said of a schedule beside its name, task type and cron; see ``core.schedule.Schedule``."""
+
+    input: Any
+    timezone: str
+    enabled: bool
+    catch_up: CatchUp
+    overlap: Overlap
+    timeout_s: float
+    max_retries: int
+    priority: int
+
+
+class Changes(Settings, total=False):
+    task_type: str
+    cron: str
+
+
+class Snapshot(NamedTuple):
+    """A schedule as it was read or written, and the ETag that says so."""
+
+    schedule: Schedule
+    etag: str
+
+
+def snapshot(stored: Stored, key: str) -> Snapshot:
+    return Snapshot(wire.decode(Schedule, stored.body, key), stored.etag)
+
+
+def new_task(schedule: Schedule, key: str | None = None) -> NewTask:
+    """What the schedule submits; with a key, for exactly one planned run."""
+    options = Options(
+        key=key,
+        key_scope=None if key is None else KEY_SCOPE,
+        timeout_s=schedule.timeout_s,
+        max_retries=schedule.max_retries,
+        priority=schedule.priority,
+        schedule=schedule.name,
+    )
+    return NewTask(schedule.task_type, schedule.input, options)
+
+
+class Schedules:
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._store = queue.store
+        self._ambient = queue.ambient
+
+    async def create(self, name: str, *, task_type: str, cron: str, **settings: Unpack[Settings]) -> Schedule:
+        """A new schedule; its first run is the first planned moment after now.
+
+        Raises UsageError if it could never work, Refused if the name is taken.
+        """
+        now = await self._store.now()
+        schedule = Schedule(
+            name=name,
+            token=self._ambient.token(),
+            task_type=task_type,
+            cron=cron,
+            created_at=now,
+            updated_at=now,
+            active_since=now,
+            **settings,
+        )
+        wrote = await self._write(self._checked(schedule), None)
+        if isinstance(wrote, register.Moved):
+            raise Refused(f"there is a schedule {name} already: update or delete it, or choose another name")
+        return schedule
+
+    async def get(self, name: str) -> Schedule:
+        return (await self._load(name)).schedule
+
+    async def list(self) -> list[Schedule]:
+        """Every schedule, by name. Raises CorruptRecord if one cannot be read."""
+        found: list[Schedule] = []
+        async for entries in pages(self._store, keys.SCHEDULES):
+            for start in range(0, len(entries), READS_AT_ONCE):
+                batch = entries[start : start + READS_AT_ONCE]
+                bodies = await asyncio.gather(*(self._store.get(entry.key) for entry in batch))
+                read = zip(batch, bodies, strict=True)
+                found += [snapshot(stored, entry.key).schedule for entry, stored in read if stored is not None]
+        return found
+
+    async def update(self, name: str, **changes: Unpack[Changes]) -> Schedule:
+        """Change some settings. A new cron or time zone counts from now; what it would have run before is not
+        made up for."""
+        return await self._change(name, **changes)
+
+    async def enable(self, name: str) -> Schedule:
+        """Let it run again, from now on: the runs of the time in between are not made up for."""
+        return await self._change(name, enabled=True)
+
+    async def disable(self, name: str) -> Schedule:
+        return await self._change(name, enabled=False)
+
+    async def delete(self, name: str) -> None:
+        """Remove the schedule. Tasks it has submitted stay."""
+        await self._load(name)
+        await self._store.delete(keys.schedule(name))
+
+    async def trigger(self, name: str) -> Task:
+        """Run it once now, beside its plan, even if disabled or if the last run has not ended."""
+        new = new_task((await self._load(name)).schedule)
+        task = await self._queue.submit(new.task_type, new.input, new.options)
+        await self._change(name, last_task_id=task.id)  # So that a planned run does not overlap this one.
+        return task
+
+    async def _change(self, name: str, **changes: Any) -> Schedule:
+        now, token = await self._store.now(), self._ambient.token()
+
+        def move(schedule: Schedule) -> Schedule:
+            return self._checked(changed(schedule, now=now, token=token, **changes))
+
+        moved = await self.apply(await self._load(name), move)
+        if moved is None:
+            raise NotFound(f"schedule {name} was deleted meanwhile")
+        return moved.schedule
+
+    async def apply(self, seen: Snapshot, move: Callable[[Schedule], Schedule]) -> Snapshot | None:
+        """Move a schedule on from what was seen; ``move`` is asked anew about whatever is there when others write
+        too, and answers with the same schedule if nothing is left to do. None if the schedule is gone.
+
+        Raises Contended when other writers won every time; back off and call again.
+        """
+        name = seen.schedule.name
+        for _ in range(WRITES_MAX):
+            after = move(seen.schedule)
+            if after is seen.schedule:
+                return seen
+            wrote = await self._write(after, seen.etag)
+            if isinstance(wrote, Written):
+                return Snapshot(after, wrote.etag)
+            if wrote.found is None:
+                return None
+            seen = snapshot(wrote.found, keys.schedule(name))
+        raise Contended(f"schedule {name} is being changed by others all the time; try again")
+
+    async def _load(self, name: str) -> Snapshot:
+        key = keys.schedule(validate_name(name))
+        stored = await self._store.get(key)
+        if stored is None:
+            raise NotFound(f"there is no schedule {name} in this queue")
+        return snapshot(stored, key)
+
+    async def _write(self, schedule: Schedule, etag: str | None) -> Written | register.Moved:
+        key = keys.schedule(schedule.name)
+
+        def ours(body: bytes) -> bool:
+            return wire.decode(Schedule, body, key).token == schedule.token
+
+        body = wire.encode(schedule)
+        return await register.write(self._store, key, body, if_match=etag, ours=ours, ambient=self._ambient)
+
+    def _checked(self, schedule: Schedule) -> Schedule:
+        """The schedule itself. What its tasks could not be submitted with is refused here, not at midnight."""
+        validate(schedule)
+        wire.encode_payload(schedule.input, "the input")
+        new = new_task(schedule, run_key(schedule, schedule.created_at))
+        build(new, now=schedule.created_at, prefix_len=self._queue.prefix_len, ambient=self._ambient)
+        return schedule

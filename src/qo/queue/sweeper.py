@@ -1,0 +1,147 @@
+"""Repairing the hints from the truth, a page of tasks at a time.
+
+The cursor is an object in the bucket, moved by conditional write: it survives restarts, and several sweepers share
+the round between them instead of each doing all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from qo.core import keys, wire
+from qo.core.lifecycle import Expire, Lapse
+from qo.core.shard import all_shards
+from qo.core.sweep import lapsed, overdue, repair
+from qo.errors import CorruptRecord
+from qo.queue.listing import READS_AT_ONCE, pages
+from qo.queue.queue import Queue
+from qo.queue.scan import Scan
+from qo.queue.tasks import Snapshot
+from qo.store import register
+from qo.store.port import Entry
+
+log = logging.getLogger(__name__)
+
+
+class Cursor(msgspec.Struct, frozen=True, kw_only=True):
+    after: str = ""
+    token: str = ""
+    rounds: int = 0  # How often the whole queue has been gone over.
+
+
+@dataclass(slots=True)
+class SweepReport:
+    """What one page came to."""
+
+    checked: int = 0
+    restored: int = 0  # Hints that were missing.
+    removed: int = 0  # Hints that were stale.
+    expired: int = 0
+    lapsed: int = 0
+    corrupt: int = 0
+    wrapped: bool = False  # The page was the last: the next sweep starts over.
+    skipped: bool = False  # Another sweeper took the page.
+
+
+class Sweeper:
+    def __init__(self, queue: Queue, page_size: int = 1000) -> None:
+        self._queue = queue
+        self._scan = Scan(queue.store, all_shards(queue.prefix_len), page_size)
+
+    async def sweep(self) -> SweepReport:
+        """Check the next page of tasks and the hints that belong to it."""
+        stored = await self._queue.store.get(keys.SWEEP)
+        cursor = Cursor() if stored is None else _cursor(stored.body)
+        self._scan.after = cursor.after
+        entries = await self._scan.page()
+        until = self._scan.after
+        # Moved before the work: a sweeper that dies on a bad page must not hold up all the others at it.
+        if not await self._advance(cursor, until, None if stored is None else stored.etag):
+            return SweepReport(skipped=True)
+        report = SweepReport(wrapped=until == "")
+        hints = await self._hints_between(cursor.after, until)
+        listed = {keys.task_id_of(entry.key): entry for entry in entries}
+        ids = [task_id for task_id in {**listed, **hints} if task_id is not None]
+        for start in range(0, len(ids), READS_AT_ONCE):
+            batch = ids[start : start + READS_AT_ONCE]
+            await asyncio.gather(*(self._check(tid, listed.get(tid), hints.get(tid, {}), report) for tid in batch))
+        return report
+
+    async def _advance(self, cursor: Cursor, after: str, etag: str | None) -> bool:
+        moved = Cursor(
+            after=after, token=self._queue.ambient.token(), rounds=cursor.rounds + (1 if after == "" else 0)
+        )
+        body = wire.encode(moved)
+        wrote = await register.write(
+            self._queue.store, keys.SWEEP, body, if_match=etag, ours=lambda found: found == body
+        )
+        return not isinstance(wrote, register.Moved)
+
+    async def _hints_between(self, after: str, until: str) -> dict[str, dict[str, str]]:
+        """Index keys and their ETags, by task id, of the tasks whose keys lie after one and up to the other."""
+        found: dict[str, dict[str, str]] = defaultdict(dict)
+        first, last = _shard(after), _shard(until)
+        for prefix in (keys.READY, keys.LEASES):
+            async for entries in pages(self._queue.store, prefix, after=f"{prefix}{first}/" if first else ""):
+                for entry in entries:
+                    parsed = keys.parse_index(entry.key)
+                    if parsed is None:
+                        continue
+                    if after < keys.task(parsed.shard, parsed.task_id) <= (until or keys.AFTER_ALL):
+                        found[parsed.task_id][entry.key] = entry.etag
+                if last and entries[-1].key > f"{prefix}{last}/{keys.AFTER_ALL}":
+                    break
+        return found
+
+    async def _check(
+        self, task_id: str, entry: Entry | None, hints: Mapping[str, str], report: SweepReport
+    ) -> None:
+        """Set one task right: end it if its time is up, then make its hints agree with it."""
+        try:
+            seen = await self._queue.tasks.load(task_id)
+            if seen is not None:
+                seen = await self._end(seen, report)
+        except CorruptRecord as error:
+            report.corrupt += 1
+            log.error("%s", error)
+            return
+        report.checked += 1
+        if seen is not None and seen.task.ended and entry is not None and entry.etag == seen.etag:
+            self._scan.settle(entry)
+        needed = repair(None if seen is None else seen.task, hints)
+        if needed.missing is not None and seen is not None:
+            report.restored += await self._queue.hints.restore(needed.missing, seen.task.token)
+        for key in needed.stale:
+            report.removed += await self._queue.hints.drop_stale(key, hints[key])
+
+    async def _end(self, seen: Snapshot, report: SweepReport) -> Snapshot:
+        now = await self._queue.store.now()
+        ambient = self._queue.ambient
+        if overdue(seen.task, now):
+            moved = await self._queue.tasks.apply(seen, Expire(ambient.token()))
+            report.expired += isinstance(moved, Snapshot)
+        elif lapsed(seen.task, now):
+            # Normally the lease index has led the monitor here long before.
+            command = Lapse(ambient.token(), seen.task.lease_id, ambient.unit())
+            moved = await self._queue.tasks.apply(seen, command)
+            report.lapsed += isinstance(moved, Snapshot)
+        else:
+            return seen
+        return moved if isinstance(moved, Snapshot) else seen
+
+
+def _cursor(body: bytes) -> Cursor:
+    try:
+        return wire.decode(Cursor, body, keys.SWEEP)
+    except CorruptRecord:
+        return Cursor()  # Only a place in a round: start over.
+
+
+def _shard(task_key: str) -> str:
+    return task_key.split("/")[1] if task_key else ""

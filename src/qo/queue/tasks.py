@@ -1,0 +1,109 @@
+"""Tasks in the store: load one, create one, move one. The only code that writes a task object."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from qo.ambient import Ambient
+from qo.core import keys, wire
+from qo.core.lifecycle import Claim, Command, Rejected, decide
+from qo.core.shard import shard_of
+from qo.core.task import Task
+from qo.errors import Contended, CorruptRecord
+from qo.queue.hints import Hints
+from qo.store import register
+from qo.store.port import ObjectStore, Written
+
+MOVES_MAX = 10
+
+
+class Snapshot(NamedTuple):
+    """A task as it was read or written, and the ETag that says so."""
+
+    task: Task
+    etag: str
+
+
+class Tasks:
+    def __init__(self, store: ObjectStore, hints: Hints, prefix_len: int, ambient: Ambient) -> None:
+        self._store = store
+        self._hints = hints
+        self._prefix_len = prefix_len
+        self._ambient = ambient
+
+    def key(self, task_id: str) -> str:
+        return keys.task(shard_of(task_id, self._prefix_len), task_id)
+
+    async def load(self, task_id: str) -> Snapshot | None:
+        key = self.key(task_id)
+        stored = await self._store.get(key)
+        return None if stored is None else Snapshot(_decode(stored.body, key), stored.etag)
+
+    async def create(self, task: Task) -> tuple[Snapshot, bool]:
+        """Write a new task, then its hint. False if the id was taken: the snapshot is then what is there."""
+        key = self.key(task.id)
+        wrote = await self._write(key, task, None)
+        if isinstance(wrote, Written):
+            await self._hint(None, task)
+            return Snapshot(task, wrote.etag), True
+        if wrote.found is None:
+            raise Contended(f"task {task.id} was deleted while it was being created; submit again")
+        return Snapshot(_decode(wrote.found.body, key), wrote.found.etag), False
+
+    async def apply(self, seen: Snapshot, command: Command) -> Snapshot | Rejected:
+        """Move a task, or learn why it may not move. Decides anew on whatever is there when others write too.
+
+        Raises Contended when other writers won every time; back off and call again.
+        """
+        key = self.key(seen.task.id)
+        for _ in range(MOVES_MAX):
+            decision = decide(seen.task, command, now=await self._store.now())
+            if isinstance(decision, Rejected):
+                return decision
+            if decision is seen.task:
+                await self.project(seen.task)  # Whoever wrote this may have died before the hint.
+                return seen
+            wrote = await self._move(key, seen, decision, command)
+            if isinstance(wrote, Written):
+                await self._hint(seen.task, decision, written=isinstance(command, Claim))
+                return Snapshot(decision, wrote.etag)
+            if wrote.found is None:
+                raise CorruptRecord(f"{key} was deleted while task {seen.task.id} was {seen.task.status}")
+            seen = Snapshot(_decode(wrote.found.body, key), wrote.found.etag)
+        raise Contended(f"task {seen.task.id} is being changed by others all the time; try again")
+
+    async def project(self, task: Task) -> None:
+        """Write the hint that the task should have."""
+        if (wanted := keys.index_key(task)) is not None:
+            await self._hints.add(wanted, task.token)
+
+    async def _move(self, key: str, seen: Snapshot, task: Task, command: Command) -> Written | register.Moved:
+        if not isinstance(command, Claim):
+            return await self._write(key, task, seen.etag)
+        # The lease key is written beside the claim, not after it: a worker that dies right after claiming has
+        # then already told the monitor when to look. If the claim is lost, the key lies until its minute comes.
+        wrote, _ = await asyncio.gather(self._write(key, task, seen.etag), self.project(task))
+        return wrote
+
+    async def _write(self, key: str, task: Task, etag: str | None) -> Written | register.Moved:
+        def ours(body: bytes) -> bool:
+            return _decode(body, key).token == task.token
+
+        return await register.write(
+            self._store, key, wire.encode(task), if_match=etag, ours=ours, ambient=self._ambient
+        )
+
+    async def _hint(self, before: Task | None, after: Task, *, written: bool = False) -> None:
+        old = None if before is None else keys.index_key(before)
+        new = keys.index_key(after)
+        if new == old:
+            return
+        if new is not None and not written:
+            await self._hints.add(new, after.token)
+        if old is not None:
+            self._hints.drop(old)
+
+
+def _decode(body: bytes, key: str) -> Task:
+    return wire.decode_task(body, key)

@@ -1,0 +1,55 @@
+"""What the stores that live inside this machine have in common: the form of an ETag, a clock, and what a call
+may ask. A server decides these for itself; ``memory`` and ``local`` decide them here, as S3 does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from hashlib import md5
+
+from qo.errors import UsageError
+from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Doomed
+
+
+def etag_of(body: bytes) -> str:
+    """The MD5 of the body in quotes, as S3 gives it for an object written in one request."""
+    return f'"{md5(body, usedforsecurity=False).hexdigest()}"'
+
+
+def machine_time() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 - an embedded store's time is the time of its machine.
+
+
+class Clock:
+    """Reads a clock that may be set back, and never goes backwards itself. Safe to share between threads."""
+
+    def __init__(self, read: Callable[[], datetime] | None = None) -> None:
+        self._read = read or machine_time
+        self._last = datetime.min.replace(tzinfo=UTC)
+        self._lock = threading.Lock()
+
+    def now(self) -> datetime:
+        with self._lock:
+            self._last = max(self._last, self._read())
+            return self._last
+
+
+def check_put(key: str, if_match: str | None, if_absent: bool) -> None:
+    if not key:
+        raise UsageError("an object needs a key: the key is empty")
+    if if_match is not None and if_absent:
+        raise UsageError(f"{key} cannot be both unmoved and absent: give if_match or if_absent, not both")
+
+
+def check_delete_many(doomed: Sequence[Doomed]) -> None:
+    if len(doomed) > DELETE_LIMIT_MAX:
+        raise UsageError(f"{len(doomed)} deletes in one request: send at most {DELETE_LIMIT_MAX} at a time")
+
+
+def check_limit(limit: int) -> int:
+    """How many entries a page holds: what was asked, but as on S3 never more than LIST_LIMIT_MAX."""
+    if limit < 1:
+        raise UsageError(f"a list of {limit} entries says nothing: ask for at least 1")
+    return min(limit, LIST_LIMIT_MAX)

@@ -1,0 +1,155 @@
+"""A store that misbehaves as real ones do, drawn from a seed: for tests and simulation.
+
+The faults are those of the wire, and none of them breaks a promise of the port: a 409 or a 503 that wrote
+nothing, a write whose reply was lost, a write that was repeated on the way and so was answered with a 412
+although it won, slow answers, and a store that is away for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import TypeVar
+
+from qo.ambient import Ambient
+from qo.errors import ConcurrentWrite, PreconditionFailed, Unavailable, UsageError
+from qo.store.port import LIST_LIMIT_MAX, Doomed, ObjectStore, Page, Stored, Version, Written
+
+T = TypeVar("T")
+
+
+class Fault(StrEnum):
+    REFUSED = "refused"  # 500 or 503: nothing was done.
+    LOST_REPLY = "lost_reply"  # It was done, and nobody was told.
+    CONFLICT = "conflict"  # 409 to a conditional write: nothing was written.
+    OWN_412 = "own_412"  # Written, the reply lost, the write sent again on the way: refused by itself.
+    OUTAGE = "outage"  # The store is away: nothing was done.
+
+
+# Each list is what can befall one kind of request. Only a conditional write can meet another or itself.
+_ANY = (Fault.REFUSED, Fault.LOST_REPLY)
+_CONDITIONAL_PUT = (*_ANY, Fault.CONFLICT, Fault.OWN_412)
+_CONDITIONAL_DELETE = (*_ANY, Fault.CONFLICT)
+_BEFORE = (Fault.OUTAGE, Fault.REFUSED, Fault.CONFLICT)  # The store does nothing; after the others it has.
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """How likely each fault is, between 0 and 1; their sum is at most 1."""
+
+    refused: float = 0.0
+    lost_reply: float = 0.0
+    conflict: float = 0.0
+    own_412: float = 0.0
+    latency_s: tuple[float, float] = (0.0, 0.0)  # Least and most; half before the store acts, half after.
+    outages_s: tuple[tuple[float, float], ...] = ()  # From and until, counted from when the store was made.
+
+    def __post_init__(self) -> None:
+        chances = (self.refused, self.lost_reply, self.conflict, self.own_412)
+        if min(chances) < 0 or sum(chances) > 1:
+            raise UsageError(f"probabilities of faults must lie in [0, 1] and add up to at most 1: {self}")
+
+    def chance(self, fault: Fault) -> float:
+        return float(getattr(self, fault.value))
+
+
+class Faulty:
+    """Any store, with faults. The same seed and the same order of calls give the same faults.
+
+    ``now``, ``presign`` and ``close`` never fail: they need no request.
+    """
+
+    def __init__(self, store: ObjectStore, plan: FaultPlan, ambient: Ambient) -> None:
+        self.store = store
+        self.plan = plan
+        self.injected: Counter[Fault] = Counter()
+        self._ambient = ambient
+        self._away = False
+        self._made_at = ambient.monotonic()
+
+    def outage(self, away: bool) -> None:
+        """Take the store away, or bring it back."""
+        self._away = away
+
+    def _is_away(self) -> bool:
+        age_s = self._ambient.monotonic() - self._made_at
+        return self._away or any(start <= age_s < end for start, end in self.plan.outages_s)
+
+    def _draw(self, possible: Sequence[Fault]) -> Fault | None:
+        left = self._ambient.unit()
+        for fault in possible:
+            left -= self.plan.chance(fault)
+            if left < 0:
+                return fault
+        return None
+
+    async def _suffer(self, what: str, act: Callable[[], Awaitable[T]], possible: Sequence[Fault] = _ANY) -> T:
+        least_s, most_s = self.plan.latency_s
+        pause_s = self._ambient.rng.uniform(least_s, most_s) / 2
+        fault = self._draw(possible)
+        await _rest(pause_s)
+        if self._is_away():
+            fault = Fault.OUTAGE
+        if fault is not None and fault in _BEFORE:
+            raise self._error(fault, what)
+        result = await act()
+        await _rest(pause_s)
+        if fault is not None:
+            raise self._error(fault, what)
+        return result
+
+    def _error(self, fault: Fault, what: str) -> Exception:
+        self.injected[fault] += 1
+        message = f"injected {fault.value}: {what}"
+        if fault is Fault.CONFLICT:
+            return ConcurrentWrite(message)
+        if fault is Fault.OWN_412:
+            return PreconditionFailed(message)
+        return Unavailable(message)
+
+    async def get(self, key: str, *, version: str | None = None) -> Stored | None:
+        return await self._suffer(f"get {key}", lambda: self.store.get(key, version=version))
+
+    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+        possible = _ANY if if_match is None and not if_absent else _CONDITIONAL_PUT
+        return await self._suffer(
+            f"put {key}",
+            lambda: self.store.put(key, body, if_match=if_match, if_absent=if_absent),
+            possible,
+        )
+
+    async def delete(self, key: str, *, if_match: str | None = None) -> None:
+        possible = _ANY if if_match is None else _CONDITIONAL_DELETE
+        await self._suffer(f"delete {key}", lambda: self.store.delete(key, if_match=if_match), possible)
+
+    async def delete_many(self, doomed: Sequence[Doomed]) -> None:
+        await self._suffer(f"delete {len(doomed)} keys", lambda: self.store.delete_many(doomed))
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Page:
+        return await self._suffer(
+            f"list {prefix}", lambda: self.store.list(prefix, start_after=start_after, limit=limit)
+        )
+
+    async def versions(self, key: str) -> Sequence[Version]:
+        return await self._suffer(f"versions of {key}", lambda: self.store.versions(key))
+
+    async def versioned(self) -> bool:
+        return await self._suffer("versioned", self.store.versioned)
+
+    async def presign(self, key: str, *, expires_s: int, method: str = "GET") -> str:
+        return await self.store.presign(key, expires_s=expires_s, method=method)
+
+    async def now(self) -> datetime:
+        return await self.store.now()
+
+    async def close(self) -> None:
+        await self.store.close()
+
+
+async def _rest(pause_s: float) -> None:
+    if pause_s > 0:
+        await asyncio.sleep(pause_s)

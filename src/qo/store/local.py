@@ -1,0 +1,92 @@
+"""The embedded default: a bucket in one SQLite file, for all processes of one machine.
+
+    store = await LocalStore.open(Path(".qo"), forget=EPHEMERAL)
+
+**What survives.** An acknowledged write survives the death of any process, ``kill -9`` included. With
+``durable=True`` it survives a power cut too, at the price of a disk flush for each batch of writes; without,
+a power cut may cost the last moments before it, never the consistency of the file.
+
+**Where.** On a local disk. SQLite's locks do not work over network file systems.
+
+**Fork.** A store does not survive a fork: open it in the child. A store opened before says so when it is used.
+
+One deviation from S3, shared with ``memory``: deleting a key that is not there leaves no delete marker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from qo.errors import UsageError
+from qo.store.embedded import Clock, check_delete_many, check_limit, check_put
+from qo.store.port import LIST_LIMIT_MAX, Doomed, Page, Stored, Version, Written
+from qo.store.sqlite_objects import SqliteObjects
+from qo.store.sqlite_thread import SqliteThread
+
+
+class LocalStore:
+    """An ``ObjectStore`` in a directory. Usable from any thread and event loop, several at a time.
+
+    A failing disk or a lock that nobody gives up raises Unavailable, as from any other store.
+    """
+
+    def __init__(self, thread: SqliteThread, clock: Clock) -> None:
+        """Not for callers: use ``LocalStore.open``."""
+        self._thread = thread
+        self._clock = clock
+        # The thread must not outlive a store that was dropped without being closed.
+        weakref.finalize(self, thread.stop)
+
+    @classmethod
+    async def open(cls, path: Path, *, forget: tuple[str, ...] = (), durable: bool = False) -> LocalStore:
+        """The store in the directory ``path``, which is created if it is not there.
+
+        Of keys that begin with one of ``forget``, no old versions and no delete markers are kept. All processes
+        that share a store should name the same.
+
+        Raises ConfigError if ``path`` cannot hold a store, or holds one of a newer qo.
+        """
+        clock = Clock()
+        objects = await asyncio.to_thread(SqliteObjects.open, path, clock, forget=forget, durable=durable)
+        return cls(SqliteThread(objects, f"the store in {path}"), clock)
+
+    async def get(self, key: str, *, version: str | None = None) -> Stored | None:
+        return await self._thread.read(SqliteObjects.get, key, version)
+
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> Written:
+        check_put(key, if_match, if_absent)
+        return await self._thread.write(SqliteObjects.put, key, body, if_match, if_absent)
+
+    async def delete(self, key: str, *, if_match: str | None = None) -> None:
+        await self._thread.write(SqliteObjects.delete, key, if_match)
+
+    async def delete_many(self, doomed: Sequence[Doomed]) -> None:
+        check_delete_many(doomed)
+        await self._thread.write(SqliteObjects.delete_many, doomed)
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Page:
+        return await self._thread.read(SqliteObjects.list, prefix, start_after, check_limit(limit))
+
+    async def versions(self, key: str) -> Sequence[Version]:
+        return await self._thread.read(SqliteObjects.versions, key)
+
+    async def versioned(self) -> bool:
+        return True
+
+    async def presign(self, key: str, *, expires_s: int, method: str = "GET") -> str:
+        raise UsageError("the local store has no links to give away: only an S3 bucket has")
+
+    async def now(self) -> datetime:
+        """The machine's time: the store and all its users share the machine."""
+        return self._clock.now()
+
+    async def close(self) -> None:
+        """Finish what was asked, then let the file go. Closing twice is closing once."""
+        self._thread.stop()
+        await asyncio.to_thread(self._thread.join)

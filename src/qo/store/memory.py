@@ -1,0 +1,149 @@
+"""A bucket in memory, for tests and simulation: the model that the other stores are compared with.
+
+It behaves as a versioned S3 bucket does. Given the same calls (and a ``clock`` of the caller's), it gives the
+same answers, version ids included, so a simulation can be replayed.
+
+One deviation, shared with ``local``: deleting a key that is not there leaves no delete marker.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from qo.errors import PreconditionFailed, UsageError
+from qo.store.embedded import Clock, check_delete_many, check_limit, check_put, etag_of
+from qo.store.port import LIST_LIMIT_MAX, Doomed, Entry, Page, Stored, Version, Written
+
+UNVERSIONED = "null"  # How S3 names the only version of an object in a bucket without versioning.
+
+
+class _Kept(NamedTuple):
+    version: str
+    body: bytes | None  # None: a delete marker.
+    etag: str
+    modified: datetime
+
+
+class MemoryStore:
+    """An ``ObjectStore`` that forgets everything with the process.
+
+    ``clock`` supplies the time (default: the machine's); ``versioned=False`` keeps no old versions, as a bucket
+    without versioning.
+    """
+
+    def __init__(self, clock: Callable[[], datetime] | None = None, versioned: bool = True) -> None:
+        self._clock = Clock(clock)
+        self._versioned = versioned
+        self._drawn = 0
+        self._kept: dict[str, list[_Kept]] = {}  # Every version of each key, oldest first.
+        # The keys with a live object, sorted. Python compares strings by code point, which is the order of
+        # their UTF-8 bytes and so that of S3.
+        self._live: list[str] = []
+
+    async def get(self, key: str, *, version: str | None = None) -> Stored | None:
+        if version is None:
+            found = self._current(key)
+        else:
+            found = next((kept for kept in self._kept.get(key, []) if kept.version == version), None)
+        if found is None or found.body is None:
+            return None
+        return Stored(found.body, found.etag, self._shown(found))
+
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> Written:
+        check_put(key, if_match, if_absent)
+        current = self._current(key)
+        if if_absent and current is not None:
+            raise PreconditionFailed(f"{key} exists already")
+        if if_match is not None and (current is None or current.etag != if_match):
+            raise PreconditionFailed(f"{key} has changed since it was read")
+        written = self._add(key, body, etag_of(body))
+        if current is None:
+            insort(self._live, key)
+        return Written(written.etag, self._shown(written))
+
+    async def delete(self, key: str, *, if_match: str | None = None) -> None:
+        current = self._current(key)
+        if current is None:
+            return
+        if if_match is not None and current.etag != if_match:
+            raise PreconditionFailed(f"{key} has changed since it was read")
+        if self._versioned:
+            self._add(key, None, "")
+        else:
+            del self._kept[key]
+        del self._live[bisect_left(self._live, key)]
+
+    async def delete_many(self, doomed: Sequence[Doomed]) -> None:
+        check_delete_many(doomed)
+        for key, version in doomed:
+            if version is None:
+                await self.delete(key)
+            else:
+                self._erase(key, version)
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Page:
+        limit = check_limit(limit)
+        if start_after < prefix:
+            first = bisect_left(self._live, prefix)
+        else:
+            first = bisect_right(self._live, start_after)
+        entries: list[Entry] = []
+        for key in self._live[first : first + limit + 1]:
+            if not key.startswith(prefix):
+                break
+            _, body, etag, modified = self._kept[key][-1]
+            entries.append(Entry(key, etag, len(body or b""), modified))
+        return Page(entries[:limit], truncated=len(entries) > limit)
+
+    async def versions(self, key: str) -> Sequence[Version]:
+        newest_first = self._kept.get(key, [])[::-1]
+        return [
+            Version(version, etag, len(body or b""), modified, latest=place == 0, deleted=body is None)
+            for place, (version, body, etag, modified) in enumerate(newest_first)
+        ]
+
+    async def versioned(self) -> bool:
+        return self._versioned
+
+    async def presign(self, key: str, *, expires_s: int, method: str = "GET") -> str:
+        raise UsageError("the memory store has no links to give away: only an S3 bucket has")
+
+    async def now(self) -> datetime:
+        return self._clock.now()
+
+    async def close(self) -> None:
+        pass
+
+    def _current(self, key: str) -> _Kept | None:
+        kept = self._kept.get(key)
+        return kept[-1] if kept and kept[-1].body is not None else None
+
+    def _shown(self, kept: _Kept) -> str | None:
+        return kept.version if self._versioned else None
+
+    def _add(self, key: str, body: bytes | None, etag: str) -> _Kept:
+        self._drawn += 1
+        version = str(self._drawn) if self._versioned else UNVERSIONED
+        added = _Kept(version, body, etag, self._clock.now())
+        if self._versioned:
+            self._kept.setdefault(key, []).append(added)
+        else:
+            self._kept[key] = [added]
+        return added
+
+    def _erase(self, key: str, version: str) -> None:
+        """Remove one version for good; what was before the latest is then current again."""
+        was_live = self._current(key) is not None
+        left = [kept for kept in self._kept.pop(key, []) if kept.version != version]
+        if left:
+            self._kept[key] = left
+        is_live = self._current(key) is not None
+        if is_live and not was_live:
+            insort(self._live, key)
+        elif was_live and not is_live:
+            del self._live[bisect_left(self._live, key)]

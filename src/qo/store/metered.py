@@ -1,0 +1,98 @@
+"""A store that counts its requests, and knows what they would cost on S3."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from qo.core import pricing
+from qo.core.pricing import Operation
+from qo.store.port import LIST_LIMIT_MAX, Doomed, ObjectStore, Page, Stored, Version, Written
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Requests by operation. Subtract an earlier one to see what happened since; add those of several."""
+
+    counts: Mapping[Operation, int]
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage({o: n for o in Operation if (n := self._of(o) + other._of(o))})
+
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage({o: n for o in Operation if (n := self._of(o) - other._of(o))})
+
+    def _of(self, operation: Operation) -> int:
+        return self.counts.get(operation, 0)
+
+    @property
+    def requests(self) -> int:
+        return sum(self.counts.values())
+
+    def dollars(self) -> float:
+        return pricing.dollars(self.counts)
+
+
+class Metered:
+    """Counts each call as one request, refused ones too: that is how they are billed.
+
+    What the store does on its own account is not seen: repeated sends, further pages of ``versions``, a
+    request to learn the time. Methods hand on the inner coroutine unawaited, so a call costs one increment.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        self.counts: Counter[Operation] = Counter()
+
+    def snapshot(self) -> Usage:
+        return Usage(dict(self.counts))
+
+    def dollars(self) -> float:
+        return pricing.dollars(self.counts)
+
+    def reset(self) -> None:
+        self.counts.clear()
+
+    def get(self, key: str, *, version: str | None = None) -> Coroutine[Any, Any, Stored | None]:
+        self.counts[Operation.GET] += 1
+        return self.store.get(key, version=version)
+
+    def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> Coroutine[Any, Any, Written]:
+        self.counts[Operation.PUT] += 1
+        return self.store.put(key, body, if_match=if_match, if_absent=if_absent)
+
+    def delete(self, key: str, *, if_match: str | None = None) -> Coroutine[Any, Any, None]:
+        self.counts[Operation.DELETE] += 1
+        return self.store.delete(key, if_match=if_match)
+
+    def delete_many(self, doomed: Sequence[Doomed]) -> Coroutine[Any, Any, None]:
+        self.counts[Operation.DELETE_MANY] += 1
+        return self.store.delete_many(doomed)
+
+    def list(
+        self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX
+    ) -> Coroutine[Any, Any, Page]:
+        self.counts[Operation.LIST] += 1
+        return self.store.list(prefix, start_after=start_after, limit=limit)
+
+    def versions(self, key: str) -> Coroutine[Any, Any, Sequence[Version]]:
+        self.counts[Operation.VERSIONS] += 1
+        return self.store.versions(key)
+
+    def versioned(self) -> Coroutine[Any, Any, bool]:
+        self.counts[Operation.VERSIONING] += 1
+        return self.store.versioned()
+
+    def presign(self, key: str, *, expires_s: int, method: str = "GET") -> Coroutine[Any, Any, str]:
+        return self.store.presign(key, expires_s=expires_s, method=method)
+
+    def now(self) -> Coroutine[Any, Any, datetime]:
+        return self.store.now()
+
+    def close(self) -> Coroutine[Any, Any, None]:
+        return self.store.close()

@@ -1,0 +1,58 @@
+"""From settings to an open store."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from qo.ambient import SYSTEM, Ambient
+from qo.config.location import Local, Memory
+from qo.config.settings import Settings
+from qo.core.keys import EPHEMERAL
+from qo.errors import ConfigError
+from qo.store.metered import Metered
+from qo.store.port import ObjectStore
+
+
+class Opened(NamedTuple):
+    store: ObjectStore
+    meter: Metered  # Counts every request that ``store`` sends, repetitions included.
+
+
+async def open_store(settings: Settings, *, ambient: Ambient = SYSTEM) -> Opened:
+    """The store that the settings name. An adapter is imported only when it is used."""
+    meter = Metered(await _open(settings, ambient))
+    if isinstance(settings.location, Local | Memory):
+        return Opened(meter, meter)
+    from qo.store.retrying import Retrying
+
+    return Opened(Retrying(meter, ambient=ambient), meter)
+
+
+def needs_proof(settings: Settings) -> bool:
+    """Whether `qo doctor` must have tested the store. Our own adapters are held to the same suite in tests."""
+    return not isinstance(settings.location, Local | Memory)
+
+
+async def _open(settings: Settings, ambient: Ambient) -> ObjectStore:
+    location = settings.location
+    if isinstance(location, Local):
+        from qo.store.local import LocalStore
+
+        return await LocalStore.open(location.path, forget=EPHEMERAL, durable=settings.local.durable)
+    if isinstance(location, Memory):
+        from qo.store.memory import MemoryStore
+
+        return MemoryStore()
+    try:
+        from qo.store.s3 import S3Store
+    except ModuleNotFoundError as missing:
+        raise ConfigError(
+            f"an S3 store needs {missing.name}: install qo with its extra, pip install 'qo[s3]'"
+        ) from None
+    return await S3Store.open(
+        location.bucket,
+        prefix=location.prefix,
+        endpoint=settings.s3.endpoint,
+        region=settings.s3.region,
+        ambient=ambient,
+    )

@@ -1,0 +1,75 @@
+"""Asks again when the store gave no answer, wherever asking twice is the same as asking once.
+
+A conditional write is never repeated here: it may have happened, and then the repetition would be refused as
+if somebody else had come first. ``qo.store.register`` looks before it writes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from qo.ambient import SYSTEM, Ambient
+from qo.errors import Unavailable
+from qo.store.port import LIST_LIMIT_MAX, Doomed, ObjectStore, Page, Stored, Version, Written
+
+ATTEMPTS = 5
+REST_FIRST_S = 0.05
+REST_MAX_S = 2.0
+
+T = TypeVar("T")
+
+
+class Retrying:
+    """A store whose repeatable operations survive ``attempts`` - 1 failures in a row."""
+
+    def __init__(self, store: ObjectStore, *, ambient: Ambient = SYSTEM, attempts: int = ATTEMPTS) -> None:
+        self._store = store
+        self._ambient = ambient
+        self._attempts = attempts
+
+    async def get(self, key: str, *, version: str | None = None) -> Stored | None:
+        return await self._again(lambda: self._store.get(key, version=version))
+
+    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+        if if_match is not None or if_absent:
+            return await self._store.put(key, body, if_match=if_match, if_absent=if_absent)
+        return await self._again(lambda: self._store.put(key, body))
+
+    async def delete(self, key: str, *, if_match: str | None = None) -> None:
+        if if_match is not None:
+            return await self._store.delete(key, if_match=if_match)
+        return await self._again(lambda: self._store.delete(key))
+
+    async def delete_many(self, doomed: Sequence[Doomed]) -> None:
+        await self._again(lambda: self._store.delete_many(doomed))
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Page:
+        return await self._again(lambda: self._store.list(prefix, start_after=start_after, limit=limit))
+
+    async def versions(self, key: str) -> Sequence[Version]:
+        return await self._again(lambda: self._store.versions(key))
+
+    async def versioned(self) -> bool:
+        return await self._again(self._store.versioned)
+
+    async def presign(self, key: str, *, expires_s: int, method: str = "GET") -> str:
+        return await self._again(lambda: self._store.presign(key, expires_s=expires_s, method=method))
+
+    async def now(self) -> datetime:
+        return await self._again(self._store.now)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def _again(self, ask: Callable[[], Awaitable[T]]) -> T:
+        rest_s = REST_FIRST_S
+        for _ in range(self._attempts - 1):
+            try:
+                return await ask()
+            except Unavailable:
+                await asyncio.sleep(rest_s * (0.5 + self._ambient.unit()))
+                rest_s = min(2 * rest_s, REST_MAX_S)
+        return await ask()

@@ -1,0 +1,11 @@
+"""AWS S3 and every server that speaks its protocol. Needs the ``s3`` extra.
+
+Import it only to open such a store: what it stands on takes a while to load.
+"""
+
+from __future__ import annotations
+
+from qo.store.s3.credentials import Credentials
+from qo.store.s3.store import S3Store
+
+__all__ = ["Credentials", "S3Store"]

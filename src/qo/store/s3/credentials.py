@@ -1,0 +1,122 @@
+"""Who asks: credentials from the standard AWS chain, refreshed before they expire.
+
+Environment variables are read here, because they come first in that chain anyway and spare the import of
+botocore; profiles, config files, SSO, containers and instance roles are botocore's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, cast
+
+from qo.errors import AccessDenied
+
+HOW_TO_GIVE_THEM = (
+    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile with AWS_PROFILE, "
+    "or run where a role is attached."
+)
+FALLBACK_REGION = "us-east-1"
+
+
+class Credentials(NamedTuple):
+    access_key: str
+    secret_key: str
+    token: str | None = None
+
+
+class CredentialSource(Protocol):
+    async def current(self) -> Credentials: ...
+
+
+class FixedCredentials:
+    """Credentials that do not change."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+
+    async def current(self) -> Credentials:
+        return self._credentials
+
+
+class BotocoreCredentials(Protocol):
+    def get_frozen_credentials(self) -> Sequence[str | None]: ...
+
+
+class BotocoreRefreshable(BotocoreCredentials, Protocol):
+    def refresh_needed(self) -> bool: ...
+
+
+class BotocoreSession(Protocol):
+    """What is used of botocore, which carries no types of its own."""
+
+    def get_credentials(self) -> BotocoreCredentials | None: ...
+
+    def get_config_variable(self, logical_name: str) -> str | None: ...
+
+
+class RefreshedCredentials:
+    """Credentials of a role or a login, which botocore renews in time. Renewing blocks, so a thread does it."""
+
+    def __init__(self, held: BotocoreRefreshable) -> None:
+        self._held = held
+        self._renewing = asyncio.Lock()
+
+    async def current(self) -> Credentials:
+        if self._held.refresh_needed():
+            async with self._renewing:  # One renewal serves all who wait for it.
+                if self._held.refresh_needed():
+                    await asyncio.to_thread(_frozen, self._held)
+        return _frozen(self._held)
+
+
+async def find_credentials(given: Credentials | None = None) -> CredentialSource:
+    """The credentials given, or the first the standard chain has. Raises AccessDenied if there are none."""
+    if given is not None:
+        return FixedCredentials(given)
+    key, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
+    if key and secret:
+        return FixedCredentials(Credentials(key, secret, os.environ.get("AWS_SESSION_TOKEN") or None))
+    held = await asyncio.to_thread(_found)
+    if hasattr(held, "refresh_needed"):
+        return RefreshedCredentials(cast("BotocoreRefreshable", held))
+    return FixedCredentials(_frozen(held))
+
+
+def find_region(given: str | None) -> str:
+    """The region given, or the one that the environment or the AWS config files name."""
+    named = given or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if named:
+        return named
+    try:
+        return _session().get_config_variable("region") or FALLBACK_REGION
+    except Exception:  # A broken profile; the search for credentials reports it, if they depend on it.
+        return FALLBACK_REGION
+
+
+def _session() -> BotocoreSession:
+    # Importing botocore takes longer than all the rest: only for those who need it.
+    from botocore.session import Session  # pyright: ignore[reportMissingTypeStubs]
+
+    return cast("BotocoreSession", Session())
+
+
+def _found() -> BotocoreCredentials:
+    try:
+        held = _session().get_credentials()
+    except Exception as error:  # Whatever the chain asked may fail in a way of its own.
+        raise AccessDenied(f"The S3 credentials cannot be read: {error}. {HOW_TO_GIVE_THEM}") from error
+    if held is None:
+        raise AccessDenied(f"There are no S3 credentials. {HOW_TO_GIVE_THEM}")
+    return held
+
+
+def _frozen(held: BotocoreCredentials) -> Credentials:
+    try:
+        access_key, secret_key, token = held.get_frozen_credentials()[:3]
+    except Exception as error:
+        raise AccessDenied(f"The S3 credentials cannot be renewed: {error}. {HOW_TO_GIVE_THEM}") from error
+    if access_key is None or secret_key is None:
+        raise AccessDenied(f"The S3 credentials are incomplete. {HOW_TO_GIVE_THEM}")
+    return Credentials(access_key, secret_key, token)

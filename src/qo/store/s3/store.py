@@ -1,0 +1,179 @@
+"""The store port over S3."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from qo.ambient import SYSTEM, Ambient
+from qo.errors import PreconditionFailed, StoreError, UsageError
+from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Doomed, Page, Stored, Version, Written
+from qo.store.s3 import replies
+from qo.store.s3.address import bucket_address, query
+from qo.store.s3.credentials import Credentials, find_credentials, find_region
+from qo.store.s3.failure import failure
+from qo.store.s3.transport import Reply, Transport
+
+CONNECTIONS = 64
+TIMEOUT_S = 30.0
+PRESIGN_MAX_S = 7 * 24 * 3600
+
+
+class S3Store:
+    """One bucket, or the part of it under a prefix. Use ``await S3Store.open(...)``, and close it."""
+
+    def __init__(self, transport: Transport, prefix: str = "") -> None:
+        self.transport = transport
+        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+
+    @classmethod
+    async def open(
+        cls,
+        bucket: str,
+        *,
+        prefix: str = "",
+        endpoint: str | None = None,
+        region: str | None = None,
+        credentials: Credentials | None = None,
+        connections: int = CONNECTIONS,
+        timeout_s: float = TIMEOUT_S,
+        ambient: Ambient = SYSTEM,
+    ) -> S3Store:
+        """What is not given comes from the standard AWS variables and config files. A prefix makes several queues
+        in one bucket.
+
+        Raises AccessDenied if there are no credentials, and Unavailable if nothing answers at the endpoint. That
+        the bucket is there, and that the credentials are good for it, only the first operation shows.
+        """
+        endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
+        place = bucket_address(bucket, endpoint=endpoint, region=find_region(region))
+        source = await find_credentials(credentials)
+        transport = await Transport.open(
+            place, source, connections=connections, timeout_s=timeout_s, ambient=ambient
+        )
+        return cls(transport, prefix)
+
+    async def get(self, key: str, *, version: str | None = None) -> Stored | None:
+        which = query(versionId=version) if version is not None else ""
+        reply = await self.transport.send("GET", self._prefix + key, which)
+        if reply.status == 200:
+            return Stored(reply.body, _etag(reply), reply.headers.get("x-amz-version-id"))
+        if reply.status == 404 and replies.refusal(reply.body).code != "NoSuchBucket":
+            return None
+        if reply.status == 405 and version is not None:
+            return None  # How AWS says that this version is a delete marker.
+        raise self._failure(reply, "GetObject", key)
+
+    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+        condition = _condition(if_match, if_absent)
+        reply = await self.transport.send(
+            "PUT", self._prefix + key, body=body, headers=condition, once=bool(condition)
+        )
+        if reply.status == 200:
+            return Written(_etag(reply), reply.headers.get("x-amz-version-id"))
+        if reply.status == 404 and if_match is not None and replies.refusal(reply.body).code != "NoSuchBucket":
+            raise PreconditionFailed(f"PutObject of {key!r}: there is no such object any more")
+        raise self._failure(reply, "PutObject", key)
+
+    async def delete(self, key: str, *, if_match: str | None = None) -> None:
+        condition = _condition(if_match, if_absent=False)
+        reply = await self.transport.send("DELETE", self._prefix + key, headers=condition, once=bool(condition))
+        if reply.status in (200, 204):
+            return
+        if reply.status == 404 and replies.refusal(reply.body).code != "NoSuchBucket":
+            return
+        if reply.status == 412 and await self._missing(key):
+            return  # Some servers take a missing object for a condition that does not hold.
+        raise self._failure(reply, "DeleteObject", key)
+
+    async def delete_many(self, doomed: Sequence[Doomed]) -> None:
+        if not doomed:
+            return
+        if len(doomed) > DELETE_LIMIT_MAX:
+            raise UsageError(
+                f"At most {DELETE_LIMIT_MAX} objects can be deleted in one request, not {len(doomed)}"
+            )
+        body = replies.deletion(doomed, prefix=self._prefix)
+        md5 = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+        headers = {"Content-MD5": md5, "Content-Type": "application/xml"}
+        reply = await self.transport.send("POST", "", query(delete=""), body=body, headers=headers)
+        if reply.status != 200:
+            raise self._failure(reply, "DeleteObjects")
+        for refused in replies.undeleted(reply.body):
+            raise failure(200, refused, operation="DeleteObjects", key=refused.key, place=self.transport.place)
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Page:
+        arguments = {
+            "encoding_type": "url",
+            "list_type": "2",
+            "max_keys": str(min(limit, LIST_LIMIT_MAX)),
+            "prefix": self._prefix + prefix,
+        }
+        if start_after:
+            arguments["start_after"] = self._prefix + start_after
+        reply = await self.transport.send("GET", "", query(**arguments))
+        if reply.status != 200:
+            raise self._failure(reply, "ListObjectsV2", prefix)
+        return replies.list_page(reply.body, prefix=self._prefix)
+
+    async def versions(self, key: str) -> Sequence[Version]:
+        name = self._prefix + key
+        found: list[Version] = []
+        markers: Mapping[str, str] = {}
+        while True:
+            asked = query(encoding_type="url", prefix=name, versions="", **markers)
+            reply = await self.transport.send("GET", "", asked)
+            if reply.status != 200:
+                raise self._failure(reply, "ListObjectVersions", key)
+            page = replies.versions_page(reply.body)
+            found += [version for its_key, version in page.versions if its_key == name]
+            if not page.truncated:
+                break
+            if not page.next_key:
+                raise StoreError(f"The versions of {key!r} go on, but {self.transport.place} does not say where")
+            markers = {"key_marker": page.next_key, "version_id_marker": page.next_version}
+        # Newest first already, except where a server lists all delete markers after all versions.
+        found.sort(key=lambda version: (version.latest, version.modified), reverse=True)
+        return found
+
+    async def versioned(self) -> bool:
+        reply = await self.transport.send("GET", "", query(versioning=""))
+        if reply.status != 200:
+            raise self._failure(reply, "GetBucketVersioning")
+        return replies.versioning_status(reply.body) == "Enabled"
+
+    async def presign(self, key: str, *, expires_s: int, method: str = "GET") -> str:
+        if not 0 < expires_s <= PRESIGN_MAX_S:
+            raise UsageError(f"A link can be valid for 1 to {PRESIGN_MAX_S} seconds, not for {expires_s}")
+        return await self.transport.presigned(method, self._prefix + key, expires_s=expires_s)
+
+    async def now(self) -> datetime:
+        return datetime.fromtimestamp(await self.transport.time(), UTC)
+
+    async def close(self) -> None:
+        await self.transport.close()
+
+    async def _missing(self, key: str) -> bool:
+        reply = await self.transport.send("HEAD", self._prefix + key)
+        return reply.status == 404
+
+    def _failure(self, reply: Reply, operation: str, key: str = "") -> StoreError:
+        return failure(
+            reply.status, replies.refusal(reply.body), operation=operation, key=key, place=self.transport.place
+        )
+
+
+def _condition(if_match: str | None, if_absent: bool) -> Mapping[str, str]:
+    if if_match is not None:
+        return {"If-Match": if_match}
+    return {"If-None-Match": "*"} if if_absent else {}
+
+
+def _etag(reply: Reply) -> str:
+    etag = reply.headers.get("ETag")
+    if etag is None:
+        raise StoreError("The reply carries no ETag; without one nothing can be replaced safely")
+    return etag

@@ -1,0 +1,160 @@
+"""Signed requests to one bucket, and the store's clock, read from every reply.
+
+The clock also dates the signatures, so a wrong clock on this machine hurts nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import NamedTuple
+
+import aiohttp
+from yarl import URL
+
+from qo.ambient import Ambient
+from qo.core import storetime
+from qo.errors import StoreError, Unavailable
+from qo.store.s3.address import Address
+from qo.store.s3.credentials import CredentialSource
+from qo.store.s3.replies import refusal
+from qo.store.s3.sign import Signer
+
+CONNECT_TIMEOUT_S = 5.0
+UNWANTED_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+NO_HEADERS: Mapping[str, str] = {}
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: Mapping[str, str]  # Read with any case.
+    body: bytes
+
+
+class _ConnectionLost(Exception):
+    """Hides a lost connection from aiohttp, which would send the request again by itself."""
+
+
+async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    try:
+        return await handler(request)
+    except aiohttp.ClientConnectorError:
+        raise  # Nothing was sent.
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise _ConnectionLost(str(error)) from error
+
+
+class Transport:
+    """Use ``await Transport.open(...)``, and close it."""
+
+    def __init__(
+        self, place: Address, credentials: CredentialSource, session: aiohttp.ClientSession, ambient: Ambient
+    ) -> None:
+        self.place = place
+        self._credentials = credentials
+        self._session = session
+        self._monotonic = ambient.monotonic
+        self._signer = Signer(place.host, place.region)
+        self._offset: storetime.Offset | None = None
+        self._date, self._second = "", 0.0
+
+    @classmethod
+    async def open(
+        cls, place: Address, credentials: CredentialSource, *, connections: int, timeout_s: float, ambient: Ambient
+    ) -> Transport:
+        """Raises Unavailable if nothing answers at the endpoint."""
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=connections),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=UNWANTED_HEADERS,
+            # Silence is limited, not the whole: a request may wait for its turn, and a large body takes its time.
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=timeout_s),
+        )
+        transport = cls(place, credentials, session, ambient)
+        try:
+            await transport.time()
+        except BaseException:
+            await transport.close()
+            raise
+        return transport
+
+    async def send(
+        self,
+        method: str,
+        key: str,
+        query: str = "",
+        *,
+        body: bytes = b"",
+        headers: Mapping[str, str] = NO_HEADERS,
+        once: bool = False,
+    ) -> Reply:
+        """Raises Unavailable if no reply came. With ``once``, the request is surely not sent a second time."""
+        reply = await self._send(method, key, query, body=body, headers=headers, once=once)
+        if reply.status == 403 and refusal(reply.body).code == "RequestTimeTooSkewed":
+            # The refusal itself told us the time; the machine may have slept, and our monotonic clock with it.
+            reply = await self._send(method, key, query, body=body, headers=headers, once=once)
+        return reply
+
+    async def time(self) -> float:
+        """The store's time in epoch seconds. Asks for it, by an unsigned request, only if no reply was recent."""
+        moment = self._monotonic()
+        if self._offset is None or self._offset.stale(moment):
+            await self._exchange("HEAD", self.place.path(""), "", b"", {"Host": self.place.host}, once=False)
+            moment = self._monotonic()
+        if self._offset is None:
+            raise StoreError(
+                f"The replies of {self.place.origin} carry no Date header, which qo takes the time from"
+            )
+        return self._offset.store_time(moment)
+
+    async def presigned(self, method: str, key: str, *, expires_s: int) -> str:
+        credentials, path = await self._credentials.current(), self.place.path(key)
+        query = self._signer.presigned_query(credentials, method, path, expires_s=expires_s, at=await self.time())
+        return f"{self.place.origin}{path}?{query}"
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def _send(
+        self, method: str, key: str, query: str, *, body: bytes, headers: Mapping[str, str], once: bool
+    ) -> Reply:
+        path = self.place.path(key)
+        credentials = await self._credentials.current()
+        at = self._offset.store_time(self._monotonic()) if self._offset is not None else await self.time()
+        signed = self._signer.headers(credentials, method, path, query, body, at=at)
+        signed.update(headers)
+        return await self._exchange(method, path, query, body, signed, once=once)
+
+    async def _exchange(
+        self, method: str, path: str, query: str, body: bytes, headers: Mapping[str, str], *, once: bool
+    ) -> Reply:
+        target = f"{self.place.origin}{path}?{query}" if query else f"{self.place.origin}{path}"
+        sent = self._monotonic()
+        try:
+            async with self._session.request(
+                method,
+                URL(target, encoded=True),
+                data=body or None,
+                headers=headers,
+                allow_redirects=False,
+                middlewares=(_send_once,) if once else None,
+            ) as response:
+                self._learn_time(response.headers, sent)
+                return Reply(response.status, response.headers, await response.read())
+        except (aiohttp.ClientError, TimeoutError, OSError, _ConnectionLost) as error:
+            what = str(error) or type(error).__name__
+            raise Unavailable(f"No answer to {method} {path} from {self.place.origin}: {what}") from error
+
+    def _learn_time(self, headers: Mapping[str, str], sent: float) -> None:
+        date = headers.get("Date")
+        if date is None:
+            return
+        if date != self._date:
+            try:
+                self._second = parsedate_to_datetime(date).timestamp()
+            except ValueError:
+                return
+            self._date = date
+        received = self._monotonic()
+        self._offset = storetime.observe(self._offset, sent=sent, received=received, second=self._second)

@@ -1,0 +1,27 @@
+"""What a handler may raise to say how its task should go on. Any other exception means: try again later."""
+
+from __future__ import annotations
+
+
+class Signal(Exception):
+    """Base of the words below; not an error of qo."""
+
+
+class Retry(Signal):
+    """This attempt failed; try again, after ``delay_s`` if given instead of the retry policy's delay."""
+
+    def __init__(self, reason: str = "retry", *, delay_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.delay_s = delay_s
+
+
+class Reject(Signal):
+    """This task can never succeed: fail it now, with no further attempt."""
+
+
+class Reschedule(Signal):
+    """Not now, and not a failure: come back in ``delay_s`` seconds."""
+
+    def __init__(self, delay_s: float) -> None:
+        super().__init__(f"rescheduled by {delay_s:g} s")
+        self.delay_s = delay_s
