@@ -29,7 +29,7 @@ test: check ## Everything: check, then every test with a real S3 server and real
 	@$(BIN)/python -m pytest -m "not fast"
 
 demo: setup ## A few hundred tasks, two workers, one of them killed with -9 midway
-	@$(BIN)/python -m qo.cli.demo
+	@$(BIN)/python examples/kill9/run.py
 
 bench: setup ## Run the benchmark suites (ONLY=queue for one)
 	@$(BIN)/python -m bench $(ONLY)

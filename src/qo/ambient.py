@@ -6,6 +6,7 @@ wall clock here on purpose: what time it is, only the store may say (``ObjectSto
 
 from __future__ import annotations
 
+import os
 import random
 import time
 import uuid
@@ -36,6 +37,8 @@ class Ambient:
         return f"{self.rng.getrandbits(96):024x}"
 
 
-SYSTEM = (
-    Ambient()
-)  # The operating system's entropy: safe across fork, where a seeded generator would repeat itself.
+SYSTEM = Ambient(rng=random.Random())  # Drawing from the operating system each time costs more than a request.
+
+if hasattr(os, "register_at_fork"):
+    # A child that inherited the generator's state would draw its parent's ids over again.
+    os.register_at_fork(after_in_child=SYSTEM.rng.seed)

@@ -15,7 +15,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from qo.cli.session import SHARED, new_app
+from qo.cli.session import SHARED, ReaderGone, new_app
 from qo.errors import QoError
 
 COMPLETE_VARIABLE = "_QO_COMPLETE"  # How a shell's completion script asks what could come next.
@@ -77,9 +77,9 @@ def _root() -> Any:
     def qo(ctx: typer.Context, version: bool, **shared: Any) -> None:
         """A task queue whose only backend is a bucket."""
         if version:
-            from importlib.metadata import version as installed
+            from qo import __version__
 
-            typer.echo(f"qo {installed('qo')}")
+            typer.echo(f"qo {__version__}")
             raise typer.Exit
         ctx.obj.update(shared)
         if ctx.invoked_subcommand is None:
@@ -107,7 +107,7 @@ def main(args: Sequence[str] | None = None) -> int:
         return _report(str(error), error.exit_code, shared)
     except typer.TyperException as error:
         return _report(error.format_message(), 2, shared)
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderGone):
         # Python flushes standard output once more at exit; let that go nowhere instead of complaining.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_READER_GONE

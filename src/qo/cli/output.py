@@ -29,8 +29,7 @@ _STYLES = {
 
 
 class Output:
-    def __init__(self, *, json: bool, color: bool) -> None:
-        self.json = json
+    def __init__(self, *, color: bool) -> None:
         self._color = color and not os.environ.get("NO_COLOR")
 
     def document(self, value: Any) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from qo.cli.output import Output
-from qo.errors import UsageError
+from qo.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from qo.config.settings import LogLevel, Settings
@@ -24,13 +24,17 @@ T = TypeVar("T")
 Body = Callable[..., int | None]
 
 
+class ReaderGone(Exception):
+    """Whoever read our output has closed it, as `head` does. Nothing is wrong; there is nothing left to do."""
+
+
 class Session:
     """One run of one command."""
 
     def __init__(self, shared: Mapping[str, Any]) -> None:
         self._shared = shared
         self.json = bool(shared["json"])
-        self.output = Output(json=self.json, color=not shared["no_color"])
+        self.output = Output(color=not shared["no_color"])
 
     @property
     def config_path(self) -> Path | None:
@@ -63,10 +67,14 @@ class Session:
         start_logging(log_level or settings.log_level)
 
         async def opened() -> T:
-            async with await connect(settings) as queue:
+            async with connect(settings) as queue:
                 return await work(queue)
 
-        return asyncio.run(opened())
+        try:
+            return asyncio.run(opened())
+        except NotFound as error:
+            # Most often the wrong place was looked at: say which.
+            raise NotFound(f"{error} (store {settings.store}, {settings.origin('store')})") from error
 
 
 def refuse_memory(settings: Settings) -> None:
@@ -96,7 +104,10 @@ def command(app: typer.Typer, name: str) -> Callable[[Body], Body]:
             above: dict[str, Any] = ctx.find_root().obj
             here = {parameter.name: given.pop(parameter.name) for parameter in SHARED_HIDDEN}
             above.update({key: value for key, value in here.items() if value})
-            return body(Session(above), **given)
+            try:
+                return body(Session(above), **given)
+            except BrokenPipeError as error:
+                raise ReaderGone from error  # Typer would make an ordinary failure of it.
 
         context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
         keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]

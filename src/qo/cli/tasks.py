@@ -10,13 +10,18 @@ import typer
 from qo.cli import task_view
 from qo.cli.durations import parse_duration_s
 from qo.cli.session import Session, command, new_app
+from qo.core.shard import validate_task_id
 from qo.core.task import Status, Task
 from qo.errors import UsageError
 from qo.queue.queue import Queue
 
 app = new_app()
 
-TaskId = Annotated[str, typer.Argument(metavar="TASK", help="The task's id, as printed by qo submit.")]
+# Checked while the command line is read: a slip must not open, and so create, a store.
+TaskId = Annotated[
+    str,
+    typer.Argument(metavar="TASK", parser=validate_task_id, help="The task's id, as printed by qo submit."),
+]
 
 
 @command(app, "status")

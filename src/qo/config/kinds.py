@@ -79,7 +79,7 @@ def _within(value: float, low: float, high: float | None) -> float:
 
 
 def _range(low: float, high: float | None) -> str:
-    return f"of at least {low:g}" if high is None else f"from {low:g} to {high:g}"
+    return f"of at least {low}" if high is None else f"from {low} to {high}"
 
 
 def _accept_flag(value: Any) -> bool:

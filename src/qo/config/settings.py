@@ -93,19 +93,25 @@ class WorkerSettings:
         False, "QO_NO_MONITOR", kind=kinds.FLAG, help="Run the worker without the monitor inside it."
     )
     poll_min_ms: int = _setting(
-        100, "QO_POLL_MIN_MS", kind=kinds.whole(1), help="The pause after the first poll that found nothing."
+        100,
+        "QO_POLL_MIN_MS",
+        kind=kinds.whole(1),
+        help="Milliseconds of rest after the first poll that found nothing.",
     )
     poll_max_ms: int = _setting(
-        5000, "QO_POLL_MAX_MS", kind=kinds.whole(1), help="The longest pause between polls of an idle worker."
+        5000,
+        "QO_POLL_MAX_MS",
+        kind=kinds.whole(1),
+        help="Milliseconds of rest between polls of an idle worker, at most.",
     )
     heartbeat_s: float = _setting(
-        15.0, "QO_HEARTBEAT_S", kind=kinds.number(0.1), help="How often a worker says that it is alive."
+        15.0, "QO_HEARTBEAT_S", kind=kinds.number(0.1), help="Seconds between a worker's signs of life."
     )
     shutdown_grace_s: float = _setting(
         30.0,
         "QO_SHUTDOWN_GRACE_S",
         kind=kinds.number(0),
-        help="How long running tasks may finish after a stop signal; then they are given back.",
+        help="Seconds that running tasks have to finish after a stop signal; then they are given back.",
     )
 
 
@@ -155,7 +161,7 @@ class Settings:
         "local:.qo",
         "QO_STORE",
         kind=kinds.STORE,
-        help="The store: local:PATH, s3://BUCKET[/PREFIX] or memory:. If unset, S3_BUCKET names a bucket.",
+        help="Where the queue is kept. If unset, S3_BUCKET names a bucket.",
     )
     shard_prefix_len: int | None = _setting(
         None,

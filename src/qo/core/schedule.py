@@ -89,19 +89,17 @@ def validate_name(name: str) -> str:
 def validate(schedule: Schedule) -> Schedule:
     """The schedule itself, or a UsageError that says which part of it cannot work."""
     validate_name(schedule.name)
-    _zone(schedule.timezone)
-    fields = len(schedule.cron.split())
-    if fields != 5:
-        raise UsageError(
-            f"cron {schedule.cron!r} has {fields} fields, not five: minute, hour, day of month, month, day of week"
-        )
-    try:
-        first = next(_instants(schedule, schedule.active_since), None)
-    except (CronSimError, ValueError) as error:
-        raise UsageError(f"cron {schedule.cron!r} cannot be read: {error}") from error
-    if first is None:
+    _choice("catch_up", schedule.catch_up, CatchUp)
+    _choice("overlap", schedule.overlap, Overlap)
+    if next(_instants(schedule, schedule.active_since), None) is None:
         raise UsageError(f"cron {schedule.cron!r} never comes true")
     return schedule
+
+
+def _choice(field: str, value: str, kind: type[StrEnum]) -> None:
+    known = [each.value for each in kind]
+    if value not in known:
+        raise UsageError(f"{field} must be one of {', '.join(known)}, not {value!r}")
 
 
 def _zone(name: str) -> tzinfo:
@@ -113,13 +111,30 @@ def _zone(name: str) -> tzinfo:
         raise UsageError(f"there is no time zone {name!r}: use an IANA name such as Europe/Berlin") from error
 
 
+def _walls(cron: str, start: datetime) -> CronSim:
+    fields = len(cron.split())
+    if fields != 5:
+        raise UsageError(
+            f"cron {cron!r} has {fields} fields, not five: minute, hour, day of month, month, day of week"
+        )
+    try:
+        return CronSim(cron, start)
+    except (CronSimError, ValueError) as error:
+        raise UsageError(f"cron {cron!r} cannot be read: {error}") from error
+
+
 def _instants(schedule: Schedule, after: datetime) -> Iterator[datetime]:
     """The planned moments after the given one, in order, without end for most plans."""
-    for wall in CronSim(schedule.cron, after.astimezone(_zone(schedule.timezone))):
+    zone = _zone(schedule.timezone)
+    plan = _walls(schedule.cron, after.astimezone(zone))
+    for wall in plan:
         instant = wall.astimezone(UTC)
-        # Where clocks repeat an hour, the search starts from its first pass even if we are in the second.
-        if instant > after:
-            yield instant
+        if instant <= after:
+            continue  # In the second pass of a repeated hour, the search starts from the first pass.
+        shown = instant.astimezone(zone)
+        if shown.hour != wall.hour and shown.hour not in plan.hours:
+            continue  # A midnight that the clocks skip, in a plan that follows elapsed time.
+        yield instant
 
 
 def _between(schedule: Schedule, after: datetime, until: datetime) -> Iterator[datetime]:
@@ -143,10 +158,10 @@ def due(schedule: Schedule, now: datetime, *, grace_s: float = GRACE_S) -> list[
     if not schedule.enabled:
         return []
     after = max(schedule.active_since, schedule.last_run_at or schedule.active_since)
-    if schedule.catch_up is CatchUp.LAST:
+    if schedule.catch_up == CatchUp.LAST:
         latest = _latest(schedule, after, now)
         return [] if latest is None else [latest]
-    if schedule.catch_up is CatchUp.NONE:
+    if schedule.catch_up == CatchUp.NONE:
         after = max(after, now - timedelta(seconds=grace_s))
     return list(islice(_between(schedule, after, now), RUNS_MAX))
 

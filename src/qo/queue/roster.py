@@ -26,6 +26,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     tasks_completed: int = 0
     tasks_failed: int = 0
     task_types: list[str] = []
+    requests: int = 0  # Sent to the store since the start, and what S3 would charge for them.
+    dollars: float = 0.0
 
     def stale(self, now: datetime, threshold_s: float) -> bool:
         return now - self.last_heartbeat > timedelta(seconds=threshold_s)

@@ -68,8 +68,8 @@ class Scheduler:
 
     async def tick(self, *, grace_s: float = GRACE_S) -> Report:
         """One pass over all schedules. What goes wrong with one of them stays with it and is in the report."""
-        # The time is read before the schedules: a run that another scheduler recorded in between is then known here
-        # before anything later than it can be due.
+        # The time is read before the schedules: if another scheduler records a run in between, we see it before
+        # we could find a later one due.
         now = await self._queue.store.now()
         entries = [entry async for page in pages(self._queue.store, keys.SCHEDULES) for entry in page]
         self._known = {entry.key: self._known[entry.key] for entry in entries if entry.key in self._known}
@@ -99,7 +99,7 @@ class Scheduler:
         recorded: datetime | None = None
         for instant in instants:
             try:
-                if schedule.overlap is Overlap.SKIP and await self._busy(task_id):
+                if schedule.overlap == Overlap.SKIP and await self._busy(task_id):
                     report += Report(skipped=1)
                 else:
                     task_id = (await self._submit(schedule, instant, now)).id

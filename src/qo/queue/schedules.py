@@ -101,7 +101,7 @@ class Schedules:
                 bodies = await asyncio.gather(*(self._store.get(entry.key) for entry in batch))
                 read = zip(batch, bodies, strict=True)
                 found += [snapshot(stored, entry.key).schedule for entry, stored in read if stored is not None]
-        return found
+        return sorted(found, key=lambda schedule: schedule.name)
 
     async def update(self, name: str, **changes: Unpack[Changes]) -> Schedule:
         """Change some settings. A new cron or time zone counts from now; what it would have run before is not

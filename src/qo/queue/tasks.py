@@ -83,8 +83,11 @@ class Tasks:
             return await self._write(key, task, seen.etag)
         # The lease key is written beside the claim, not after it: a worker that dies right after claiming has
         # then already told the monitor when to look. If the claim is lost, the key lies until its minute comes.
-        wrote, _ = await asyncio.gather(self._write(key, task, seen.etag), self.project(task))
-        return wrote
+        hinting = asyncio.create_task(self.project(task))
+        try:
+            return await self._write(key, task, seen.etag)
+        finally:
+            await hinting
 
     async def _write(self, key: str, task: Task, etag: str | None) -> Written | register.Moved:
         def ours(body: bytes) -> bool:

@@ -57,9 +57,7 @@ class LocalStore:
     async def get(self, key: str, *, version: str | None = None) -> Stored | None:
         return await self._thread.read(SqliteObjects.get, key, version)
 
-    async def put(
-        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
-    ) -> Written:
+    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
         check_put(key, if_match, if_absent)
         return await self._thread.write(SqliteObjects.put, key, body, if_match, if_absent)
 

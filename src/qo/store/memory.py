@@ -8,6 +8,7 @@ One deviation, shared with ``local``: deleting a key that is not there leaves no
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -42,66 +43,62 @@ class MemoryStore:
         # The keys with a live object, sorted. Python compares strings by code point, which is the order of
         # their UTF-8 bytes and so that of S3.
         self._live: list[str] = []
+        # Threads with event loops of their own may share a store, and no write may come between check and write.
+        self._lock = threading.Lock()
 
     async def get(self, key: str, *, version: str | None = None) -> Stored | None:
-        if version is None:
-            found = self._current(key)
-        else:
-            found = next((kept for kept in self._kept.get(key, []) if kept.version == version), None)
+        with self._lock:
+            if version is None:
+                found = self._current(key)
+            else:
+                found = next((kept for kept in self._kept.get(key, []) if kept.version == version), None)
         if found is None or found.body is None:
             return None
         return Stored(found.body, found.etag, self._shown(found))
 
-    async def put(
-        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
-    ) -> Written:
+    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
         check_put(key, if_match, if_absent)
-        current = self._current(key)
-        if if_absent and current is not None:
-            raise PreconditionFailed(f"{key} exists already")
-        if if_match is not None and (current is None or current.etag != if_match):
-            raise PreconditionFailed(f"{key} has changed since it was read")
-        written = self._add(key, body, etag_of(body))
-        if current is None:
-            insort(self._live, key)
-        return Written(written.etag, self._shown(written))
+        etag = etag_of(body)
+        with self._lock:
+            current = self._current(key)
+            if if_absent and current is not None:
+                raise PreconditionFailed(f"{key} exists already")
+            if if_match is not None and (current is None or current.etag != if_match):
+                raise PreconditionFailed(f"{key} has changed since it was read")
+            written = self._add(key, body, etag)
+        return Written(etag, self._shown(written))
 
     async def delete(self, key: str, *, if_match: str | None = None) -> None:
-        current = self._current(key)
-        if current is None:
-            return
-        if if_match is not None and current.etag != if_match:
-            raise PreconditionFailed(f"{key} has changed since it was read")
-        if self._versioned:
-            self._add(key, None, "")
-        else:
-            del self._kept[key]
-        del self._live[bisect_left(self._live, key)]
+        with self._lock:
+            self._delete(key, if_match)
 
     async def delete_many(self, doomed: Sequence[Doomed]) -> None:
         check_delete_many(doomed)
-        for key, version in doomed:
-            if version is None:
-                await self.delete(key)
-            else:
-                self._erase(key, version)
+        with self._lock:
+            for key, version in doomed:
+                if version is None:
+                    self._delete(key, None)
+                else:
+                    self._erase(key, version)
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Page:
         limit = check_limit(limit)
-        if start_after < prefix:
-            first = bisect_left(self._live, prefix)
-        else:
-            first = bisect_right(self._live, start_after)
         entries: list[Entry] = []
-        for key in self._live[first : first + limit + 1]:
-            if not key.startswith(prefix):
-                break
-            _, body, etag, modified = self._kept[key][-1]
-            entries.append(Entry(key, etag, len(body or b""), modified))
+        with self._lock:
+            if start_after < prefix:
+                first = bisect_left(self._live, prefix)
+            else:
+                first = bisect_right(self._live, start_after)
+            for key in self._live[first : first + limit + 1]:
+                if not key.startswith(prefix):
+                    break
+                _, body, etag, modified = self._kept[key][-1]
+                entries.append(Entry(key, etag, len(body or b""), modified))
         return Page(entries[:limit], truncated=len(entries) > limit)
 
     async def versions(self, key: str) -> Sequence[Version]:
-        newest_first = self._kept.get(key, [])[::-1]
+        with self._lock:
+            newest_first = self._kept.get(key, [])[::-1]
         return [
             Version(version, etag, len(body or b""), modified, latest=place == 0, deleted=body is None)
             for place, (version, body, etag, modified) in enumerate(newest_first)
@@ -130,18 +127,32 @@ class MemoryStore:
         self._drawn += 1
         version = str(self._drawn) if self._versioned else UNVERSIONED
         added = _Kept(version, body, etag, self._clock.now())
-        if self._versioned:
-            self._kept.setdefault(key, []).append(added)
-        else:
-            self._kept[key] = [added]
+        before = self._kept.get(key, []) if self._versioned else []
+        self._keep(key, [*before, added])
         return added
 
+    def _delete(self, key: str, if_match: str | None) -> None:
+        current = self._current(key)
+        if current is None:
+            return
+        if if_match is not None and current.etag != if_match:
+            raise PreconditionFailed(f"{key} has changed since it was read")
+        if self._versioned:
+            self._add(key, None, "")
+        else:
+            self._keep(key, [])
+
     def _erase(self, key: str, version: str) -> None:
-        """Remove one version for good; what was before the latest is then current again."""
+        """Remove one version for good; if it was the latest, the one before it is current again."""
+        self._keep(key, [kept for kept in self._kept.get(key, []) if kept.version != version])
+
+    def _keep(self, key: str, versions: list[_Kept]) -> None:
+        """The one place that changes what is kept, so that ``_live`` always agrees with it."""
         was_live = self._current(key) is not None
-        left = [kept for kept in self._kept.pop(key, []) if kept.version != version]
-        if left:
-            self._kept[key] = left
+        if versions:
+            self._kept[key] = versions
+        else:
+            self._kept.pop(key, None)
         is_live = self._current(key) is not None
         if is_live and not was_live:
             insort(self._live, key)

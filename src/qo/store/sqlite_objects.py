@@ -186,9 +186,7 @@ class SqliteObjects:
 
 def _connect(path: Path, durable: bool) -> sqlite3.Connection:
     path.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(
-        path / FILE, timeout=BUSY_S_MAX, isolation_level=None, check_same_thread=False
-    )
+    connection = sqlite3.connect(path / FILE, timeout=BUSY_S_MAX, isolation_level=None, check_same_thread=False)
     try:
         _prepare(connection, path, durable)
     except BaseException:
@@ -198,16 +196,18 @@ def _connect(path: Path, durable: bool) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, durable: bool) -> None:
-    if _schema_version(connection, path) == 0:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("BEGIN IMMEDIATE")
-        if _schema_version(connection, path) == 0:  # Else another process was faster.
-            for statement in _SCHEMA:
-                connection.execute(statement)
-        connection.execute("COMMIT")
+    _schema_version(connection, path)  # Whatever is not ours stays untouched.
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise ConfigError(f"the file system of {path} does not support SQLite's log: use a local disk")
     connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
     connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    connection.execute("BEGIN IMMEDIATE")  # Fails now, rather than at the first write, if the file is read-only.
+    if _schema_version(connection, path) == 0:
+        for statement in _SCHEMA:
+            connection.execute(statement)
+    connection.execute("COMMIT")
 
 
 def _schema_version(connection: sqlite3.Connection, path: Path) -> int:
@@ -224,7 +224,7 @@ def _schema_version(connection: sqlite3.Connection, path: Path) -> int:
 
 def _busy(error: sqlite3.Error) -> bool:
     # The low byte is the error; the others say more about it. Errors of the Python module carry no code.
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _unusable(path: Path, error: sqlite3.Error) -> str:

@@ -49,6 +49,8 @@ class Tally:
     failed: int = 0  # Attempts that failed, retried or not.
     lost: int = 0
     released: int = 0
+    requests: int = 0  # Sent to the store by this process, and what S3 would charge for them.
+    dollars: float = 0.0
 
 
 class Worker:
@@ -97,6 +99,7 @@ class Worker:
             await self._queue.hints.flush()
             await self._quietly(roster.leave(self._queue.store, self._config.worker_id))
             self._threads.shutdown(wait=False, cancel_futures=True)
+            self._count_requests()
         return self.tally
 
     async def _work(self) -> None:
@@ -270,7 +273,13 @@ class Worker:
         if (running := self._running.get(task_id)) is not None:
             running.cancel()
 
+    def _count_requests(self) -> None:
+        if self._queue.meter is not None:
+            usage = self._queue.meter.snapshot()
+            self.tally.requests, self.tally.dollars = usage.requests, usage.dollars()
+
     async def _report(self, started_at: datetime) -> None:
+        self._count_requests()
         held = list(self._claims)
         info = roster.WorkerInfo(
             worker_id=self._config.worker_id,
@@ -282,6 +291,8 @@ class Worker:
             tasks_completed=self.tally.completed,
             tasks_failed=self.tally.failed,
             task_types=list(self._app.task_types),
+            requests=self.tally.requests,
+            dollars=self.tally.dollars,
         )
         await roster.report(self._queue.store, info)
 

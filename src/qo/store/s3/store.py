@@ -27,7 +27,7 @@ class S3Store:
 
     def __init__(self, transport: Transport, prefix: str = "") -> None:
         self.transport = transport
-        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self.prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
 
     @classmethod
     async def open(
@@ -58,7 +58,7 @@ class S3Store:
 
     async def get(self, key: str, *, version: str | None = None) -> Stored | None:
         which = query(versionId=version) if version is not None else ""
-        reply = await self.transport.send("GET", self._prefix + key, which)
+        reply = await self.transport.send("GET", self.prefix + key, which)
         if reply.status == 200:
             return Stored(reply.body, _etag(reply), reply.headers.get("x-amz-version-id"))
         if reply.status == 404 and replies.refusal(reply.body).code != "NoSuchBucket":
@@ -70,7 +70,7 @@ class S3Store:
     async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
         condition = _condition(if_match, if_absent)
         reply = await self.transport.send(
-            "PUT", self._prefix + key, body=body, headers=condition, once=bool(condition)
+            "PUT", self.prefix + key, body=body, headers=condition, once=bool(condition)
         )
         if reply.status == 200:
             return Written(_etag(reply), reply.headers.get("x-amz-version-id"))
@@ -80,7 +80,7 @@ class S3Store:
 
     async def delete(self, key: str, *, if_match: str | None = None) -> None:
         condition = _condition(if_match, if_absent=False)
-        reply = await self.transport.send("DELETE", self._prefix + key, headers=condition, once=bool(condition))
+        reply = await self.transport.send("DELETE", self.prefix + key, headers=condition, once=bool(condition))
         if reply.status in (200, 204):
             return
         if reply.status == 404 and replies.refusal(reply.body).code != "NoSuchBucket":
@@ -96,7 +96,7 @@ class S3Store:
             raise UsageError(
                 f"At most {DELETE_LIMIT_MAX} objects can be deleted in one request, not {len(doomed)}"
             )
-        body = replies.deletion(doomed, prefix=self._prefix)
+        body = replies.deletion(doomed, prefix=self.prefix)
         md5 = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
         headers = {"Content-MD5": md5, "Content-Type": "application/xml"}
         reply = await self.transport.send("POST", "", query(delete=""), body=body, headers=headers)
@@ -110,17 +110,17 @@ class S3Store:
             "encoding_type": "url",
             "list_type": "2",
             "max_keys": str(min(limit, LIST_LIMIT_MAX)),
-            "prefix": self._prefix + prefix,
+            "prefix": self.prefix + prefix,
         }
         if start_after:
-            arguments["start_after"] = self._prefix + start_after
+            arguments["start_after"] = self.prefix + start_after
         reply = await self.transport.send("GET", "", query(**arguments))
         if reply.status != 200:
             raise self._failure(reply, "ListObjectsV2", prefix)
-        return replies.list_page(reply.body, prefix=self._prefix)
+        return replies.list_page(reply.body, prefix=self.prefix)
 
     async def versions(self, key: str) -> Sequence[Version]:
-        name = self._prefix + key
+        name = self.prefix + key
         found: list[Version] = []
         markers: Mapping[str, str] = {}
         while True:
@@ -148,7 +148,7 @@ class S3Store:
     async def presign(self, key: str, *, expires_s: int, method: str = "GET") -> str:
         if not 0 < expires_s <= PRESIGN_MAX_S:
             raise UsageError(f"A link can be valid for 1 to {PRESIGN_MAX_S} seconds, not for {expires_s}")
-        return await self.transport.presigned(method, self._prefix + key, expires_s=expires_s)
+        return await self.transport.presigned(method, self.prefix + key, expires_s=expires_s)
 
     async def now(self) -> datetime:
         return datetime.fromtimestamp(await self.transport.time(), UTC)
@@ -157,7 +157,7 @@ class S3Store:
         await self.transport.close()
 
     async def _missing(self, key: str) -> bool:
-        reply = await self.transport.send("HEAD", self._prefix + key)
+        reply = await self.transport.send("HEAD", self.prefix + key)
         return reply.status == 404
 
     def _failure(self, reply: Reply, operation: str, key: str = "") -> StoreError:

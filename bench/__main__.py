@@ -1,0 +1,53 @@
+"""`python -m bench [suite ...] [--only figure ...]`. Speed never fails a run; a benchmark that breaks does."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+
+from bench.harness import Family, Result, chosen, show, write
+
+SUITES = {"queue": "bench.queue.suite"}  # Each module has FAMILIES.
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("suites", nargs="*", choices=[*SUITES, []], metavar="suite", help=", ".join(SUITES))
+    parser.add_argument("--only", nargs="+", default=[], metavar="figure", help="measure only these figures")
+    arguments = parser.parse_args()
+    broken = False
+    for suite in arguments.suites or SUITES:
+        families: Sequence[Family] = importlib.import_module(SUITES[suite]).FAMILIES
+        try:
+            wanted = chosen(families, arguments.only)
+        except KeyError as unknown:
+            parser.error(unknown.args[0])
+        broken |= _run(suite, wanted)
+    return 1 if broken else 0
+
+
+def _run(suite: str, families: Sequence[Family]) -> bool:
+    """Measure and report; True if a measurement broke. The others are still taken."""
+    results: list[Result] = []
+    broken = False
+    for family in families:
+        began = time.perf_counter()
+        try:
+            results += family.measure()
+        except Exception:
+            broken = True
+            traceback.print_exc()
+            print(f"{suite}: {family.names[0]} BROKE", file=sys.stderr)
+        else:
+            print(f"{suite}: {family.names[0]}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    show(suite, results)
+    print(f"written to {write(suite, results)}", file=sys.stderr)
+    return broken
+
+
+if __name__ == "__main__":
+    sys.exit(main())

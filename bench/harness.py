@@ -1,0 +1,125 @@
+"""What every suite shares: a result, its target, the table, and the file it is written to."""
+
+from __future__ import annotations
+
+import json
+import operator
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).parent / "results"
+
+_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a figure should reach. Missing it is shown and recorded; it never fails a run."""
+
+    of: Literal["value", "ratio"]
+    comparison: Literal["<=", ">="]
+    bound: float
+
+    def __str__(self) -> str:
+        return f"{self.comparison} {self.bound:g}"
+
+    def reached(self, number: float | None) -> bool:
+        return number is not None and _COMPARISONS[self.comparison](number, self.bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One figure, as it goes into the file. ``baseline`` is the other side of a comparison, measured the same way."""
+
+    name: str
+    value: float
+    unit: str
+    baseline: float | None = None
+    ratio: float | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def result(
+    name: str,
+    value: float,
+    unit: str,
+    *,
+    baseline: float | None = None,
+    target: Target | None = None,
+    **settings: Any,
+) -> Result:
+    """A result whose ratio is value over baseline, and whose settings say if the target was reached."""
+    ratio = None if baseline is None else value / baseline if baseline else float("inf")
+    if target is not None:
+        number = value if target.of == "value" else ratio
+        settings |= {"target": str(target), "target_of": target.of, "reached": target.reached(number)}
+    return Result(name, _rounded(value), unit, _rounded(baseline), _rounded(ratio), settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Figures that one measurement yields together. Asking for one of them runs the measurement."""
+
+    names: Sequence[str]
+    measure: Callable[[], Iterable[Result]]
+
+
+def chosen(families: Sequence[Family], only: Sequence[str]) -> list[Family]:
+    """The families that yield any of the figures named; all if none is. Raises KeyError for an unknown name."""
+    known = {name for family in families for name in family.names}
+    if unknown := [name for name in only if name not in known]:
+        raise KeyError(f"no figure {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    return [family for family in families if not only or set(only) & set(family.names)]
+
+
+def by_turns(rounds: int, *sides: Callable[[], T]) -> list[list[T]]:
+    """Run all sides once per round, so that a slow moment of the machine hits every side. One list per side."""
+    runs = [[side() for side in sides] for _ in range(rounds)]
+    return [list(of_side) for of_side in zip(*runs, strict=True)]
+
+
+def median(numbers: Iterable[float]) -> float:
+    return statistics.median(numbers)
+
+
+def write(suite: str, results: Sequence[Result]) -> Path:
+    """Write the suite's results. Figures that were not measured this time keep what the file says of them."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{suite}.json"
+    before = json.loads(path.read_text()) if path.exists() else []
+    fresh = {each.name: asdict(each) for each in results}
+    kept = {old["name"]: fresh.pop(old["name"], old) for old in before}
+    path.write_text(json.dumps([*kept.values(), *fresh.values()], indent=2) + "\n")
+    return path
+
+
+def show(suite: str, results: Sequence[Result]) -> None:
+    table = Table(title=suite, title_justify="left")
+    for column in ("figure", "value", "unit", "baseline", "ratio", "target", ""):
+        table.add_column(column, justify="left" if column in ("figure", "unit", "target", "") else "right")
+    for each in results:
+        target = f"{each.settings['target_of']} {each.settings['target']}" if "target" in each.settings else ""
+        verdict = {True: "reached", False: "MISSED", None: ""}[each.settings.get("reached")]
+        numbers = (_text(each.value), each.unit, _text(each.baseline), _text(each.ratio))
+        table.add_row(each.name, *numbers, target, verdict)
+    console = Console()
+    # A file or a pipe is no reason to cut the columns.
+    Console(width=max(console.width, 130)).print(table)
+
+
+def _rounded(number: float | None) -> Any:
+    return None if number is None else float(f"{number:.4g}")
+
+
+def _text(number: float | None) -> str:
+    if number is None:
+        return ""
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"

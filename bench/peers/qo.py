@@ -1,0 +1,101 @@
+"""qo: submit no-op tasks, drain them with a worker, and count the requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from bench.process import Go, serve
+from qo.config.sources import load
+from qo.queue.options import NewTask
+from qo.queue.queue import Queue
+from qo.store.opening import open_store
+from qo.worker.app import App
+from qo.worker.worker import Worker, WorkerConfig
+
+SUBMITS_AT_ONCE = 64
+
+app = App()
+
+
+@app.task("noop")
+async def noop(value: object) -> None:
+    pass
+
+
+@app.task("noop_sync")
+def noop_sync(value: object) -> None:
+    pass
+
+
+async def _open(job: Mapping[str, Any]) -> Queue:
+    """The store with everything around it that a user gets, except the check that `qo doctor` has passed it."""
+    store, meter = await open_store(load(job["settings"]))
+    return Queue(store, meter=meter)
+
+
+async def _submit_many(queue: Queue, tasks: int, task_type: str) -> None:
+    await queue.submit_many([NewTask(task_type, {"number": number}) for number in range(tasks)])
+
+
+async def _submit_concurrently(queue: Queue, tasks: int, task_type: str) -> None:
+    numbers = iter(range(tasks))
+
+    async def submitter() -> None:
+        for number in numbers:
+            await queue.submit(task_type, {"number": number})
+
+    await asyncio.gather(*(submitter() for _ in range(SUBMITS_AT_ONCE)))
+
+
+async def _submit_in_a_loop(queue: Queue, tasks: int, task_type: str) -> None:
+    for number in range(tasks):
+        await queue.submit(task_type, {"number": number})
+
+
+_WAYS: Mapping[str, Callable[[Queue, int, str], Awaitable[None]]] = {
+    "submit_many": _submit_many,
+    "concurrent": _submit_concurrently,
+    "loop": _submit_in_a_loop,
+}
+
+
+async def _enqueue(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
+    async with await _open(job) as queue:
+        go()
+        began = time.perf_counter()
+        await _WAYS[job["way"]](queue, job["tasks"], job["task_type"])
+        return {"seconds": time.perf_counter() - began, "requests": _counts(queue)}
+
+
+async def _drain(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
+    async with await _open(job) as queue:
+        config = WorkerConfig(worker_id=job["worker_id"], stop_when_empty=True, **job["worker"])
+        worker = Worker(queue, app, config)
+        go()
+        began = time.perf_counter()
+        tally = await worker.run()
+        return {
+            "seconds": time.perf_counter() - began,
+            "completed": tally.completed,
+            "requests": _counts(queue),
+        }
+
+
+def _counts(queue: Queue) -> Mapping[str, int]:
+    assert queue.meter is not None
+    return {str(operation): count for operation, count in queue.meter.counts.items()}
+
+
+def enqueue(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
+    return asyncio.run(_enqueue(job, go))
+
+
+def drain(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
+    return asyncio.run(_drain(job, go))
+
+
+if __name__ == "__main__":
+    serve({"enqueue": enqueue, "drain": drain})

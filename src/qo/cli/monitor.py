@@ -1,0 +1,69 @@
+"""qo monitor."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from qo.cli.session import Session, command, new_app, setting_option
+from qo.config.settings import Settings
+from qo.queue.monitor import Monitor
+from qo.queue.queue import Queue
+from qo.worker.service import monitor_config, run_monitor
+
+app = new_app()
+
+
+@command(app, "monitor")
+def monitor(
+    session: Session,
+    check_interval: Annotated[str | None, setting_option("monitor.check_interval")] = None,
+    worker_health_threshold: Annotated[str | None, setting_option("monitor.worker_health_threshold")] = None,
+    sweep_interval: Annotated[str | None, setting_option("monitor.sweep_interval")] = None,
+    sweep_page_size: Annotated[str | None, setting_option("monitor.sweep_page_size")] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Check once, sweep the whole queue once, say what was done, and stop.")
+    ] = False,
+) -> None:
+    """Requeue tasks whose worker died, and repair the indexes.
+
+    Every worker does this too, unless it runs with --no-monitor; any number may do it at once.
+    """
+    settings = session.settings(
+        {
+            "monitor.check_interval": check_interval,
+            "monitor.worker_health_threshold": worker_health_threshold,
+            "monitor.sweep_interval": sweep_interval,
+            "monitor.sweep_page_size": sweep_page_size,
+        }
+    )
+    if not once:
+        session.run(settings, lambda queue: run_monitor(queue, settings))
+        return
+    done = session.run(settings, lambda queue: _once(queue, settings))
+    if session.json:
+        session.output.document(done)
+        return
+    for part, counts in done.items():
+        session.output.line(f"{part}: " + ", ".join(f"{name} {_text(value)}" for name, value in counts.items()))
+
+
+async def _once(queue: Queue, settings: Settings) -> dict[str, dict[str, Any]]:
+    watch = Monitor(queue, monitor_config(settings.monitor))
+    checked = asdict(await watch.check())
+    if settings.monitor.sweep_interval == 0:
+        return {"check": checked}
+    swept: dict[str, int] = {}
+    while True:  # Ends with the round: each page moves the cursor on.
+        page = await watch.sweep()
+        for name, value in asdict(page).items():
+            if not isinstance(value, bool):
+                swept[name] = swept.get(name, 0) + value
+        if page.wrapped or page.skipped:
+            return {"check": checked, "sweep": swept}
+
+
+def _text(value: object) -> str:
+    return ",".join(str(part) for part in value) or "none" if isinstance(value, list) else str(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]

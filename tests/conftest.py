@@ -1,0 +1,55 @@
+"""Fixtures that many tests share. A server is started when the first test asks for it.
+
+The imports are where they are needed, so that fast tests do not wait for what only servers need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from qo.store.s3 import S3Store
+    from servers import S3Server
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server, one for the whole run."""
+    from servers import start_seaweed
+
+    server = start_seaweed(tmp_path_factory.mktemp("seaweed"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def moto_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A second implementation of S3, in memory; it believes any credentials."""
+    from servers import start_moto
+
+    server = start_moto(tmp_path_factory.mktemp("moto"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3_bucket(s3_server: S3Server) -> str:
+    """A fresh versioned bucket."""
+    return s3_server.make_bucket()
+
+
+@pytest.fixture
+def s3_env(s3_server: S3Server, s3_bucket: str) -> dict[str, str]:
+    """The variables that lead qo to a fresh versioned bucket."""
+    return s3_server.environment(s3_bucket)
+
+
+@pytest.fixture
+async def s3_store(s3_server: S3Server, s3_bucket: str) -> AsyncIterator[S3Store]:
+    """An open store on a fresh versioned bucket."""
+    store = await s3_server.open_store(s3_bucket)
+    yield store
+    await store.close()

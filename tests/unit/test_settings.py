@@ -1,0 +1,220 @@
+"""Settings: where they come from, what they refuse, and that the documentation says the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qo.config.location import S3, Local, Memory, parse
+from qo.config.settings import SETTINGS, Setting, Settings
+from qo.config.sources import load
+from qo.core.discovery import IndexMode
+from qo.errors import ConfigError
+
+pytestmark = pytest.mark.fast
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
+
+# A value other than the default for each kind of setting, as text and as TOML.
+OTHER: dict[str, tuple[str, str, Any]] = {
+    "store": ("s3://bucket/team", '"s3://bucket/team"', "s3://bucket/team"),
+    "log_level": ("warn", '"warn"', "warning"),
+    "s3.endpoint": ("http://127.0.0.1:9000/", '"http://127.0.0.1:9000"', "http://127.0.0.1:9000"),
+    "s3.region": ("eu-central-1", '"eu-central-1"', "eu-central-1"),
+    "worker.poll_max_ms": ("3000", "3000", 3000),
+    "worker.id": ("w-1", '"w-1"', "w-1"),
+    "worker.shards": ("a, 0", '["a", "0"]', ("a", "0")),
+    "worker.index_mode": ("index-only", '"index-only"', IndexMode.INDEX_ONLY),
+}
+
+
+def other(setting: Setting) -> tuple[str, str, Any]:
+    if setting.key in OTHER:
+        return OTHER[setting.key]
+    if isinstance(setting.default, bool):
+        return "yes", "true", True
+    return "3", "3", 3
+
+
+def write(directory: Path, name: str, key: str, value: str, root: str = "") -> None:
+    group, _, last = key.rpartition(".")
+    table = ".".join(part for part in (root, group) if part)
+    header = f"[{table}]\n" if table else ""
+    (directory / name).write_text(f"{header}{last} = {value}\n")
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.key)
+def test_every_setting_can_be_set_in_every_place_and_says_where_it_came_from(
+    setting: Setting, tmp_path: Path
+) -> None:
+    text, toml, value = other(setting)
+    assert value != setting.default
+
+    def loaded(flags: dict[str, Any] | None = None, environ: dict[str, str] | None = None) -> tuple[Any, str]:
+        settings = load(flags, environ=environ or {}, cwd=tmp_path)
+        return settings.value(setting.key), settings.origin(setting.key)
+
+    assert loaded() == (setting.default, "default")
+    write(tmp_path, "pyproject.toml", setting.key, toml, root="tool.qo")
+    assert loaded() == (value, "[tool.qo] in pyproject.toml")
+    write(tmp_path, "qo.toml", setting.key, toml)
+    assert loaded() == (value, "qo.toml")
+    for variable in setting.env:
+        assert loaded(environ={variable: text}) == (value, f"environment {variable}")
+    assert loaded({setting.key: text}, {setting.env[0]: text}) == (value, f"flag {setting.flag}")
+
+
+def test_the_stronger_source_wins(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.qo.worker]\nconcurrency = 1\n")
+    assert load(environ={}, cwd=tmp_path).worker.concurrency == 1
+    (tmp_path / "qo.toml").write_text("[worker]\nconcurrency = 2\n")
+    assert load(environ={}, cwd=tmp_path).worker.concurrency == 2
+    assert load(environ={"QO_CONCURRENCY": "3"}, cwd=tmp_path).worker.concurrency == 3
+    assert load({"worker.concurrency": 4}, environ={"QO_CONCURRENCY": "3"}, cwd=tmp_path).worker.concurrency == 4
+
+
+def test_a_flag_equal_to_its_default_still_overrules_the_file(tmp_path: Path) -> None:
+    (tmp_path / "qo.toml").write_text("[worker]\nconcurrency = 2\n")
+    settings = load({"worker.concurrency": 16}, environ={}, cwd=tmp_path)
+    assert (settings.worker.concurrency, settings.origin("worker.concurrency")) == (16, "flag --concurrency")
+
+
+def test_an_empty_variable_counts_as_unset(tmp_path: Path) -> None:
+    assert load(environ={"QO_STORE": "", "QO_SHARDS": ""}, cwd=tmp_path) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("environ", "store"),
+    [
+        ({}, "local:.qo"),
+        ({"S3_BUCKET": "queue"}, "s3://queue"),
+        ({"QO_STORE": "local:here", "S3_BUCKET": "queue"}, "local:here"),
+    ],
+)
+def test_the_store_is_the_named_one_else_the_bucket_else_local(
+    environ: dict[str, str], store: str, tmp_path: Path
+) -> None:
+    assert load(environ=environ, cwd=tmp_path).store == store
+
+
+def test_the_bucket_variable_overrules_a_file_as_any_variable_does(tmp_path: Path) -> None:
+    (tmp_path / "qo.toml").write_text('store = "local:here"\n')
+    settings = load(environ={"S3_BUCKET": "queue"}, cwd=tmp_path)
+    assert (settings.store, settings.origin("store")) == ("s3://queue", "environment S3_BUCKET")
+
+
+def test_another_settings_file_can_be_named(tmp_path: Path) -> None:
+    (tmp_path / "qo.toml").write_text("[worker]\nconcurrency = 2\n")
+    (tmp_path / "other.toml").write_text("[worker]\nconcurrency = 5\n")
+    assert load(environ={"QO_CONFIG": "other.toml"}, cwd=tmp_path).worker.concurrency == 5
+    named = load(environ={}, cwd=tmp_path, config_path=tmp_path / "other.toml")
+    assert named.worker.concurrency == 5
+    assert named.origin("worker.concurrency") == str(tmp_path / "other.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[worker]\nconcurency = 2", r"'worker\.concurency' in qo\.toml.*did you mean 'worker\.concurrency'"),
+        ("concurrency = 2", r"'concurrency' in qo\.toml.*did you mean 'worker\.concurrency'"),
+        ("[wroker]\nconcurrency = 2", r"unknown setting 'wroker' in qo\.toml.*did you mean 'worker"),
+        ("[worker]\nconcurrency = 0", r"worker\.concurrency must be a whole number.*qo\.toml says 0"),
+        ('[worker]\nconcurrency = "16"', r"worker\.concurrency must be a whole number.*says '16'"),
+        ("[worker]\nconcurrency = true", r"worker\.concurrency must be a whole number.*says True"),
+        ("[worker]\nconcurrency = 1.5", r"worker\.concurrency must be a whole number"),
+        ('[worker]\nindex_mode = "fast"', r"one of index-only, hybrid, log-scan.*says 'fast'"),
+        ('[worker]\nshards = ["g"]', r"worker\.shards"),
+        ("[worker]\nheartbeat_s = inf", r"worker\.heartbeat_s must be a number"),
+        ("[worker]\nheartbeat_s = nan", r"worker\.heartbeat_s must be a number"),
+        ("[worker]\npoll_min_ms = 200\npoll_max_ms = 100", r"poll_min_ms \(200, qo\.toml\) is more than"),
+        ("[monitor]\nsweep_page_size = 1001", r"from 1 to 1000"),
+        ("shard_prefix_len = 5", r"shard_prefix_len must be a whole number from 1 to 4"),
+        ('allow_no_versioning = "yes"', r"allow_no_versioning must be true or false"),
+        ('store = "redis://x"', r"local:PATH, s3://BUCKET\[/PREFIX\] or memory:"),
+        ('store = "local:"', r"needs a path"),
+        ("worker = 3", r"'worker' in qo\.toml must be a table"),
+        ('[s3]\nendpoint = "http://user:secret@host"', r"credentials do not belong"),
+        ('[s3]\nendpoint = "host:9000"', r"s3\.endpoint must be a URL"),
+        ("[worker", r"not valid TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_name_and_the_fault(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "qo.toml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load(environ={}, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"QO_CONCURENCY": "2"}, "unknown environment variable QO_CONCURENCY.*'QO_CONCURRENCY'"),
+        ({"QO_MONITOR_CHECK_INTERVALL": "2"}, "'QO_MONITOR_CHECK_INTERVAL'"),
+        ({"QO_CONCURRENCY": "many"}, "environment QO_CONCURRENCY says 'many'"),
+        ({"QO_CONCURRENCY": "1_000"}, "environment QO_CONCURRENCY says '1_000'"),
+        ({"QO_NO_MONITOR": "maybe"}, "worker.no_monitor must be true or false"),
+        ({"QO_STORE": "s3://"}, "not a bucket name"),
+        ({"S3_BUCKET": "no/../way"}, "cannot be part of a prefix"),
+        ({"QO_CONFIG": "missing.toml"}, r"there is no settings file .*missing\.toml"),
+    ],
+)
+def test_a_wrong_variable_is_refused_with_its_name(environ: dict[str, str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(environ=environ, cwd=tmp_path)
+
+
+def test_a_wrong_value_is_refused_even_where_a_stronger_source_overrules_it(tmp_path: Path) -> None:
+    (tmp_path / "qo.toml").write_text("[worker]\nconcurrency = 0\n")
+    with pytest.raises(ConfigError, match=r"qo\.toml says 0"):
+        load({"worker.concurrency": 4}, environ={}, cwd=tmp_path)
+
+
+def test_no_settings_file_is_no_error_but_an_unreadable_one_is(tmp_path: Path) -> None:
+    assert load(environ={}, cwd=tmp_path) == Settings()
+    (tmp_path / "qo.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"qo\.toml"):
+        load(environ={}, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "location"),
+    [
+        ("memory:", Memory()),
+        ("local:.qo", Local(Path(".qo"))),
+        ("local:~/queue", Local(Path("~/queue").expanduser())),
+        ("s3://bucket", S3("bucket")),
+        ("s3://bucket/", S3("bucket")),
+        ("s3://bucket/team/nightly", S3("bucket", "team/nightly/")),
+    ],
+)
+def test_a_store_text_names_one_place(text: str, location: object) -> None:
+    assert parse(text) == location
+
+
+@pytest.mark.parametrize("text", ["", "bucket", "s3:bucket", "s3://a//b", "s3://a/ b", "memory:x", "s3:///x"])
+def test_a_text_that_names_no_place_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        parse(text)
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.key)
+def test_the_documentation_of_settings_agrees_with_the_code(setting: Setting) -> None:
+    assert document_row(setting) in DOCUMENT.read_text().splitlines()
+
+
+def test_the_documentation_names_no_setting_that_does_not_exist() -> None:
+    rows = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `")]
+    assert len(rows) == len(SETTINGS)
+
+
+def document_row(setting: Setting) -> str:
+    if setting.default is None or setting.default == ():
+        default = "unset"
+    elif isinstance(setting.default, bool):
+        default = "`true`" if setting.default else "`false`"
+    else:
+        number = isinstance(setting.default, float)
+        default = f"`{setting.default:g}`" if number else f"`{setting.default}`"
+    variables = ", ".join(f"`{name}`" for name in setting.env)
+    return f"| `{setting.key}` | {variables} | {default} | {setting.kind.wanted} | {setting.help} |"
