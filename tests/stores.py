@@ -106,12 +106,10 @@ def another(queue: Queue, **options: Any) -> Queue:
     return Queue(queue.store, **{"prefix_len": queue.prefix_len, "ambient": hasty(), **options})
 
 
-async def until(
-    condition: Callable[[], Awaitable[Any]], *, within_s: float = 20.0, every_s: float = 0.01
-) -> Any:
+async def until(condition: Callable[[], Awaitable[Any]], *, within_s: float = 20.0, every_s: float = 0.01) -> Any:
     """The first true answer of the condition."""
     async with asyncio.timeout(within_s):
-        while not (answer := await condition()):
+        while not (answer := await condition()):  # noqa: ASYNC110 - another process may bring it about.
             await asyncio.sleep(every_s)
     return answer
 

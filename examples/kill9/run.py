@@ -44,7 +44,9 @@ def start_worker(name: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=HERE, env=environ, stdout=subprocess.DEVNULL)
 
 
-async def watch(queue: qo.Queue, ids: list[str], victim: subprocess.Popen[bytes], console: Console) -> list[qo.Task]:
+async def watch(
+    queue: qo.Queue, ids: list[str], victim: subprocess.Popen[bytes], console: Console
+) -> list[qo.Task]:
     """Show progress until every task has ended; kill the victim on the way."""
     ended: dict[str, qo.Task] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

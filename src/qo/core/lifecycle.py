@@ -167,7 +167,9 @@ def _claim(task: Task, command: Claim, now: datetime) -> Task | Rejected:
         return _wrong_state(task, "only a pending task can be claimed")
     if task.expires_at is not None and task.expires_at <= now:
         return Rejected(Reason.PAST_EXPIRY, f"task {task.id} expired at {task.expires_at.isoformat()}")
-    if now < task.available_at:
+    # What was due when it was written stays due: a reader whose view of the store's clock lags a little behind the
+    # writer's must not make it wait.
+    if now < task.available_at and task.available_at > task.updated_at:
         return Rejected(Reason.NOT_DUE, f"task {task.id} is due at {task.available_at.isoformat()}")
     return _written(
         task,

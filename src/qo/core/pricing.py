@@ -1,7 +1,7 @@
 """What requests cost, and how many a queue makes: the rule behind the meter and `qo cost`.
 
 The model is the happy path, erring high where it must choose. It leaves out what depends on the tasks: failed
-attempts (each costs another claim and two PUTs), lost races, lease renewals of long tasks (two PUTs each),
+attempts (each costs another claim and two PUTs), lost races, lease renewals of long tasks (two PUTs each time),
 large inputs and outputs, clients that wait for results, and more delayed tasks than one page holds (an idle
 poll then lists the shards one by one).
 """
@@ -24,6 +24,7 @@ DAY_S = 86_400
 MONTH_D = 30
 GB = 10**9
 VERSIONS_PER_TASK = 3  # Pending, running, completed.
+POLLS_PER_TASK = 2  # Beside those after a pause: at once after finding it, and when it is finished.
 
 
 class Operation(StrEnum):
@@ -127,13 +128,13 @@ def polls_per_day(tasks_per_day: float, rhythm: Rhythm = DEFAULT_RHYTHM) -> floa
         return DAY_S / rhythm.poll_max_s
     gap_s = DAY_S / tasks_per_day
     if gap_s < rhythm.poll_min_s:
-        return max(2 * DAY_S / rhythm.poll_min_s, tasks_per_day / rhythm.ready_page)
-    return tasks_per_day * _polls_within(gap_s, rhythm)
+        return max((POLLS_PER_TASK + 1) * DAY_S / rhythm.poll_min_s, tasks_per_day / rhythm.ready_page)
+    return tasks_per_day * (POLLS_PER_TASK + _polls_within(gap_s, rhythm))
 
 
 def _polls_within(gap_s: float, rhythm: Rhythm) -> float:
-    """Polls from one find to the next, on average: one at once, then after pauses that double."""
-    polls, pause_s = 1, rhythm.poll_min_s
+    """How many pauses a gap has room for, on average: they double from the shortest to the longest."""
+    polls, pause_s = 0, rhythm.poll_min_s
     while pause_s < gap_s and pause_s < rhythm.poll_max_s:
         polls, gap_s, pause_s = polls + 1, gap_s - pause_s, min(2 * pause_s, rhythm.poll_max_s)
     return polls + gap_s / pause_s
@@ -147,28 +148,29 @@ def polling_per_day(load: Load, mode: IndexMode, rhythm: Rhythm = DEFAULT_RHYTHM
             return {Operation.LIST: polls}
         case IndexMode.HYBRID:
             scans = DAY_S / rhythm.log_scan_every_s
-            return {Operation.LIST: polls + scans, Operation.GET: _scan_reads(scans, load, rhythm)}
+            return {
+                Operation.LIST: polls + scans,
+                Operation.GET: _scan_reads(scans * rhythm.log_scan_page, load, rhythm),
+            }
         case IndexMode.LOG_SCAN:
-            return {Operation.LIST: polls, Operation.GET: _scan_reads(polls, load, rhythm)}
+            return {Operation.LIST: polls, Operation.GET: _scan_reads(polls * rhythm.log_scan_page, load, rhythm)}
 
 
-def _scan_reads(scans: float, load: Load, rhythm: Rhythm) -> float:
-    """Tasks that the scans read: each once after it has ended, as long as the scan can remember them all."""
-    listed = scans * rhythm.log_scan_page
+def _scan_reads(listed: float, load: Load, rhythm: Rhythm) -> float:
+    """Tasks that one scan reads: each once after it has ended, as long as the scan can remember them all."""
     return listed if load.tasks_kept > rhythm.log_scan_memory else min(listed, load.tasks_per_day)
 
 
 def monitor_per_day(load: Load, rhythm: Rhythm = DEFAULT_RHYTHM) -> Requests:
-    """What the monitors of all workers spend.
+    """What one worker's monitor spends: it looks at leases and at all workers, and now and then sweeps a page.
 
-    Each lists leases and workers at every check and reads where the sweep stands. The sweep itself is shared:
-    who moves its cursor does the next page of ``tasks/``, against the hints in ``ready/`` and ``leases/``.
+    A sweep reads and moves the cursor, and lists tasks, ready keys and leases.
     """
-    checks = load.workers * DAY_S / rhythm.check_s
-    sweeps = DAY_S / rhythm.sweep_s if rhythm.sweep_s and load.workers else 0.0
+    checks = DAY_S / rhythm.check_s
+    sweeps = DAY_S / rhythm.sweep_s if rhythm.sweep_s else 0.0
     return {
         Operation.LIST: 2 * checks + 3 * sweeps,
-        Operation.GET: sweeps * (load.workers + min(rhythm.sweep_page, load.tasks_kept)),
+        Operation.GET: checks * load.workers + sweeps + _scan_reads(sweeps * rhythm.sweep_page, load, rhythm),
         Operation.PUT: sweeps,
     }
 
@@ -206,7 +208,7 @@ def estimate(
     tasks = _times(per_task, tasks_per_day * MONTH_D)
     polling = _times(polling_per_day(load, mode, rhythm), workers * MONTH_D)
     heartbeats = {Operation.PUT: workers * DAY_S / rhythm.heartbeat_s * MONTH_D}
-    monitor = _times(monitor_per_day(load, rhythm), MONTH_D)
+    monitor = _times(monitor_per_day(load, rhythm), workers * MONTH_D)
     parts = (tasks, polling, heartbeats, monitor)
     return CostEstimate(
         tasks=dollars(tasks),

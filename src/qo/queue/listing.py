@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from qo.core import keys, wire
 from qo.core.shard import validate_shards
@@ -17,6 +17,8 @@ from qo.store.port import LIST_LIMIT_MAX, Entry, ObjectStore
 log = logging.getLogger(__name__)
 
 READS_AT_ONCE = 32
+# Stores round the time of a change down to the second, and a task's own time is a guess at the store's clock.
+ROUNDING = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,8 @@ async def _task_keys(store: ObjectStore, wanted: Filter) -> AsyncIterator[list[s
     if wanted.shard is not None:
         prefix += f"{wanted.shard}/"
     async for entries in pages(store, prefix):
-        changed = [e.key for e in entries if index or wanted.since is None or e.modified >= wanted.since]
+        oldest = None if index or wanted.since is None else wanted.since - ROUNDING
+        changed = [e.key for e in entries if oldest is None or e.modified >= oldest]
         if index is not None:
             parsed = [keys.parse_index(key) for key in changed]
             changed = [keys.task(p.shard, p.task_id) for p in parsed if p is not None]

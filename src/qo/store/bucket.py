@@ -52,7 +52,7 @@ async def enable_versioning(store: S3Store) -> None:
 
 
 async def put_lifecycle(store: S3Store, expiries: Sequence[Expiry]) -> None:
-    """Put these rules in force, in place of earlier ones for the same prefixes. All other rules of the bucket stay."""
+    """Put these rules in force, in place of earlier ones for the same prefixes. All other rules stay."""
     names = {_rule_name(store, expiry) for expiry in expiries}
     kept = [rule for rule in await _rules(store) if rule.findtext("ID") not in names]
     rules = [*kept, *(_rule(store, expiry) for expiry in expiries)]

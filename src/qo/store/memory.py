@@ -9,7 +9,7 @@ One deviation, shared with ``local``: deleting a key that is not there leaves no
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -127,8 +127,11 @@ class MemoryStore:
         self._drawn += 1
         version = str(self._drawn) if self._versioned else UNVERSIONED
         added = _Kept(version, body, etag, self._clock.now())
-        before = self._kept.get(key, []) if self._versioned else []
-        self._keep(key, [*before, added])
+        kept = self._kept.setdefault(key, [])
+        if not self._versioned:
+            kept.clear()
+        kept.append(added)
+        self._relist(key)
         return added
 
     def _delete(self, key: str, if_match: str | None) -> None:
@@ -140,21 +143,21 @@ class MemoryStore:
         if self._versioned:
             self._add(key, None, "")
         else:
-            self._keep(key, [])
+            self._erase(key, UNVERSIONED)
 
     def _erase(self, key: str, version: str) -> None:
         """Remove one version for good; if it was the latest, the one before it is current again."""
-        self._keep(key, [kept for kept in self._kept.get(key, []) if kept.version != version])
+        left = [kept for kept in self._kept.pop(key, []) if kept.version != version]
+        if left:
+            self._kept[key] = left
+        self._relist(key)
 
-    def _keep(self, key: str, versions: list[_Kept]) -> None:
-        """The one place that changes what is kept, so that ``_live`` always agrees with it."""
-        was_live = self._current(key) is not None
-        if versions:
-            self._kept[key] = versions
-        else:
-            self._kept.pop(key, None)
-        is_live = self._current(key) is not None
-        if is_live and not was_live:
-            insort(self._live, key)
-        elif was_live and not is_live:
-            del self._live[bisect_left(self._live, key)]
+    def _relist(self, key: str) -> None:
+        """Make ``_live`` agree with what is kept of the key."""
+        place = bisect_left(self._live, key)
+        listed = place < len(self._live) and self._live[place] == key
+        live = self._current(key) is not None
+        if live and not listed:
+            self._live.insert(place, key)
+        elif listed and not live:
+            del self._live[place]

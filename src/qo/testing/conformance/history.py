@@ -1,0 +1,99 @@
+"""Versions: what a key was before."""
+
+from __future__ import annotations
+
+import pytest
+
+from qo.errors import PreconditionFailed
+from qo.store.port import ObjectStore
+from qo.testing.conformance.ground import Ground
+
+
+class History(Ground):
+    async def test_the_store_says_that_it_keeps_versions(self, store: ObjectStore) -> None:
+        assert await store.versioned() is True
+
+    async def test_a_key_that_was_never_written_has_no_versions(self, store: ObjectStore, root: str) -> None:
+        assert list(await store.versions(f"{root}never")) == []
+
+    async def test_versions_come_newest_first(self, store: ObjectStore, root: str) -> None:
+        key = f"{root}a"
+        written = [await store.put(key, body) for body in (b"one", b"two", b"three")]
+        versions = await store.versions(key)
+        assert [each.version for each in versions] == [each.version for each in reversed(written)]
+        assert [each.etag for each in versions] == [each.etag for each in reversed(written)]
+        assert [each.size for each in versions] == [5, 3, 3]
+        assert [each.latest for each in versions] == [True, False, False]
+        assert not any(each.deleted for each in versions)
+        instants = [each.modified for each in versions]
+        assert instants == sorted(instants, reverse=True)
+
+    async def test_every_version_can_be_read(self, store: ObjectStore, root: str) -> None:
+        key = f"{root}a"
+        for body in (b"one", b"", b"three"):
+            written = await store.put(key, body)
+            assert written.version is not None
+        bodies: list[bytes] = []
+        for each in await store.versions(key):
+            found = await store.get(key, version=each.version)
+            assert found is not None
+            assert (found.etag, found.version) == (each.etag, each.version)
+            bodies.append(found.body)
+        assert bodies == [b"three", b"", b"one"]
+
+    async def test_a_delete_leaves_a_marker_and_the_versions(self, store: ObjectStore, root: str) -> None:
+        key = f"{root}a"
+        one = await store.put(key, b"one")
+        await store.delete(key)
+        marker, before = await store.versions(key)
+        assert (marker.deleted, marker.latest) == (True, True)
+        assert (before.deleted, before.latest, before.version) == (False, False, one.version)
+        assert await store.get(key) is None
+        assert await store.get(key, version=marker.version) is None
+        found = await store.get(key, version=before.version)
+        assert found is not None
+        assert found.body == b"one"
+
+    async def test_a_key_written_again_keeps_what_was_before_its_deletion(
+        self, store: ObjectStore, root: str
+    ) -> None:
+        key = f"{root}a"
+        await store.put(key, b"one")
+        await store.delete(key)
+        await store.put(key, b"two")
+        versions = await store.versions(key)
+        assert [each.deleted for each in versions] == [False, True, False]
+        assert [each.latest for each in versions] == [True, False, False]
+
+    async def test_a_refused_write_leaves_no_version(self, store: ObjectStore, root: str) -> None:
+        key = f"{root}a"
+        first = await store.put(key, b"one")
+        await store.put(key, b"two")
+        with pytest.raises(PreconditionFailed):
+            await store.put(key, b"three", if_absent=True)
+        with pytest.raises(PreconditionFailed):
+            await store.put(key, b"three", if_match=first.etag)
+        with pytest.raises(PreconditionFailed):
+            await store.delete(key, if_match=first.etag)
+        assert len(await store.versions(key)) == 2
+
+    async def test_keys_that_begin_alike_do_not_share_versions(self, store: ObjectStore, root: str) -> None:
+        for name, count in (("a/b", 1), ("a/bc", 2), ("a/b.json", 3)):
+            for number in range(count):
+                await store.put(root + name, b"%d" % number)
+        assert len(await store.versions(f"{root}a/b")) == 1
+        assert len(await store.versions(f"{root}a/bc")) == 2
+        assert len(await store.versions(f"{root}a/b.json")) == 3
+        assert list(await store.versions(f"{root}a/")) == []
+
+    async def test_a_version_of_another_key_is_not_found(self, store: ObjectStore, root: str) -> None:
+        written = await store.put(f"{root}a", b"one")
+        await store.put(f"{root}b", b"two")
+        assert await store.get(f"{root}b", version=written.version) is None
+
+    async def test_no_version_is_left_out_however_many_there_are(self, store: ObjectStore, root: str) -> None:
+        key = f"{root}a"
+        written = [await store.put(key, b"%d" % number) for number in range(self.VERSIONS_MANY)]
+        versions = await store.versions(key)
+        assert [each.version for each in versions] == [each.version for each in reversed(written)]
+        assert [each.latest for each in versions].count(True) == 1

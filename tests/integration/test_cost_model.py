@@ -1,0 +1,63 @@
+"""The request model of `qo cost` against what the queue really sends."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from qo.core.discovery import IndexMode
+from qo.core.pricing import DAY_S, Load, Operation, Requests, Rhythm, monitor_per_day, requests_per_task
+from qo.queue import roster
+from qo.queue.feed import Feed
+from qo.queue.monitor import Monitor
+from qo.queue.options import NewTask
+from qo.queue.queue import Claim, Queue
+from qo.store.memory import MemoryStore
+from qo.store.metered import Metered
+
+pytestmark = pytest.mark.fast
+
+
+def nonzero(requests: Requests) -> dict[Operation, float]:
+    return {operation: count for operation, count in requests.items() if count}
+
+
+async def test_a_task_takes_the_requests_that_the_model_says() -> None:
+    meter = Metered(MemoryStore())
+    async with Queue(meter) as queue:
+        tasks = await queue.submit_many([NewTask("add", n) for n in range(100)])
+        claims = [await queue.claim(task.id, worker_id="w") for task in tasks]
+        await queue.hints.flush()
+        for claim in claims:
+            assert isinstance(claim, Claim)
+            await queue.complete(claim)
+        await queue.hints.flush()
+    assert meter.counts == {operation: 100 * n for operation, n in requests_per_task(100).items()}
+
+
+@pytest.mark.parametrize("mode", [IndexMode.INDEX_ONLY, IndexMode.HYBRID, IndexMode.LOG_SCAN])
+async def test_an_idle_poll_is_one_list(mode: IndexMode) -> None:
+    meter = Metered(MemoryStore())
+    feed = Feed(Queue(meter), mode=mode)
+    assert await feed.take(10) == []
+    assert meter.counts == {Operation.LIST: 1}
+
+
+@pytest.mark.parametrize("workers", [1, 7])
+async def test_a_monitor_takes_the_requests_that_the_model_says(workers: int) -> None:
+    meter = Metered(MemoryStore())
+    now = datetime.now(UTC)
+    for n in range(workers):
+        info = roster.WorkerInfo(worker_id=f"w{n}", started_at=now, last_heartbeat=now)
+        await roster.report(meter, info)
+    monitor = Monitor(Queue(meter))
+    meter.reset()
+
+    await monitor.check()
+    per_check = Rhythm(check_s=DAY_S, sweep_s=0)
+    assert meter.counts == nonzero(monitor_per_day(Load(workers, 0), per_check))
+
+    await monitor.sweep()
+    with_sweep = Rhythm(check_s=DAY_S, sweep_s=DAY_S)
+    assert meter.counts == nonzero(monitor_per_day(Load(workers, 0), with_sweep))

@@ -1,0 +1,299 @@
+"""What producers and operators do to tasks, on every store."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from stores import AT_ONCE, StoreClock, claimed, ended, hints, path_of, rejection, until, wanted_hints
+
+import qo
+from qo.core import keys
+from qo.core.lifecycle import Reason
+from qo.core.task import Status
+from qo.errors import NotFound, Refused, UsageError
+from qo.queue.options import NewTask, Options
+from qo.queue.queue import Queue
+
+P, R, C, F = Status.PENDING, Status.RUNNING, Status.COMPLETED, Status.FAILED
+FORTY_TWO = "00000000-0000-4000-8000-000000000042"
+
+
+async def test_a_task_goes_from_submitted_to_completed_and_its_hints_follow(queue: Queue) -> None:
+    task = await queue.submit("add", {"a": 1, "b": 2})
+    assert await hints(queue) == wanted_hints(task) and task.status is P
+
+    claim = await claimed(queue, task.id, worker_id="ada")
+    assert await hints(queue) == wanted_hints(claim.task) and claim.task.worker_id == "ada"
+
+    done = await queue.complete(claim, {"sum": 3})
+    assert await hints(queue) == set()
+    assert await queue.get(task.id) == done
+    assert (done.status, done.input, done.output) == (C, {"a": 1, "b": 2}, {"sum": 3})
+    assert done.lease_id is None and done.completed_at == done.updated_at
+
+
+async def test_history_is_exactly_what_happened(queue: Queue) -> None:
+    task = await queue.submit("t", options=Options(retry_policy=AT_ONCE))
+    await queue.fail(await claimed(queue, task.id), "no luck")
+    await queue.complete(await claimed(queue, task.id), "luck")
+    assert await path_of(queue, task.id) == [(P, 0), (R, 1), (P, 1), (R, 2), (C, 2)]
+    states = await queue.history(task.id)
+    assert [state.last_error for state in states] == [None, None, "no luck", "no luck", None]
+    assert [state.updated_at for state in states] == sorted(state.updated_at for state in states)
+
+
+async def test_a_task_fails_for_good_after_its_last_retry(queue: Queue) -> None:
+    task = await queue.submit("t", options=Options(max_retries=2, retry_policy=AT_ONCE))
+    for attempt in range(1, 4):
+        task = await queue.fail(await claimed(queue, task.id), f"boom {attempt}", traceback="where")
+    assert (task.status, task.attempt, task.retry_count) == (F, 3, 2)
+    assert (task.last_error, task.traceback) == ("boom 3", "where")
+    assert rejection(await queue.claim(task.id, worker_id="w")).reason is Reason.WRONG_STATE
+    assert await hints(queue) == set()
+
+
+async def test_a_permanent_failure_uses_no_retry(queue: Queue) -> None:
+    task = await queue.submit("t")
+    failed = await queue.fail(await claimed(queue, task.id), "never", permanent=True)
+    assert (failed.status, failed.retry_count, failed.attempt) == (F, 0, 1)
+
+
+async def test_a_retry_rests_as_long_as_its_policy_says(clocked_queue: Queue, clock: StoreClock) -> None:
+    queue = clocked_queue
+    policy = qo.RetryPolicy(initial_interval_ms=10_000, multiplier=3, jitter_percent=0)
+    task = await queue.submit("t", options=Options(retry_policy=policy))
+    for rest_s in (10, 30):
+        task = await queue.fail(await claimed(queue, task.id), "no")
+        assert task.available_at == clock.now() + timedelta(seconds=rest_s)
+        clock.advance(rest_s - 1)
+        assert rejection(await queue.claim(task.id, worker_id="w")).reason is Reason.NOT_DUE
+        clock.advance(1)
+
+
+test_a_retry_rests_as_long_as_its_policy_says = pytest.mark.fast(test_a_retry_rests_as_long_as_its_policy_says)
+
+
+async def test_rescheduling_and_releasing_cost_no_retry(queue: Queue) -> None:
+    task = await queue.submit("t", options=Options(max_retries=0, max_reschedules=1))
+    released = await queue.release(await claimed(queue, task.id))
+    assert (released.status, released.retry_count, released.attempt) == (P, 0, 1)
+    later = await queue.reschedule(await claimed(queue, task.id), 0)
+    assert (later.status, later.retry_count, later.reschedule_count) == (P, 0, 1)
+    assert await hints(queue) == wanted_hints(later)
+    ended_ = await queue.reschedule(await claimed(queue, task.id), 0)
+    assert ended_.status is F and "rescheduled more than 1 times" in (ended_.last_error or "")
+
+
+async def test_a_delayed_task_is_not_claimed_early(queue: Queue) -> None:
+    task = await queue.submit("t", options=Options(delay_s=3600))
+    assert rejection(await queue.claim(task.id, worker_id="w")).reason is Reason.NOT_DUE
+    assert await path_of(queue, task.id) == [(P, 0)]
+    (key,) = await hints(queue)
+    parsed = keys.parse_index(key)
+    assert parsed is not None and parsed.minute == keys.minute_of(task.available_at)
+
+
+@pytest.mark.fast
+async def test_a_delayed_task_is_claimed_when_its_moment_has_come(clocked_queue: Queue, clock: StoreClock) -> None:
+    at = clock.now() + timedelta(days=2)
+    task = await clocked_queue.submit("t", options=Options(at=at))
+    clock.advance(2 * 86_400)
+    assert (await claimed(clocked_queue, task.id)).task.available_at == at
+
+
+async def test_a_task_that_nobody_claims_in_time_expires(queue: Queue) -> None:
+    task = await queue.submit("t", options=Options(expires_in_s=0.2))
+
+    async def refused() -> bool:
+        answer = await queue.claim(task.id, worker_id="w", accepts=lambda seen: past(seen.expires_at))
+        return rejection(answer).reason is Reason.PAST_EXPIRY
+
+    def past(instant: datetime | None) -> bool:
+        return instant is not None and instant <= now[0]
+
+    now = [await queue.store.now()]
+
+    async def clock_passed() -> bool:
+        now[0] = await queue.store.now()
+        return past(task.expires_at)
+
+    await until(clock_passed)
+    assert await refused()
+    assert await path_of(queue, task.id) == [(P, 0), (Status.EXPIRED, 0)]
+    assert await hints(queue) == set()
+
+
+async def test_cancelling_a_pending_task_ends_it_at_once(queue: Queue) -> None:
+    task = await queue.submit("t")
+    cancelled = await queue.cancel(task.id, by="ada", reason="not needed")
+    assert (cancelled.status, cancelled.cancelled_by, cancelled.cancel_reason) == (
+        Status.CANCELLED,
+        "ada",
+        "not needed",
+    )
+    assert rejection(await queue.claim(task.id, worker_id="w")).reason is Reason.WRONG_STATE
+    assert await hints(queue) == set()
+    assert await queue.cancel(task.id, by="bob") == cancelled, "cancelling twice is cancelling once"
+
+
+async def test_cancelling_a_running_task_is_seen_at_renewal_and_decides_how_it_ends(queue: Queue) -> None:
+    task = await queue.submit("t")
+    claim = await claimed(queue, task.id)
+    asked = await queue.cancel(task.id, reason="stop")
+    assert (asked.status, asked.cancel_requested) == (R, True)
+    assert (await queue.renew(claim)).cancel_requested
+    done = await queue.complete(claim, "kept for whoever looks")
+    assert (done.status, done.output) == (Status.CANCELLED, "kept for whoever looks")
+    assert await hints(queue) == set()
+
+
+@pytest.mark.parametrize("end", ["complete", "fail", "reschedule", "release"])
+async def test_no_ending_contradicts_a_requested_cancellation(queue: Queue, end: str) -> None:
+    task = await queue.submit("t")
+    claim = await claimed(queue, task.id)
+    await queue.cancel(task.id)
+    # The claim has not heard of it: its ETag is stale, and that must not matter.
+    arguments: dict[str, tuple[Any, ...]] = {"fail": ("boom",), "reschedule": (1.0,)}
+    ended_ = await getattr(queue, end)(claim, *arguments.get(end, ()))
+    assert ended_.status is Status.CANCELLED
+
+
+async def test_replay_starts_an_ended_task_over_with_all_its_retries(queue: Queue) -> None:
+    task = await queue.submit("t", "in", Options(max_retries=1, retry_policy=AT_ONCE))
+    for _ in range(2):
+        await queue.fail(await claimed(queue, task.id), "boom")
+    again = await queue.replay(task.id)
+    assert (again.status, again.retry_count, again.attempt, again.input) == (P, 0, 2, "in")
+    assert await hints(queue) == wanted_hints(again)
+    await queue.complete(await claimed(queue, task.id))
+    with pytest.raises(Refused, match="only a failed, cancelled or expired task"):
+        await queue.replay(task.id)
+
+
+async def test_replay_revives_a_cancelled_task(queue: Queue) -> None:
+    task = await queue.submit("t")
+    await queue.cancel(task.id)
+    await queue.replay(task.id)
+    assert (await queue.complete(await claimed(queue, task.id))).status is C
+
+
+async def test_archived_tasks_are_put_away_and_come_back_as_they_were(queue: Queue) -> None:
+    task = await queue.submit("t")
+    with pytest.raises(Refused, match="wait until it has ended"):
+        await queue.archive(task.id)
+    await queue.complete(await claimed(queue, task.id), 1)
+    assert (await queue.archive(task.id)).status is Status.ARCHIVED
+    assert await queue.list() == []
+    assert [t.id for t in await queue.list(status=Status.ARCHIVED)] == [task.id]
+    back = await queue.unarchive(task.id)
+    assert (back.status, back.output) == (C, 1)
+    assert [t.id for t in await queue.list()] == [task.id]
+
+
+async def test_filters_apply_before_the_limit(queue: Queue) -> None:
+    many = [NewTask("common", n) for n in range(40)]
+    await queue.submit_many([*many, NewTask("rare", options=Options(key="r"))])
+    (rare,) = await queue.list(task_type="rare", limit=1)
+    assert rare.task_type == "rare"
+
+    await queue.complete(await claimed(queue, rare.id))
+    assert [t.id for t in await queue.list(status=C, limit=1)] == [rare.id]
+    assert [t.id for t in await queue.list(since=(await queue.get(rare.id)).updated_at, limit=40)] == [rare.id]
+    assert len(await queue.list(status=P, limit=7)) == 7
+    assert len(await queue.list(status=P)) == 40
+    assert {t.shard for t in await queue.list(shard=rare.shard)} == {rare.shard}
+
+
+async def test_listing_by_status_sees_pending_running_and_ended(queue: Queue) -> None:
+    pending, running, done = [await queue.submit("t", n) for n in range(3)]
+    await claimed(queue, running.id)
+    await queue.complete(await claimed(queue, done.id))
+    for status, task in ((P, pending), (R, running), (C, done)):
+        assert [t.id for t in await queue.list(status=status)] == [task.id]
+    assert {t.id for t in await queue.list()} == {pending.id, running.id, done.id}
+
+
+@pytest.mark.parametrize("wrong", [{"limit": 0}, {"shard": "xyz"}, {"shard": "00"}])
+async def test_a_listing_that_makes_no_sense_is_refused(queue: Queue, wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        await queue.list(**wrong)
+
+
+async def test_wait_returns_the_task_once_it_has_ended(queue: Queue) -> None:
+    task = await queue.submit("t")
+    with pytest.raises(TimeoutError):
+        await queue.wait(task.id, timeout_s=0.05)
+    waiting = asyncio.create_task(queue.wait(task.id, timeout_s=20))
+    await queue.complete(await claimed(queue, task.id), "done")
+    assert (await waiting).output == "done"
+    assert (await queue.wait(task.id, timeout_s=20)).output == "done"
+
+
+async def test_an_unknown_task_is_not_found_and_a_malformed_id_is_refused(queue: Queue) -> None:
+    for ask in (queue.get, queue.cancel, queue.replay, queue.archive, queue.history, queue.wait):
+        with pytest.raises(NotFound, match=FORTY_TWO):
+            await ask(FORTY_TWO)
+        with pytest.raises(UsageError, match="not a task id"):
+            await ask("../tasks/0/x")
+    assert await queue.claim(FORTY_TWO, worker_id="w") is None
+
+
+async def test_an_id_is_found_however_it_is_spelt(queue: Queue) -> None:
+    task = await queue.submit("t")
+    assert await queue.get(f" {task.id.upper()}\n") == task
+
+
+async def test_many_are_submitted_in_order(queue: Queue) -> None:
+    tasks = await queue.submit_many([NewTask("t", n) for n in range(150)])
+    assert [task.input for task in tasks] == list(range(150))
+    assert await hints(queue) == wanted_hints(*tasks)
+
+
+@pytest.mark.parametrize(
+    ("bad", "complaint"),
+    [
+        (NewTask("t", {1, 2}), "input"),
+        (NewTask("t", float("nan")), "input"),
+        (NewTask("", 1), "task type"),
+        (NewTask("t", 1, Options(at=datetime(2030, 1, 1))), "time zone"),  # noqa: DTZ001 - that is the point.
+        (NewTask("t", 1, Options(delay_s=-1)), "delay_s"),
+        (NewTask("t", 1, Options(priority=10)), "priority"),
+        (NewTask("t", 1, Options(max_retries=-1)), "max_retries"),
+        (NewTask("t", 1, Options(timeout_s=0)), "timeout_s"),
+        (NewTask("t", 1, Options(delay_s=5, expires_in_s=1)), "expire before"),
+        (NewTask("t", 1, Options(key="")), "idempotency key"),
+        (NewTask("t", 1, Options(retry_policy=qo.RetryPolicy(multiplier=0))), "multiplier"),
+        (NewTask("t", "x" * (64 * 1024 * 1024)), "Put the data in the bucket"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@pytest.mark.fast
+async def test_a_bad_task_is_refused_with_the_reason_and_nothing_is_written(
+    clocked_queue: Queue, bad: NewTask, complaint: str
+) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        await clocked_queue.submit_many([NewTask("good", 1), bad])
+    assert not (await clocked_queue.store.list("")).entries
+
+
+async def test_scripts_without_an_event_loop_use_the_same_queue(tmp_path: Any) -> None:
+    def script() -> str:
+        with qo.blocking(f"local:{tmp_path / 'store'}") as (queue, run):
+            task = run(queue.submit("t", {"n": 1}))
+            return run(queue.get(task.id)).task_type
+
+    assert await asyncio.to_thread(script) == "t"
+
+
+async def test_two_queues_under_two_prefixes_do_not_meet(tmp_path: Any) -> None:
+    async with (
+        qo.connect(f"local:{tmp_path / 'one'}") as one,
+        qo.connect(f"local:{tmp_path / 'two'}") as two,
+    ):
+        task = await one.submit("t")
+        with pytest.raises(NotFound):
+            await two.get(task.id)
+        assert await ended(one, (await one.cancel(task.id)).id)
