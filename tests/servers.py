@@ -124,7 +124,7 @@ class S3Server:
         except (BotoCoreError, ClientError):
             return False
         try:
-            self.admin.put_object(Bucket="ready", Key="ready", Body=b"")
+            self.admin.put_object(Bucket="ready", Key="ready", Body=b"yes")
         except (BotoCoreError, ClientError):
             return False
         return True

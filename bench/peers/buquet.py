@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 import buquet
 
-from bench.process import Go, serve
+from bench.process import Go, Stopwatch, serve
 
 SUBMITS_AT_ONCE = 50
 
@@ -18,18 +18,25 @@ async def _open(job: Mapping[str, Any]) -> Any:
     return await buquet.connect(endpoint=job["endpoint"], bucket=job["bucket"], region=job["region"])
 
 
-async def _enqueue(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
+async def enqueue(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
     queue = await _open(job)
     go()
-    began = time.perf_counter()
-    for start in range(0, job["tasks"], SUBMITS_AT_ONCE):
-        numbers = range(start, min(start + SUBMITS_AT_ONCE, job["tasks"]))
-        await queue.submit_many([("noop", {"number": number}) for number in numbers])
-    return {"seconds": time.perf_counter() - began}
+    with Stopwatch() as watch:
+        for start in range(0, job["tasks"], SUBMITS_AT_ONCE):
+            numbers = range(start, min(start + SUBMITS_AT_ONCE, job["tasks"]))
+            await queue.submit_many([("noop", {"number": number}) for number in numbers])
+    return watch.answer()
 
 
-async def _drain(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
-    """Stops after ``max_tasks``; with none, the caller kills it."""
+async def drain(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
+    worker = await _worker(job)
+    go()
+    with Stopwatch() as watch:
+        await worker.run(_options(max_tasks=job["tasks"]))
+    return watch.answer()
+
+
+async def _worker(job: Mapping[str, Any]) -> Any:
     queue = await _open(job)
     worker = buquet.Worker(queue, job["worker_id"], queue.all_shards())
 
@@ -37,25 +44,23 @@ async def _drain(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
     async def noop(value: object) -> None:
         pass
 
-    # The shortest pause between polls that its documentation names; no monitor, which would add requests.
-    options = buquet.WorkerRunOptions(
-        polling=buquet.PollingStrategy.adaptive(min_interval_ms=100, max_interval_ms=5000),
-        max_tasks=job["tasks"],
-        with_monitor=False,
-    )
+    return worker
+
+
+def _options(max_tasks: int | None = None) -> Any:
+    """The polling that its documentation recommends, and no monitor, which would only add requests."""
+    polling = buquet.PollingStrategy.adaptive(min_interval_ms=100, max_interval_ms=5000)
+    return buquet.WorkerRunOptions(polling=polling, max_tasks=max_tasks, with_monitor=False)
+
+
+async def idle(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
+    """Polls an empty queue for a while."""
+    worker = await _worker(job)
     go()
-    began = time.perf_counter()
-    await worker.run(options)
-    return {"seconds": time.perf_counter() - began}
-
-
-def enqueue(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
-    return asyncio.run(_enqueue(job, go))
-
-
-def drain(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
-    return asyncio.run(_drain(job, go))
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(worker.run(_options()), job["seconds"])
+    return {}
 
 
 if __name__ == "__main__":
-    serve({"enqueue": enqueue, "drain": drain})
+    serve({"enqueue": enqueue, "drain": drain, "idle": idle})

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from huey import SqliteHuey, signals
 
-from bench.process import Go, serve
+from bench.process import Go, Stopwatch, serve
 
 
 def _open(job: Mapping[str, Any]) -> tuple[SqliteHuey, Any]:
@@ -22,16 +21,16 @@ def _open(job: Mapping[str, Any]) -> tuple[SqliteHuey, Any]:
     return huey, noop
 
 
-def enqueue(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
+async def enqueue(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
     _, noop = _open(job)
     go()
-    began = time.perf_counter()
-    for number in range(job["tasks"]):
-        noop({"number": number})
-    return {"seconds": time.perf_counter() - began}
+    with Stopwatch() as watch:
+        for number in range(job["tasks"]):
+            noop({"number": number})
+    return watch.answer()
 
 
-def drain(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
+async def drain(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
     huey, _ = _open(job)
     finished = threading.Event()
     done: list[None] = []
@@ -44,13 +43,10 @@ def drain(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
 
     consumer = huey.create_consumer(workers=job["workers"], periodic=False)
     go()
-    began = time.perf_counter()
-    consumer.start()
-    if not finished.wait(120):
-        raise TimeoutError(f"huey finished {len(done)} of {job['tasks']} tasks")
-    seconds = time.perf_counter() - began
-    consumer.stop(graceful=True)
-    return {"seconds": seconds}
+    with Stopwatch() as watch:
+        consumer.start()
+        finished.wait()
+    return watch.answer()
 
 
 if __name__ == "__main__":

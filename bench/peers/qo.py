@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from bench.process import Go, serve
+from bench.process import Go, Stopwatch, serve
 from qo.config.sources import load
 from qo.queue.options import NewTask
 from qo.queue.queue import Queue
@@ -30,10 +29,33 @@ def noop_sync(value: object) -> None:
     pass
 
 
-async def _open(job: Mapping[str, Any]) -> Queue:
+async def open_queue(job: Mapping[str, Any]) -> Queue:
     """The store with everything around it that a user gets, except the check that `qo doctor` has passed it."""
     store, meter = await open_store(load(job["settings"]))
     return Queue(store, meter=meter)
+
+
+async def enqueue(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
+    async with await open_queue(job) as queue:
+        go()
+        with Stopwatch() as watch:
+            await _WAYS[job["way"]](queue, job["tasks"], job["task_type"])
+        return {**watch.answer(), "requests": counts(queue)}
+
+
+async def drain(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
+    async with await open_queue(job) as queue:
+        config = WorkerConfig(worker_id=job["worker_id"], stop_when_empty=True, **job["worker"])
+        worker = Worker(queue, app, config)
+        go()
+        with Stopwatch() as watch:
+            tally = await worker.run()
+        return {**watch.answer(), "completed": tally.completed, "requests": counts(queue)}
+
+
+def counts(queue: Queue) -> dict[str, int]:
+    assert queue.meter is not None
+    return {str(operation): count for operation, count in queue.meter.counts.items()}
 
 
 async def _submit_many(queue: Queue, tasks: int, task_type: str) -> None:
@@ -60,42 +82,6 @@ _WAYS: Mapping[str, Callable[[Queue, int, str], Awaitable[None]]] = {
     "concurrent": _submit_concurrently,
     "loop": _submit_in_a_loop,
 }
-
-
-async def _enqueue(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
-    async with await _open(job) as queue:
-        go()
-        began = time.perf_counter()
-        await _WAYS[job["way"]](queue, job["tasks"], job["task_type"])
-        return {"seconds": time.perf_counter() - began, "requests": _counts(queue)}
-
-
-async def _drain(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
-    async with await _open(job) as queue:
-        config = WorkerConfig(worker_id=job["worker_id"], stop_when_empty=True, **job["worker"])
-        worker = Worker(queue, app, config)
-        go()
-        began = time.perf_counter()
-        tally = await worker.run()
-        return {
-            "seconds": time.perf_counter() - began,
-            "completed": tally.completed,
-            "requests": _counts(queue),
-        }
-
-
-def _counts(queue: Queue) -> Mapping[str, int]:
-    assert queue.meter is not None
-    return {str(operation): count for operation, count in queue.meter.counts.items()}
-
-
-def enqueue(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
-    return asyncio.run(_enqueue(job, go))
-
-
-def drain(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
-    return asyncio.run(_drain(job, go))
-
 
 if __name__ == "__main__":
     serve({"enqueue": enqueue, "drain": drain})

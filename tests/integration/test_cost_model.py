@@ -45,19 +45,21 @@ async def test_an_idle_poll_is_one_list(mode: IndexMode) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 7])
-async def test_a_monitor_takes_the_requests_that_the_model_says(workers: int) -> None:
+async def test_monitors_take_the_requests_that_the_model_says(workers: int) -> None:
     meter = Metered(MemoryStore())
     now = datetime.now(UTC)
     for n in range(workers):
         info = roster.WorkerInfo(worker_id=f"w{n}", started_at=now, last_heartbeat=now)
         await roster.report(meter, info)
-    monitor = Monitor(Queue(meter))
+    monitors = [Monitor(Queue(meter)) for _ in range(workers)]
     meter.reset()
 
-    await monitor.check()
+    for monitor in monitors:
+        await monitor.check()
     per_check = Rhythm(check_s=DAY_S, sweep_s=0)
     assert meter.counts == nonzero(monitor_per_day(Load(workers, 0), per_check))
 
-    await monitor.sweep()
+    for monitor in monitors:
+        await monitor.sweep(unless_within_s=DAY_S)
     with_sweep = Rhythm(check_s=DAY_S, sweep_s=DAY_S)
     assert meter.counts == nonzero(monitor_per_day(Load(workers, 0), with_sweep))

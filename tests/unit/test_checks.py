@@ -155,6 +155,24 @@ async def test_replies_that_are_lost_in_a_race_are_not_held_against_the_store() 
 
     wrong = failures(await prove(Lossy()))
     assert wrong.keys() == {"delete race"}
+    assert "Unavailable" in wrong["delete race"].detail
+
+
+async def test_a_store_that_goes_away_during_a_race_is_not_condemned() -> None:
+    class Overrun(MemoryStore):
+        """Answers no conditional write that has company."""
+
+        async def put(
+            self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+        ) -> Written:
+            if b"writer" in body:
+                raise Unavailable("503 SlowDown")
+            return await super().put(key, body, if_match=if_match, if_absent=if_absent)
+
+    report = await prove(Overrun())
+    assert not report.ok
+    assert "503" in failures(report)["replace race"].detail
+    assert not any("Do not use" in result.advice for result in report.results)
 
 
 class DeletingAnyway(MemoryStore):

@@ -1,4 +1,4 @@
-"""What the S3 adapter does when a server has a bad day. The server is scripted and lives in the test's own loop."""
+"""What the S3 adapter does when a server has a bad day, played by a scripted one in the same event loop."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from scripted import CLOSE, SILENCE, ScriptedServer, answer, scripted_server
 
 from qo.errors import ConcurrentWrite, StoreError, Unavailable
 from qo.store.retrying import Retrying
 from qo.store.s3 import Credentials, S3Store
+from scripted import CLOSE, SILENCE, ScriptedServer, answer, scripted_server
 
 pytestmark = pytest.mark.fast
 

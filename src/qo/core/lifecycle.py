@@ -167,9 +167,8 @@ def _claim(task: Task, command: Claim, now: datetime) -> Task | Rejected:
         return _wrong_state(task, "only a pending task can be claimed")
     if task.expires_at is not None and task.expires_at <= now:
         return Rejected(Reason.PAST_EXPIRY, f"task {task.id} expired at {task.expires_at.isoformat()}")
-    # What was due when it was written stays due: a reader whose view of the store's clock lags a little behind the
-    # writer's must not make it wait.
-    if now < task.available_at and task.available_at > task.updated_at:
+    # What was due when it was written stays due, even to a reader whose view of the store's clock lags a little.
+    if max(now, task.updated_at) < task.available_at:
         return Rejected(Reason.NOT_DUE, f"task {task.id} is due at {task.available_at.isoformat()}")
     return _written(
         task,

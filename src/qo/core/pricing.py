@@ -162,15 +162,16 @@ def _scan_reads(listed: float, load: Load, rhythm: Rhythm) -> float:
 
 
 def monitor_per_day(load: Load, rhythm: Rhythm = DEFAULT_RHYTHM) -> Requests:
-    """What one worker's monitor spends: it looks at leases and at all workers, and now and then sweeps a page.
+    """What the monitors of all workers spend together.
 
-    A sweep reads and moves the cursor, and lists tasks, ready keys and leases.
+    Each lists leases and workers at every check and reads where the sweep stands. The sweep itself is shared:
+    whoever moves the cursor lists tasks, ready keys and leases, once in an interval.
     """
-    checks = DAY_S / rhythm.check_s
-    sweeps = DAY_S / rhythm.sweep_s if rhythm.sweep_s else 0.0
+    checks = load.workers * DAY_S / rhythm.check_s
+    sweeps = DAY_S / rhythm.sweep_s if rhythm.sweep_s and load.workers else 0.0
     return {
         Operation.LIST: 2 * checks + 3 * sweeps,
-        Operation.GET: checks * load.workers + sweeps + _scan_reads(sweeps * rhythm.sweep_page, load, rhythm),
+        Operation.GET: load.workers * sweeps + _scan_reads(sweeps * rhythm.sweep_page, load, rhythm),
         Operation.PUT: sweeps,
     }
 
@@ -208,7 +209,7 @@ def estimate(
     tasks = _times(per_task, tasks_per_day * MONTH_D)
     polling = _times(polling_per_day(load, mode, rhythm), workers * MONTH_D)
     heartbeats = {Operation.PUT: workers * DAY_S / rhythm.heartbeat_s * MONTH_D}
-    monitor = _times(monitor_per_day(load, rhythm), workers * MONTH_D)
+    monitor = _times(monitor_per_day(load, rhythm), MONTH_D)
     parts = (tasks, polling, heartbeats, monitor)
     return CostEstimate(
         tasks=dollars(tasks),

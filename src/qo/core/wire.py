@@ -71,8 +71,9 @@ def _decode(decoder: Any, body: bytes, key: str) -> Any:
         raise CorruptRecord(
             f"{key} cannot be read: {error}. Look at its versions (`qo history`) and restore a good one."
         ) from error
-    # Even one that looks familiar: its fields may mean something else by then.
-    _refuse_newer(getattr(value, "format", FORMAT), key)
+    if isinstance(value, msgspec.Struct):  # A payload is the user's: what it calls a format is none of ours.
+        # Even one that looks familiar: its fields may mean something else by then.
+        _refuse_newer(getattr(value, "format", FORMAT), key)
     return value
 
 

@@ -2,8 +2,8 @@
 
 While everything fits one page, one LIST over all shards sees it: that is what an idle poll costs. Beyond that, the
 shards are visited in sixteen segments (by their first hex character) in turn. A visit begins at the head, where
-the oldest keys are. It jumps over the rest of a shard once it meets a key that is not due, because everything after it
-is later still; and it goes on behind keys that are of no use, so that nothing behind them starves.
+the oldest keys are. It jumps over the rest of a shard once it meets a key that is not due, because everything
+after it is later still; and it goes on behind keys that are of no use, so that nothing behind them starves.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ class Monitor:
                 await self.check()
                 if self._config.sweep_interval_s > 0 and monotonic() >= sweep_at:
                     sweep_at = monotonic() + self._config.sweep_interval_s
-                    await self.sweep()
+                    # However many monitors there are, together they sweep one page an interval.
+                    await self.sweep(unless_within_s=self._config.sweep_interval_s * 0.9)
             except QoError as error:
                 log.warning("monitor: %s", error)
             try:
@@ -71,8 +72,9 @@ class Monitor:
             except TimeoutError:
                 continue
 
-    async def sweep(self) -> SweepReport:
-        return await self._sweeper.sweep()
+    async def sweep(self, *, unless_within_s: float = 0.0) -> SweepReport:
+        """Sweep the next page, unless some monitor has done one so recently."""
+        return await self._sweeper.sweep(unless_within_s=unless_within_s)
 
     async def check(self) -> CheckReport:
         """One pass over the leases whose minute has come, and over the workers' heartbeats."""
@@ -121,9 +123,7 @@ class Monitor:
         report.cancelled += moved.task.status is Status.CANCELLED
 
     async def _stale_workers(self) -> list[str]:
-        now = await self._queue.store.now()
-        threshold_s = self._config.worker_health_threshold_s
-        stale = [w for w in await roster.workers(self._queue.store) if w.stale(now, threshold_s)]
-        for worker in stale:
-            log.warning("worker %s was last heard of at %s", worker.worker_id, worker.last_heartbeat.isoformat())
-        return [worker.worker_id for worker in stale]
+        stale = await roster.stale_ids(self._queue.store, self._config.worker_health_threshold_s)
+        for worker_id in stale:
+            log.warning("worker %s has not been heard of lately; `qo workers` shows since when", worker_id)
+        return stale

@@ -56,3 +56,14 @@ async def workers(store: ObjectStore) -> list[WorkerInfo]:
             if stored is not None:  # One that left while we were looking is no worker.
                 found.append(wire.decode(WorkerInfo, stored.body, entry.key))
     return found
+
+
+async def stale_ids(store: ObjectStore, threshold_s: float) -> list[str]:
+    """Workers whose last heartbeat is older than that. The listing dates each heartbeat: none need be read."""
+    since = await store.now() - timedelta(seconds=threshold_s)
+    return [
+        entry.key.removeprefix(keys.WORKERS).removesuffix(".json")
+        async for entries in pages(store, keys.WORKERS)
+        for entry in entries
+        if entry.modified < since
+    ]

@@ -11,6 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     after: str = ""
     token: str = ""
+    moved_at: datetime | None = None
     rounds: int = 0  # How often the whole queue has been gone over.
 
 
@@ -46,7 +48,7 @@ class SweepReport:
     lapsed: int = 0
     corrupt: int = 0
     wrapped: bool = False  # The page was the last: the next sweep starts over.
-    skipped: bool = False  # Another sweeper took the page.
+    skipped: bool = False  # Another sweeper took the page, or did one recently.
 
 
 class Sweeper:
@@ -54,10 +56,13 @@ class Sweeper:
         self._queue = queue
         self._scan = Scan(queue.store, all_shards(queue.prefix_len), page_size)
 
-    async def sweep(self) -> SweepReport:
-        """Check the next page of tasks and the hints that belong to it."""
+    async def sweep(self, *, unless_within_s: float = 0.0) -> SweepReport:
+        """Check the next page of tasks and the hints that belong to it, unless one was checked so recently."""
         stored = await self._queue.store.get(keys.SWEEP)
         cursor = Cursor() if stored is None else _cursor(stored.body)
+        recent = timedelta(seconds=unless_within_s)
+        if cursor.moved_at is not None and await self._queue.store.now() - cursor.moved_at < recent:
+            return SweepReport(skipped=True)
         self._scan.after = cursor.after
         entries = await self._scan.page()
         until = self._scan.after
@@ -75,7 +80,10 @@ class Sweeper:
 
     async def _advance(self, cursor: Cursor, after: str, etag: str | None) -> bool:
         moved = Cursor(
-            after=after, token=self._queue.ambient.token(), rounds=cursor.rounds + (1 if after == "" else 0)
+            after=after,
+            token=self._queue.ambient.token(),
+            moved_at=await self._queue.store.now(),
+            rounds=cursor.rounds + (1 if after == "" else 0),
         )
         body = wire.encode(moved)
         wrote = await register.write(

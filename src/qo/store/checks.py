@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from qo.core import keys
-from qo.errors import ConcurrentWrite, PreconditionFailed, Unavailable
+from qo.errors import ConcurrentWrite, PreconditionFailed, StoreError, Unavailable
 from qo.store.port import Doomed, ObjectStore
 
 UNSAFE = (
@@ -47,9 +47,10 @@ class Bench:
         self.used.add(key)
         return key
 
-    async def each_round(self, race: Callable[[int], Awaitable[None]]) -> None:
+    async def each_round(self, name: str, race: Callable[[str, int], Awaitable[None]]) -> None:
         """All rounds at once, each on a key of its own: some servers make the losers of a race wait long."""
-        ended = await asyncio.gather(*(race(turn) for turn in range(self.rounds)), return_exceptions=True)
+        rounds = [race(self.key(f"{name}-{turn}"), turn) for turn in range(self.rounds)]
+        ended = await asyncio.gather(*rounds, return_exceptions=True)
         errors = [error for error in ended if error is not None]
         if errors:
             raise next((error for error in errors if isinstance(error, Broken)), errors[0])
@@ -76,9 +77,9 @@ async def roundtrip(bench: Bench) -> str:
     for body in (b"one", b"", b"two"):
         written = await store.put(key, body)
         await bench.expect(key, body, "after a plain write")
-        first, second = await store.get(key), await store.get(key)
+        reads = [await store.get(key), await store.get(key)]
         listed = [entry.etag for entry in (await store.list(key)).entries]
-        seen = {written.etag, *listed} | {again.etag for again in (first, second) if again is not None}
+        seen = {written.etag, *listed, *(read.etag for read in reads if read is not None)}
         if len(seen) != 1:
             raise Broken(f"put, get and list gave different ETags for one write: {sorted(seen)}")
         etags.append(written.etag)
@@ -115,19 +116,15 @@ async def replace_exactly(bench: Bench) -> str:
 
 
 async def create_race(bench: Bench) -> str:
-    async def race(turn: int) -> None:
-        await _race(bench, bench.key(f"create-race-{turn}"), None)
-
-    await bench.each_round(race)
+    await bench.each_round("create-race", lambda key, _: _race(bench, key, None))
     return f"{bench.writers} racing creators, {bench.rounds} rounds: one winner each"
 
 
 async def replace_race(bench: Bench) -> str:
-    async def race(turn: int) -> None:
-        key = bench.key(f"replace-race-{turn}")
+    async def race(key: str, _: int) -> None:
         await _race(bench, key, (await bench.store.put(key, b"start")).etag)
 
-    await bench.each_round(race)
+    await bench.each_round("replace-race", race)
     return f"{bench.writers} racing writers with one ETag, {bench.rounds} rounds: one winner each"
 
 
@@ -135,18 +132,16 @@ async def _race(bench: Bench, key: str, etag: str | None) -> None:
     """One round: exactly one writer wins, and its object is what is stored."""
     before = await _warm_up(bench, key)
     bodies = [f"writer {n}".encode() for n in range(bench.writers)]
-
-    async def write(body: bytes) -> bool:
-        return await _won(bench.store.put(key, body, if_match=etag, if_absent=etag is None))
-
-    won = await asyncio.gather(*(write(body) for body in bodies))
-    winners = [body for body, mine in zip(bodies, won, strict=True) if mine]
+    put = bench.store.put
+    lost = await asyncio.gather(*(_try(put(key, b, if_match=etag, if_absent=etag is None)) for b in bodies))
+    winners = [body for body, why in zip(bodies, lost, strict=True) if why is None]
     if len(winners) > 1:
         raise Broken(f"{len(winners)} of {bench.writers} racing writers were told that they won")
     stored = await bench.store.get(key)
     if stored is None or stored.body == before:
+        _expect_answers(lost)
         told = "one was told that it won" if winners else "all were refused"
-        raise Broken(f"{bench.writers} racing writers changed nothing, although {told}")
+        raise Broken(f"{bench.writers} racing writers changed nothing: {told}")
     if winners and stored.body != winners[0]:
         raise Broken("the racing writer that was told it won is not the one whose object was stored")
     # Nobody was told and one is stored: a reply was lost, which is no fault of the store.
@@ -158,12 +153,20 @@ async def _warm_up(bench: Bench, key: str) -> bytes | None:
     return None if stored[0] is None else stored[0].body
 
 
-async def _won(write: Awaitable[object]) -> bool:
+async def _try(write: Awaitable[object]) -> StoreError | None:
+    """Why a racer lost, or None if it won."""
     try:
         await write
-    except (PreconditionFailed, ConcurrentWrite, Unavailable):
-        return False
-    return True
+    except (PreconditionFailed, ConcurrentWrite, Unavailable) as error:
+        return error
+    return None
+
+
+def _expect_answers(lost: Sequence[StoreError | None]) -> None:
+    """A race that nobody won says nothing if racers were left without an answer."""
+    for error in lost:
+        if isinstance(error, Unavailable):
+            raise error
 
 
 async def conditional_delete(bench: Bench) -> str:
@@ -178,32 +181,28 @@ async def conditional_delete(bench: Bench) -> str:
 
 
 async def delete_race(bench: Bench) -> str:
-    async def race(turn: int) -> None:
-        await _delete_round(bench, bench.key(f"delete-race-{turn}"), deleter_first=turn % 2 == 0)
-
-    await bench.each_round(race)
+    # Who sends first tends to win, so each kind must have its turn.
+    await bench.each_round("delete-race", lambda key, turn: _delete_round(bench, key, deleter_first=turn % 2 == 0))
     return f"{bench.writers} racing deleters and writers, {bench.rounds} rounds: one kind wins each"
 
 
 async def _delete_round(bench: Bench, key: str, *, deleter_first: bool) -> None:
-    """Deleters and writers with one ETag: either one writer wins and no deleter, or deleters alone.
-
-    Who sends first tends to win, so each kind must have its turn.
-    """
+    """Deleters and writers with one ETag: either one writer wins and no deleter, or deleters alone."""
     store = bench.store
     etag = (await store.put(key, b"start")).etag
     await _warm_up(bench, key)
     bodies = [f"writer {n}".encode() for n in range(max(1, bench.writers // 2))]
-    racers: list[Awaitable[bool]] = []
+    racers: list[Awaitable[StoreError | None]] = []
     for body in bodies:
-        racers += [_won(store.put(key, body, if_match=etag)), _won(store.delete(key, if_match=etag))]
-    won = await asyncio.gather(*(reversed(racers) if deleter_first else racers))
+        racers += [_try(store.put(key, body, if_match=etag)), _try(store.delete(key, if_match=etag))]
+    lost = await asyncio.gather(*(reversed(racers) if deleter_first else racers))
     if deleter_first:
-        won.reverse()
-    writers = [body for body, mine in zip(bodies, won[::2], strict=True) if mine]
-    deleters = sum(won[1::2])
+        lost.reverse()
+    writers = [body for body, why in zip(bodies, lost[::2], strict=True) if why is None]
+    deleters = lost[1::2].count(None)
     if not writers and not deleters:
-        raise Broken(f"of {len(won)} racing deleters and writers, all were refused")
+        _expect_answers(lost)
+        raise Broken(f"{len(lost)} racing deleters and writers were all refused")
     if len(writers) > 1 or (writers and deleters):
         raise Broken(f"{len(writers)} writers and {deleters} deleters with one ETag were told that they won")
     await bench.expect(key, writers[0] if writers else None, "after deleters and writers raced")
@@ -235,8 +234,7 @@ async def list_pages(bench: Bench) -> str:
             break
     if walked != names:
         raise Broken(f"{len(names)} keys in pages of 5 came back as {len(walked)}, or in another order")
-    after = f"{folder}0/{keys.AFTER_ALL}"
-    page = await store.list(folder, start_after=after)
+    page = await store.list(folder, start_after=f"{folder}0/{keys.AFTER_ALL}")
     if [entry.key for entry in page.entries] != names[len(names) // 2 :]:
         raise Broken("a list that starts after a key that does not exist starts in the wrong place")
     return "lists are in key order, complete over pages, and start where told"

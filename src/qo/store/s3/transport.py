@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
+from io import BytesIO
 from typing import NamedTuple
 
 import aiohttp
@@ -22,6 +23,7 @@ from qo.store.s3.sign import Signer
 
 CONNECT_TIMEOUT_S = 5.0
 UNWANTED_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+AT_ONCE_MAX_BYTES = 2**20  # What is larger, aiohttp wants to send piece by piece, so that others get their turn.
 NO_HEADERS: Mapping[str, str] = {}
 
 
@@ -135,7 +137,7 @@ class Transport:
             async with self._session.request(
                 method,
                 URL(target, encoded=True),
-                data=body or None,
+                data=BytesIO(body) if len(body) > AT_ONCE_MAX_BYTES else body or None,
                 headers=headers,
                 allow_redirects=False,
                 middlewares=(_send_once,) if once else None,

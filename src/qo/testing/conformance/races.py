@@ -56,13 +56,15 @@ class Races(Ground):
         key = f"{root}count"
         await store.put(key, b"0")
 
+        async def incremented() -> bool:
+            found = await store.get(key)
+            assert found is not None
+            more = b"%d" % (int(found.body) + 1)
+            return await won(lambda: store.put(key, more, if_match=found.etag))
+
         async def increment() -> None:
-            done = False
-            while not done:
-                found = await store.get(key)
-                assert found is not None
-                next_ = b"%d" % (int(found.body) + 1)
-                done = await won(lambda: store.put(key, next_, if_match=found.etag))
+            while not await incremented():
+                pass  # Another was faster, so the whole gets on.
 
         await asyncio.gather(*(increment() for _ in range(self.ROUNDS)))
         found = await store.get(key)
