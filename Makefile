@@ -15,7 +15,8 @@ setup: $(STAMP) ## Create .venv with everything pinned by uv.lock
 $(STAMP): pyproject.toml uv.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@VIRTUAL_ENV= UV_PROJECT_ENVIRONMENT=$(VENV) UV_PYTHON_DOWNLOADS=never $(BIN)/uv sync --frozen --quiet --inexact
+	@VIRTUAL_ENV= UV_PROJECT_ENVIRONMENT=$(VENV) UV_PYTHON_DOWNLOADS=never $(BIN)/uv sync --frozen --quiet --inexact --compile-bytecode
+	@$(BIN)/python -m compileall -q src/qo
 	@touch $(STAMP)
 
 check: setup ## Format, lint, types, import contracts, fast tests
@@ -35,7 +36,7 @@ bench: setup ## Run the benchmark suites (ONLY=queue for one)
 	@$(BIN)/python -m bench $(ONLY)
 
 prove: setup ## Longer runs: contention and fault schedules over many more seeds
-	@QO_PROVE=1 $(BIN)/python -m pytest -m "not fast" tests/simulation tests/conformance
+	@PROVE=1 $(BIN)/python -m pytest -m "not fast" tests/simulation tests/conformance
 
 format: setup ## Rewrite the code as `make check` wants it
 	@$(BIN)/ruff format --quiet .

@@ -78,7 +78,7 @@ class Counted:
 
     def _line(self) -> str:
         assert self._process.stdout is not None
-        return self._process.stdout.readline()
+        return self._process.stdout.readline().strip()
 
 
 @contextmanager

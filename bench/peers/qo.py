@@ -8,6 +8,7 @@ from typing import Any
 
 from bench.process import Go, Stopwatch, serve
 from qo.config.sources import load
+from qo.queue.feed import Feed
 from qo.queue.options import NewTask
 from qo.queue.queue import Queue
 from qo.store.opening import open_store
@@ -53,6 +54,17 @@ async def drain(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
         return {**watch.answer(), "completed": tally.completed, "requests": counts(queue)}
 
 
+async def poll(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
+    """Looks for candidates a number of times, as an idle worker does."""
+    async with await open_queue(job) as queue:
+        feed = Feed(queue)
+        go()
+        for _ in range(job["polls"]):
+            if await feed.take(1):
+                raise RuntimeError("the queue is not empty")
+        return {"requests": counts(queue)}
+
+
 def counts(queue: Queue) -> dict[str, int]:
     assert queue.meter is not None
     return {str(operation): count for operation, count in queue.meter.counts.items()}
@@ -84,4 +96,4 @@ _WAYS: Mapping[str, Callable[[Queue, int, str], Awaitable[None]]] = {
 }
 
 if __name__ == "__main__":
-    serve({"enqueue": enqueue, "drain": drain})
+    serve({"enqueue": enqueue, "drain": drain, "poll": poll})

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from bench.queue import embedded
+from bench.queue import drain, embedded, growth, limit, requests, startup
 
-FAMILIES = [*embedded.FAMILIES]
+FAMILIES = [
+    *startup.FAMILIES,
+    *requests.FAMILIES,
+    *drain.FAMILIES,
+    *limit.FAMILIES,
+    *embedded.FAMILIES,
+    *growth.FAMILIES,
+]

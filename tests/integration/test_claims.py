@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from stores import AT_ONCE, another, claimed, hints, path_of, until, wanted_hints
 
+import qo
 from qo.ambient import Ambient
 from qo.core.task import Status
 from qo.errors import LeaseLost
@@ -21,17 +21,15 @@ from qo.store.faulty import Fault, FaultPlan, Faulty
 from qo.store.memory import MemoryStore
 from qo.store.retrying import Retrying
 from qo.testing import virtual
+from stores import AT_ONCE, another, claimed, hints, path_of, until, wanted_hints
 
 P, R, C = Status.PENDING, Status.RUNNING, Status.COMPLETED
 CLAIMERS = 32
 
 
-@pytest.mark.parametrize("claimers", [CLAIMERS])
-async def test_of_many_claimers_exactly_one_wins(
-    queue: Queue, claimers: int, request: pytest.FixtureRequest
-) -> None:
+async def test_of_many_claimers_exactly_one_wins(queue: Queue, request: pytest.FixtureRequest) -> None:
     on_s3 = request.node.callspec.params["any_store"] == "s3"  # Slow where many write one key.
-    queues = [another(queue) for _ in range(claimers)]
+    queues = [another(queue) for _ in range(CLAIMERS)]
     for _ in range(2 if on_s3 else 50):
         task = await queue.submit("t")
         answers = await asyncio.gather(*(q.claim(task.id, worker_id=f"w{n}") for n, q in enumerate(queues)))
@@ -59,8 +57,6 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 async def test_of_many_processes_exactly_one_wins_each_task(tmp_path: Path) -> None:
-    import qo
-
     async with qo.connect(f"local:{tmp_path}") as queue:
         tasks = await queue.submit_many([NewTask("t", n) for n in range(50)])
         ids = [task.id for task in tasks]

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from stores import AT_ONCE, StoreClock, claimed, hints, path_of, rejection, until, wanted_hints
 
 import qo
 from qo.core import keys
@@ -16,6 +15,7 @@ from qo.core.task import Status
 from qo.errors import NotFound, Refused, UsageError
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
+from stores import AT_ONCE, StoreClock, claimed, hints, path_of, rejection, until, wanted_hints
 
 P, R, C, F = Status.PENDING, Status.RUNNING, Status.COMPLETED, Status.FAILED
 FORTY_TWO = "00000000-0000-4000-8000-000000000042"
@@ -23,16 +23,19 @@ FORTY_TWO = "00000000-0000-4000-8000-000000000042"
 
 async def test_a_task_goes_from_submitted_to_completed_and_its_hints_follow(queue: Queue) -> None:
     task = await queue.submit("add", {"a": 1, "b": 2})
-    assert await hints(queue) == wanted_hints(task) and task.status is P
+    assert await hints(queue) == wanted_hints(task)
+    assert task.status is P
 
     claim = await claimed(queue, task.id, worker_id="ada")
-    assert await hints(queue) == wanted_hints(claim.task) and claim.task.worker_id == "ada"
+    assert await hints(queue) == wanted_hints(claim.task)
+    assert claim.task.worker_id == "ada"
 
     done = await queue.complete(claim, {"sum": 3})
     assert await hints(queue) == set()
     assert await queue.get(task.id) == done
     assert (done.status, done.input, done.output) == (C, {"a": 1, "b": 2}, {"sum": 3})
-    assert done.lease_id is None and done.completed_at == done.updated_at
+    assert done.lease_id is None
+    assert done.completed_at == done.updated_at
 
 
 async def test_history_is_exactly_what_happened(queue: Queue) -> None:
@@ -82,7 +85,8 @@ async def test_rescheduling_and_releasing_cost_no_retry(queue: Queue) -> None:
     assert (later.status, later.retry_count, later.reschedule_count) == (P, 0, 1)
     assert await hints(queue) == wanted_hints(later)
     ended_ = await queue.reschedule(await claimed(queue, task.id), 0)
-    assert ended_.status is F and "rescheduled more than 1 times" in (ended_.last_error or "")
+    assert ended_.status is F
+    assert "rescheduled more than 1 times" in (ended_.last_error or "")
 
 
 async def test_a_delayed_task_is_not_claimed_early(queue: Queue) -> None:
@@ -91,7 +95,8 @@ async def test_a_delayed_task_is_not_claimed_early(queue: Queue) -> None:
     assert await path_of(queue, task.id) == [(P, 0)]
     (key,) = await hints(queue)
     parsed = keys.parse_index(key)
-    assert parsed is not None and parsed.minute == keys.minute_of(task.available_at)
+    assert parsed is not None
+    assert parsed.minute == keys.minute_of(task.available_at)
 
 
 @pytest.mark.fast

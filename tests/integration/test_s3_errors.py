@@ -47,7 +47,7 @@ async def fetch(url: str) -> tuple[int, bytes]:
 
 async def test_an_endpoint_where_nobody_listens_is_unavailable() -> None:
     endpoint = f"http://127.0.0.1:{free_ports(1)[0]}"
-    with pytest.raises(Unavailable, match=endpoint):
+    with pytest.raises(Unavailable, match=f"{endpoint}.*Is the server up"):
         await S3Store.open(
             "bucket", endpoint=endpoint, region="us-east-1", credentials=Credentials("id", "secret")
         )
@@ -166,7 +166,6 @@ async def test_a_write_whose_reply_was_lost_is_recognised_as_our_own(
             store, "key", b"by token 7", if_match=before, ours=lambda body: body.endswith(b"token 7")
         )
         await store.close()
-    assert isinstance(written, register.Moved | tuple)
     assert not isinstance(written, register.Moved)
     stored = await s3_store.get("key")
     assert stored is not None

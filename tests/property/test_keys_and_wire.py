@@ -76,6 +76,19 @@ BODY = wire.encode(ONE)
 # Keys and shards
 
 
+def test_keys_are_spelled_as_documented() -> None:
+    """They are a format: other versions of qo, and other programs, read them."""
+    spelled = {
+        keys.task("a", "ID"): "tasks/a/ID.json",
+        keys.index(keys.READY, "a", 42, "ID"): "ready/a/0000000042/ID",
+        keys.index(keys.LEASES, "a", 42, "ID"): "leases/a/0000000042/ID",
+        keys.output_data("a", "ID", 3): "data/a/ID/output-3.json",
+        keys.worker("w1"): "workers/w1.json",
+        keys.schedule("nightly"): "schedules/nightly.json",
+    }
+    assert list(spelled) == list(spelled.values())
+
+
 @CALM
 @given(ids, st.integers(1, shard.PREFIX_LEN_MAX))
 def test_a_task_key_names_its_task(task_id: str, prefix_len: int) -> None:

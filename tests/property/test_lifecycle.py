@@ -39,7 +39,7 @@ ID = "a3f1c0de-0000-4000-8000-000000000001"
 
 # Pools so small that commands of a history meet: the same lease twice, a token seen before.
 tokens = st.integers(0, 40).map(lambda n: f"token-{n}")
-leases = st.sampled_from(["lease-a", "lease-b"])
+leases = st.sampled_from(["lease-a", "lease-a", "lease-a", "lease-b"])
 spans_s = st.sampled_from([0.001, 1.0, 30.0, 90.0])
 units = st.sampled_from([0.0, 0.5, 0.999])
 

@@ -2,6 +2,7 @@
 
 Read a row as: a task in this state, given the command of the column, becomes the state in the cell.
 ``=`` means that the very same task comes back (nothing is left to do), ``-`` that the command is rejected.
+The commands present the lease ``mine``; ``given back`` and ``by me`` were settled under it before.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ STATES: dict[str, Task] = {
     "last lapsed": replace(RUNNING, lease_expires_at=NOW, retry_count=3),
     "cancelling": replace(RUNNING, cancel_requested=True),
     "canc. lapsed": replace(RUNNING, cancel_requested=True, lease_expires_at=NOW),
+    "given back": replace(PENDING, attempt=1, settled_lease_id="mine"),
     "completed": replace(ENDED, status=Status.COMPLETED),
+    "by me": replace(ENDED, status=Status.COMPLETED, settled_lease_id="mine"),
     "failed": replace(ENDED, status=Status.FAILED),
     "cancelled": replace(ENDED, status=Status.CANCELLED, cancel_requested=True),
     "expired": replace(ENDED, status=Status.EXPIRED),
@@ -98,7 +101,9 @@ lapsed        =        running  completed  pending    failed     pending    pend
 last lapsed   =        running  completed  failed     failed     pending    pending    failed     running    -        -        -         -
 cancelling    =        running  cancelled  cancelled  cancelled  cancelled  cancelled  -          =          -        -        -         -
 canc. lapsed  =        running  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  =          -        -        -         -
+given back    running  -        =          =          =          =          =          -          cancelled  -        -        -         -
 completed     -        -        -          -          -          -          -          -          -          -        -        archived  -
+by me         -        -        =          =          =          =          =          -          -          -        -        archived  -
 failed        -        -        -          -          -          -          -          -          -          -        pending  archived  -
 cancelled     -        -        -          -          -          -          -          -          =          -        pending  archived  -
 expired       -        -        -          -          -          -          -          -          -          -        pending  archived  -

@@ -98,10 +98,12 @@ def test_a_deletion_names_exactly_what_is_doomed(key: str, version: str | None) 
 
 
 def test_what_could_not_be_deleted_is_reported() -> None:
-    error = "<Error><Key>k</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
-    assert list(replies.undeleted(f"<DeleteResult {XMLNS}>{error}</DeleteResult>".encode())) == [
-        ("AccessDenied", "no", "k")
-    ]
+    errors = (
+        "<Error><Key>j</Key><Code>NoSuchVersion</Code></Error>"
+        "<Error><Key>k</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
+    )
+    refused = replies.undeleted(f"<DeleteResult {XMLNS}>{errors}</DeleteResult>".encode())
+    assert list(refused) == [("AccessDenied", "no", "k")]
 
 
 @pytest.mark.parametrize(

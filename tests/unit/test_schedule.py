@@ -258,6 +258,14 @@ def test_an_hourly_plan_follows_elapsed_time() -> None:
         assert [later - hour for hour, later in pairwise(hours)] == [HOUR] * 4
 
 
+def test_where_the_clocks_skip_midnight_no_run_is_made_up_and_none_is_lost() -> None:
+    zone, sunday = "America/Santiago", (2026, 9, 6)  # 00:00 to 01:00 does not exist.
+    before, after = at(zone, 2026, 9, 5, 20, 0), at(zone, *sunday, 2, 30)
+    assert due(planned("* 0 * * 0", before, timezone=zone), after) == []
+    hourly = planned("0 * * * 0", before, timezone=zone)
+    assert due(hourly, after) == [at(zone, *sunday, 1, 0), at(zone, *sunday, 2, 0)]
+
+
 def test_a_time_zone_moves_the_run_with_its_summer_time() -> None:
     schedule = planned("0 9 * * *", at(BERLIN, 2026, 3, 27, 12, 0), timezone=BERLIN)
     runs = due(schedule, at(BERLIN, 2026, 3, 30, 12, 0))

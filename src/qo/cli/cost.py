@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from qo.cli.session import Session, command, new_app
+from qo.cli.session import Session, command, new_app, setting_option
 from qo.config.settings import Settings
 from qo.core.discovery import IndexMode
 from qo.core.pricing import CostEstimate, Rhythm, estimate
@@ -19,11 +19,17 @@ app = new_app()
 @command(app, "cost")
 def cost(
     session: Session,
-    workers: Annotated[int, typer.Option("--workers", help="How many workers run all the time.")] = 1,
-    tasks_per_day: Annotated[int, typer.Option("--tasks-per-day", help="How many tasks a day.")] = 10_000,
-    poll_min_ms: Annotated[int | None, typer.Option("--poll-min-ms", help="As the setting.")] = None,
-    poll_max_ms: Annotated[int | None, typer.Option("--poll-max-ms", help="As the setting.")] = None,
-    kept_days: Annotated[float, typer.Option("--kept-days", help="How long tasks are kept.")] = 30.0,
+    workers: Annotated[
+        int, typer.Option("--workers", help="How many workers run all the time [1].", show_default=False)
+    ] = 1,
+    tasks_per_day: Annotated[
+        int, typer.Option("--tasks-per-day", help="How many tasks a day [10000].", show_default=False)
+    ] = 10_000,
+    poll_min_ms: Annotated[str | None, setting_option("worker.poll_min_ms")] = None,
+    poll_max_ms: Annotated[str | None, setting_option("worker.poll_max_ms")] = None,
+    kept_days: Annotated[
+        float, typer.Option("--kept-days", help="For how many days tasks are kept [30].", show_default=False)
+    ] = 30.0,
 ) -> None:
     """Estimate what a bucket would charge for requests.
 

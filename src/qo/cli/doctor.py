@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated
 
@@ -11,13 +12,16 @@ import typer
 from qo.cli.session import Session, command, new_app, start_logging
 from qo.config.location import S3
 from qo.config.settings import LogLevel, Settings
-from qo.errors import QoError, Unproven
+from qo.errors import QoError, Unavailable, Unproven
 from qo.store import manifest
+from qo.store.checks import CHECKS
 from qo.store.opening import needs_proof, open_store
 from qo.store.port import ObjectStore
-from qo.store.proof import Report, prove
+from qo.store.proof import CheckResult, Report, prove
 
 app = new_app()
+
+WIDTHS = (max(len(check.name) for check in CHECKS), len("fail"), 0)
 
 
 @command(app, "doctor")
@@ -29,7 +33,7 @@ def doctor(
             "--fix", help="First create the bucket, enable versioning and set lifecycle rules, if need be."
         ),
     ] = False,
-) -> int:
+) -> None:
     """Prove that the store can be trusted with a queue.
 
     Races real writers on it, checks what comes back, and records the proof in the bucket; without one, no other
@@ -37,32 +41,38 @@ def doctor(
     """
     settings = session.settings()
     start_logging(LogLevel.WARNING)
-    report, problem = asyncio.run(_examine(settings, fix))
+
+    def tell(result: CheckResult) -> None:
+        if not session.json:
+            session.output.row((result.name, "pass" if result.passed else "fail", result.detail), WIDTHS)
+
+    fixed, report, problem = asyncio.run(_examine(settings, fix, tell))
     if session.json:
         session.output.document(
             {
                 "store": settings.store,
-                "ok": report.ok and problem is None,
+                "ok": problem is None,
                 "problem": None if problem is None else str(problem),
+                "fixed": fixed,
                 "checks": [asdict(result) for result in report.results],
             }
         )
     else:
-        _show(session, settings, report)
+        _advise(session, fixed, report)
     if problem is not None:
         raise problem
-    return 0
 
 
-async def _examine(settings: Settings, fix: bool) -> tuple[Report, QoError | None]:
-    """The report, and why the store may not be used with these settings, if so."""
-    if fix and isinstance(settings.location, S3):
-        await _fix(settings)
+async def _examine(
+    settings: Settings, fix: bool, tell: Callable[[CheckResult], None]
+) -> tuple[list[str], Report, QoError | None]:
+    """What was fixed, the report, and why the store may not be used with these settings, if so."""
     store, _ = await open_store(settings)
     try:
-        await manifest.load(store)  # A store that is not there or not ours fails here, with its own exit code.
-        report = await prove(store, allow_no_versioning=settings.allow_no_versioning)
-        return report, await _record(settings, store, report)
+        fixed = await _fix(settings, settings.location) if fix and isinstance(settings.location, S3) else []
+        await manifest.load(store)  # A store that is not there, or not ours to use, fails here with its own code.
+        report = await prove(store, allow_no_versioning=settings.allow_no_versioning, on_check=tell)
+        return fixed, report, await _record(settings, store, report)
     finally:
         await store.close()
 
@@ -70,10 +80,13 @@ async def _examine(settings: Settings, fix: bool) -> tuple[Report, QoError | Non
 async def _record(settings: Settings, store: ObjectStore, report: Report) -> QoError | None:
     """Keep the proof, or take an old one back; then say whether these settings may use the store."""
     if not report.ok:
+        failed = [result for result in report.results if result.required and not result.passed]
+        named = ", ".join(result.name for result in failed)
+        if not any(_disproved(result) for result in failed):
+            return Unavailable(f"{settings.store} did not answer, so nothing is known about it: {named}")
         if await manifest.load(store) is not None:
             await manifest.record_proof(store, None)
-        failed = ", ".join(result.name for result in report.results if result.required and not result.passed)
-        return Unproven(f"{settings.store} cannot be trusted with a queue: {failed}")
+        return Unproven(f"{settings.store} cannot be trusted with a queue: {named}")
     proof = report.proof(at=await store.now(), server=_server(settings))
     await manifest.record_proof(store, proof, prefix_len=settings.shard_prefix_len)
     try:
@@ -88,22 +101,31 @@ async def _record(settings: Settings, store: ObjectStore, report: Report) -> QoE
     return None
 
 
+def _disproved(result: CheckResult) -> bool:
+    """Whether the store gave a wrong answer. One that gave none gets other advice, and keeps its old proof."""
+    return any(check.name == result.name and check.advice == result.advice for check in CHECKS)
+
+
 def _server(settings: Settings) -> str:
     if not isinstance(settings.location, S3):
         return "embedded"
     return settings.s3.endpoint or "AWS S3"
 
 
-async def _fix(settings: Settings) -> None:
-    from qo.store.s3.setup import set_up  # placeholder
+async def _fix(settings: Settings, place: S3) -> list[str]:
+    from qo.store.s3 import S3Store
+    from qo.store.s3.setup import set_up
 
-    await set_up(settings)
+    store = await S3Store.open(place.bucket, endpoint=settings.s3.endpoint, region=settings.s3.region)
+    try:
+        return await set_up(store.transport, place.prefix, versioning=not settings.allow_no_versioning)
+    finally:
+        await store.close()
 
 
-def _show(session: Session, settings: Settings, report: Report) -> None:
-    session.output.line(f"store {settings.store} ({settings.origin('store')})")
-    rows = [(result.name, "pass" if result.passed else "fail", result.detail) for result in report.results]
-    session.output.table(("check", "result", "seen"), rows)
+def _advise(session: Session, fixed: list[str], report: Report) -> None:
+    for what in fixed:
+        session.output.note(what)
     for result in report.results:
         if not result.passed:
             kind = "must be mended" if result.required else "would be better"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import sys
 from collections.abc import Awaitable, Callable
@@ -16,6 +17,8 @@ from qo.errors import QoError
 from qo.queue.queue import Queue
 
 app = new_app()
+
+MOVES_AT_ONCE = 32
 
 TaskIds = Annotated[list[str], typer.Argument(metavar="TASK...", help="The ids of the tasks.")]
 
@@ -68,7 +71,11 @@ def _each(session: Session, task_ids: list[str], move: Callable[[Queue, str], Aw
     wanted = list(dict.fromkeys(validate_task_id(task_id) for task_id in task_ids))
 
     async def all_of_them(queue: Queue) -> list[Task | QoError]:
-        return [await _outcome(move(queue, task_id)) for task_id in wanted]
+        done: list[Task | QoError] = []
+        for start in range(0, len(wanted), MOVES_AT_ONCE):
+            batch = wanted[start : start + MOVES_AT_ONCE]
+            done += await asyncio.gather(*(_outcome(move(queue, task_id)) for task_id in batch))
+        return done
 
     outcomes = session.ask(all_of_them)
     told: list[dict[str, object]] = []

@@ -8,15 +8,20 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from qo.cli.durations import parse_duration_s, parse_instant
+from qo.config import kinds
+from qo.config.kinds import Kind, Unfit
 from qo.core import wire
 from qo.core.task import PRIORITY_MAX, RetryPolicy
 from qo.errors import UsageError
 from qo.queue.options import NewTask, Options
 from qo.queue.payload import INPUT_BYTES_MAX
+
+Check = Callable[[Any, str], Any]
 
 
 def _duration(value: Any, name: str) -> float:
@@ -25,35 +30,27 @@ def _duration(value: Any, name: str) -> float:
     return parse_duration_s(value if isinstance(value, str) else f"{value:f}", name)
 
 
-def _instant(value: Any, name: str) -> Any:
+def _instant(value: Any, name: str) -> datetime:
     return parse_instant(_text(value, name), name)
 
 
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise UsageError(f"{name} must be a text that is not empty, not {value!r}")
-    return value
-
-
-def _whole(low: int, high: int | None = None) -> Callable[[Any, str], int]:
-    def check(value: Any, name: str) -> int:
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not whole or value < low or (high is not None and value > high):
-            limits = f"from {low} to {high}" if high is not None else f"of at least {low}"
-            raise UsageError(f"{name} must be a whole number {limits}, not {value!r}")
-        return value
+def _of(kind: Kind) -> Check:
+    def check(value: Any, name: str) -> Any:
+        try:
+            return kind.accept(value)
+        except Unfit:
+            raise UsageError(f"{name} must be {kind.wanted}, not {value!r}") from None
 
     return check
 
 
-def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"{name} must be a number, not {value!r}")
-    return float(value)
+_text = _of(kinds.TEXT)
+_count = _of(kinds.whole(0))
+_number = _of(kinds.number(0))
 
 
 class Field(NamedTuple):
-    check: Callable[[Any, str], Any]
+    check: Check
     option: str  # What Options calls it; of a retry policy, what RetryPolicy calls it.
 
 
@@ -65,39 +62,38 @@ FIELDS = {
     "key": Field(_text, "key"),
     "key_scope": Field(_text, "key_scope"),
     "timeout": Field(_duration, "timeout_s"),
-    "retries": Field(_whole(0), "max_retries"),
-    "max_reschedules": Field(_whole(0), "max_reschedules"),
-    "priority": Field(_whole(0, PRIORITY_MAX), "priority"),
+    "retries": Field(_count, "max_retries"),
+    "max_reschedules": Field(_count, "max_reschedules"),
+    "priority": Field(_of(kinds.whole(0, PRIORITY_MAX)), "priority"),
 }
 RETRY_FIELDS = {
-    "retry_initial_ms": Field(_whole(0), "initial_interval_ms"),
-    "retry_max_ms": Field(_whole(0), "max_interval_ms"),
+    "retry_initial_ms": Field(_count, "initial_interval_ms"),
+    "retry_max_ms": Field(_count, "max_interval_ms"),
     "retry_multiplier": Field(_number, "multiplier"),
     "retry_jitter": Field(_number, "jitter_percent"),
 }
 _NOT_BOTH = (("at", "delay"), ("expires_at", "expires_in"))
 
 
-def options(given: Mapping[str, Any], prefix: str = "--") -> Options:
-    """The options among the given names; None means not given. ``prefix`` is how a message spells a name."""
+def options(given: Mapping[str, Any], where: str = "") -> Options:
+    """The options among the given names; None means not given. ``where`` is the line they were found in, if not
+    the command line; messages begin with it."""
 
     def spell(name: str) -> str:
-        return prefix + name.replace("_", "-") if prefix == "--" else prefix + name
+        return name if where else "--" + name.replace("_", "-")
 
     present = {name: value for name, value in given.items() if value is not None}
     for one, other in _NOT_BOTH:
         if one in present and other in present:
-            raise UsageError(f"give {spell(one)} or {spell(other)}, not both")
+            raise UsageError(f"{where}give {spell(one)} or {spell(other)}, not both")
     if "key_scope" in present and "key" not in present:
-        raise UsageError(f"{spell('key_scope')} needs {spell('key')}: it says among what the key is unique")
-    chosen = {
-        FIELDS[name].option: FIELDS[name].check(present[name], spell(name)) for name in FIELDS.keys() & present
-    }
-    policy = {
-        RETRY_FIELDS[name].option: RETRY_FIELDS[name].check(present[name], spell(name))
-        for name in RETRY_FIELDS.keys() & present
-    }
-    return Options(**chosen, retry_policy=RetryPolicy(**policy))
+        raise UsageError(f"{where}{spell('key_scope')} needs {spell('key')}: it says among what the key is unique")
+
+    def checked(fields: Mapping[str, Field]) -> dict[str, Any]:
+        said = [(name, field) for name, field in fields.items() if name in present]
+        return {field.option: field.check(present[name], where + spell(name)) for name, field in said}
+
+    return Options(**checked(FIELDS), retry_policy=RetryPolicy(**checked(RETRY_FIELDS)))
 
 
 def read_input(text: str | None) -> Any:

@@ -56,6 +56,17 @@ class Output:
             padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             self.line("  ".join(padded).rstrip())
 
+    def row(self, cells: Sequence[str], widths: Sequence[int]) -> None:
+        """One row of a table that grows while people look on."""
+        padded = [one_line(cell).ljust(width) for cell, width in zip(cells, widths, strict=True)]
+        if not sys.stdout.isatty():
+            self.line("  ".join(padded).rstrip())
+            return
+        from rich.text import Text
+
+        parts = [(text, _STYLES.get(text.strip(), "")) for text in padded]
+        self._console().print(Text("  ").join(Text(text, style) for text, style in parts), soft_wrap=True)
+
     def record(self, pairs: Mapping[str, str]) -> None:
         """Names and values below each other; empty values are left out, long ones keep their lines."""
         shown = {name: value for name, value in pairs.items() if value}
@@ -79,8 +90,9 @@ class Output:
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for header in headers:
-            table.add_column(header.upper(), overflow="fold")
+        for place, header in enumerate(headers):
+            # The first column is what gets copied: it stays in one piece however narrow the window.
+            table.add_column(header.upper(), overflow="fold", no_wrap=place == 0)
         for row in rows:
             table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
         self._console().print(table)

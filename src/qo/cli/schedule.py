@@ -33,9 +33,11 @@ Input = Annotated[
 Timezone = Annotated[
     str | None, typer.Option("--timezone", help="The IANA time zone the expression is read in [UTC].")
 ]
-Missed = Annotated[CatchUp | None, typer.Option("--catch-up", help="What becomes of missed runs [last].")]
+Missed = Annotated[
+    CatchUp | None, typer.Option("--catch-up", help="Missed runs to make up for: none, last or all [last].")
+]
 Overlapping = Annotated[
-    Overlap | None, typer.Option("--overlap", help="What if the run before has not ended [allow].")
+    Overlap | None, typer.Option("--overlap", help="If the run before has not ended: allow or skip [allow].")
 ]
 Timeout = Annotated[str | None, typer.Option("--timeout", metavar="DURATION", help="Of one attempt [300s].")]
 Retries = Annotated[int | None, typer.Option("--retries", help="Attempts after the first [3].")]
@@ -70,7 +72,9 @@ def update(
     session: Session,
     name: Name,
     type: Annotated[str | None, typer.Option("--type", "-t", help="The type of the tasks.")] = None,
-    cron: Annotated[str | None, typer.Option("--cron", metavar="EXPR", help="Five fields.")] = None,
+    cron: Annotated[
+        str | None, typer.Option("--cron", metavar="EXPR", help="Five fields, as '0 9 * * mon-fri'.")
+    ] = None,
     input: Input = None,
     timezone: Timezone = None,
     catch_up: Missed = None,
@@ -191,7 +195,10 @@ def trigger(session: Session, name: Name) -> None:
 def run(
     session: Session,
     interval: Annotated[
-        str, typer.Option("--interval", metavar="DURATION", help="How often to look for due runs.")
+        str,
+        typer.Option(
+            "--interval", metavar="DURATION", help="How often to look for due runs [15s].", show_default=False
+        ),
     ] = f"{INTERVAL_S:g}s",
     once: Annotated[bool, typer.Option("--once", help="Submit what is due now, and stop.")] = False,
 ) -> int | None:

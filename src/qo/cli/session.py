@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -90,8 +91,9 @@ def refuse_memory(settings: Settings) -> None:
 def start_logging(level: LogLevel) -> None:
     import logging
 
-    logging.basicConfig(format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", level=logging.WARNING)
-    logging.getLogger("qo").setLevel(level.upper())
+    logging.basicConfig(format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", level=level.upper())
+    for chatty in ("aiohttp", "asyncio", "botocore", "urllib3"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Body], Body]:
@@ -124,8 +126,20 @@ def setting_option(key: str) -> Any:
     from qo.config.settings import BY_KEY
 
     setting = BY_KEY[key]
-    default = "" if setting.default in (None, ()) else f" [default: {setting.default}]"
-    return typer.Option(setting.flag, help=f"{setting.help}{default}", show_default=False)
+    default = setting.default
+    shown = f"{default:g}" if isinstance(default, float) else str(default)
+    said = "" if default in (None, (), False) else f" [{shown}]"
+    return typer.Option(
+        setting.flag, help=f"{setting.help.rstrip('.')}{said}.", show_default=False, metavar=_metavar(default)
+    )
+
+
+def _metavar(default: Any) -> str | None:
+    if isinstance(default, bool):
+        return None
+    if isinstance(default, StrEnum):
+        return "|".join(type(default))
+    return "NUMBER" if isinstance(default, int | float) else "TEXT"
 
 
 def new_app(**more: Any) -> typer.Typer:

@@ -61,7 +61,7 @@ def list_(
         str | None,
         typer.Option("--since", metavar="DURATION", help="Only tasks that changed this recently, as 1h."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", help="Show at most this many.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", help="Show at most this many [100].", show_default=False)] = 100,
 ) -> None:
     """List tasks, newest first.
 

@@ -54,4 +54,7 @@ def worker(
     if session.json:
         session.output.document(tally)
     else:
-        session.output.line(f"completed {tally.completed}, failed {tally.failed}, given back {tally.released}")
+        session.output.line(
+            f"completed {tally.completed}, failed {tally.failed}, given back {tally.released}; "
+            f"{tally.requests:,} requests, ${tally.dollars:.4f} on S3"
+        )

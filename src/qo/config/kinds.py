@@ -110,6 +110,15 @@ def choice(members: type[StrEnum], aliases: dict[str, str] | None = None) -> Kin
     return Kind(f"one of {', '.join(names)}", _same, accept)
 
 
+def _accept_text(value: Any) -> str:
+    if not _text(value):
+        raise Unfit
+    return value
+
+
+TEXT = Kind("a text that is not empty", _same, _accept_text)
+
+
 def _accept_name(value: Any) -> str:
     if not _NAME.match(_text(value)):
         raise Unfit

@@ -188,6 +188,8 @@ def _lease_s(task: Task, wanted: float | None) -> float:
 
 def _renew(task: Task, command: Renew, now: datetime) -> Task:
     until = now + timedelta(seconds=_lease_s(task, command.lease_s))
+    if command.lease_s is None and task.lease_expires_at is not None:
+        until = max(until, task.lease_expires_at)  # A routine renewal must not cut short what a handler asked for.
     progress = task.progress if command.progress is None else command.progress
     return _written(task, command, now, lease_expires_at=until, progress=progress)
 

@@ -108,8 +108,11 @@ class Monitor:
             return  # Still running, and its lease ends later in this minute.
         if needed.missing is not None and seen is not None:
             # Who moved the task may have died before writing its new hint: write that first.
-            report.repaired += await self._queue.hints.restore(needed.missing, seen.task.token)
-        report.repaired += await self._queue.hints.drop_stale(due.key, due.etag)
+            restored = await self._queue.hints.restore(needed.missing, seen.task.token)
+            report.repaired += restored
+        # Awaited before it is added: others add to the same report meanwhile.
+        removed = await self._queue.hints.drop_stale(due.key, due.etag)
+        report.repaired += removed
 
     async def _take_back(self, seen: Snapshot, report: CheckReport) -> None:
         ambient = self._queue.ambient

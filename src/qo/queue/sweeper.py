@@ -87,7 +87,12 @@ class Sweeper:
         )
         body = wire.encode(moved)
         wrote = await register.write(
-            self._queue.store, keys.SWEEP, body, if_match=etag, ours=lambda found: found == body
+            self._queue.store,
+            keys.SWEEP,
+            body,
+            if_match=etag,
+            ours=lambda found: found == body,
+            ambient=self._queue.ambient,
         )
         return not isinstance(wrote, register.Moved)
 
@@ -124,9 +129,12 @@ class Sweeper:
             self._scan.settle(entry)
         needed = repair(None if seen is None else seen.task, hints)
         if needed.missing is not None and seen is not None:
-            report.restored += await self._queue.hints.restore(needed.missing, seen.task.token)
+            # Awaited before it is added: others add to the same report meanwhile.
+            restored = await self._queue.hints.restore(needed.missing, seen.task.token)
+            report.restored += restored
         for key in needed.stale:
-            report.removed += await self._queue.hints.drop_stale(key, hints[key])
+            removed = await self._queue.hints.drop_stale(key, hints[key])
+            report.removed += removed
 
     async def _end(self, seen: Snapshot, report: SweepReport) -> Snapshot:
         now = await self._queue.store.now()

@@ -24,6 +24,7 @@ from pathlib import Path
 from qo.errors import UsageError
 from qo.store.embedded import Clock, check_delete_many, check_limit, check_put
 from qo.store.port import LIST_LIMIT_MAX, Doomed, Page, Stored, Version, Written
+from qo.store.sqlite_file import connect
 from qo.store.sqlite_objects import SqliteObjects
 from qo.store.sqlite_thread import SqliteThread
 
@@ -51,7 +52,8 @@ class LocalStore:
         Raises ConfigError if ``path`` cannot hold a store, or holds one of a newer qo.
         """
         clock = Clock()
-        objects = await asyncio.to_thread(SqliteObjects.open, path, clock, forget=forget, durable=durable)
+        connection = await asyncio.to_thread(connect, path, durable=durable)
+        objects = SqliteObjects(connection, clock, forget)
         return cls(SqliteThread(objects, f"the store in {path}"), clock)
 
     async def get(self, key: str, *, version: str | None = None) -> Stored | None:

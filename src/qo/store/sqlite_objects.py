@@ -1,79 +1,72 @@
 """Versioned objects in one SQLite file, one synchronous operation at a time, for the thread that owns the file.
 
-Every version of every key is a row. The row of the current one is marked ``current``; a row without a body is a
-delete marker and never current. A number is drawn for each row and never again, so the newest version of a key
-is the one with the greatest number.
+``heads`` has one row for each key: its latest version, which is a delete marker if it has no body. ``archive`` has
+the versions before, each naming the one before itself. So writing a key again touches its row and the end of the
+archive, and no index: half the pages that a table of all versions would touch.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from typing import NamedTuple
 
-from qo.errors import ConfigError, PreconditionFailed, Unavailable
+from qo.errors import PreconditionFailed
 from qo.store.embedded import Clock, etag_of
 from qo.store.port import Doomed, Entry, Page, Stored, Version, Written
-
-FILE = "store.db"
-SCHEMA_VERSION = 1  # Raised when an older qo could no longer read or write the file correctly.
-
-# Other processes write in bursts of milliseconds, so whoever waits this long waits for something broken.
-BUSY_S_MAX = 30.0
-# Pages in the log before they are moved to the file proper. More makes writing faster, and the log longer.
-CHECKPOINT_PAGES = 4_000
-CACHE_KIB = 32_768
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
-# One index finds and lists what is current and makes a second current version of a key impossible; the other
-# finds the rest. So creating an object pays for one index only, and lists never meet what is gone.
-_SCHEMA = (
-    """
-    CREATE TABLE objects (
-        version INTEGER PRIMARY KEY AUTOINCREMENT,
-        key TEXT NOT NULL,
-        current INTEGER NOT NULL,
-        etag TEXT NOT NULL,
-        modified INTEGER NOT NULL,
-        body BLOB
-    )
-    """,
-    "CREATE UNIQUE INDEX objects_current ON objects (key) WHERE current",
-    "CREATE INDEX objects_past ON objects (key) WHERE NOT current",
-    f"PRAGMA user_version = {SCHEMA_VERSION}",
-)
+_LAST_VERSION = "SELECT last_version FROM counter"
+_SET_LAST_VERSION = "UPDATE counter SET last_version = ?"
 
-_GET = "SELECT body, etag, version FROM objects WHERE key = ? AND current"
-_GET_VERSION = "SELECT body, etag, version FROM objects WHERE version = ? AND key = ? AND body IS NOT NULL"
-_ADD = """
-    INSERT INTO objects (key, current, etag, modified, body) VALUES (?, 1, ?, ?, ?) ON CONFLICT DO NOTHING
-"""
-_ADD_MARKER = "INSERT INTO objects (key, current, etag, modified) VALUES (?, 0, '', ?)"
-_RETIRE = "UPDATE objects SET current = 0 WHERE key = ? AND current AND etag = ifnull(?, etag)"
-_FORGET = "DELETE FROM objects WHERE key = ? AND current AND etag = ifnull(?, etag)"
-_ERASE = "DELETE FROM objects WHERE version = ? AND key = ?"
-_PROMOTE = """
-    UPDATE objects SET current = 1
-    WHERE version = (SELECT max(version) FROM objects WHERE key = ?1 AND NOT current)
-    AND body IS NOT NULL
-    AND NOT EXISTS (SELECT 1 FROM objects WHERE key = ?1 AND current)
+_GET = "SELECT body, etag, version FROM heads WHERE key = ? AND body IS NOT NULL"
+_GET_VERSION = """
+    SELECT body, etag, version FROM heads WHERE key = ?1 AND version = ?2 AND body IS NOT NULL
+    UNION ALL
+    SELECT body, etag, version FROM archive WHERE key = ?1 AND version = ?2 AND body IS NOT NULL
 """
 _LIST_FROM, _LIST_AFTER = (
     f"""
-    SELECT key, etag, length(body), modified FROM objects WHERE current AND key {bound} ? ORDER BY key LIMIT ?
+    SELECT key, etag, length(body), modified FROM heads
+    WHERE key {bound} ? AND body IS NOT NULL ORDER BY key LIMIT ?
     """
     for bound in (">=", ">")
 )
 _VERSIONS = """
-    SELECT version, etag, length(body), modified FROM objects WHERE key = ?1 AND current
-    UNION ALL
-    SELECT version, etag, length(body), modified FROM objects WHERE key = ?1 AND NOT current
-    ORDER BY version DESC
+    WITH RECURSIVE chain AS (
+        SELECT version, previous, etag, length(body) AS size, modified FROM heads WHERE key = ?
+        UNION ALL
+        SELECT archive.version, archive.previous, archive.etag, length(archive.body), archive.modified
+        FROM chain JOIN archive ON archive.version = chain.previous
+    )
+    SELECT version, etag, size, modified FROM chain
 """
+
+_HEAD = "SELECT id, version, etag FROM heads WHERE key = ?"
+_ADD_HEAD = "INSERT INTO heads (version, previous, etag, modified, body, key) VALUES (?, ?, ?, ?, ?, ?)"
+_SET_HEAD = "UPDATE heads SET version = ?, previous = ?, etag = ?, modified = ?, body = ? WHERE id = ?"
+_DROP_HEAD = "DELETE FROM heads WHERE id = ?"
+_ARCHIVE_HEAD = """
+    INSERT INTO archive (version, previous, key, etag, modified, body)
+    SELECT version, previous, key, etag, modified, body FROM heads WHERE id = ?
+"""
+_RESTORE_HEAD = """
+    UPDATE heads SET (version, previous, etag, modified, body) =
+        (SELECT version, previous, etag, modified, body FROM archive WHERE archive.version = heads.previous)
+    WHERE id = ?
+"""
+_DROP_ARCHIVED = "DELETE FROM archive WHERE version = ?"
+_RELINK_HEAD = "UPDATE heads SET previous = ? WHERE version = ? AND key = ?"
+_RELINK_ARCHIVED = "UPDATE archive SET previous = ? WHERE version = ? AND key = ?"
+
+
+class _Head(NamedTuple):
+    id: int
+    version: int
+    etag: str | None  # None: deleted.
 
 
 def _instant(microseconds: int) -> datetime:
@@ -92,34 +85,19 @@ class SqliteObjects:
         self._clock = clock
         self._forget = forget
         self._modified = 0
-
-    @classmethod
-    def open(cls, path: Path, clock: Clock, *, forget: tuple[str, ...], durable: bool) -> SqliteObjects:
-        """Open the file in the directory ``path``; create both if need be.
-
-        Raises ConfigError if that cannot be a store (the message says why), Unavailable if other processes keep
-        the file locked. The object may be used by one thread at a time, not necessarily this one.
-        """
-        deadline = time.monotonic() + BUSY_S_MAX
-        while True:
-            try:
-                return cls(_connect(path, durable), clock, forget)
-            except OSError as error:
-                raise ConfigError(f"no store can be kept in {path}: {error}. Name a directory.") from error
-            except sqlite3.Error as error:
-                if not _busy(error):
-                    raise ConfigError(_unusable(path, error)) from error
-                # While another process creates the file or closes it as the last one, SQLite does not wait.
-                if time.monotonic() > deadline:
-                    raise Unavailable(f"other processes keep {path / FILE} locked: {error}") from error
-            time.sleep(0.01)
+        self._last_version = self._last_saved = 0
 
     def begin(self, *, writing: bool) -> None:
         self._execute("BEGIN IMMEDIATE" if writing else "BEGIN")
         if writing:
             self._modified = (self._clock.now() - _EPOCH) // _MICROSECOND
+            (self._last_saved,) = self._execute(_LAST_VERSION).fetchone()
+            self._last_version = self._last_saved
 
     def commit(self) -> None:
+        if self._last_version != self._last_saved:
+            self._execute(_SET_LAST_VERSION, (self._last_version,))
+            self._last_saved = self._last_version
         self._execute("COMMIT")
 
     def rollback(self) -> None:
@@ -133,33 +111,36 @@ class SqliteObjects:
         if version is None:
             row = self._execute(_GET, (key,)).fetchone()
         else:
-            row = self._execute(_GET_VERSION, (version, key)).fetchone()
+            row = self._execute(_GET_VERSION, (key, version)).fetchone()
         return row and Stored(row[0], row[1], str(row[2]))
 
     def put(self, key: str, body: bytes, if_match: str | None, if_absent: bool) -> Written:
-        etag = etag_of(body)
-        if not if_absent:
-            retired = self._retire(key, if_match)
-            if if_match is not None and not retired:
-                raise PreconditionFailed(f"{key} has changed since it was read")
-        added = self._execute(_ADD, (key, etag, self._modified, body))
-        if added.rowcount == 0:
+        head = self._head(key)
+        current = head.etag if head else None
+        if if_absent and current is not None:
             raise PreconditionFailed(f"{key} exists already")
-        return Written(etag, str(added.lastrowid))
+        if if_match is not None and current != if_match:
+            raise PreconditionFailed(f"{key} has changed since it was read")
+        etag = etag_of(body)
+        return Written(etag, str(self._write(key, head, etag, body)))
 
     def delete(self, key: str, if_match: str | None) -> None:
-        if self._retire(key, if_match):
-            if not key.startswith(self._forget):
-                self._execute(_ADD_MARKER, (key, self._modified))
-        elif if_match is not None and self._execute(_GET, (key,)).fetchone() is not None:
+        head = self._head(key)
+        if head is None or head.etag is None:
+            return
+        if if_match is not None and head.etag != if_match:
             raise PreconditionFailed(f"{key} has changed since it was read")
+        if key.startswith(self._forget):
+            self._execute(_DROP_HEAD, (head.id,))
+        else:
+            self._write(key, head, None, None)
 
     def delete_many(self, doomed: Sequence[Doomed]) -> None:
         for key, version in doomed:
             if version is None:
                 self.delete(key, None)
-            elif self._execute(_ERASE, (version, key)).rowcount:
-                self._execute(_PROMOTE, (key,))
+            else:
+                self._erase(key, version)
 
     def list(self, prefix: str, start_after: str, limit: int) -> Page:
         query, start = (_LIST_FROM, prefix) if start_after < prefix else (_LIST_AFTER, start_after)
@@ -174,61 +155,44 @@ class SqliteObjects:
 
     def versions(self, key: str) -> Sequence[Version]:
         return [
-            Version(str(version), etag, size or 0, _instant(modified), latest=place == 0, deleted=size is None)
+            Version(
+                str(version), etag or "", size or 0, _instant(modified), latest=place == 0, deleted=etag is None
+            )
             for place, (version, etag, size, modified) in enumerate(self._execute(_VERSIONS, (key,)))
         ]
 
-    def _retire(self, key: str, if_match: str | None) -> bool:
-        """Whether there was a current version (with that ETag), which now is none."""
-        statement = _FORGET if key.startswith(self._forget) else _RETIRE
-        return self._execute(statement, (key, if_match)).rowcount == 1
+    def _head(self, key: str) -> _Head | None:
+        row = self._execute(_HEAD, (key,)).fetchone()
+        return row and _Head(*row)
 
+    def _write(self, key: str, head: _Head | None, etag: str | None, body: bytes | None) -> int:
+        """Make this the latest version, and archive the one before. None and None make a delete marker."""
+        self._last_version += 1
+        version = self._last_version
+        if head is None:
+            self._execute(_ADD_HEAD, (version, None, etag, self._modified, body, key))
+            return version
+        previous = None
+        if not key.startswith(self._forget):
+            previous = head.version
+            self._execute(_ARCHIVE_HEAD, (head.id,))
+        self._execute(_SET_HEAD, (version, previous, etag, self._modified, body, head.id))
+        return version
 
-def _connect(path: Path, durable: bool) -> sqlite3.Connection:
-    path.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path / FILE, timeout=BUSY_S_MAX, isolation_level=None, check_same_thread=False)
-    try:
-        _prepare(connection, path, durable)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _prepare(connection: sqlite3.Connection, path: Path, durable: bool) -> None:
-    _schema_version(connection, path)  # Whatever is not ours stays untouched.
-    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-    if mode != "wal":
-        raise ConfigError(f"the file system of {path} does not support SQLite's log: use a local disk")
-    connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-    connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-    connection.execute("BEGIN IMMEDIATE")  # Fails now, rather than at the first write, if the file is read-only.
-    if _schema_version(connection, path) == 0:
-        for statement in _SCHEMA:
-            connection.execute(statement)
-    connection.execute("COMMIT")
-
-
-def _schema_version(connection: sqlite3.Connection, path: Path) -> int:
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > SCHEMA_VERSION:
-        raise ConfigError(
-            f"{path / FILE} was written by a newer qo (format {version}; this one reads up to {SCHEMA_VERSION}): "
-            "upgrade qo"
-        )
-    if version == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None:
-        raise ConfigError(f"{path / FILE} is a database of something else: name another directory")
-    return version
-
-
-def _busy(error: sqlite3.Error) -> bool:
-    # The low byte is the error; the others say more about it. Errors of the Python module carry no code.
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
-
-
-def _unusable(path: Path, error: sqlite3.Error) -> str:
-    return (
-        f"{path / FILE} cannot be used as a store: {error}. Name a writable directory on a local disk, "
-        "or restore the file from a backup."
-    )
+    def _erase(self, key: str, version: str) -> None:
+        """Remove one version for good; if it was the latest, the one before it is that again."""
+        head = self._head(key)
+        chain = [str(number) for number, *_ in self._execute(_VERSIONS, (key,))]
+        if head is None or version not in chain:
+            return
+        place = chain.index(version)
+        before = chain[place + 1] if place + 1 < len(chain) else None
+        if place > 0:
+            relink = _RELINK_HEAD if place == 1 else _RELINK_ARCHIVED
+            self._execute(relink, (before, chain[place - 1], key))
+            self._execute(_DROP_ARCHIVED, (version,))
+        elif before is not None:
+            self._execute(_RESTORE_HEAD, (head.id,))
+            self._execute(_DROP_ARCHIVED, (before,))
+        else:
+            self._execute(_DROP_HEAD, (head.id,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from qo.core.task import Task
@@ -16,6 +17,7 @@ class Context:
         self._queue = queue
         self._claim = claim
         self.worker_id = worker_id
+        self.limit: asyncio.Timeout | None = None  # When the attempt is stopped, while an async handler runs.
 
     @property
     def task(self) -> Task:
@@ -36,8 +38,14 @@ class Context:
         return self.task.cancel_requested
 
     async def renew(self, lease_s: float | None = None, *, progress: Any = None) -> None:
-        """Ask for more time, and tell how far the work has come. Raises LeaseLost: stop then."""
-        await self._queue.renew(self._claim, lease_s, progress=progress)
+        """Ask for more time (None: the task's timeout, from now), and tell how far the work has come.
+
+        Raises LeaseLost: stop then.
+        """
+        task = await self._queue.renew(self._claim, lease_s, progress=progress)
+        if self.limit is not None and (until := self.limit.when()) is not None:
+            more_s = task.timeout_seconds if lease_s is None else lease_s
+            self.limit.reschedule(max(until, asyncio.get_running_loop().time() + more_s))
 
     async def submit(self, task_type: str, input: Any = None, options: Options | None = None) -> Task:
         """Submit another task; durable when this returns, and so before this task can complete."""

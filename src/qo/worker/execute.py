@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import traceback
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -52,42 +52,59 @@ async def execute(handler: Handler, input: Any, context: Context, threads: Execu
         return Broken(_text(said), delay_s=said.delay_s)
     except Reschedule as said:
         return Later(said.delay_s)
-    except asyncio.CancelledError:
-        raise
+    except TimedOut as late:
+        return Broken(str(late))
     except BaseException as error:  # A handler that calls sys.exit() must not end the worker.
-        if isinstance(error, TimedOut):
-            return Broken(str(error))
+        if isinstance(error, asyncio.CancelledError) and _given_up():
+            raise
         return Broken(_text(error), traceback="".join(traceback.format_exception(error))[-TRACEBACK_CHARS_MAX:])
 
 
 class TimedOut(Exception):
-    pass
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(f"timed out after {round(timeout_s, 3):g} s")
+
+
+def _given_up() -> bool:
+    """Whether the worker cancelled this attempt; otherwise something that the handler waited for was."""
+    attempt = asyncio.current_task()
+    return attempt is None or attempt.cancelling() > 0
 
 
 async def _call(handler: Handler, input: Any, context: Context, threads: Executor) -> Any:
     arguments = (input, context) if handler.wants_context else (input,)
     timeout_s = context.task.timeout_seconds
-    late = TimedOut(f"timed out after {timeout_s:g} s")
     if handler.is_async:
-        return await _within(timeout_s, handler.function(*arguments), late)
-    call = partial(contextvars.copy_context().run, handler.function, *arguments)
+        return await _within(timeout_s, handler.function(*arguments), context)
+    call = partial(_caught, partial(contextvars.copy_context().run, handler.function, *arguments))
     future = asyncio.get_running_loop().run_in_executor(threads, call)
     done, _ = await asyncio.wait({future}, timeout=timeout_s)
     if not done:
-        future.add_done_callback(lambda gone: gone.cancelled() or gone.exception())
-        raise late  # The thread itself cannot be stopped; its result, if one comes, goes nowhere.
-    return future.result()
+        raise TimedOut(timeout_s)  # The thread itself cannot be stopped; its result, if one comes, goes nowhere.
+    output, error = future.result()
+    if error is not None:
+        raise error
+    return output
 
 
-async def _within(timeout_s: float, call: Awaitable[Any], late: TimedOut) -> Any:
-    limit = asyncio.timeout(timeout_s)
+def _caught(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """What a function gave or raised, as a value: a future does not carry every exception as it was."""
+    try:
+        return function(), None
+    except BaseException as error:
+        return None, error
+
+
+async def _within(timeout_s: float, call: Awaitable[Any], context: Context) -> Any:
+    begun = asyncio.get_running_loop().time()
+    context.limit = limit = asyncio.timeout(timeout_s)
     try:
         async with limit:
             return await call
     except TimeoutError:
         if not limit.expired():
             raise  # The handler's own timeout, not ours.
-        raise late from None
+        raise TimedOut((limit.when() or begun) - begun) from None
 
 
 def _text(error: BaseException) -> str:

@@ -74,6 +74,7 @@ class Worker:
         self._freed = asyncio.Event()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._leaving = False
         self.tally = Tally()
 
     def stop(self) -> None:
@@ -120,7 +121,8 @@ class Worker:
 
     async def _candidates(self, wanted: int) -> list[Due]:
         try:
-            return await self._feed.take(wanted)
+            # What we run ourselves may still be listed: its key goes a little later, or was not removed at all.
+            return [due for due in await self._feed.take(wanted) if due.task_id not in self._running]
         except StoreError as error:
             log.warning("cannot look for tasks: %s", error)
             return []
@@ -146,7 +148,7 @@ class Worker:
             if claim is not None:
                 self.tally.claimed += 1
                 self._claims[due.task_id] = claim
-                await self._perform(claim)
+                await (self._give_back(claim) if self._leaving else self._perform(claim))
         except LeaseLost as lost:
             self.tally.lost += 1
             log.warning("%s", lost)
@@ -180,7 +182,8 @@ class Worker:
         """Remember why a candidate was none, so that it is not read again at every poll."""
         now = await self._queue.store.now()
         if task is None or answer is None:
-            await self._queue.hints.drop_stale(due.key, due.etag)
+            if due.key:
+                await self._queue.hints.drop_stale(due.key, due.etag)
         elif answer.reason is Reason.NOT_DUE:
             self._feed.defer(due.task_id, (task.available_at - now).total_seconds())
         elif task.status is Status.PENDING:
@@ -201,7 +204,10 @@ class Worker:
         await self._settle(claim, outcome)
 
     async def _execute(self, handler: Handler, claim: Claim) -> Outcome:
-        value = await self._queue.input(claim.task)
+        try:
+            value = await self._queue.input(claim.task)
+        except CorruptRecord as error:
+            return Broken(str(error))
         context = Context(self._queue, claim, self._config.worker_id)
         return await execute(handler, value, context, self._threads)
 
@@ -252,10 +258,13 @@ class Worker:
         while True:
             await asyncio.sleep(self._config.heartbeat_s)
             await self._quietly(self._report(started_at))
-            now = await self._queue.store.now()
-            for task_id, claim in list(self._claims.items()):
-                if (now - claim.task.updated_at).total_seconds() >= self._config.heartbeat_s / 2:
-                    await self._keep(task_id, claim)
+            await self._quietly(self._keep_all())
+
+    async def _keep_all(self) -> None:
+        now = await self._queue.store.now()
+        for task_id, claim in list(self._claims.items()):
+            if (now - claim.task.updated_at).total_seconds() >= self._config.heartbeat_s / 2:
+                await self._keep(task_id, claim)
 
     async def _keep(self, task_id: str, claim: Claim) -> None:
         """Renew a long-running task's lease, and stop it if that is lost or cancellation was requested."""
@@ -264,7 +273,7 @@ class Worker:
         except LeaseLost as lost:
             self.tally.lost += 1
             log.warning("%s", lost)
-        except StoreError as error:
+        except QoError as error:
             log.warning("could not renew task %s: %s", task_id, error)
             return
         else:
@@ -308,13 +317,17 @@ class Worker:
             )
             hurry.cancel()
             finish.cancel()
-        held = list(self._claims.values())
-        for running in list(self._running.values()):
-            running.cancel()
+        self._leaving = True  # Who is just claiming gives the task back: a claim broken off may have happened.
+        held = dict(self._claims)
+        for task_id in held:
+            self._running[task_id].cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
-        for claim in held:
-            self.tally.released += 1
-            await self._quietly(self._queue.release(claim))
+        await asyncio.gather(*(self._quietly(self._give_back(claim)) for claim in held.values()))
+
+    async def _give_back(self, claim: Claim) -> None:
+        task = await self._queue.release(claim)
+        self.tally.released += task.status is Status.PENDING
+        self.tally.completed += task.status is Status.COMPLETED  # Its report came through, though we broke it off.
 
     async def _quietly(self, call: Awaitable[object]) -> None:
         try:

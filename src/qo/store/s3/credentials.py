@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
 from qo.errors import AccessDenied
@@ -89,6 +90,9 @@ def find_region(given: str | None) -> str:
     named = given or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if named:
         return named
+    config = Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
+    if not config.exists():
+        return FALLBACK_REGION
     try:
         return _session().get_config_variable("region") or FALLBACK_REGION
     except Exception:  # A broken profile; the search for credentials reports it, if they depend on it.

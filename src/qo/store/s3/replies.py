@@ -1,8 +1,8 @@
 """What S3 answers, read from its XML.
 
-A worker lists all day, and a page holds a thousand entries; so the page of a listing is cut by hand, four times
-faster than any XML parser here would read it. That is safe because in XML a ``<`` never stands for itself.
-Everything rarer goes through the parser.
+A worker lists all day, and a page holds up to a thousand entries. So the page of a listing is cut by hand, in half
+the time that an XML parser takes and without its thousands of elements; in XML a ``<`` never stands for itself,
+which makes that safe. Everything rarer goes through the parser.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 
 class Refusal(NamedTuple):
-    """An error document. All empty where a reply that should have had one did not."""
+    """An error document. The code is empty where a reply that should have had one did not."""
 
     code: str = ""
     message: str = ""
@@ -111,24 +111,30 @@ def deletion(doomed: Sequence[Doomed], *, prefix: str) -> bytes:
 
 
 def undeleted(body: bytes) -> Iterator[Refusal]:
-    """What DeleteObjects could not delete."""
+    """What DeleteObjects could not delete. That something was not there to begin with is not counted."""
     for element in _parsed(body):
-        if _name(element) == "Error":
-            fields = _fields(element)
-            yield Refusal(fields.get("Code", ""), fields.get("Message", ""), fields.get("Key", ""))
+        if _name(element) != "Error":
+            continue
+        refused = _refusal(element)
+        if refused.code not in ("NoSuchKey", "NoSuchVersion"):
+            yield refused
 
 
 def refusal(body: bytes) -> Refusal:
     try:
-        fields = _fields(ElementTree.fromstring(body))
+        return _refusal(ElementTree.fromstring(body))
     except ElementTree.ParseError:
         return Refusal(message=body[:200].decode(errors="replace").strip())
-    return Refusal(fields.get("Code", ""), fields.get("Message", ""), fields.get("Key", ""))
 
 
 def quoted(etag: str) -> str:
     """An ETag as HTTP writes it. Some servers leave the quotes off in XML."""
     return etag if not etag or etag.endswith('"') else f'"{etag}"'
+
+
+def _refusal(element: ElementTree.Element) -> Refusal:
+    fields = _fields(element)
+    return Refusal(fields.get("Code", ""), fields.get("Message", ""), fields.get("Key", ""))
 
 
 def _between(chunk: str, opening: str) -> str:

@@ -155,7 +155,8 @@ class S3Store:
     async def now(self) -> datetime:
         moment = await self.transport.time()
         if self._told - CLOCK_SET_S < moment < self._told:
-            moment = self._told  # Each reply betters the guess, sometimes backwards; what was told must not follow.
+            # Each reply betters the guess, sometimes backwards; what was told must not follow.
+            moment = self._told
         self._told = moment
         return datetime.fromtimestamp(moment, UTC)
 

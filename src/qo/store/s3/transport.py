@@ -144,9 +144,11 @@ class Transport:
             ) as response:
                 self._learn_time(response.headers, sent)
                 return Reply(response.status, response.headers, await response.read())
-        except (aiohttp.ClientError, TimeoutError, OSError, _ConnectionLost) as error:
-            what = str(error) or type(error).__name__
-            raise Unavailable(f"No answer to {method} {path} from {self.place.origin}: {what}") from error
+        except (aiohttp.ClientError, OSError, _ConnectionLost) as error:
+            why = str(error) or type(error).__name__
+            if isinstance(error, aiohttp.ClientConnectorError):
+                why = f"{why}. Is the server up, and S3_ENDPOINT right?"
+            raise Unavailable(f"No answer to {method} {path} from {self.place.origin}: {why}") from error
 
     def _learn_time(self, headers: Mapping[str, str], sent: float) -> None:
         date = headers.get("Date")

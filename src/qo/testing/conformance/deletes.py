@@ -83,6 +83,19 @@ class Deletes(Ground):
         assert found.body == b"one"
         assert [entry.key for entry in (await store.list(root)).entries] == [key]
 
+    async def test_a_key_whose_rebirth_is_removed_stays_deleted(self, store: ObjectStore, root: str) -> None:
+        key = f"{root}a"
+        await store.put(key, b"one")
+        await store.delete(key)
+        reborn = await store.put(key, b"two")
+        await store.delete_many([Doomed(key, reborn.version)])
+        assert await store.get(key) is None
+        assert list((await store.list(root)).entries) == []
+        assert [(each.deleted, each.latest) for each in await store.versions(key)] == [
+            (True, True),
+            (False, False),
+        ]
+
     async def test_a_key_without_versions_left_was_never_there(self, store: ObjectStore, root: str) -> None:
         key = f"{root}a"
         await store.put(key, b"one")

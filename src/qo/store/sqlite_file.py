@@ -1,0 +1,118 @@
+"""The SQLite file of a local store: its form, and how it is opened by many processes at a time."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+from qo.errors import ConfigError, Unavailable
+
+FILE = "store.db"
+SCHEMA_VERSION = 1  # Raised when an older qo could no longer read or write the file correctly.
+
+# Other processes write in bursts of milliseconds, so whoever waits this long waits for something broken.
+BUSY_S_MAX = 30.0
+# How long the log grows (in pages of 4 KiB) before it is moved to the file proper, which costs disk flushes.
+CHECKPOINT_PAGES = 10_000
+CACHE_KIB = 32_768
+
+# ``heads`` has the latest version of each key, ``archive`` the versions before, each naming the one before itself.
+# A version without ETag and body is a delete marker. ``modified`` is in microseconds since 1970.
+_SCHEMA = (
+    """
+    CREATE TABLE heads (
+        id INTEGER PRIMARY KEY,
+        key TEXT NOT NULL UNIQUE,
+        version INTEGER NOT NULL,
+        previous INTEGER,
+        etag TEXT,
+        modified INTEGER NOT NULL,
+        body BLOB
+    )
+    """,
+    """
+    CREATE TABLE archive (
+        version INTEGER PRIMARY KEY,
+        previous INTEGER,
+        key TEXT NOT NULL,
+        etag TEXT,
+        modified INTEGER NOT NULL,
+        body BLOB
+    )
+    """,
+    "CREATE TABLE counter (last_version INTEGER NOT NULL)",
+    "INSERT INTO counter VALUES (0)",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+
+
+def connect(path: Path, *, durable: bool) -> sqlite3.Connection:
+    """A connection to the file in the directory ``path``; both are created if need be.
+
+    Raises ConfigError if that cannot be a store (the message says why), Unavailable if other processes keep the
+    file locked. The connection may be used by one thread at a time, not necessarily this one.
+    """
+    deadline = time.monotonic() + BUSY_S_MAX
+    while True:
+        try:
+            return _connect(path, durable)
+        except OSError as error:
+            raise ConfigError(f"no store can be kept in {path}: {error}. Name a directory.") from error
+        except sqlite3.Error as error:
+            if not _busy(error):
+                raise ConfigError(_unusable(path, error)) from error
+            # While another process creates the file or closes it as the last one, SQLite does not wait.
+            if time.monotonic() > deadline:
+                raise Unavailable(f"other processes keep {path / FILE} locked: {error}") from error
+        time.sleep(0.01)
+
+
+def _connect(path: Path, durable: bool) -> sqlite3.Connection:
+    path.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path / FILE, timeout=BUSY_S_MAX, isolation_level=None, check_same_thread=False)
+    try:
+        _prepare(connection, path, durable)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, durable: bool) -> None:
+    _schema_version(connection, path)  # Whatever is not ours stays untouched.
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise ConfigError(f"the file system of {path} does not support SQLite's log: use a local disk")
+    connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    connection.execute("BEGIN IMMEDIATE")  # Fails now, rather than at the first write, if the file is read-only.
+    if _schema_version(connection, path) == 0:
+        for statement in _SCHEMA:
+            connection.execute(statement)
+    connection.execute("COMMIT")
+
+
+def _schema_version(connection: sqlite3.Connection, path: Path) -> int:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > SCHEMA_VERSION:
+        raise ConfigError(
+            f"{path / FILE} was written by a newer qo (format {version}; this one reads up to {SCHEMA_VERSION}): "
+            "upgrade qo"
+        )
+    if version == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None:
+        raise ConfigError(f"{path / FILE} is a database of something else: name another directory")
+    return version
+
+
+def _busy(error: sqlite3.Error) -> bool:
+    # The low byte is the error; the others say more about it. Errors of the Python module carry no code.
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def _unusable(path: Path, error: sqlite3.Error) -> str:
+    return (
+        f"{path / FILE} cannot be used as a store: {error}. Name a writable directory on a local disk, "
+        "or restore the file from a backup."
+    )
