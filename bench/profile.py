@@ -50,5 +50,7 @@ def _profile(settings: Mapping[str, Any], tasks: int, rows: int) -> None:
     profile.disable()
     passed, now = time.perf_counter() - began, os.times()
     pstats.Stats(profile).sort_stats("tottime").print_stats(rows)
-    print(f"{answer['completed'] / answer['seconds']:.0f} tasks/s under the profiler; requests {answer['requests']}")
+    print(
+        f"{answer['completed'] / answer['seconds']:.0f} tasks/s under the profiler; requests {answer['requests']}"
+    )
     print(f"{passed:.2f} s passed, CPU {now.user - used.user:.2f} s user, {now.system - used.system:.2f} s system")

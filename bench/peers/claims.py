@@ -1,10 +1,11 @@
-"""Claims from a queue that holds many tasks, one after the other, a page of candidates at a time."""
+"""Claims from queues that hold more and more tasks, one claim after the other."""
 
 from __future__ import annotations
 
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from typing import Any
 
 from bench.peers.qo import counts, open_queue
@@ -13,50 +14,58 @@ from qo.queue.feed import Feed
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Claim, Queue
 
-PAGE = 100
-CLAIMS_PER_STORE = 500  # Of at least 1,000 ready tasks, so that the line never gets short.
+PAGE = 100  # What a worker lists at a time, so that every sample has its share of listing.
 SUBMITS_AT_ONCE = 10_000
-TOMORROW = Options(delay_s=86_400.0)
+NOW, TOMORROW = Options(), Options(delay_s=86_400.0)
 
 
-async def claim(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
-    """Seconds per claim, once for each page of candidates, and requests per claim."""
-    samples: list[float] = []
-    requests = 0
-    go()
-    while len(samples) < job["samples"]:
-        with tempfile.TemporaryDirectory(prefix="qo-bench-") as directory:
-            store = "memory:" if job["store"] == "memory" else f"local:{directory}/store"
-            async with await open_queue({"settings": {"store": store}}) as queue:
-                await _fill(queue, job["ready"], Options())
-                await _fill(queue, job["scheduled"], TOMORROW)
-                assert queue.meter is not None
-                queue.meter.reset()
-                # A long line is hardly shortened: one store serves for all samples.
-                wanted = job["samples"] if job["ready"] > 5 * CLAIMS_PER_STORE else CLAIMS_PER_STORE // PAGE
-                samples += await _samples(queue, wanted)
-                requests += sum(counts(queue).values())
-    return {"seconds": samples, "requests": requests / (PAGE * len(samples))}
+class Line:
+    """A queue with a number of tasks waiting, which stays the same: what is claimed is submitted anew."""
 
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._feed = Feed(queue)
+        self._requests = 0
+        self._samples: list[float] = []
 
-async def _fill(queue: Queue, tasks: int, options: Options) -> None:
-    for start in range(0, tasks, SUBMITS_AT_ONCE):
-        numbers = range(start, min(start + SUBMITS_AT_ONCE, tasks))
-        await queue.submit_many([NewTask("noop", {"number": number}, options) for number in numbers])
+    async def fill(self, tasks: int, options: Options) -> None:
+        for start in range(0, tasks, SUBMITS_AT_ONCE):
+            numbers = range(start, min(start + SUBMITS_AT_ONCE, tasks))
+            await self._queue.submit_many([NewTask("noop", {"number": number}, options) for number in numbers])
 
-
-async def _samples(queue: Queue, wanted: int) -> list[float]:
-    feed = Feed(queue)
-    samples: list[float] = []
-    for _ in range(wanted):
+    async def sample(self) -> None:
+        assert self._queue.meter is not None
+        self._queue.meter.reset()
         began = time.perf_counter()
         claimed = 0
         while claimed < PAGE:
-            for due in await feed.take(PAGE - claimed):
-                answer = await queue.claim(due.task_id, worker_id="bench")
-                claimed += isinstance(answer, Claim)
-        samples.append((time.perf_counter() - began) / PAGE)
-    return samples
+            for due in await self._feed.take(PAGE - claimed):
+                claimed += isinstance(await self._queue.claim(due.task_id, worker_id="bench"), Claim)
+        self._samples.append((time.perf_counter() - began) / PAGE)
+        await self._queue.hints.flush()
+        self._requests += sum(counts(self._queue).values())
+        await self.fill(PAGE, NOW)
+
+    def answer(self) -> Mapping[str, Any]:
+        return {"seconds": self._samples, "requests": self._requests / (PAGE * len(self._samples))}
+
+
+async def claim(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
+    """Seconds per claim, once for each page of candidates, and requests per claim; for each load."""
+    lines: dict[str, Line] = {}
+    async with AsyncExitStack() as stack:
+        for name, (ready, scheduled) in job["loads"].items():
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="qo-bench-"))
+            store = "memory:" if job["store"] == "memory" else f"local:{directory}/store"
+            queue = await stack.enter_async_context(await open_queue({"settings": {"store": store}}))
+            lines[name] = Line(queue)
+            await lines[name].fill(ready, NOW)
+            await lines[name].fill(scheduled, TOMORROW)
+        go()
+        for _ in range(job["samples"]):
+            for line in lines.values():  # By turns, so that a slow moment hits every load.
+                await line.sample()
+        return {name: line.answer() for name, line in lines.items()}
 
 
 if __name__ == "__main__":

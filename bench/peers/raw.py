@@ -41,7 +41,9 @@ async def _work(queue: Queue, tasks: Iterator[tuple[str, str]], batches: bool) -
         seen = await store.get(task)
         assert seen is not None
         lease = ready.replace("ready/", "leases/")
-        first, leased = await asyncio.gather(store.put(task, BODY, if_match=seen.etag), store.put(lease, b"x" * 24))
+        first, leased = await asyncio.gather(
+            store.put(task, BODY, if_match=seen.etag), store.put(lease, b"x" * 24)
+        )
         await store.put(task, BODY, if_match=first.etag)
         doomed += [Doomed(ready), Doomed(lease, leased.version)]
         if batches and len(doomed) >= BATCH:

@@ -21,8 +21,8 @@ class Setup(NamedTuple):
 
 
 SETUPS = [
-    Setup("drain_vs_buquet_0ms", 0, 1000, 300, 3, Target("ratio", ">=", 2.0)),
-    Setup("drain_vs_buquet_30ms", 30, 1000, 64, 2, Target("ratio", ">=", 30.0)),
+    Setup("drain_vs_buquet_0ms", 0, 800, 300, 3, Target("ratio", ">=", 2.0)),
+    Setup("drain_vs_buquet_30ms", 30, 800, 48, 2, Target("ratio", ">=", 30.0)),
 ]
 
 

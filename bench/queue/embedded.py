@@ -1,9 +1,9 @@
 """The embedded store against huey with its SQLite storage: one machine, one file, no server.
 
-SQLite's ``synchronous`` decides what a power cut may cost and, with huey's transaction per task, the speed: FULL
+SQLite's ``synchronous`` decides what a power cut may cost and, with huey's transaction per call, the speed: FULL
 flushes the disk at each commit, NORMAL and OFF do not. So the sides are compared with like settings:
     FULL on both sides               huey as it comes; qo with ``local.durable``
-    NORMAL (qo) against OFF (huey)   qo as it comes; huey with ``fsync=False``; huey has nothing in between
+    NORMAL (qo) against OFF (huey)   qo as it comes; huey with ``fsync=False``, as it has nothing in between
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.harness import Family, Result, Target, by_turns, median, result
@@ -19,14 +18,8 @@ from bench.process import run
 
 ROUNDS = 3
 CONCURRENCY = 64
-TWICE = Target("ratio", ">=", 2.0)
-
-
-class Rates(NamedTuple):
-    """Tasks a second."""
-
-    enqueue: float
-    drain: float
+LOOP_TASKS = 300
+HUEY_THREADS = (1, 4)
 
 
 class Sync(NamedTuple):
@@ -36,63 +29,94 @@ class Sync(NamedTuple):
     tasks: int
     huey: Mapping[str, Any]
     qo: Mapping[str, Any]
-    said: Mapping[str, str]
+    modes: Mapping[str, str]
+    target: Target | None
 
 
-FLUSHED = Sync("", 2000, {}, {"local.durable": True}, {"sqlite_huey": "WAL, FULL", "sqlite_qo": "WAL, FULL"})
-UNFLUSHED = Sync(
-    "_unflushed", 5000, {"fsync": False}, {}, {"sqlite_huey": "WAL, OFF", "sqlite_qo": "WAL, NORMAL"}
+FLUSHED = Sync(
+    "", 2000, {}, {"local.durable": True}, {"huey": "WAL, FULL", "qo": "WAL, FULL"}, Target("ratio", ">=", 2.0)
 )
-HUEY_WORKERS = (1, 4)
-QO_WAYS = {"submit_many": "noop", "concurrent": "noop_sync", "loop": "noop"}
+UNFLUSHED = Sync("_unflushed", 4000, {"fsync": False}, {}, {"huey": "WAL, OFF", "qo": "WAL, NORMAL"}, None)
 
 
-def _huey(sync: Sync, workers: int) -> Rates:
+class Rates(NamedTuple):
+    """Tasks a second, and milliseconds of CPU for each."""
+
+    enqueue: float
+    enqueue_cpu_ms: float
+    drain: float
+    drain_cpu_ms: float
+
+
+def _rates(tasks: int, enqueued: Mapping[str, Any], drained: Mapping[str, Any]) -> Rates:
+    if drained.get("completed", tasks) != tasks:
+        raise RuntimeError(f"{drained['completed']} of {tasks} tasks were completed")
+    columns = ((tasks / each["seconds"], 1000 * each["cpu_seconds"] / tasks) for each in (enqueued, drained))
+    return Rates(*(number for column in columns for number in column))
+
+
+def _huey(sync: Sync, threads: int) -> Rates:
     with tempfile.TemporaryDirectory(prefix="qo-bench-") as directory:
         job = {"path": f"{directory}/huey.db", "options": sync.huey, "tasks": sync.tasks}
         enqueued = run("bench.peers.huey", {**job, "do": "enqueue"})
-        drained = run("bench.peers.huey", {**job, "do": "drain", "workers": workers})
-    return Rates(sync.tasks / enqueued["seconds"], sync.tasks / drained["seconds"])
+        drained = run("bench.peers.huey", {**job, "do": "drain", "workers": threads})
+    return _rates(sync.tasks, enqueued, drained)
 
 
-def _qo(sync: Sync, way: str, task_type: str) -> Rates:
+def _qo(sync: Sync, way: str, task_type: str, tasks: int) -> Rates:
     with tempfile.TemporaryDirectory(prefix="qo-bench-") as directory:
-        job = {"settings": {"store": f"local:{Path(directory) / 'store'}", **sync.qo}}
-        enqueued = run(
-            "bench.peers.qo",
-            {**job, "do": "enqueue", "tasks": sync.tasks, "way": way, "task_type": task_type},
-        )
+        job = {"settings": {"store": f"local:{directory}/store", **sync.qo}, "tasks": tasks}
+        enqueued = run("bench.peers.qo", {**job, "do": "enqueue", "way": way, "task_type": task_type})
         worker = {"worker_id": "bench", "worker": {"concurrency": CONCURRENCY}}
         drained = run("bench.peers.qo", {**job, **worker, "do": "drain"})
-    if drained["completed"] != sync.tasks:
-        raise RuntimeError(f"{drained['completed']} of {sync.tasks} tasks were completed")
-    return Rates(sync.tasks / enqueued["seconds"], sync.tasks / drained["seconds"])
+    return _rates(tasks, enqueued, drained)
 
 
 def measure(sync: Sync) -> Iterator[Result]:
-    hueys = [partial(_huey, sync, workers) for workers in HUEY_WORKERS]
-    qos = [partial(_qo, sync, way, task_type) for way, task_type in QO_WAYS.items()]
-    runs = by_turns(ROUNDS, *hueys, *qos)
-    medians = [Rates(median(r.enqueue for r in side), median(r.drain for r in side)) for side in runs]
-    huey, ours = medians[: len(hueys)], dict(zip(QO_WAYS, medians[len(hueys) :], strict=True))
-    huey_enqueue, huey_drain = max(r.enqueue for r in huey), max(r.drain for r in huey)
-    workers = HUEY_WORKERS[[r.drain for r in huey].index(huey_drain)]
-    common = {"tasks": sync.tasks, "rounds": ROUNDS, **sync.said}
-    each = {"huey": "a loop of calls, one transaction each", **common}
-    for name, way, target in (
-        (f"enqueue_vs_huey_sqlite{sync.suffix}", "submit_many", TWICE),
-        (f"enqueue_vs_huey_sqlite{sync.suffix}_concurrent", "concurrent", None),
-        (f"enqueue_vs_huey_sqlite{sync.suffix}_loop", "loop", None),
+    """huey's best of several numbers of threads against qo's three ways to submit and two kinds of handler."""
+    runs = by_turns(
+        ROUNDS,
+        *(partial(_huey, sync, threads) for threads in HUEY_THREADS),
+        partial(_qo, sync, "submit_many", "noop", sync.tasks),
+        partial(_qo, sync, "concurrent", "noop_sync", sync.tasks),
+        partial(_qo, sync, "loop", "noop", LOOP_TASKS),
+    )
+    *hueys, many, concurrent, loop = [Rates(*map(median, zip(*side, strict=True))) for side in runs]
+    common = {"tasks": sync.tasks, "rounds": ROUNDS, "sqlite": sync.modes}
+    huey = max(hueys, key=lambda rates: rates.enqueue)
+    for suffix, rates, way, target in (
+        ("", many, "submit_many", sync.target),
+        ("_concurrent", concurrent, f"submit, {CONCURRENCY} at a time", None),
+        ("_loop", loop, "submit, one after the other", None),
     ):
-        yield result(name, ours[way].enqueue, "tasks/s", baseline=huey_enqueue, target=target, qo=way, **each)
-    each = {"huey": f"consumer, {workers} thread(s), the best of {HUEY_WORKERS}", **common}
-    for name, way, target in (
-        (f"drain_vs_huey_sqlite{sync.suffix}", "submit_many", TWICE),
-        (f"drain_vs_huey_sqlite{sync.suffix}_sync", "concurrent", None),
+        yield result(
+            f"enqueue_vs_huey_sqlite{sync.suffix}{suffix}",
+            rates.enqueue,
+            "tasks/s",
+            baseline=huey.enqueue,
+            target=target,
+            qo=way,
+            huey="one call after the other",
+            cpu_ms_per_task={"qo": round(rates.enqueue_cpu_ms, 3), "huey": round(huey.enqueue_cpu_ms, 3)},
+            **common,
+        )
+    huey = max(hueys, key=lambda rates: rates.drain)
+    threads = HUEY_THREADS[hueys.index(huey)]
+    for suffix, rates, handler, target in (
+        ("", many, "async function", sync.target),
+        ("_sync", concurrent, "plain function", None),
     ):
-        handler = "plain function" if QO_WAYS[way] == "noop_sync" else "async function"
-        qo = f"one worker, concurrency {CONCURRENCY}, {handler}"
-        yield result(name, ours[way].drain, "tasks/s", baseline=huey_drain, target=target, qo=qo, **each)
+        yield result(
+            f"drain_vs_huey_sqlite{sync.suffix}{suffix}",
+            rates.drain,
+            "tasks/s",
+            baseline=huey.drain,
+            target=target,
+            qo=f"one worker, concurrency {CONCURRENCY}, {handler}",
+            huey=f"consumer, {threads} thread(s), the best of {HUEY_THREADS}",
+            cpu_ms_per_task={"qo": round(rates.drain_cpu_ms, 3), "huey": round(huey.drain_cpu_ms, 3)},
+            **common,
+        )
 
 
 def _family(sync: Sync) -> Family:

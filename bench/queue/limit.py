@@ -15,7 +15,7 @@ from bench.process import run
 from bench.queue.sides import CONCURRENCY, Qo
 
 ROUNDS = 3
-TASKS = 1000
+TASKS = 600
 
 
 def measure() -> Iterator[Result]:
@@ -54,7 +54,9 @@ def measure() -> Iterator[Result]:
         ("share_of_store_limit", median(plains), Target("value", ">=", 0.6), "1 GET, 2 conditional PUTs, 1 PUT"),
         ("share_of_store_limit_all", median(wholes), None, "the same, and the drain's LISTs and batched deletes"),
     ):
-        yield result(name, rate / limit, "of 1", target=target, drain_rps=rate, limit_rps=limit, mix=mix, **settings)
+        yield result(
+            name, rate / limit, "of 1", target=target, drain_rps=rate, limit_rps=limit, mix=mix, **settings
+        )
 
 
 FAMILIES = [Family(["share_of_store_limit", "share_of_store_limit_all"], measure)]

@@ -50,7 +50,14 @@ def measure() -> Iterator[Result]:
     ):
         target = Target("value", "<=", bound)
         yield result(
-            name, median(runs), "s", baseline=python_s, target=target, command=command, against="an empty Python program", runs=RUNS
+            name,
+            median(runs),
+            "s",
+            baseline=python_s,
+            target=target,
+            command=command,
+            against="an empty Python program",
+            runs=RUNS,
         )
 
 

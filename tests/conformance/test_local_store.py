@@ -166,6 +166,18 @@ async def test_a_call_the_database_cannot_do_fails_alone(store: LocalStore) -> N
     assert len(await store.versions("large")) == 1
 
 
+async def test_a_failed_write_gives_no_version_to_two(tmp_path: Path) -> None:
+    async with opened(tmp_path) as failing, opened(tmp_path) as other:
+        connection_of(failing).setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
+        with pytest.raises(Unavailable):
+            await failing.put("a", b"x" * 2000)
+        written = [await other.put("a", b"%d" % number) for number in range(3)]
+        await failing.get("a")
+        written += [await other.put("a", b"%d" % number) for number in range(3)]
+        assert len({each.version for each in written}) == 6
+        assert [each.version for each in await failing.versions("a")] == [each.version for each in written[::-1]]
+
+
 async def test_a_full_disk_is_unavailable_and_loses_nothing(store: LocalStore) -> None:
     connection = connection_of(store)
     await store.put("a", b"before")

@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -81,12 +82,9 @@ async def _taken_over(queue: Queue) -> tuple[Claim, Claim]:
     """A claim whose lease ran out, and that of its successor."""
     task = await queue.submit("t", options=Options(retry_policy=AT_ONCE))
     stalled = await claimed(queue, task.id, worker_id="stalled", lease_s=0.05)
+    await queue.hints.flush()
     monitor = Monitor(another(queue))
-
-    async def requeued() -> bool:
-        return (await monitor.check()).requeued == 1
-
-    await until(requeued)
+    await until(lambda: _requeued(monitor))
     return stalled, await claimed(another(queue), task.id, worker_id="successor")
 
 
@@ -146,6 +144,28 @@ async def test_a_retry_within_the_same_minute_keeps_its_hint(queue: Queue) -> No
     task = await queue.release(claim)
     await flushing
     assert await hints(queue) == wanted_hints(task)
+
+
+async def test_a_process_held_up_after_a_claim_does_not_hide_the_task_that_came_back(tmp_path: Path) -> None:
+    """As a handler does that blocks the event loop for longer than the lease, before the ready key was removed."""
+
+    async def take_back() -> None:
+        async with qo.connect(f"local:{tmp_path}") as elsewhere:
+            await until(lambda: _requeued(Monitor(elsewhere)))
+
+    async with qo.connect(f"local:{tmp_path}") as queue:
+        task = await queue.submit("t", options=Options(retry_policy=AT_ONCE))
+        await claimed(queue, task.id, lease_s=0.7)
+        thread = threading.Thread(target=asyncio.run, args=(take_back(),))
+        thread.start()
+        thread.join()  # Nothing else runs in this event loop meanwhile.
+        back = await queue.get(task.id)
+        assert back.status is P
+        assert await hints(queue) >= wanted_hints(back)
+
+
+async def _requeued(monitor: Monitor) -> bool:
+    return (await monitor.check()).requeued == 1
 
 
 @pytest.mark.fast

@@ -48,6 +48,7 @@ async def after_lapse(queue: Queue) -> CheckReport:
 async def test_a_task_whose_worker_died_is_given_to_another(queue: Queue) -> None:
     task = await queue.submit("t", options=Options(retry_policy=AT_ONCE))
     await claimed(queue, task.id, worker_id="dead", lease_s=0.1)
+    await queue.hints.flush()
     report = await after_lapse(another(queue))
     assert (report.requeued, report.failed) == (1, 0)
     task = await queue.get(task.id)
@@ -80,6 +81,7 @@ async def test_several_monitors_at_once_requeue_each_task_once(queue: Queue) -> 
     tasks = await queue.submit_many([NewTask("t", n, Options(retry_policy=AT_ONCE)) for n in range(6)])
     for task in tasks:
         await claimed(queue, task.id, lease_s=0.1)
+    await queue.hints.flush()
     monitors = [Monitor(another(queue)) for _ in range(4)]
     requeued = 0
 

@@ -12,7 +12,6 @@ import pytest
 from proxies import HeaderDroppingProxy, LatencyProxy, LostReplyProxy
 from qo.errors import AccessDenied, NoSuchBucket, Unavailable
 from qo.store import register
-from qo.store.bucket import Expiry, create_bucket, enable_versioning, lifecycle, put_lifecycle
 from qo.store.port import Doomed
 from qo.store.retrying import Retrying
 from qo.store.s3 import Credentials, S3Store
@@ -84,30 +83,6 @@ async def test_a_bucket_without_versioning_is_recognised(s3_server: S3Server) ->
     store = await s3_server.open_store(s3_server.make_bucket(versioned=False))
     assert not await store.versioned()
     await store.close()
-
-
-async def test_a_bucket_can_be_set_up_from_nothing_and_again(s3_server: S3Server) -> None:
-    store = await s3_server.open_store("made-by-the-test", prefix="a/queue")
-    for days in (30, 7):
-        await create_bucket(store)
-        await enable_versioning(store)
-        await put_lifecycle(store, [Expiry("tasks/", days), Expiry("ready/", 1)])
-        assert await store.versioned()
-        assert await lifecycle(store) == [Expiry("tasks/", days), Expiry("ready/", 1)]
-    await store.close()
-
-
-async def test_lifecycle_rules_of_others_are_left_alone(s3_server: S3Server, s3_bucket: str) -> None:
-    theirs = {"ID": "theirs", "Filter": {"Prefix": "logs/"}, "Status": "Enabled", "Expiration": {"Days": 3}}
-    s3_server.admin.put_bucket_lifecycle_configuration(
-        Bucket=s3_bucket, LifecycleConfiguration={"Rules": [theirs]}
-    )
-    store = await s3_server.open_store(s3_bucket)
-    await put_lifecycle(store, [Expiry("tasks/", 7)])
-    await store.close()
-    rules = s3_server.admin.get_bucket_lifecycle_configuration(Bucket=s3_bucket)["Rules"]
-    assert theirs in rules
-    assert len(rules) == 2
 
 
 async def test_a_link_lets_its_bearer_read_one_object_for_a_while(s3_server: S3Server, s3_store: S3Store) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -112,9 +112,9 @@ def walk(task: Task, history: list[tuple[float, Command]]) -> Iterator[Move]:
         task = move.after
 
 
-def holds(check: object) -> object:
+def holds(check: Callable[..., None]) -> Callable[..., None]:
     """Check a law along many histories. No deadline: a slow machine is not a broken law."""
-    return settings(deadline=None)(given(task=tasks, history=histories)(check))  # type: ignore[arg-type]
+    return settings(deadline=None)(given(task=tasks, history=histories)(check))
 
 
 @holds

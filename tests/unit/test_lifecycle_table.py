@@ -2,6 +2,7 @@
 
 Read a row as: a task in this state, given the command of the column, becomes the state in the cell.
 ``=`` means that the very same task comes back (nothing is left to do), ``-`` that the command is rejected.
+``clock lags`` was written as due by somebody whose view of the store's clock is ahead of ours.
 The commands present the lease ``mine``; ``given back`` and ``by me`` were settled under it before.
 """
 
@@ -56,6 +57,8 @@ ENDED = replace(PENDING, attempt=1, completed_at=NOW)
 
 STATES: dict[str, Task] = {
     "pending": PENDING,
+    "due now": replace(PENDING, available_at=NOW),
+    "clock lags": replace(PENDING, available_at=LATER, updated_at=LATER),
     "not due": replace(PENDING, available_at=LATER),
     "past expiry": replace(PENDING, expires_at=NOW),
     "running": RUNNING,
@@ -93,6 +96,8 @@ COMMANDS: dict[str, Command] = {
 TABLE = """
               claim    renew    complete   fail       fail!      later      release    lapse      cancel     expire   replay   archive   unarchive
 pending       running  -        -          -          -          -          -          -          cancelled  -        -        -         -
+due now       running  -        -          -          -          -          -          -          cancelled  -        -        -         -
+clock lags    running  -        -          -          -          -          -          -          cancelled  -        -        -         -
 not due       -        -        -          -          -          -          -          -          cancelled  -        -        -         -
 past expiry   -        -        -          -          -          -          -          -          cancelled  expired  -        -         -
 running       =        running  completed  pending    failed     pending    pending    -          running    -        -        -         -
@@ -188,6 +193,12 @@ def test_a_renewal_moves_the_end_of_the_lease_and_keeps_progress_unless_told_new
     second = decide(first, Renew("t2", lease_id="mine", lease_s=90), now=NOW)
     assert isinstance(second, Task)
     assert (second.lease_expires_at, second.progress) == (NOW + timedelta(seconds=90), {"done": 1})
+
+
+def test_a_routine_renewal_does_not_cut_short_a_longer_lease() -> None:
+    assert moved("running", COMMANDS["renew"]).lease_expires_at == LATER
+    late = moved("lapsed", COMMANDS["renew"])
+    assert late.lease_expires_at == NOW + timedelta(seconds=late.timeout_seconds)
 
 
 def test_completion_keeps_the_output_and_who_did_it_and_forgets_earlier_errors() -> None:

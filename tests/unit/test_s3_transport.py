@@ -11,6 +11,7 @@ import pytest
 from qo.errors import ConcurrentWrite, StoreError, Unavailable
 from qo.store.retrying import Retrying
 from qo.store.s3 import Credentials, S3Store
+from qo.store.s3.setup import set_up
 from scripted import CLOSE, SILENCE, ScriptedServer, answer, scripted_server
 
 pytestmark = pytest.mark.fast
@@ -101,3 +102,14 @@ async def test_a_listing_of_versions_that_breaks_off_is_an_error() -> None:
     async with scripted_server(broken) as server, opened(server) as store:
         with pytest.raises(StoreError, match="go on"):
             await store.versions("key")
+
+
+async def test_lifecycle_rules_that_cannot_be_read_are_not_written_over() -> None:
+    async with scripted_server(answer(200), answer(200), answer(503)) as server, opened(server) as store:
+        with pytest.raises(Unavailable):
+            await set_up(store.transport, "", versioning=True)
+        assert [request.split(b" HTTP/")[0] for request in server.requests] == [
+            b"GET /bucket?versioning=",
+            b"PUT /bucket?versioning=",
+            b"GET /bucket?lifecycle=",
+        ]

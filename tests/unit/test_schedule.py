@@ -47,7 +47,7 @@ def recorded(schedule: Schedule, instants: list[datetime]) -> Schedule:
 
 
 def at(zone: str, *wall: int, fold: int = 0) -> datetime:
-    return datetime(*wall, tzinfo=ZoneInfo(zone), fold=fold).astimezone(UTC)  # type: ignore[arg-type, misc]
+    return datetime(*wall, tzinfo=ZoneInfo(zone), fold=fold).astimezone(UTC)
 
 
 # Against a scan of every minute

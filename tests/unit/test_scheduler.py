@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from qo.ambient import Ambient
 from qo.core import keys, wire
@@ -230,9 +231,8 @@ async def test_an_idle_pass_costs_one_list(world: World) -> None:
 async def test_every_schedule_is_visited_however_many_there_are(world: World) -> None:
     base = await world.hourly("a0000")
     for n in range(1, 1005):
-        name = f"a{n:04}"
-        body = wire.encode(Schedule(**{**{f: getattr(base, f) for f in base.__struct_fields__}, "name": name}))
-        await world.store.put(keys.schedule(name), body)
+        twin = replace(base, name=f"a{n:04}")
+        await world.store.put(keys.schedule(twin.name), wire.encode(twin))
     assert await world.tick_at(ONE) == Report(schedules=1005, fired=1005)
 
 
@@ -240,17 +240,13 @@ async def test_a_broken_schedule_is_reported_and_stops_no_other(world: World) ->
     await world.hourly("good")
     await world.store.put(keys.schedule("broken"), b"{")
     torn = await world.hourly("torn")
-    await world.store.put(keys.schedule("torn"), wire.encode({**as_dict(torn), "cron": "61 * * * *"}))
+    await world.store.put(keys.schedule("torn"), wire.encode(replace(torn, cron="61 * * * *")))
     report = await world.tick_at(ONE)
     assert (report.schedules, report.fired, len(report.failures)) == (3, 1, 2)
     assert "schedules/broken.json" in report.failures[0]
     assert "61 * * * *" in report.failures[1]
     with pytest.raises(CorruptRecord, match="broken"):
         await world.schedules.list()
-
-
-def as_dict(schedule: Schedule) -> dict[str, Any]:
-    return {field: getattr(schedule, field) for field in schedule.__struct_fields__}
 
 
 # What was missed
@@ -387,7 +383,7 @@ async def test_recording_a_run_keeps_what_was_changed_meanwhile(world: World) ->
         await world.schedules.update("report", priority=6)
         return task
 
-    world.queue.submit = slow  # type: ignore[method-assign, assignment]
+    world.queue.submit = slow
     assert (await stale.tick()).failures == ()
     found = await world.schedules.get("report")
     assert (found.priority, found.last_run_at) == (6, ONE)
@@ -415,7 +411,7 @@ async def test_a_run_of_a_deleted_schedule_is_not_recorded_with_its_namesake(wor
         await world.hourly(priority=1)
         return task
 
-    world.queue.submit = slow  # type: ignore[method-assign, assignment]
+    world.queue.submit = slow
     assert (await world.scheduler.tick()).failures == ()
     found = await world.schedules.get("report")
     assert (found.last_run_at, found.last_task_id) == (None, None)
@@ -431,7 +427,7 @@ async def test_a_schedule_deleted_during_a_pass_does_not_come_back(world: World)
         await world.schedules.delete("report")
         return task
 
-    world.queue.submit = slow  # type: ignore[method-assign, assignment]
+    world.queue.submit = slow
     assert (await world.scheduler.tick()).failures == ()
     assert await world.schedules.list() == []
 

@@ -18,12 +18,13 @@ log = logging.getLogger(__name__)
 
 FLUSH_AFTER_S = 0.25  # A claim and its completion often share one request then.
 FLUSH_AT = 100
+LATE_S = 0.5
 
 
 class Hints:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._doomed: dict[str, Doomed] = {}
+        self._doomed: dict[Doomed, None] = {}  # A set that keeps its order.
         self._versions: dict[str, str] = {}  # Of our own lease keys, to remove them without a delete marker.
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._flushes: set[asyncio.Task[None]] = set()
@@ -31,8 +32,9 @@ class Hints:
 
     async def add(self, key: str, token: str) -> None:
         """Write a hint. Its body names the write it stands for, so that a sweeper can remove exactly this one."""
-        if self._doomed.pop(key, None) is not None:
-            return  # It is still there: a quick retry came back within the same minute.
+        # A quick retry comes back within the same minute, so under the same key. A removal still to come would hit
+        # the new hint, unless it names the version to remove.
+        self._doomed.pop(Doomed(key), None)
         if (leaving := self._leaving.get(key)) is not None:
             await asyncio.wait({leaving})  # Otherwise the removal could overtake this write.
         try:
@@ -53,7 +55,7 @@ class Hints:
 
     def drop(self, key: str) -> None:
         """Remove a hint soon, together with others."""
-        self._doomed[key] = Doomed(key, self._versions.pop(key, None))
+        self._doomed[Doomed(key, self._versions.pop(key, None))] = None
         if len(self._doomed) >= FLUSH_AT:
             self._start_flush()
         elif self._timer is None:
@@ -77,12 +79,19 @@ class Hints:
             await asyncio.wait(set(self._flushes))
 
     def _start_flush(self) -> None:
+        loop = asyncio.get_running_loop()
         if self._timer is not None:
+            if loop.time() - self._timer.when() > LATE_S:
+                # This process was held up, perhaps for longer than its leases, and another may have written the
+                # same keys anew. Those that are stale after all are removed by whoever is led astray by them.
+                self._doomed = {doomed: None for doomed in self._doomed if doomed.version is not None}
             self._timer.cancel()
             self._timer = None
         while self._doomed:
-            batch = [self._doomed.pop(key) for key in list(self._doomed)[:DELETE_LIMIT_MAX]]
-            flush = asyncio.get_running_loop().create_task(self._remove(batch))
+            batch = list(self._doomed)[:DELETE_LIMIT_MAX]
+            for doomed in batch:
+                del self._doomed[doomed]
+            flush = loop.create_task(self._remove(batch))
             self._flushes.add(flush)
             for doomed in batch:
                 self._leaving[doomed.key] = flush

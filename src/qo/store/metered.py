@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import CoroutineType
 from typing import Any
 
 from qo.core import pricing
@@ -56,43 +57,43 @@ class Metered:
     def reset(self) -> None:
         self.counts.clear()
 
-    def get(self, key: str, *, version: str | None = None) -> Coroutine[Any, Any, Stored | None]:
+    def get(self, key: str, *, version: str | None = None) -> CoroutineType[Any, Any, Stored | None]:
         self.counts[Operation.GET] += 1
         return self.store.get(key, version=version)
 
     def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
-    ) -> Coroutine[Any, Any, Written]:
+    ) -> CoroutineType[Any, Any, Written]:
         self.counts[Operation.PUT] += 1
         return self.store.put(key, body, if_match=if_match, if_absent=if_absent)
 
-    def delete(self, key: str, *, if_match: str | None = None) -> Coroutine[Any, Any, None]:
+    def delete(self, key: str, *, if_match: str | None = None) -> CoroutineType[Any, Any, None]:
         self.counts[Operation.DELETE] += 1
         return self.store.delete(key, if_match=if_match)
 
-    def delete_many(self, doomed: Sequence[Doomed]) -> Coroutine[Any, Any, None]:
+    def delete_many(self, doomed: Sequence[Doomed]) -> CoroutineType[Any, Any, None]:
         self.counts[Operation.DELETE_MANY] += 1
         return self.store.delete_many(doomed)
 
     def list(
         self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX
-    ) -> Coroutine[Any, Any, Page]:
+    ) -> CoroutineType[Any, Any, Page]:
         self.counts[Operation.LIST] += 1
         return self.store.list(prefix, start_after=start_after, limit=limit)
 
-    def versions(self, key: str) -> Coroutine[Any, Any, Sequence[Version]]:
+    def versions(self, key: str) -> CoroutineType[Any, Any, Sequence[Version]]:
         self.counts[Operation.VERSIONS] += 1
         return self.store.versions(key)
 
-    def versioned(self) -> Coroutine[Any, Any, bool]:
+    def versioned(self) -> CoroutineType[Any, Any, bool]:
         self.counts[Operation.VERSIONING] += 1
         return self.store.versioned()
 
-    def presign(self, key: str, *, expires_s: int, method: str = "GET") -> Coroutine[Any, Any, str]:
+    def presign(self, key: str, *, expires_s: int, method: str = "GET") -> CoroutineType[Any, Any, str]:
         return self.store.presign(key, expires_s=expires_s, method=method)
 
-    def now(self) -> Coroutine[Any, Any, datetime]:
+    def now(self) -> CoroutineType[Any, Any, datetime]:
         return self.store.now()
 
-    def close(self) -> Coroutine[Any, Any, None]:
+    def close(self) -> CoroutineType[Any, Any, None]:
         return self.store.close()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
 
 from qo.errors import PreconditionFailed
 from qo.store.embedded import Clock, etag_of
@@ -18,6 +17,8 @@ from qo.store.port import Doomed, Entry, Page, Stored, Version, Written
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+
+CHANGED = "has changed since it was read"
 
 _LAST_VERSION = "SELECT last_version FROM counter"
 _SET_LAST_VERSION = "UPDATE counter SET last_version = ?"
@@ -45,28 +46,30 @@ _VERSIONS = """
     SELECT version, etag, size, modified FROM chain
 """
 
-_HEAD = "SELECT id, version, etag FROM heads WHERE key = ?"
-_ADD_HEAD = "INSERT INTO heads (version, previous, etag, modified, body, key) VALUES (?, ?, ?, ?, ?, ?)"
-_SET_HEAD = "UPDATE heads SET version = ?, previous = ?, etag = ?, modified = ?, body = ? WHERE id = ?"
-_DROP_HEAD = "DELETE FROM heads WHERE id = ?"
+_ETAG = "SELECT etag FROM heads WHERE key = ? AND etag IS NOT NULL"
+_ADD_HEAD = """
+    INSERT INTO heads (version, etag, modified, body, key) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+"""
+_SET_HEAD = """
+    UPDATE heads SET previous = version, version = ?, etag = ?, modified = ?, body = ? WHERE key = ?
+"""
 _ARCHIVE_HEAD = """
     INSERT INTO archive (version, previous, key, etag, modified, body)
-    SELECT version, previous, key, etag, modified, body FROM heads WHERE id = ?
+    SELECT version, previous, key, etag, modified, body FROM heads WHERE key = ? AND (? OR etag IS ?)
+"""
+_OVERWRITE_HEAD = """
+    UPDATE heads SET previous = NULL, version = ?, etag = ?, modified = ?, body = ?
+    WHERE key = ? AND (? OR etag IS ?)
 """
 _RESTORE_HEAD = """
     UPDATE heads SET (version, previous, etag, modified, body) =
         (SELECT version, previous, etag, modified, body FROM archive WHERE archive.version = heads.previous)
-    WHERE id = ?
+    WHERE key = ?
 """
+_DROP_HEAD = "DELETE FROM heads WHERE key = ?"
 _DROP_ARCHIVED = "DELETE FROM archive WHERE version = ?"
 _RELINK_HEAD = "UPDATE heads SET previous = ? WHERE version = ? AND key = ?"
 _RELINK_ARCHIVED = "UPDATE archive SET previous = ? WHERE version = ? AND key = ?"
-
-
-class _Head(NamedTuple):
-    id: int
-    version: int
-    etag: str | None  # None: deleted.
 
 
 def _instant(microseconds: int) -> datetime:
@@ -74,7 +77,7 @@ def _instant(microseconds: int) -> datetime:
 
 
 class SqliteObjects:
-    """The objects in ``path``. Operations run between ``begin`` and ``commit`` or ``rollback``.
+    """The objects behind a connection. Operations run between ``begin`` and ``commit`` or ``rollback``.
 
     An operation that raises an error of qo has changed nothing. After any sqlite3.Error, roll back.
     """
@@ -101,6 +104,7 @@ class SqliteObjects:
         self._execute("COMMIT")
 
     def rollback(self) -> None:
+        self._last_version = self._last_saved  # Drawn in vain; other processes may have drawn them by now.
         if self._connection.in_transaction:
             self._execute("ROLLBACK")
 
@@ -115,25 +119,37 @@ class SqliteObjects:
         return row and Stored(row[0], row[1], str(row[2]))
 
     def put(self, key: str, body: bytes, if_match: str | None, if_absent: bool) -> Written:
-        head = self._head(key)
-        current = head.etag if head else None
-        if if_absent and current is not None:
-            raise PreconditionFailed(f"{key} exists already")
-        if if_match is not None and current != if_match:
-            raise PreconditionFailed(f"{key} has changed since it was read")
         etag = etag_of(body)
-        return Written(etag, str(self._write(key, head, etag, body)))
+        version = self._last_version + 1
+        row = (version, etag, self._modified, body, key)
+        # The conditions are checked by the statements that write: a query before them costs as much as they do.
+        if if_match is not None or not self._changed(_ADD_HEAD, row):
+            # There is a head, or there has to be one. If the key has to be free, that is a delete marker, whose
+            # ETag is NULL.
+            expected = (if_match is None and not if_absent, if_match)
+            if key.startswith(self._forget):
+                replaced = self._changed(_OVERWRITE_HEAD, (*row, *expected))
+            else:
+                replaced = self._changed(_ARCHIVE_HEAD, (key, *expected)) and self._changed(_SET_HEAD, row)
+            if not replaced:
+                raise PreconditionFailed(f"{key} {'exists already' if if_absent else CHANGED}")
+        self._last_version = version
+        return Written(etag, str(version))
 
     def delete(self, key: str, if_match: str | None) -> None:
-        head = self._head(key)
-        if head is None or head.etag is None:
-            return
-        if if_match is not None and head.etag != if_match:
-            raise PreconditionFailed(f"{key} has changed since it was read")
-        if key.startswith(self._forget):
-            self._execute(_DROP_HEAD, (head.id,))
+        forgotten = key.startswith(self._forget)
+        if not forgotten or if_match is not None:
+            current = self._execute(_ETAG, (key,)).fetchone()
+            if current is None:
+                return
+            if if_match not in (None, current[0]):
+                raise PreconditionFailed(f"{key} {CHANGED}")
+        if forgotten:
+            self._execute(_DROP_HEAD, (key,))
         else:
-            self._write(key, head, None, None)
+            self._last_version += 1
+            self._execute(_ARCHIVE_HEAD, (key, True, None))
+            self._execute(_SET_HEAD, (self._last_version, None, self._modified, None, key))
 
     def delete_many(self, doomed: Sequence[Doomed]) -> None:
         for key, version in doomed:
@@ -161,29 +177,13 @@ class SqliteObjects:
             for place, (version, etag, size, modified) in enumerate(self._execute(_VERSIONS, (key,)))
         ]
 
-    def _head(self, key: str) -> _Head | None:
-        row = self._execute(_HEAD, (key,)).fetchone()
-        return row and _Head(*row)
-
-    def _write(self, key: str, head: _Head | None, etag: str | None, body: bytes | None) -> int:
-        """Make this the latest version, and archive the one before. None and None make a delete marker."""
-        self._last_version += 1
-        version = self._last_version
-        if head is None:
-            self._execute(_ADD_HEAD, (version, None, etag, self._modified, body, key))
-            return version
-        previous = None
-        if not key.startswith(self._forget):
-            previous = head.version
-            self._execute(_ARCHIVE_HEAD, (head.id,))
-        self._execute(_SET_HEAD, (version, previous, etag, self._modified, body, head.id))
-        return version
+    def _changed(self, statement: str, values: tuple[object, ...]) -> bool:
+        return self._execute(statement, values).rowcount == 1
 
     def _erase(self, key: str, version: str) -> None:
         """Remove one version for good; if it was the latest, the one before it is that again."""
-        head = self._head(key)
         chain = [str(number) for number, *_ in self._execute(_VERSIONS, (key,))]
-        if head is None or version not in chain:
+        if version not in chain:
             return
         place = chain.index(version)
         before = chain[place + 1] if place + 1 < len(chain) else None
@@ -192,7 +192,7 @@ class SqliteObjects:
             self._execute(relink, (before, chain[place - 1], key))
             self._execute(_DROP_ARCHIVED, (version,))
         elif before is not None:
-            self._execute(_RESTORE_HEAD, (head.id,))
+            self._execute(_RESTORE_HEAD, (key,))
             self._execute(_DROP_ARCHIVED, (before,))
         else:
-            self._execute(_DROP_HEAD, (head.id,))
+            self._execute(_DROP_HEAD, (key,))

@@ -65,8 +65,13 @@ async def _add_rules(transport: Transport, prefix: str) -> bool:
     """Each index key is written and deleted once per task. In a versioned bucket that leaves two entries behind,
     in the very prefixes that are listed all the time."""
     found = await transport.send("GET", "", query(lifecycle=""))
-    if refusal(found.body).code in NOT_OFFERED:
+    code = refusal(found.body).code
+    if code in NOT_OFFERED:
         return False
+    if found.status != 200 and code != "NoSuchLifecycleConfiguration":
+        raise _failure(
+            transport, found, "GetLifecycleConfiguration"
+        )  # Writing blindly would wipe out others' rules.
     rules = list(ElementTree.fromstring(found.body)) if found.status == 200 else []
     named = {child.text for rule in rules for child in rule if child.tag.rpartition("}")[2] == "ID"}
     missing = [prefix + part for part in EPHEMERAL if RULE_ID + prefix + part not in named]
@@ -79,7 +84,7 @@ async def _add_rules(transport: Transport, prefix: str) -> bool:
     )
     reply = await _put(transport, query(lifecycle=""), body.encode())
     if reply.status != 200 and refusal(reply.body).code not in NOT_OFFERED:
-        raise _failure(transport, reply, "PutBucketLifecycleConfiguration")
+        raise _failure(transport, reply, "PutLifecycleConfiguration")
     return reply.status == 200
 
 
