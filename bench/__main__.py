@@ -16,9 +16,13 @@ SUITES = {"queue": "bench.queue.suite"}  # Each module has FAMILIES.
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("suites", nargs="*", choices=[*SUITES, []], metavar="suite", help=", ".join(SUITES))
+    parser.add_argument(
+        "suites", nargs="*", metavar="suite", help=f"which to run, all by default: {', '.join(SUITES)}"
+    )
     parser.add_argument("--only", nargs="+", default=[], metavar="figure", help="measure only these figures")
     arguments = parser.parse_args()
+    if unknown := [suite for suite in arguments.suites if suite not in SUITES]:
+        parser.error(f"no suite {', '.join(unknown)}; there is {', '.join(SUITES)}")
     broken = False
     for suite in arguments.suites or SUITES:
         families: Sequence[Family] = importlib.import_module(SUITES[suite]).FAMILIES
@@ -26,11 +30,11 @@ def main() -> int:
             wanted = chosen(families, arguments.only)
         except KeyError as unknown:
             parser.error(unknown.args[0])
-        broken |= _run(suite, wanted)
+        broken |= _run(suite, wanted, whole=not arguments.only)
     return 1 if broken else 0
 
 
-def _run(suite: str, families: Sequence[Family]) -> bool:
+def _run(suite: str, families: Sequence[Family], *, whole: bool) -> bool:
     """Measure and report; True if a measurement broke. The others are still taken."""
     results: list[Result] = []
     broken = False
@@ -45,7 +49,7 @@ def _run(suite: str, families: Sequence[Family]) -> bool:
         else:
             print(f"{suite}: {family.names[0]}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
     show(suite, results)
-    print(f"written to {write(suite, results)}", file=sys.stderr)
+    print(f"written to {write(suite, results, whole=whole)}", file=sys.stderr)
     return broken
 
 

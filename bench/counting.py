@@ -1,5 +1,8 @@
-"""A proxy process that counts requests by kind. Each line on its standard input is answered with the counts so far,
-which then start again at zero; it ends when its standard input does."""
+"""A proxy process that counts requests by kind.
+
+Each line on its standard input is answered with the counts so far, which then start again at zero; it ends when its
+standard input does.
+"""
 
 from __future__ import annotations
 

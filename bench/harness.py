@@ -37,7 +37,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One figure, as it goes into the file. ``baseline`` is the other side of a comparison, measured the same way."""
+    """One figure, as it goes into the file. ``baseline`` is the other side, measured in the same way."""
 
     name: str
     value: float
@@ -90,11 +90,11 @@ def median(numbers: Iterable[float]) -> float:
     return statistics.median(numbers)
 
 
-def write(suite: str, results: Sequence[Result]) -> Path:
-    """Write the suite's results. Figures that were not measured this time keep what the file says of them."""
+def write(suite: str, results: Sequence[Result], *, whole: bool) -> Path:
+    """Write the suite's results. Unless the whole suite was run, the file keeps what it says of other figures."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{suite}.json"
-    before = json.loads(path.read_text()) if path.exists() else []
+    before = json.loads(path.read_text()) if path.exists() and not whole else []
     fresh = {each.name: asdict(each) for each in results}
     kept = {old["name"]: fresh.pop(old["name"], old) for old in before}
     path.write_text(json.dumps([*kept.values(), *fresh.values()], indent=2) + "\n")

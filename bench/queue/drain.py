@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from bench.harness import Family, Result, Target, by_turns, median, result
 from bench.lab import delayed, seaweed
-from bench.queue.sides import CONCURRENCY, Buquet, Qo, Side
+from bench.queue.sides import BUQUET_VERSION, CONCURRENCY, Buquet, Qo, Side
 
 
 class Setup(NamedTuple):
@@ -52,7 +52,7 @@ def measure(setup: Setup) -> Iterator[Result]:
         target=setup.target,
         added_latency_ms=setup.delay_ms,
         qo=f"one worker, concurrency {CONCURRENCY}, {setup.tasks_qo} tasks",
-        buquet=f"0.1.0, one worker, adaptive polling, no monitor, {setup.tasks_buquet} tasks",
+        buquet=f"{BUQUET_VERSION}, one worker, adaptive polling, no monitor, {setup.tasks_buquet} tasks",
         server="SeaweedFS, versioned buckets",
         rounds=setup.rounds,
     )

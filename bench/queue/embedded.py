@@ -11,6 +11,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from functools import partial
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from bench.harness import Family, Result, Target, by_turns, median, result
@@ -20,6 +21,7 @@ ROUNDS = 3
 CONCURRENCY = 64
 LOOP_TASKS = 300
 HUEY_THREADS = (1, 4)
+HUEY_VERSION = version("huey")
 
 
 class Sync(NamedTuple):
@@ -96,7 +98,7 @@ def measure(sync: Sync) -> Iterator[Result]:
             baseline=huey.enqueue,
             target=target,
             qo=way,
-            huey="one call after the other",
+            huey=f"{HUEY_VERSION}, one call after the other",
             cpu_ms_per_task={"qo": round(rates.enqueue_cpu_ms, 3), "huey": round(huey.enqueue_cpu_ms, 3)},
             **common,
         )
@@ -113,7 +115,7 @@ def measure(sync: Sync) -> Iterator[Result]:
             baseline=huey.drain,
             target=target,
             qo=f"one worker, concurrency {CONCURRENCY}, {handler}",
-            huey=f"consumer, {threads} thread(s), the best of {HUEY_THREADS}",
+            huey=f"{HUEY_VERSION}, consumer, {threads} thread(s), the best of {HUEY_THREADS}",
             cpu_ms_per_task={"qo": round(rates.drain_cpu_ms, 3), "huey": round(huey.drain_cpu_ms, 3)},
             **common,
         )

@@ -1,8 +1,8 @@
 """How much of what the S3 client can do at all a draining worker gets out of it.
 
 The client alone makes the requests that a drain is made of (a GET, two conditional PUTs and a plain one for each
-task), with nothing in between, as many at a time as the worker has tasks. It stands for the limit of client, network
-and server together.
+task), with nothing in between, as many at a time as the worker has tasks. That is the limit of client, network and
+server together.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def measure() -> Iterator[Result]:
         "rounds": ROUNDS,
         "server": "SeaweedFS, versioned buckets",
     }
+    mix = "1 GET, 2 conditional PUTs, 1 PUT"
     for name, limit, target, mix in (
-        ("share_of_store_limit", median(plains), Target("value", ">=", 0.6), "1 GET, 2 conditional PUTs, 1 PUT"),
-        ("share_of_store_limit_all", median(wholes), None, "the same, and the drain's LISTs and batched deletes"),
+        ("share_of_store_limit", median(plains), Target("value", ">=", 0.6), mix),
+        ("share_of_store_limit_all", median(wholes), None, f"{mix}, and the drain's LISTs and batched deletes"),
     ):
-        yield result(
-            name, rate / limit, "of 1", target=target, drain_rps=rate, limit_rps=limit, mix=mix, **settings
-        )
+        rates = {"drain_rps": round(rate, 1), "limit_rps": round(limit, 1)}
+        yield result(name, rate / limit, "of 1", target=target, **rates, mix=mix, **settings)
 
 
 FAMILIES = [Family(["share_of_store_limit", "share_of_store_limit_all"], measure)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from bench.process import run, run_all
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from servers import S3Server
 
 CONCURRENCY = 64
+BUQUET_VERSION = version("buquet")
 
 Answer = dict[str, Any]
 

@@ -155,7 +155,7 @@ async def test_a_process_held_up_after_a_claim_does_not_hide_the_task_that_came_
 
     async with qo.connect(f"local:{tmp_path}") as queue:
         task = await queue.submit("t", options=Options(retry_policy=AT_ONCE))
-        await claimed(queue, task.id, lease_s=0.7)
+        await claimed(queue, task.id, lease_s=1.2)
         thread = threading.Thread(target=asyncio.run, args=(take_back(),))
         thread.start()
         thread.join()  # Nothing else runs in this event loop meanwhile.

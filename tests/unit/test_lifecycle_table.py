@@ -157,7 +157,7 @@ def test_with_another_lease_a_holder_command_is_rejected_everywhere(state: str) 
 
 
 def fields(command: Command) -> dict[str, object]:
-    return {name: getattr(command, name) for name in type(command).__dataclass_fields__}
+    return {name: getattr(command, name) for name in command.__struct_fields__}
 
 
 def moved(state: str, command: Command) -> Task:

@@ -360,9 +360,13 @@ def test_a_run_is_recorded_once_and_never_backwards() -> None:
     assert ran(later, START + MINUTE, "one", now=START, token="c") is later
 
 
-def test_a_skipped_run_keeps_the_last_task() -> None:
+def test_a_skipped_run_keeps_the_last_task_and_never_hides_one_that_was_submitted() -> None:
     schedule = planned("* * * * *", last_task_id="one")
-    assert ran(schedule, START + HOUR, None, now=START + HOUR, token="b").last_task_id == "one"
+    skipped = ran(schedule, START + HOUR, None, now=START + HOUR, token="b")
+    assert (skipped.last_run_at, skipped.last_task_id) == (START + HOUR, "one")
+    submitted = ran(skipped, START + HOUR, "two", now=START + HOUR, token="c")
+    assert (submitted.last_run_at, submitted.last_task_id) == (START + HOUR, "two")
+    assert ran(submitted, START + HOUR, None, now=START + HOUR, token="d") is submitted
 
 
 def test_a_namesake_created_later_has_other_runs() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from qo.core import keys
 
@@ -21,8 +21,7 @@ class IndexMode(StrEnum):
     LOG_SCAN = "log-scan"
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(NamedTuple):
     """An index key whose minute has begun."""
 
     task_id: str

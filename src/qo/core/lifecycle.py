@@ -26,45 +26,40 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from qo.core.retry import delay_s
 from qo.core.task import Status, Task
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(msgspec.Struct, frozen=True):
     token: str  # Drawn by the caller; a task that carries it has already obeyed this command.
 
 
-@dataclass(frozen=True, slots=True)
-class Claim(Command):
+class Claim(Command, frozen=True):
     lease_id: str
     worker_id: str
     lease_s: float | None = None  # None: the task's own timeout.
 
 
-@dataclass(frozen=True, slots=True)
-class Held(Command):
+class Held(Command, frozen=True):
     """What only the holder of the lease may ask."""
 
     lease_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Renew(Held):
+class Renew(Held, frozen=True):
     lease_s: float | None = None
     progress: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Complete(Held):
+class Complete(Held, frozen=True):
     output: Any = None
     output_ref: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Fail(Held):
+class Fail(Held, frozen=True):
     error: str
     unit: float  # In [0, 1): places the retry within its jitter.
     traceback: str | None = None
@@ -72,49 +67,41 @@ class Fail(Held):
     delay_s: float | None = None  # The handler's own wish, instead of the policy's.
 
 
-@dataclass(frozen=True, slots=True)
-class Reschedule(Held):
+class Reschedule(Held, frozen=True):
     """Not now: come back later, without counting a failure."""
 
     delay_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Release(Held):
+class Release(Held, frozen=True):
     """Give an unfinished task back at once, at no cost to it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lapse(Command):
+class Lapse(Command, frozen=True):
     """The lease ran out. Carries the lease that was seen, so that a newer one is left alone."""
 
     lease_id: str | None
     unit: float
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel(Command):
+class Cancel(Command, frozen=True):
     by: str | None = None
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Expire(Command):
+class Expire(Command, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Replay(Command):
+class Replay(Command, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Archive(Command):
+class Archive(Command, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Unarchive(Command):
+class Unarchive(Command, frozen=True):
     pass
 
 

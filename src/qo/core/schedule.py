@@ -169,15 +169,16 @@ def due(schedule: Schedule, now: datetime, *, grace_s: float = GRACE_S) -> list[
 def _latest(schedule: Schedule, after: datetime, until: datetime) -> datetime | None:
     """The last planned moment in the span. Looks back in doubling steps: a year of missed minutes costs no more
     than one."""
+    latest = next(_between(schedule, after, until), None)
     back = timedelta(minutes=1)
-    while True:
-        start = max(after, until - back)
-        latest = None
-        for instant in _between(schedule, start, until):
-            latest = instant
-        if latest is not None or start == after:
+    while latest is not None:
+        seen = list(_between(schedule, max(latest, until - back), until))
+        if seen:
+            return seen[-1]
+        if until - back <= latest:
             return latest
         back *= 2
+    return None
 
 
 def run_key(schedule: Schedule, instant: datetime) -> str:
@@ -188,7 +189,9 @@ def run_key(schedule: Schedule, instant: datetime) -> str:
 def ran(schedule: Schedule, instant: datetime, task_id: str | None, *, now: datetime, token: str) -> Schedule:
     """The schedule once the run is recorded (without a task: that it was skipped); the same schedule if this
     run or a later one has been recorded already."""
-    if schedule.last_run_at is not None and instant <= schedule.last_run_at:
+    # Of two schedulers, one may skip a run while the other submits it: then there is still a task to remember.
+    known = instant == schedule.last_run_at and task_id in (None, schedule.last_task_id)
+    if known or (schedule.last_run_at is not None and instant < schedule.last_run_at):
         return schedule
     return replace(
         schedule,

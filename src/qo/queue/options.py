@@ -15,7 +15,7 @@ from qo.errors import UsageError
 
 _KEYED_IDS = uuid.UUID("6f0d2a52-5f0b-5c1e-9a55-6f1b0c2d7e11")  # The name space of ids derived from keys.
 _TASK_TYPE_LEN_MAX = 200
-_DELAY_S_MAX = 10 * 366 * 86_400.0
+DELAY_S_MAX = 10 * 366 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +91,12 @@ def _check(task_type: str, options: Options) -> None:
         raise UsageError(f"a task type is 1 to {_TASK_TYPE_LEN_MAX} printable characters, not {task_type[:40]!r}")
     _one_of("at", options.at, "delay_s", options.delay_s)
     _one_of("expires_at", options.expires_at, "expires_in_s", options.expires_in_s)
-    _number("delay_s", options.delay_s, 0, _DELAY_S_MAX)
-    _number("expires_in_s", options.expires_in_s, 0, _DELAY_S_MAX)
-    _number("timeout_s", options.timeout_s, 0.001, _DELAY_S_MAX)
-    _number("max_retries", options.max_retries, 0, 1_000_000)
-    _number("max_reschedules", options.max_reschedules, 0, 1_000_000)
-    _number("priority", options.priority, 0, PRIORITY_MAX)
+    check_number("delay_s", options.delay_s, 0, DELAY_S_MAX)
+    check_number("expires_in_s", options.expires_in_s, 0, DELAY_S_MAX)
+    check_number("timeout_s", options.timeout_s, 0.001, DELAY_S_MAX)
+    check_number("max_retries", options.max_retries, 0, 1_000_000)
+    check_number("max_reschedules", options.max_reschedules, 0, 1_000_000)
+    check_number("priority", options.priority, 0, PRIORITY_MAX)
     for name, instant in (("at", options.at), ("expires_at", options.expires_at)):
         if instant is not None and instant.tzinfo is None:
             raise UsageError(f"{name} needs a time zone: without one, nobody knows which moment is meant")
@@ -110,6 +110,7 @@ def _one_of(first: str, a: object, second: str, b: object) -> None:
         raise UsageError(f"give {first} or {second}, not both")
 
 
-def _number(name: str, value: float | None, low: float, high: float) -> None:
+def check_number(name: str, value: float | None, low: float, high: float) -> None:
+    """A UsageError unless the number, if there is one, lies within the bounds."""
     if value is not None and not low <= value <= high:  # Also catches NaN, which compares false.
         raise UsageError(f"{name} must be between {low:g} and {high:g}, not {value}")

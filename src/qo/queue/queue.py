@@ -21,7 +21,7 @@ from qo.core.task import Status, Task
 from qo.errors import IdempotencyConflict, LeaseLost, NotFound, Refused
 from qo.queue import listing
 from qo.queue.hints import Hints
-from qo.queue.options import NewTask, Options, build
+from qo.queue.options import DELAY_S_MAX, NewTask, Options, build, check_number
 from qo.queue.payload import Payloads
 from qo.queue.tasks import Snapshot, Tasks
 from qo.store.metered import Metered
@@ -191,6 +191,7 @@ class Queue:
         delay_s: float | None = None,
     ) -> Task:
         """Report a failed attempt: the task rests and is tried again, or has failed if no retry is left."""
+        check_number("delay_s", delay_s, 0, DELAY_S_MAX)
         command = lifecycle.Fail(
             self.ambient.token(), claim.lease_id, error, self.ambient.unit(), traceback, permanent, delay_s
         )
@@ -198,6 +199,7 @@ class Queue:
 
     async def reschedule(self, claim: Claim, delay_s: float) -> Task:
         """Put a claimed task off without counting a failure, for example when a rate limit was hit."""
+        check_number("delay_s", delay_s, 0, DELAY_S_MAX)
         return await self._settle(claim, lifecycle.Reschedule(self.ambient.token(), claim.lease_id, delay_s))
 
     async def release(self, claim: Claim) -> Task:
@@ -206,6 +208,7 @@ class Queue:
 
     async def renew(self, claim: Claim, lease_s: float | None = None, *, progress: Any = None) -> Task:
         """Hold a claimed task for longer. The answer shows whether cancellation was requested meanwhile."""
+        check_number("lease_s", lease_s, 0.001, DELAY_S_MAX)
         command = lifecycle.Renew(self.ambient.token(), claim.lease_id, lease_s, progress)
         return await self._settle(claim, command)
 

@@ -95,11 +95,12 @@ class Scheduler:
         return await self._fire(seen, due(seen.schedule, now, grace_s=grace_s), now)
 
     async def _fire(self, seen: Snapshot, instants: list[datetime], now: datetime) -> Report:
-        schedule, task_id, report = seen.schedule, seen.schedule.last_task_id, Report(schedules=1)
+        schedule, report = seen.schedule, Report(schedules=1)
+        task_id: str | None = None
         recorded: datetime | None = None
         for instant in instants:
             try:
-                if schedule.overlap == Overlap.SKIP and await self._busy(task_id):
+                if schedule.overlap == Overlap.SKIP and await self._busy(task_id or schedule.last_task_id):
                     report += Report(skipped=1)
                 else:
                     task_id = (await self._submit(schedule, instant, now)).id

@@ -80,7 +80,9 @@ def _connect(path: Path, durable: bool) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, durable: bool) -> None:
+    connection.execute("BEGIN")
     _schema_version(connection, path)  # Whatever is not ours stays untouched.
+    connection.execute("COMMIT")
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise ConfigError(f"the file system of {path} does not support SQLite's log: use a local disk")
@@ -95,6 +97,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, durable: bool) -> None:
 
 
 def _schema_version(connection: sqlite3.Connection, path: Path) -> int:
+    """To be asked within a transaction: another process may be creating the file between the two questions."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > SCHEMA_VERSION:
         raise ConfigError(

@@ -1,8 +1,8 @@
 """Versioned objects in one SQLite file, one synchronous operation at a time, for the thread that owns the file.
 
-``heads`` has one row for each key: its latest version, which is a delete marker if it has no body. ``archive`` has
+``heads`` has one row for each key: its latest version, which is a delete marker if it has no ETag. ``archive`` has
 the versions before, each naming the one before itself. So writing a key again touches its row and the end of the
-archive, and no index: half the pages that a table of all versions would touch.
+archive, and no index: half the pages that one table of all versions, with an index, would touch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qo.store.port import Doomed, Entry, Page, Stored, Version, Written
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
-CHANGED = "has changed since it was read"
+_CHANGED = "has changed since it was read"
 
 _LAST_VERSION = "SELECT last_version FROM counter"
 _SET_LAST_VERSION = "UPDATE counter SET last_version = ?"
@@ -122,7 +122,7 @@ class SqliteObjects:
         etag = etag_of(body)
         version = self._last_version + 1
         row = (version, etag, self._modified, body, key)
-        # The conditions are checked by the statements that write: a query before them costs as much as they do.
+        # The statements that write check the conditions too: a query before them would cost a quarter more.
         if if_match is not None or not self._changed(_ADD_HEAD, row):
             # There is a head, or there has to be one. If the key has to be free, that is a delete marker, whose
             # ETag is NULL.
@@ -132,7 +132,7 @@ class SqliteObjects:
             else:
                 replaced = self._changed(_ARCHIVE_HEAD, (key, *expected)) and self._changed(_SET_HEAD, row)
             if not replaced:
-                raise PreconditionFailed(f"{key} {'exists already' if if_absent else CHANGED}")
+                raise PreconditionFailed(f"{key} {'exists already' if if_absent else _CHANGED}")
         self._last_version = version
         return Written(etag, str(version))
 
@@ -143,7 +143,7 @@ class SqliteObjects:
             if current is None:
                 return
             if if_match not in (None, current[0]):
-                raise PreconditionFailed(f"{key} {CHANGED}")
+                raise PreconditionFailed(f"{key} {_CHANGED}")
         if forgotten:
             self._execute(_DROP_HEAD, (key,))
         else:

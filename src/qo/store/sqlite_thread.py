@@ -45,7 +45,7 @@ class SqliteThread:
         self._gate = threading.RLock()
         self._work = threading.Lock()  # Free when there is something to do; taken by the thread as it does it.
         self._work.acquire()
-        self._thread = threading.Thread(target=self._run, name=f"qo {name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="qo-store", daemon=True)
         self._thread.start()
 
     def read(self, operation: Callable[[SqliteObjects, *Ts], T], *arguments: *Ts) -> asyncio.Future[T]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from qo.queue.options import DELAY_S_MAX, check_number
+
 
 class Signal(Exception):
     """Base of the words below; not an error of qo."""
@@ -12,6 +14,7 @@ class Retry(Signal):
 
     def __init__(self, reason: str = "retry", *, delay_s: float | None = None) -> None:
         super().__init__(reason)
+        check_number("delay_s", delay_s, 0, DELAY_S_MAX)
         self.delay_s = delay_s
 
 
@@ -24,4 +27,5 @@ class Reschedule(Signal):
 
     def __init__(self, delay_s: float) -> None:
         super().__init__(f"rescheduled by {delay_s:g} s")
+        check_number("delay_s", delay_s, 0, DELAY_S_MAX)
         self.delay_s = delay_s
