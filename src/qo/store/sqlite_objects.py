@@ -120,6 +120,7 @@ class SqliteObjects:
 
     def put(self, key: str, body: bytes, if_match: str | None, if_absent: bool) -> Written:
         etag = etag_of(body)
+        forgotten = key.startswith(self._forget)
         version = self._last_version + 1
         row = (version, etag, self._modified, body, key)
         # The statements that write check the conditions too: a query before them would cost a quarter more.
@@ -127,14 +128,14 @@ class SqliteObjects:
             # There is a head, or there has to be one. If the key has to be free, that is a delete marker, whose
             # ETag is NULL.
             expected = (if_match is None and not if_absent, if_match)
-            if key.startswith(self._forget):
+            if forgotten:
                 replaced = self._changed(_OVERWRITE_HEAD, (*row, *expected))
             else:
                 replaced = self._changed(_ARCHIVE_HEAD, (key, *expected)) and self._changed(_SET_HEAD, row)
             if not replaced:
                 raise PreconditionFailed(f"{key} {'exists already' if if_absent else _CHANGED}")
         self._last_version = version
-        return Written(etag, str(version))
+        return Written(etag, None if forgotten else str(version))  # Where none are kept, none can be named.
 
     def delete(self, key: str, if_match: str | None) -> None:
         forgotten = key.startswith(self._forget)

@@ -29,6 +29,18 @@ _Request = tuple[Callable[..., Any], tuple[Any, ...], bool, _Future]  # Operatio
 _Answer = tuple[_Future, Any, Exception | None]  # A value or an error.
 
 
+_forks = 0  # How many forks lie between this process and the one that first imported this module.
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
+
 class SqliteThread:
     """Runs operations of ``objects``, which belong to its thread from now on until ``stop``.
 
@@ -38,7 +50,7 @@ class SqliteThread:
     def __init__(self, objects: SqliteObjects, name: str) -> None:
         self._objects = objects
         self._name = name
-        self._process = os.getpid()
+        self._forks = _forks
         self._stopped = False
         self._waiting: list[_Request] = []
         # Reentrant, because the garbage collector may call ``stop`` at any moment in any thread.
@@ -67,7 +79,7 @@ class SqliteThread:
         self._thread.join()
 
     def _hand_in(self, operation: Callable[..., Any], arguments: tuple[Any, ...], writing: bool) -> _Future:
-        if os.getpid() != self._process:
+        if self._forks != _forks:
             raise UsageError(f"{self._name} was opened before this process was forked: open it in the child")
         future: _Future = asyncio.get_running_loop().create_future()
         with self._gate:
