@@ -1,7 +1,7 @@
 """A proxy process that counts requests by kind.
 
-Each line on its standard input is answered with the counts so far, which then start again at zero; it ends when its
-standard input does.
+Each line on its standard input is answered with the counts so far, which then start again at zero. It ends when
+its standard input does.
 """
 
 from __future__ import annotations

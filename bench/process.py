@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -82,7 +82,7 @@ def run(module: str, job: Mapping[str, Any], environment: Mapping[str, str] | No
 
 
 def run_all(
-    module: str, jobs: list[Mapping[str, Any]], environment: Mapping[str, str] | None = None
+    module: str, jobs: Sequence[Mapping[str, Any]], environment: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
     """The answers of several processes that start to work together."""
     processes = [Process(module, job, environment) for job in jobs]

@@ -56,8 +56,9 @@ def _profile(settings: Mapping[str, Any], tasks: int, rows: int) -> None:
         if profile is not None:
             profile.disable()
             pstats.Stats(profile).sort_stats("tottime").print_stats(rows)
+        rate = answer["completed"] / answer["seconds"]
         print(
-            f"{answer['completed'] / answer['seconds']:.0f} tasks/s {'with' if profile else 'without'} the profiler; "
+            f"{rate:.0f} tasks/s {'with' if profile else 'without'} the profiler; "
             f"CPU per task {1000 * loop_s / tasks:.3f} ms in the event loop's thread, "
             f"{1000 * (answer['cpu_seconds'] - loop_s) / tasks:.3f} ms in others; {answer['requests']}"
         )

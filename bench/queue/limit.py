@@ -8,55 +8,66 @@ server together.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from bench.harness import Family, Result, Target, by_turns, median, result
 from bench.lab import seaweed
 from bench.process import run
-from bench.queue.sides import CONCURRENCY, Qo
+from bench.queue.sides import CONCURRENCY, Answer, Qo
+
+if TYPE_CHECKING:
+    from servers import S3Server
 
 ROUNDS = 3
 TASKS = 600
+MIX = "1 GET, 2 conditional PUTs, 1 PUT"
+
+
+class Rate(NamedTuple):
+    requests_per_s: float
+    requests_per_task: float
+
+
+def _rate(answer: Answer) -> Rate:
+    requests = sum(answer["requests"].values())
+    return Rate(requests / answer["seconds"], requests / TASKS)
+
+
+def _drain(server: S3Server) -> Rate:
+    side = Qo.fresh(server)
+    side.enqueue(TASKS)
+    (answer,) = side.drain(TASKS)
+    return _rate(answer)
+
+
+def _plain(server: S3Server, batches: bool) -> Rate:
+    side = Qo.fresh(server)
+    job = {"do": "plain", "tasks": TASKS, "concurrency": CONCURRENCY, "batches": batches}
+    return _rate(run("bench.peers.raw", {**side.job(), **job}, side.environment()))
 
 
 def measure() -> Iterator[Result]:
     with seaweed() as server:
-
-        def drain() -> tuple[float, float]:
-            side = Qo.fresh(server)
-            side.enqueue(TASKS)
-            (answer,) = side.drain(TASKS)
-            requests = sum(answer["requests"].values())
-            return requests / answer["seconds"], requests / TASKS
-
-        def plain(batches: bool) -> float:
-            side = Qo.fresh(server)
-            job = {
-                **side.job(),
-                "do": "plain",
-                "tasks": TASKS,
-                "concurrency": CONCURRENCY,
-                "batches": batches,
-            }
-            answer = run("bench.peers.raw", job, side.environment())
-            return sum(answer["requests"].values()) / answer["seconds"]
-
-        drains, plains, wholes = by_turns(ROUNDS, drain, lambda: plain(False), lambda: plain(True))
-    rate, requests_per_task = (median(column) for column in zip(*drains, strict=True))
+        runs = by_turns(
+            ROUNDS, partial(_drain, server), partial(_plain, server, False), partial(_plain, server, True)
+        )
+    drain, plain, whole = (median(rate.requests_per_s for rate in side) for side in runs)
+    requests_per_task = median(rate.requests_per_task for rate in runs[0])
     settings = {
-        "drain_tasks_per_s": round(rate / requests_per_task, 1),
+        "drain_tasks_per_s": round(drain / requests_per_task, 1),
         "requests_per_task": round(requests_per_task, 2),
         "concurrency": CONCURRENCY,
         "tasks": TASKS,
         "rounds": ROUNDS,
         "server": "SeaweedFS, versioned buckets",
     }
-    mix = "1 GET, 2 conditional PUTs, 1 PUT"
     for name, limit, target, mix in (
-        ("share_of_store_limit", median(plains), Target("value", ">=", 0.6), mix),
-        ("share_of_store_limit_all", median(wholes), None, f"{mix}, and the drain's LISTs and batched deletes"),
+        ("share_of_store_limit", plain, Target("value", ">=", 0.6), MIX),
+        ("share_of_store_limit_all", whole, None, f"{MIX}, and the drain's LISTs and batched deletes"),
     ):
-        rates = {"drain_rps": round(rate, 1), "limit_rps": round(limit, 1)}
-        yield result(name, rate / limit, "of 1", target=target, **rates, mix=mix, **settings)
+        rates = {"drain_rps": round(drain, 1), "limit_rps": round(limit, 1)}
+        yield result(name, drain / limit, "of 1", target=target, **rates, mix=mix, **settings)
 
 
 FAMILIES = [Family(["share_of_store_limit", "share_of_store_limit_all"], measure)]

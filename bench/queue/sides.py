@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from bench.process import run, run_all
 
@@ -27,8 +27,12 @@ class Side:
     endpoint: str
 
     @classmethod
-    def fresh(cls, server: S3Server, endpoint: str | None = None) -> Side:
+    def fresh(cls, server: S3Server, endpoint: str | None = None) -> Self:
         return cls(server, server.make_bucket(), endpoint or server.endpoint)
+
+    def job(self) -> Answer:
+        """What every job for a process of this contestant says."""
+        raise NotImplementedError
 
     def enqueue(self, tasks: int) -> Answer:
         raise NotImplementedError

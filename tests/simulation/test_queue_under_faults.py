@@ -79,14 +79,14 @@ class World:
     def queue(self, *, outages: int) -> Queue:
         """As one process sees it: with faults of its own, and away for a while now and then."""
         rng, ambient = self.rng, self.ambient()
-        starts = [rng.uniform(0, 60) for _ in range(outages)]
+        starts = [rng.uniform(0, 100) for _ in range(outages)]
         plan = FaultPlan(
             refused=rng.uniform(0, self.worst),
             lost_reply=rng.uniform(0, self.worst),
             conflict=rng.uniform(0, self.worst),
             own_412=rng.uniform(0, self.worst),
             latency_s=rng.choice([(0.0, 0.0), (0.001, 0.05), (0.01, 1.0)]),
-            outages_s=tuple((start, start + rng.uniform(1, 40)) for start in starts),
+            outages_s=tuple((start, start + rng.uniform(1, 30)) for start in starts),
         )
         store = Faulty(self.truth, plan, ambient)
         line = Retrying(store, ambient=ambient) if self.retrying else store
@@ -98,7 +98,7 @@ class World:
         @app.task("work")
         async def work(input: int, ctx: Context) -> dict[str, object]:
             self.attempts.append((ctx.task_id, ctx.attempt))
-            await asyncio.sleep(rng.choice([0.0, 0.1, 1.0, 6.0]))
+            await asyncio.sleep(rng.choice([0.0, 0.1, 1.0, 5.0, 15.0]))
             match rng.randrange(10):
                 case 0:
                     raise RuntimeError("out of luck")
@@ -120,7 +120,7 @@ async def submit_all(world: World) -> None:
         options = Options(
             key=f"{n}" if n % 2 else None,
             delay_s=FAR_AHEAD_S if n % 6 == 5 else rng.choice([None, None, rng.uniform(0, 90)]),
-            timeout_s=rng.choice([3.0, 8.0, 20.0]),
+            timeout_s=rng.choice([4.0, 10.0, 30.0]),
             max_retries=10_000,
             retry_policy=QUICK,
             priority=rng.choice([0, 0, 4]),
@@ -138,7 +138,7 @@ async def submit_all(world: World) -> None:
 
 async def keep_working(world: World, name: str, over: asyncio.Event) -> None:
     """A worker that is started again when it fails, and now and then for no reason."""
-    queue, rng, app = world.queue(outages=2), world.rng, world.app()
+    queue, rng, app = world.queue(outages=3), world.rng, world.app()
     config = WorkerConfig(
         worker_id=name,
         concurrency=rng.choice([1, 4]),
@@ -231,6 +231,9 @@ def check_history(history: list[Task]) -> None:
         else:
             assert before.status is Status.RUNNING, "only a claimed task comes back or ends"
             assert after.attempt == before.attempt
+            if after.settled_lease_id != before.lease_id:
+                assert before.lease_expires_at is not None
+                assert after.updated_at >= before.lease_expires_at, "taken back only from who was late"
 
 
 async def check_hints(queue: Queue, tasks: list[Task]) -> None:

@@ -17,65 +17,65 @@ from qo.queue.queue import Queue
 app = new_app()
 
 
+Type = Annotated[str | None, typer.Option("--type", "-t", help="The task type: which handler runs it.")]
+Input = Annotated[
+    str | None, typer.Option("--input", "-i", metavar="JSON|@FILE|-", help="The input; - reads standard input.")
+]
+Source = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="FILE|-",
+        help='Submit one task per line, each a JSON object such as {"type": "t", "input": {}}; the other '
+        "options of this command hold for lines that do not say otherwise.",
+    ),
+]
+
+
+def _option(flag: str, help: str, metavar: str | None = None) -> Any:
+    return typer.Option(flag, metavar=metavar, help=help)
+
+
+At = Annotated[str | None, _option("--at", "Not before this RFC 3339 time.", "TIME")]
+Delay = Annotated[str | None, _option("--delay", "Not before this has passed, as 1h30m.", "DURATION")]
+Key = Annotated[str | None, _option("--key", "Idempotency key: the same key always names the same task.")]
+KeyScope = Annotated[str | None, _option("--key-scope", "Where the key is unique; otherwise within the type.")]
+ExpiresIn = Annotated[str | None, _option("--expires-in", "Give up if unclaimed for this long.", "DURATION")]
+ExpiresAt = Annotated[str | None, _option("--expires-at", "Give up if unclaimed at this time.", "TIME")]
+Timeout = Annotated[str | None, _option("--timeout", "The longest one attempt may take [300s].", "DURATION")]
+Retries = Annotated[int | None, _option("--retries", "Attempts after the first [3].")]
+Priority = Annotated[int | None, _option("--priority", "0 to 9; 9 goes first [0].")]
+Reschedules = Annotated[int | None, _option("--max-reschedules", "How often a handler may put it off [no limit].")]
+RetryInitial = Annotated[int | None, _option("--retry-initial-ms", "The rest before the first retry [1000].")]
+RetryMax = Annotated[int | None, _option("--retry-max-ms", "The longest rest before a retry [60000].")]
+RetryMultiplier = Annotated[float | None, _option("--retry-multiplier", "How much longer each rest is [2].")]
+RetryJitter = Annotated[float | None, _option("--retry-jitter", "0.25 spreads each rest over ±25 % [0.25].")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until it has ended; exit 8 if not completed.")]
+WaitTimeout = Annotated[str | None, _option("--wait-timeout", "Wait no longer than this.", "DURATION")]
+
+
 @command(app, "submit")
 def submit(
     session: Session,
-    type: Annotated[str | None, typer.Option("--type", "-t", help="The task type: which handler runs it.")] = None,
-    input: Annotated[
-        str | None,
-        typer.Option("--input", "-i", metavar="JSON|@FILE|-", help="The input; - reads standard input."),
-    ] = None,
-    source: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="FILE|-",
-            help='Submit one task per line, each a JSON object such as {"type": "t", "input": {}}; the other '
-            "options of this command hold for lines that do not say otherwise.",
-        ),
-    ] = None,
-    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Not before this RFC 3339 time.")] = None,
-    delay: Annotated[
-        str | None, typer.Option("--delay", metavar="DURATION", help="Not before this has passed, as 1h30m.")
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", help="Idempotency key: the same key always names the same task.")
-    ] = None,
-    key_scope: Annotated[
-        str | None, typer.Option("--key-scope", help="Where the key is unique; otherwise within the type.")
-    ] = None,
-    expires_in: Annotated[
-        str | None, typer.Option("--expires-in", metavar="DURATION", help="Give up if unclaimed for this long.")
-    ] = None,
-    expires_at: Annotated[
-        str | None, typer.Option("--expires-at", metavar="TIME", help="Give up if unclaimed at this time.")
-    ] = None,
-    timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="DURATION", help="The longest one attempt may take [300s].")
-    ] = None,
-    retries: Annotated[int | None, typer.Option("--retries", help="Attempts after the first [3].")] = None,
-    priority: Annotated[int | None, typer.Option("--priority", help="0 to 9; 9 goes first [0].")] = None,
-    max_reschedules: Annotated[
-        int | None, typer.Option("--max-reschedules", help="How often a handler may put it off [no limit].")
-    ] = None,
-    retry_initial_ms: Annotated[
-        int | None, typer.Option("--retry-initial-ms", help="The rest before the first retry [1000].")
-    ] = None,
-    retry_max_ms: Annotated[
-        int | None, typer.Option("--retry-max-ms", help="The longest rest before a retry [60000].")
-    ] = None,
-    retry_multiplier: Annotated[
-        float | None, typer.Option("--retry-multiplier", help="How much longer each rest is [2].")
-    ] = None,
-    retry_jitter: Annotated[
-        float | None, typer.Option("--retry-jitter", help="0.25 spreads each rest over ±25 % [0.25].")
-    ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until it has ended; exit 8 if not completed.")
-    ] = False,
-    wait_timeout: Annotated[
-        str | None, typer.Option("--wait-timeout", metavar="DURATION", help="Wait no longer than this.")
-    ] = None,
+    type: Type = None,
+    input: Input = None,
+    source: Source = None,
+    at: At = None,
+    delay: Delay = None,
+    key: Key = None,
+    key_scope: KeyScope = None,
+    expires_in: ExpiresIn = None,
+    expires_at: ExpiresAt = None,
+    timeout: Timeout = None,
+    retries: Retries = None,
+    priority: Priority = None,
+    max_reschedules: Reschedules = None,
+    retry_initial_ms: RetryInitial = None,
+    retry_max_ms: RetryMax = None,
+    retry_multiplier: RetryMultiplier = None,
+    retry_jitter: RetryJitter = None,
+    wait: Wait = False,
+    wait_timeout: WaitTimeout = None,
 ) -> int | None:
     """Put a task in the queue, or many from a file.
 
