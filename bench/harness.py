@@ -57,7 +57,7 @@ def result(
     **settings: Any,
 ) -> Result:
     """A result whose ratio is value over baseline, and whose settings say if the target was reached."""
-    ratio = None if baseline is None else value / baseline if baseline else float("inf")
+    ratio = value / baseline if baseline else None
     if target is not None:
         number = value if target.of == "value" else ratio
         settings |= {"target": str(target), "target_of": target.of, "reached": target.reached(number)}
