@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -22,18 +23,32 @@ class IndexMode(StrEnum):
 
 
 class Due(NamedTuple):
-    """An index key whose minute has begun."""
+    """A hint whose minute has begun, as it was listed. Written anew, the same key has another ETag."""
 
     task_id: str
     key: str
     etag: str
+    minute: int
+    listed_at: datetime
 
 
-def harvest(entries: Sequence[tuple[str, str]], *, minute: int, shards: Container[str]) -> list[Due]:
+def harvest(entries: Sequence[tuple[str, str]], *, now: datetime, shards: Container[str]) -> list[Due]:
     """The due keys among ``(key, etag)`` entries of our shards, in the order listed."""
+    minute = keys.minute_of(now)
     due: list[Due] = []
     for key, etag in entries:
         parsed = keys.parse_index(key)
         if parsed is not None and parsed.minute <= minute and parsed.shard in shards:
-            due.append(Due(parsed.task_id, key, etag))
+            due.append(Due(parsed.task_id, key, etag, parsed.minute, now))
     return due
+
+
+def share(segments: Sequence[str], rank: int, workers: int) -> frozenset[str]:
+    """The segments that worker number ``rank`` of so many should look at first.
+
+    Adjacent ones, none forgotten, and as evenly spread as can be; beyond one worker a segment, they double up.
+    """
+    count = len(segments)
+    if workers > count:
+        return frozenset({segments[rank % count]})
+    return frozenset(segment for place, segment in enumerate(segments) if place * workers // count == rank)

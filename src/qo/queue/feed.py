@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 HYBRID_SCAN_EVERY_S = 60.0
 DEFERRED_MAX = 50_000
+FRESH_FOR_S = 5.0
+TAKEN_FOR_S = 60.0
 
 
 class Feed:
@@ -43,30 +45,38 @@ class Feed:
         self._scan = Scan(queue.store, owned, log_scan_page_size)
         self._scan_at = self._monotonic() + HYBRID_SCAN_EVERY_S
         self._found: deque[Due] = deque()
-        self._deferred: dict[str, float] = {}  # Task id to when it may be offered again.
+        self._found_at = 0.0
+        self._deferred: dict[tuple[str, str], float] = {}  # A hint, in one writing, to when to offer it again.
+
+    def prefer(self, rank: int, workers: int) -> None:
+        """Begin with the share of worker number ``rank`` of so many, so that fewer races are run and lost."""
+        self._walk.prefer(rank, workers)
 
     async def take(self, wanted: int) -> list[Due]:
         """Up to ``wanted`` candidates, each offered once until its deferral ends. Empty: rest, then ask again."""
+        if self._monotonic() - self._found_at > FRESH_FOR_S:
+            self._found.clear()  # Others have taken most of these by now.
         if not self._found:
             self._found.extend(await self._refill())
+            self._found_at = self._monotonic()
         taken: list[Due] = []
         while self._found and len(taken) < wanted:
             due = self._found.popleft()
             if self._usable(due):
-                # In our hands now: its key stays listed for a moment and must not be offered twice.
-                self.defer(due.task_id, 2.0)
+                # In our hands now. When we are done with it, this writing of its hint is worth nothing.
+                self.defer(due, TAKEN_FOR_S)
                 taken.append(due)
         return taken
 
-    def defer(self, task_id: str, for_s: float) -> None:
-        """Do not offer this task again for a while: it is not due, not ours to run, or someone else's."""
+    def defer(self, due: Due, for_s: float) -> None:
+        """Do not offer this hint again for a while, unless it is written anew."""
         now = self._monotonic()
         if len(self._deferred) > DEFERRED_MAX:
-            self._deferred = {tid: until for tid, until in self._deferred.items() if until > now}
-        self._deferred[task_id] = now + for_s
+            self._deferred = {hint: until for hint, until in self._deferred.items() if until > now}
+        self._deferred[due.task_id, due.etag] = now + for_s
 
     def _usable(self, due: Due) -> bool:
-        return self._deferred.get(due.task_id, 0.0) <= self._monotonic()
+        return self._deferred.get((due.task_id, due.etag), 0.0) <= self._monotonic()
 
     async def _refill(self) -> Sequence[Due]:
         if self._mode is not IndexMode.LOG_SCAN:
@@ -78,10 +88,9 @@ class Feed:
 
     def _shuffled(self, found: list[Due]) -> list[Due]:
         """Within a minute the order means nothing, so each worker takes its own: fewer races are lost."""
-        unit = self._queue.ambient.unit
-        ranked = [(keys.parse_index(due.key), unit(), due) for due in found]
-        ranked.sort(key=lambda rank: (rank[0].minute if rank[0] else 0, rank[1]))
-        return [due for _, _, due in ranked]
+        self._queue.ambient.rng.shuffle(found)
+        found.sort(key=lambda due: due.minute)
+        return found
 
     async def _scan_page(self) -> list[Due]:
         entries = await self._scan.page()
@@ -99,5 +108,7 @@ class Feed:
             return None
         if task.ended:
             self._scan.settle(entry)
-        due = task.status is Status.PENDING and task.available_at <= await self._queue.store.now()
-        return Due(task.id, "", "") if due else None
+        now = await self._queue.store.now()
+        if task.status is not Status.PENDING or task.available_at > now:
+            return None
+        return Due(task.id, "", task.token, keys.minute_of(task.available_at), now)

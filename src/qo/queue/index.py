@@ -4,16 +4,20 @@ While everything fits one page, one LIST over all shards sees it: that is what a
 shards are visited in sixteen segments (by their first hex character) in turn. A visit begins at the head, where
 the oldest keys are. It jumps over the rest of a shard once it meets a key that is not due, because everything
 after it is later still; and it goes on behind keys that are of no use, so that nothing behind them starves.
+
+Workers that know of each other begin with different segments (``prefer``). That is courtesy, not ownership:
+whoever finds nothing at home looks everywhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from qo.ambient import Ambient
 from qo.core import keys
-from qo.core.discovery import Due, harvest
+from qo.core.discovery import Due, harvest, share
 from qo.store.port import ObjectStore, Page
 
 Usable = Callable[[Due], bool]
@@ -32,39 +36,51 @@ class Walk:
         # Workers that start together should not all crowd into the same segment.
         self._turn = int(ambient.unit() * len(self._segments))
         self._after: dict[str, str] = {}  # Where the next visit to a segment goes on; absent: at its head.
+        self._mine = frozenset(self._segments)
+
+    def prefer(self, rank: int, workers: int) -> None:
+        """Begin with the share of worker number ``rank`` of so many."""
+        self._mine = share(self._segments, rank, workers)
 
     async def due(self, usable: Usable) -> list[Due]:
         """Due keys that are usable: all of them if they fit one page, else some. Empty if there are none."""
-        minute = keys.minute_of(await self._store.now())
+        now = await self._store.now()
         if not self._crowded:
             page = await self._store.list(self._prefix, limit=self._page_size)
             if not page.truncated:
-                return self._usable(page, minute, usable)
+                found = self._usable(page, now, usable)
+                return [due for due in found if self._at_home(due)] or found
             self._crowded = True
-        first, *others = [self._next() for _ in self._segments]
-        found, seen = await self._visit(first, minute, usable)
-        if found or not others:
-            return found
-        # An empty segment: often all are, so look at the others at once rather than one after the other.
-        visits = await asyncio.gather(*(self._visit(segment, minute, usable) for segment in others))
-        seen += sum(count for _, count in visits)
-        found = [due for some, _ in visits for due in some]
+        order = [self._next() for _ in self._segments]
+        order.sort(key=lambda segment: segment not in self._mine)
+        first, *others = order
+        found, seen = await self._visit(first, now, usable)
+        for some in ([s for s in others if s in self._mine], [s for s in others if s not in self._mine]):
+            if found:
+                return found
+            # An empty segment: often all are, so look at the others at once rather than one after the other.
+            visits = await asyncio.gather(*(self._visit(segment, now, usable) for segment in some))
+            seen += sum(count for _, count in visits)
+            found = [due for dues, _ in visits for due in dues]
         self._crowded = bool(found) or seen > self._page_size
         return found
+
+    def _at_home(self, due: Due) -> bool:
+        return due.task_id[0] in self._mine
 
     def _next(self) -> str:
         self._turn = (self._turn + 1) % len(self._segments)
         return self._segments[self._turn]
 
-    async def _visit(self, segment: str, minute: int, usable: Usable) -> tuple[list[Due], int]:
+    async def _visit(self, segment: str, now: datetime, usable: Usable) -> tuple[list[Due], int]:
         """The first usable keys from where the last visit ended to the segment's end; and how many keys it saw."""
         after, seen = self._after.pop(segment, ""), 0
         while True:
             page = await self._store.list(f"{self._prefix}{segment}", start_after=after, limit=self._page_size)
             seen += len(page.entries)
-            found = self._usable(page, minute, usable)
+            found = self._usable(page, now, usable)
             if page.truncated:
-                after = _onward(page, minute, self._prefix)
+                after = _onward(page, keys.minute_of(now), self._prefix)
             if found:
                 if page.truncated and not _one_shard(page):
                     self._after[segment] = after
@@ -73,8 +89,8 @@ class Walk:
             if not page.truncated:
                 return [], seen
 
-    def _usable(self, page: Page, minute: int, usable: Usable) -> list[Due]:
-        found = harvest([(e.key, e.etag) for e in page.entries], minute=minute, shards=self._owned)
+    def _usable(self, page: Page, now: datetime, usable: Usable) -> list[Due]:
+        found = harvest([(e.key, e.etag) for e in page.entries], now=now, shards=self._owned)
         return [due for due in found if usable(due)]
 
 

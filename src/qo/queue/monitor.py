@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from qo.core import keys
 from qo.core.discovery import Due
@@ -126,7 +127,9 @@ class Monitor:
         report.cancelled += moved.task.status is Status.CANCELLED
 
     async def _stale_workers(self) -> list[str]:
-        stale = await roster.stale_ids(self._queue.store, self._config.worker_health_threshold_s)
+        since = await self._queue.store.now() - timedelta(seconds=self._config.worker_health_threshold_s)
+        heard = await roster.last_heard(self._queue.store)
+        stale = [worker_id for worker_id, at in heard.items() if at < since]
         for worker_id in stale:
-            log.warning("worker %s has not been heard of lately; `qo workers` shows since when", worker_id)
+            log.warning("worker %s was last heard of at %s", worker_id, heard[worker_id].isoformat())
         return stale

@@ -58,12 +58,10 @@ async def workers(store: ObjectStore) -> list[WorkerInfo]:
     return found
 
 
-async def stale_ids(store: ObjectStore, threshold_s: float) -> list[str]:
-    """Workers whose last heartbeat is older than that. The listing dates each heartbeat: none need be read."""
-    since = await store.now() - timedelta(seconds=threshold_s)
-    return [
-        entry.key.removeprefix(keys.WORKERS).removesuffix(".json")
+async def last_heard(store: ObjectStore) -> dict[str, datetime]:
+    """When each worker last reported, by id. The listing dates the reports: none need be read."""
+    return {
+        entry.key.removeprefix(keys.WORKERS).removesuffix(".json"): entry.modified
         async for entries in pages(store, keys.WORKERS)
         for entry in entries
-        if entry.modified < since
-    ]
+    }

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from qo.core.discovery import Due, IndexMode
 from qo.core.lifecycle import Reason, Rejected
@@ -23,8 +23,9 @@ from qo.worker.execute import Broken, Done, Later, Outcome, execute
 
 log = logging.getLogger(__name__)
 
-UNHANDLED_AGAIN_AFTER_S = 60.0
-STALE_AFTER_S = 10.0
+CLAIM_AGAIN_AFTER_S = 2.0
+SHARE_AGAIN_AFTER_S = 0.5
+STALE_AFTER = timedelta(seconds=10)
 SETTLE_TRIES_MAX = 8
 
 
@@ -90,7 +91,7 @@ class Worker:
         """Work until stopped. Unexpected errors of the machinery itself end the worker; those of tasks do not."""
         started_at = await self._queue.store.now()
         await self._report(started_at)
-        heartbeat = asyncio.create_task(self._heartbeat(started_at))
+        heartbeat = asyncio.gather(self._heartbeat(started_at), self._share())
         try:
             await self._work()
         finally:
@@ -139,6 +140,8 @@ class Worker:
             return
 
     def _start(self, due: Due) -> None:
+        if due.task_id in self._running:
+            return  # Taken from us and put back while its handler still runs here: leave it to others.
         self._running[due.task_id] = asyncio.create_task(self._attempt(due))
 
     async def _attempt(self, due: Due) -> None:
@@ -170,8 +173,8 @@ class Worker:
 
         try:
             answer = await self._queue.claim(due.task_id, worker_id=self._config.worker_id, accepts=accepts)
-        except CorruptRecord:
-            self._feed.defer(due.task_id, UNHANDLED_AGAIN_AFTER_S)
+        except StoreError:
+            self._feed.defer(due, CLAIM_AGAIN_AFTER_S)
             raise
         if isinstance(answer, Claim):
             return answer
@@ -185,11 +188,9 @@ class Worker:
             if due.key:
                 await self._queue.hints.drop_stale(due.key, due.etag)
         elif answer.reason is Reason.NOT_DUE:
-            self._feed.defer(due.task_id, (task.available_at - now).total_seconds())
-        elif task.status is Status.PENDING:
-            self._feed.defer(due.task_id, UNHANDLED_AGAIN_AFTER_S if answer.reason is Reason.WRONG_STATE else 1.0)
-        elif due.key and (now - task.updated_at).total_seconds() > STALE_AFTER_S:
-            # Whoever moved it should have dropped this key long ago.
+            self._feed.defer(due, (task.available_at - now).total_seconds())
+        elif due.key and task.status is not Status.PENDING and due.listed_at - task.updated_at > STALE_AFTER:
+            # Whoever moved it should have dropped this key long before we saw it.
             await self._queue.hints.drop_stale(due.key, due.etag)
 
     async def _perform(self, claim: Claim) -> None:
@@ -259,6 +260,23 @@ class Worker:
             await asyncio.sleep(self._config.heartbeat_s)
             await self._quietly(self._report(started_at))
             await self._quietly(self._keep_all())
+
+    async def _share(self) -> None:
+        """While there is work, learn who else is at it and begin with different shards than they do."""
+        rest_s, claimed = SHARE_AGAIN_AFTER_S, -1
+        while True:
+            if claimed != self.tally.claimed:
+                claimed = self.tally.claimed
+                await self._quietly(self._take_share())
+            await asyncio.sleep(rest_s)
+            rest_s = min(rest_s * 2, self._config.heartbeat_s)
+
+    async def _take_share(self) -> None:
+        since = await self._queue.store.now() - timedelta(seconds=2 * self._config.heartbeat_s)
+        heard = await roster.last_heard(self._queue.store)
+        here = sorted(worker_id for worker_id, at in heard.items() if at >= since)
+        if self._config.worker_id in here:
+            self._feed.prefer(here.index(self._config.worker_id), len(here))
 
     async def _keep_all(self) -> None:
         now = await self._queue.store.now()
