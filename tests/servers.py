@@ -144,6 +144,7 @@ def start_seaweed(directory: Path) -> S3Server:
         *(f"-{name}={port}" for name, port in ports.items()),
         "-s3.port.iceberg=0",
         "-s3.port.lance=0",
+        "-volume.max=5000",  # Each bucket takes several; the default is what the free disk space would allow.
         "-s3.autoCreateBucket=false",  # As on AWS, a missing bucket is an error.
         "-admin.ui=false",
         "-webdav=false",

@@ -6,6 +6,7 @@ Import the fixtures in a ``conftest.py`` to use them.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -30,7 +31,7 @@ from qo.worker.app import App
 from qo.worker.worker import Tally, Worker, WorkerConfig
 
 if TYPE_CHECKING:
-    from qo.store.s3 import S3Store
+    from servers import S3Server
 
 EVERY_STORE = [
     pytest.param("memory", marks=pytest.mark.fast),
@@ -85,13 +86,27 @@ async def local_store(tmp_path: Path) -> AsyncIterator[LocalStore]:
     await store.close()
 
 
+@pytest.fixture(scope="session")
+def shared_bucket(s3_server: S3Server) -> str:
+    return s3_server.make_bucket()
+
+
+_prefixes = (f"queue-{n}" for n in itertools.count(1))
+
+
+@pytest.fixture
+async def prefixed_s3_store(s3_server: S3Server, shared_bucket: str) -> AsyncIterator[Retrying]:
+    """Under a prefix of its own, which is as good as a bucket and quicker to have."""
+    store = await s3_server.open_store(shared_bucket, prefix=next(_prefixes))
+    yield Retrying(store)
+    await store.close()
+
+
 @pytest.fixture(params=EVERY_STORE)
 def any_store(request: pytest.FixtureRequest) -> ObjectStore:
     """One store of each kind, opened as qo opens it."""
-    if request.param == "s3":
-        s3_store: S3Store = request.getfixturevalue("s3_store")
-        return Retrying(s3_store)
-    return request.getfixturevalue(f"{request.param}_store")
+    fixture = {"memory": "memory_store", "local": "local_store", "s3": "prefixed_s3_store"}[request.param]
+    return request.getfixturevalue(fixture)
 
 
 @pytest.fixture

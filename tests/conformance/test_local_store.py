@@ -8,7 +8,7 @@ import itertools
 import os
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,15 @@ from qo.store.port import Doomed, ObjectStore
 from qo.testing.conformance import StoreConformance
 
 pytestmark = pytest.mark.fast
+
+
+def in_a_loop(call: Callable[[], Awaitable[Any]]) -> Any:
+    """What a call gives in an event loop of its own."""
+
+    async def run() -> Any:
+        return await call()
+
+    return asyncio.run(run())
 
 
 @asynccontextmanager
@@ -192,7 +201,7 @@ async def test_a_full_disk_is_unavailable_and_loses_nothing(store: LocalStore) -
 
 
 async def test_a_call_that_is_cancelled_does_not_disturb_the_others(store: LocalStore) -> None:
-    tasks = [asyncio.create_task(store.put(f"{number}", b"x")) for number in range(20)]
+    tasks = [asyncio.ensure_future(store.put(f"{number}", b"x")) for number in range(20)]
     await asyncio.sleep(0)  # All are handed in now.
     for task in tasks[::2]:
         task.cancel()
@@ -232,7 +241,7 @@ async def test_what_was_written_is_there_when_the_store_is_opened_again(tmp_path
 
 async def test_closing_finishes_what_was_asked_before_and_refuses_what_comes_after(tmp_path: Path) -> None:
     store = await LocalStore.open(tmp_path)
-    puts = [asyncio.create_task(store.put(f"{number:03d}", b"x")) for number in range(700)]
+    puts = [asyncio.ensure_future(store.put(f"{number:03d}", b"x")) for number in range(700)]
     await asyncio.sleep(0)
     await store.close()
     assert len(await asyncio.gather(*puts)) == 700
@@ -255,9 +264,9 @@ async def test_a_store_that_was_dropped_ends_its_thread(tmp_path: Path) -> None:
 
 def test_one_store_serves_one_event_loop_after_another(tmp_path: Path) -> None:
     store = asyncio.run(LocalStore.open(tmp_path))
-    first = asyncio.run(store.put("a", b"one"))
-    asyncio.run(store.put("a", b"two", if_match=first.etag))
-    found = asyncio.run(store.get("a"))
+    first = in_a_loop(lambda: store.put("a", b"one"))
+    in_a_loop(lambda: store.put("a", b"two", if_match=first.etag))
+    found = in_a_loop(lambda: store.get("a"))
     assert found is not None
     assert found.body == b"two"
     asyncio.run(store.close())
@@ -277,13 +286,13 @@ def test_one_store_serves_event_loops_of_several_threads_at_a_time(tmp_path: Pat
                 continue
             done += 1
 
-    asyncio.run(store.put("count", b"0"))
+    in_a_loop(lambda: store.put("count", b"0"))
     threads = [threading.Thread(target=lambda: asyncio.run(increment(50))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    found = asyncio.run(store.get("count"))
+    found = in_a_loop(lambda: store.get("count"))
     assert found is not None
     assert found.body == b"200"
     asyncio.run(store.close())

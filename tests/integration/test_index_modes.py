@@ -115,6 +115,28 @@ async def test_the_shards_take_turns(clock: StoreClock) -> None:
 
 
 @pytest.mark.fast
+@pytest.mark.parametrize("backlog", [20, 400])
+async def test_a_worker_whose_home_is_never_empty_still_looks_elsewhere(clock: StoreClock, backlog: int) -> None:
+    """Whoever is at home there may be busy, or run other types."""
+    queue = Queue(MemoryStore(clock=clock.now))
+    feed = Feed(queue, mode=IndexMode.INDEX_ONLY)
+    feed.prefer(0, 2)
+    keyed = [NewTask("t", n, Options(key=f"{n}")) for n in range(30_000)]
+    at_home = iter([new for new in keyed if _shard_of(new) < "8"])
+    await queue.submit_many([next(at_home) for _ in range(backlog)])
+    (elsewhere,) = await queue.submit_many([next(new for new in keyed if _shard_of(new) == "d")])
+
+    async def next_offered() -> set[str]:
+        await queue.submit_many([next(at_home) for _ in range(5)])
+        return {due.task_id for due in await feed.take(1000)}
+
+    for _ in range(2_000):
+        if elsewhere.id in await next_offered():
+            return
+    pytest.fail("it was never offered")
+
+
+@pytest.mark.fast
 async def test_a_scan_does_not_read_ended_tasks_twice(clock: StoreClock) -> None:
     meter = Metered(MemoryStore(clock=clock.now))
     queue = Queue(meter)

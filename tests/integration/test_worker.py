@@ -543,12 +543,14 @@ def test_a_worker_that_leaves_in_the_middle_of_a_claim_leaves_nothing_running(se
         async def work(input: Any) -> None:
             await asyncio.sleep(input)
 
-        tasks = await queue.submit_many([NewTask("work", n / 10) for n in range(20)])
+        tasks = await queue.submit_many([NewTask("work", n % 2 * 1000) for n in range(20)])
         worker = Worker(slow, app_of(work), config(concurrency=4, shutdown_grace_s=0))
         running = asyncio.create_task(worker.run())
         await asyncio.sleep(ambient.unit() * 3)
         worker.stop()
+        asked = virtual.monotonic()
         tally = await running
+        assert virtual.monotonic() - asked < 5, "it does not begin anything any more"
         for task in [await queue.get(task.id) for task in tasks]:
             assert task.status in (P, C)
             assert task.retry_count == 0

@@ -1,3 +1,21 @@
-from stores import any_store, clock, clocked_queue, local_store, memory_store, queue
+from stores import (
+    any_store,
+    clock,
+    clocked_queue,
+    local_store,
+    memory_store,
+    prefixed_s3_store,
+    queue,
+    shared_bucket,
+)
 
-__all__ = ["any_store", "clock", "clocked_queue", "local_store", "memory_store", "queue"]
+__all__ = [
+    "any_store",
+    "clock",
+    "clocked_queue",
+    "local_store",
+    "memory_store",
+    "prefixed_s3_store",
+    "queue",
+    "shared_bucket",
+]

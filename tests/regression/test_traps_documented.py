@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from qo.ambient import Ambient
+from qo.ambient import SYSTEM, Ambient
 from qo.core import keys, wire
 from qo.core.discovery import IndexMode
 from qo.core.poll import Pace
@@ -18,7 +18,7 @@ from qo.core.task import Status
 from qo.errors import Unproven
 from qo.queue.feed import Feed
 from qo.queue.monitor import Monitor, MonitorConfig
-from qo.queue.options import NewTask, Options
+from qo.queue.options import NewTask, Options, build
 from qo.queue.queue import Queue
 from qo.queue.sweeper import Sweeper
 from qo.store import manifest
@@ -88,14 +88,16 @@ def test_002_a_lost_hint_is_restored_by_a_monitor_as_it_comes() -> None:
 
 
 @pytest.mark.fast
-async def test_003_no_shard_waits_behind_a_crowded_one(clock: StoreClock) -> None:
-    queue = Queue(MemoryStore(clock=clock.now), ambient=hasty())
+async def test_003_no_shard_waits_behind_one_that_is_never_empty(clock: StoreClock) -> None:
+    queue = Queue(MemoryStore(clock=clock.now))
     feed = Feed(queue, mode=IndexMode.INDEX_ONLY, ready_page_size=5)
     await queue.submit_many([NewTask("t", n) for n in range(400)])
-    seen: set[str] = set()
+    first = (await feed.take(5))[0].task_id[0]
+    keyed = (NewTask("t", n, Options(key=f"{n}")) for n in range(10_000))
+    more = (new for new in keyed if build(new, now=clock.now(), prefix_len=1, ambient=SYSTEM).shard == first)
+    seen = {first}
     for _ in range(16):
-        # New tasks keep coming in the first shards all the time.
-        await queue.submit_many([NewTask("t", n) for n in range(5)])
+        await queue.submit_many([next(more) for _ in range(5)])
         seen |= {due.task_id[0] for due in await feed.take(5)}
     assert len(seen) == 16
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 
 from qo.core import keys
 from qo.errors import ConcurrentWrite, PreconditionFailed, StoreError
-from qo.store.port import DELETE_LIMIT_MAX, Doomed, ObjectStore
+from qo.store.port import DELETE_LIMIT_MAX, Doomed, ObjectStore, Written
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +38,20 @@ class Hints:
         self._doomed.pop(Doomed(key), None)
         if (leaving := self._leaving.get(key)) is not None:
             await asyncio.wait({leaving})  # Otherwise the removal could overtake this write.
+        await self._written(key, self._store.put(key, token.encode()))
+
+    def start_adding(self, key: str, token: str) -> Awaitable[None]:
+        """Write a lease hint: under way when this returns, done when that is awaited.
+
+        There is no removal to wait for. Lease hints are removed by version, or where there are no versions, by a
+        store that does things in the order in which they were asked.
+        """
+        self._doomed.pop(Doomed(key), None)
+        return self._written(key, asyncio.ensure_future(self._store.put(key, token.encode())))
+
+    async def _written(self, key: str, put: Awaitable[Written]) -> None:
         try:
-            written = await self._store.put(key, token.encode())
+            written = await put
         except StoreError as error:
             log.warning("could not write the index key %s: %s; the sweeper will", key, error)
             return

@@ -6,7 +6,8 @@ the oldest keys are. It jumps over the rest of a shard once it meets a key that 
 after it is later still; and it goes on behind keys that are of no use, so that nothing behind them starves.
 
 Workers that know of each other begin with different segments (``prefer``). That is courtesy, not ownership:
-whoever finds nothing at home looks everywhere.
+whoever finds nothing at home looks everywhere, and now and then so does everybody: those who are at home there
+may be busy, or run other types of tasks.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from qo.store.port import ObjectStore, Page
 
 Usable = Callable[[Due], bool]
 
+ELSEWHERE = 0.1  # How often, of all looks, whose home a segment is plays no part.
+
 
 class Walk:
     def __init__(
@@ -33,6 +36,7 @@ class Walk:
         self._segments = tuple(sorted({shard[0] for shard in shards}))
         self._page_size = page_size
         self._crowded = False  # More keys than one page holds.
+        self._unit = ambient.unit
         # Workers that start together should not all crowd into the same segment.
         self._turn = int(ambient.unit() * len(self._segments))
         self._after: dict[str, str] = {}  # Where the next visit to a segment goes on; absent: at its head.
@@ -45,17 +49,20 @@ class Walk:
     async def due(self, usable: Usable) -> list[Due]:
         """Due keys that are usable: all of them if they fit one page, else some. Empty if there are none."""
         now = await self._store.now()
+        mine = self._mine if self._unit() >= ELSEWHERE else frozenset(self._segments)
         if not self._crowded:
             page = await self._store.list(self._prefix, limit=self._page_size)
             if not page.truncated:
                 found = self._usable(page, now, usable)
-                return [due for due in found if self._at_home(due)] or found
+                return [due for due in found if due.task_id[0] in mine] or found
             self._crowded = True
-        order = [self._next() for _ in self._segments]
-        order.sort(key=lambda segment: segment not in self._mine)
+        # Each look begins one further on: a segment that is never empty must not keep us from the others.
+        self._turn = (self._turn + 1) % len(self._segments)
+        order = [*self._segments[self._turn :], *self._segments[: self._turn]]
+        order.sort(key=lambda segment: segment not in mine)
         first, *others = order
         found, seen = await self._visit(first, now, usable)
-        for some in ([s for s in others if s in self._mine], [s for s in others if s not in self._mine]):
+        for some in ([s for s in others if s in mine], [s for s in others if s not in mine]):
             if found:
                 return found
             # An empty segment: often all are, so look at the others at once rather than one after the other.
@@ -64,13 +71,6 @@ class Walk:
             found = [due for dues, _ in visits for due in dues]
         self._crowded = bool(found) or seen > self._page_size
         return found
-
-    def _at_home(self, due: Due) -> bool:
-        return due.task_id[0] in self._mine
-
-    def _next(self) -> str:
-        self._turn = (self._turn + 1) % len(self._segments)
-        return self._segments[self._turn]
 
     async def _visit(self, segment: str, now: datetime, usable: Usable) -> tuple[list[Due], int]:
         """The first usable keys from where the last visit ended to the segment's end; and how many keys it saw."""

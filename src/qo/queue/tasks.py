@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import NamedTuple
 
 from qo.ambient import Ambient
@@ -83,7 +82,9 @@ class Tasks:
             return await self._write(key, task, seen.etag)
         # The lease key is written beside the claim, not after it: a worker that dies right after claiming has
         # then already told the monitor when to look. If the claim is lost, the key lies until its minute comes.
-        hinting = asyncio.create_task(self.project(task))
+        hint = keys.index_key(task)
+        assert hint is not None, "a claimed task is running, and has a lease"
+        hinting = self._hints.start_adding(hint, task.token)
         try:
             return await self._write(key, task, seen.etag)
         finally:

@@ -56,25 +56,27 @@ class LocalStore:
         objects = SqliteObjects(connection, clock, forget)
         return cls(SqliteThread(objects, f"the store in {path}"), clock)
 
-    async def get(self, key: str, *, version: str | None = None) -> Stored | None:
-        return await self._thread.read(SqliteObjects.get, key, version)
+    def get(self, key: str, *, version: str | None = None) -> asyncio.Future[Stored | None]:
+        return self._thread.read(SqliteObjects.get, key, version)
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> asyncio.Future[Written]:
         check_put(key, if_match, if_absent)
-        return await self._thread.write(SqliteObjects.put, key, body, if_match, if_absent)
+        return self._thread.write(SqliteObjects.put, key, body, if_match, if_absent)
 
-    async def delete(self, key: str, *, if_match: str | None = None) -> None:
-        await self._thread.write(SqliteObjects.delete, key, if_match)
+    def delete(self, key: str, *, if_match: str | None = None) -> asyncio.Future[None]:
+        return self._thread.write(SqliteObjects.delete, key, if_match)
 
-    async def delete_many(self, doomed: Sequence[Doomed]) -> None:
+    def delete_many(self, doomed: Sequence[Doomed]) -> asyncio.Future[None]:
         check_delete_many(doomed)
-        await self._thread.write(SqliteObjects.delete_many, doomed)
+        return self._thread.write(SqliteObjects.delete_many, doomed)
 
-    async def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Page:
-        return await self._thread.read(SqliteObjects.list, prefix, start_after, check_limit(limit))
+    def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> asyncio.Future[Page]:
+        return self._thread.read(SqliteObjects.list, prefix, start_after, check_limit(limit))
 
-    async def versions(self, key: str) -> Sequence[Version]:
-        return await self._thread.read(SqliteObjects.versions, key)
+    def versions(self, key: str) -> asyncio.Future[Sequence[Version]]:
+        return self._thread.read(SqliteObjects.versions, key)
 
     async def versioned(self) -> bool:
         return True

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from types import CoroutineType
-from typing import Any
 
 from qo.core import pricing
 from qo.core.pricing import Operation
@@ -57,43 +55,41 @@ class Metered:
     def reset(self) -> None:
         self.counts.clear()
 
-    def get(self, key: str, *, version: str | None = None) -> CoroutineType[Any, Any, Stored | None]:
+    def get(self, key: str, *, version: str | None = None) -> Awaitable[Stored | None]:
         self.counts[Operation.GET] += 1
         return self.store.get(key, version=version)
 
     def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
-    ) -> CoroutineType[Any, Any, Written]:
+    ) -> Awaitable[Written]:
         self.counts[Operation.PUT] += 1
         return self.store.put(key, body, if_match=if_match, if_absent=if_absent)
 
-    def delete(self, key: str, *, if_match: str | None = None) -> CoroutineType[Any, Any, None]:
+    def delete(self, key: str, *, if_match: str | None = None) -> Awaitable[None]:
         self.counts[Operation.DELETE] += 1
         return self.store.delete(key, if_match=if_match)
 
-    def delete_many(self, doomed: Sequence[Doomed]) -> CoroutineType[Any, Any, None]:
+    def delete_many(self, doomed: Sequence[Doomed]) -> Awaitable[None]:
         self.counts[Operation.DELETE_MANY] += 1
         return self.store.delete_many(doomed)
 
-    def list(
-        self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX
-    ) -> CoroutineType[Any, Any, Page]:
+    def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Awaitable[Page]:
         self.counts[Operation.LIST] += 1
         return self.store.list(prefix, start_after=start_after, limit=limit)
 
-    def versions(self, key: str) -> CoroutineType[Any, Any, Sequence[Version]]:
+    def versions(self, key: str) -> Awaitable[Sequence[Version]]:
         self.counts[Operation.VERSIONS] += 1
         return self.store.versions(key)
 
-    def versioned(self) -> CoroutineType[Any, Any, bool]:
+    def versioned(self) -> Awaitable[bool]:
         self.counts[Operation.VERSIONING] += 1
         return self.store.versioned()
 
-    def presign(self, key: str, *, expires_s: int, method: str = "GET") -> CoroutineType[Any, Any, str]:
+    def presign(self, key: str, *, expires_s: int, method: str = "GET") -> Awaitable[str]:
         return self.store.presign(key, expires_s=expires_s, method=method)
 
-    def now(self) -> CoroutineType[Any, Any, datetime]:
+    def now(self) -> Awaitable[datetime]:
         return self.store.now()
 
-    def close(self) -> CoroutineType[Any, Any, None]:
+    def close(self) -> Awaitable[None]:
         return self.store.close()

@@ -9,7 +9,7 @@ Four answers to a conditional write are kept apart, because each asks for someth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -67,11 +67,16 @@ DELETE_LIMIT_MAX = 1000
 
 @runtime_checkable
 class ObjectStore(Protocol):
-    async def get(self, key: str, *, version: str | None = None) -> Stored | None:
+    """Each call returns something to await. Some adapters start the work at once, others when it is awaited, so
+    who wants two calls under way at the same time says so (``asyncio.gather``, ``asyncio.ensure_future``)."""
+
+    def get(self, key: str, *, version: str | None = None) -> Awaitable[Stored | None]:
         """The object, or None where there is none (never written, deleted, or a delete marker)."""
         ...
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> Awaitable[Written]:
         """Write an object; with a condition, only if the key is unmoved (``if_match``) or free (``if_absent``).
 
         Raises PreconditionFailed if the condition does not hold, a missing key under ``if_match`` included
@@ -79,33 +84,33 @@ class ObjectStore(Protocol):
         """
         ...
 
-    async def delete(self, key: str, *, if_match: str | None = None) -> None:
+    def delete(self, key: str, *, if_match: str | None = None) -> Awaitable[None]:
         """Delete one object; deleting what is not there is no error. ``if_match`` as for put: a key that is
         gone already counts as deleted, a key with another ETag raises PreconditionFailed."""
         ...
 
-    async def delete_many(self, doomed: Sequence[Doomed]) -> None:
+    def delete_many(self, doomed: Sequence[Doomed]) -> Awaitable[None]:
         """Delete up to DELETE_LIMIT_MAX objects in one request."""
         ...
 
-    async def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Page:
+    def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Awaitable[Page]:
         """Up to ``limit`` live objects under the prefix with keys after ``start_after``, in key order."""
         ...
 
-    async def versions(self, key: str) -> Sequence[Version]:
+    def versions(self, key: str) -> Awaitable[Sequence[Version]]:
         """Every version of exactly this key, newest first; empty if it never existed."""
         ...
 
-    async def versioned(self) -> bool:
+    def versioned(self) -> Awaitable[bool]:
         """Whether old versions are kept."""
         ...
 
-    async def presign(self, key: str, *, expires_s: int, method: str = "GET") -> str:
+    def presign(self, key: str, *, expires_s: int, method: str = "GET") -> Awaitable[str]:
         """A link that lets its bearer read (or PUT) one object for a while; UsageError if the store has none."""
         ...
 
-    async def now(self) -> datetime:
+    def now(self) -> Awaitable[datetime]:
         """The store's time, UTC. Costs a request only if none was made in the last ten minutes."""
         ...
 
-    async def close(self) -> None: ...
+    def close(self) -> Awaitable[None]: ...

@@ -122,8 +122,7 @@ class Worker:
 
     async def _candidates(self, wanted: int) -> list[Due]:
         try:
-            # What we run ourselves may still be listed: its key goes a little later, or was not removed at all.
-            return [due for due in await self._feed.take(wanted) if due.task_id not in self._running]
+            return await self._feed.take(wanted)
         except StoreError as error:
             log.warning("cannot look for tasks: %s", error)
             return []
@@ -141,7 +140,7 @@ class Worker:
 
     def _start(self, due: Due) -> None:
         if due.task_id in self._running:
-            return  # Taken from us and put back while its handler still runs here: leave it to others.
+            return  # Still listed, or taken from us and put back while its handler runs here: leave it to others.
         self._running[due.task_id] = asyncio.create_task(self._attempt(due))
 
     async def _attempt(self, due: Due) -> None:
