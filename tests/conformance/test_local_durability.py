@@ -128,16 +128,18 @@ from pathlib import Path
 from qo.errors import UsageError
 from qo.store.local import LocalStore
 warnings.simplefilter("ignore", DeprecationWarning)  # Forking with threads: that is the point here.
+async def ask(call):
+    return await call()
 store = asyncio.run(LocalStore.open(Path(sys.argv[1])))
 child = os.fork()
 signal.alarm(30)  # Whoever hangs ends, and fails the test.
 try:
-    asyncio.run(store.put("a", b"one"))
+    asyncio.run(ask(lambda: store.put("a", b"one")))
 except UsageError as error:
     os._exit(9 if "open it in the child" in str(error) else 1)
 assert child, "the child wrote"
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-assert asyncio.run(store.get("a")) is not None
+assert asyncio.run(ask(lambda: store.get("a"))) is not None
 asyncio.run(store.close())
 """
     ended = run(script, str(tmp_path))

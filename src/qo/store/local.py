@@ -24,6 +24,7 @@ from pathlib import Path
 from qo.errors import UsageError
 from qo.store.embedded import Clock, check_delete_many, check_limit, check_put
 from qo.store.port import LIST_LIMIT_MAX, Doomed, Page, Stored, Version, Written
+from qo.store.sqlite_checkpoint import Checkpoints
 from qo.store.sqlite_file import connect
 from qo.store.sqlite_objects import SqliteObjects
 from qo.store.sqlite_thread import SqliteThread
@@ -54,7 +55,7 @@ class LocalStore:
         clock = Clock()
         connection = await asyncio.to_thread(connect, path, durable=durable)
         objects = SqliteObjects(connection, clock, forget)
-        return cls(SqliteThread(objects, f"the store in {path}"), clock)
+        return cls(SqliteThread(objects, Checkpoints(path), f"the store in {path}"), clock)
 
     def get(self, key: str, *, version: str | None = None) -> asyncio.Future[Stored | None]:
         return self._thread.read(SqliteObjects.get, key, version)

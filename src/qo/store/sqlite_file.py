@@ -13,8 +13,10 @@ SCHEMA_VERSION = 1  # Raised when an older qo could no longer read or write the 
 
 # Other processes write in bursts of milliseconds, so whoever waits this long waits for something broken.
 BUSY_S_MAX = 30.0
-# How long the log grows (in pages of 4 KiB) before it is moved to the file proper, which costs disk flushes.
-CHECKPOINT_PAGES = 10_000
+PAGE_BYTES = 4096
+# How long the log may grow before a write moves what is left of it to the file proper, which costs disk flushes.
+# Most of the time ``sqlite_checkpoint`` has done so before.
+LOG_PAGES_MAX = 32_000
 CACHE_KIB = 32_768
 
 # ``heads`` has the latest version of each key, ``archive`` the versions before, each naming the one before itself.
@@ -87,7 +89,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, durable: bool) -> None:
     if mode != "wal":
         raise ConfigError(f"the file system of {path} does not support SQLite's log: use a local disk")
     connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-    connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES_MAX}")
     connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     connection.execute("BEGIN IMMEDIATE")  # Fails now, rather than at the first write, if the file is read-only.
     if _schema_version(connection, path) == 0:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, TypeVarTuple
 
 from qo.errors import Unavailable, UsageError
+from qo.store.sqlite_checkpoint import Checkpoints
 from qo.store.sqlite_objects import SqliteObjects
 
 T = TypeVar("T")
@@ -47,8 +48,9 @@ class SqliteThread:
     The thread never keeps the interpreter from exiting.
     """
 
-    def __init__(self, objects: SqliteObjects, name: str) -> None:
+    def __init__(self, objects: SqliteObjects, checkpoints: Checkpoints, name: str) -> None:
         self._objects = objects
+        self._checkpoints = checkpoints
         self._name = name
         self._forks = _forks
         self._stopped = False
@@ -99,6 +101,7 @@ class SqliteThread:
                 last = self._stopped
             for start in range(0, len(taken), BATCH_MAX):
                 _settle(self._answers(taken[start : start + BATCH_MAX]))
+        self._checkpoints.stop()
         with contextlib.suppress(sqlite3.Error):  # Every answer was given; nobody is left to tell.
             self._objects.close()
 
@@ -109,6 +112,7 @@ class SqliteThread:
             answers = self._answer_each(batch)
             if answers is not None:
                 self._objects.commit()
+                self._checkpoints.after_commit()
                 return answers
         except sqlite3.Error as error:
             self._roll_back()
