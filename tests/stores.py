@@ -27,6 +27,7 @@ from qo.store.local import LocalStore
 from qo.store.memory import MemoryStore
 from qo.store.port import ObjectStore
 from qo.store.retrying import Retrying
+from qo.testing import virtual
 from qo.worker.app import App
 from qo.worker.worker import Tally, Worker, WorkerConfig
 
@@ -190,3 +191,16 @@ async def ended(queue: Queue, task_id: str) -> Task:
         return task if task.ended else None
 
     return await until(done)
+
+
+def app_of(*functions: Callable[..., Any]) -> App:
+    """An app whose task types are the functions' names."""
+    app = App()
+    for function in functions:
+        app.task(function.__name__)(function)
+    return app
+
+
+def virtual_queue() -> Queue:
+    """A queue in memory, in virtual time: for use inside ``virtual.run``."""
+    return Queue(MemoryStore(clock=virtual.wall_clock), ambient=Ambient.seeded(1, virtual.monotonic))

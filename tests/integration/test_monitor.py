@@ -200,6 +200,16 @@ async def test_workers_that_fell_silent_are_reported(clocked_queue: Queue, clock
 
 
 @pytest.mark.fast
+async def test_a_corrupt_worker_record_hides_no_other_worker(clocked_queue: Queue, clock: StoreClock) -> None:
+    queue, now = clocked_queue, clock.now()
+    await queue.store.put(keys.worker("broken"), b"{}")
+    alive = roster.WorkerInfo(worker_id="alive", started_at=now, last_heartbeat=now)
+    await roster.report(queue.store, alive)
+    assert await roster.workers(queue.store) == [alive]
+    assert (await Monitor(queue).check()).stale_workers == []
+
+
+@pytest.mark.fast
 def test_a_running_monitor_checks_and_sweeps_and_outlasts_an_outage() -> None:
     async def main() -> None:
         ambient = Ambient.seeded(1, virtual.monotonic)

@@ -12,7 +12,7 @@ import qo
 from qo.core import keys
 from qo.core.lifecycle import Reason
 from qo.core.task import Status
-from qo.errors import NotFound, Refused, UsageError
+from qo.errors import CorruptRecord, NotFound, Refused, UsageError
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
 from stores import AT_ONCE, StoreClock, claimed, hints, path_of, rejection, until, wanted_hints
@@ -210,6 +210,16 @@ async def test_listing_by_status_sees_pending_running_and_ended(queue: Queue) ->
     for status, task in ((P, pending), (R, running), (C, done)):
         assert [t.id for t in await queue.list(status=status)] == [task.id]
     assert {t.id for t in await queue.list()} == {pending.id, running.id, done.id}
+
+
+async def test_a_corrupt_task_hides_no_other_from_a_listing(queue: Queue) -> None:
+    broken, good, done = [await queue.submit("t", n) for n in range(3)]
+    await queue.complete(await claimed(queue, done.id))
+    await queue.store.put(queue.tasks.key(broken.id), b"[]")
+    assert {t.id for t in await queue.list()} == {good.id, done.id}
+    assert [t.id for t in await queue.list(status=P)] == [good.id]
+    with pytest.raises(CorruptRecord, match=broken.id):
+        await queue.get(broken.id)
 
 
 @pytest.mark.parametrize("wrong", [{"limit": 0}, {"shard": "xyz"}, {"shard": "00"}])

@@ -2,7 +2,7 @@
 replies, are refused, cut off and frozen, for as long as it takes. Whatever was acknowledged is completed, by one
 attempt at a time.
 
-One seed is one history; ``QO_SIM_SEEDS=17`` or ``QO_SIM_SEEDS=100-199`` chooses which are run, ``QO_PROVE=1`` runs
+One seed is one history; ``SIM_SEEDS=17`` or ``SIM_SEEDS=100-199`` chooses which are run, ``PROVE=1`` runs
 a thousand.
 """
 
@@ -46,9 +46,9 @@ QUICK = RetryPolicy(initial_interval_ms=200, max_interval_ms=5_000)
 
 
 def seeds() -> Iterable[int]:
-    chosen = os.environ.get("QO_SIM_SEEDS")
+    chosen = os.environ.get("SIM_SEEDS")
     if chosen is None:
-        return range(1000 if os.environ.get("QO_PROVE") else 60)
+        return range(1000 if os.environ.get("PROVE") else 60)
     first, _, last = chosen.partition("-")
     return range(int(first), int(last or first) + 1)
 

@@ -208,7 +208,9 @@ def estimate(
     per_task = requests_per_task(keys_per_delete(load.tasks_each, rhythm))
     tasks = _times(per_task, tasks_per_day * MONTH_D)
     polling = _times(polling_per_day(load, mode, rhythm), workers * MONTH_D)
-    heartbeats = {Operation.PUT: workers * DAY_S / rhythm.heartbeat_s * MONTH_D}
+    beats = workers * DAY_S / rhythm.heartbeat_s * MONTH_D
+    # While it has work, a worker also looks who else is there, to begin with other shards than they do.
+    heartbeats = {Operation.PUT: beats, Operation.LIST: beats if tasks_per_day else 0.0}
     monitor = _times(monitor_per_day(load, rhythm), MONTH_D)
     parts = (tasks, polling, heartbeats, monitor)
     return CostEstimate(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from datetime import datetime, timedelta
 
 import msgspec
 
 from qo.core import keys, wire
-from qo.errors import UsageError
+from qo.errors import CorruptRecord, UsageError
 from qo.queue.listing import pages
 from qo.store.port import ObjectStore
+
+log = logging.getLogger(__name__)
 
 _WORKER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 
@@ -53,8 +56,12 @@ async def workers(store: ObjectStore) -> list[WorkerInfo]:
     async for entries in pages(store, keys.WORKERS):
         bodies = await asyncio.gather(*(store.get(entry.key) for entry in entries))
         for entry, stored in zip(entries, bodies, strict=True):
-            if stored is not None:  # One that left while we were looking is no worker.
+            if stored is None:
+                continue  # One that left while we were looking is no worker.
+            try:
                 found.append(wire.decode(WorkerInfo, stored.body, entry.key))
+            except CorruptRecord as error:
+                log.error("%s", error)  # One broken record must not hide all the others.
     return found
 
 

@@ -1,6 +1,6 @@
 """Moving SQLite's write-ahead log into the file, beside the writing instead of in the middle of it.
 
-Left to itself, SQLite does this at the end of some write, and the disk flushes it needs hold up everybody who waits
+Left to itself, SQLite does this at the end of some write, and the disk flushes it needs hold up all who wait
 for that batch. Here another thread, with a connection of its own, does it while writing goes on. Only when the log
 has grown long all the same (``sqlite_file.LOG_PAGES_MAX``) does a write finish the rest.
 """
