@@ -1,8 +1,8 @@
 """Every example in the documentation runs.
 
-In a page, a ``python`` block that begins with ``# name.py`` is written to that file and any other is run; of a
-``console`` block the lines after ``$`` are run, one after the other, and must succeed. All blocks of one page share a
-directory, with an empty embedded store.
+In a page, a ``python`` block that begins with ``# name.py`` is written to that file and any other is run. Of a
+``console`` block, the lines after ``$`` are run one after the other, and must succeed. All blocks of a page
+share a directory, with an empty embedded store.
 """
 
 from __future__ import annotations
