@@ -59,9 +59,9 @@ async def watch(
             if victim.poll() is None and len(ended) >= KILL_AFTER:
                 victim.send_signal(signal.SIGKILL)
                 victim.wait()
-                held = sum(task.status is qo.Status.RUNNING for task in seen)
+                held = sum(task.status is qo.Status.RUNNING and task.worker_id == "worker-1" for task in seen)
                 progress.update(bar, description="one worker left")
-                console.print(f"killed worker-1 with -9 after {len(ended)} tasks; {held} were running")
+                console.print(f"killed worker-1 with -9 after {len(ended)} tasks; it held {held}")
             await asyncio.sleep(0.1)
     return list(ended.values())
 
@@ -105,7 +105,8 @@ async def main() -> int:
         dollars = submitting.dollars() + sum(worker.dollars for worker in reported)
         report(console, tasks, took_s, requests, dollars)
         example = next((task for task in tasks if task.attempt > 1), tasks[0])
-        console.print(f"one that was taken back:  QO_STORE=local:{STORE.name} qo history {example.id}")
+        qo_command = f".venv/bin/qo --store local:{STORE.name} history {example.id}"
+        console.print(f"one that was taken back:\n  {qo_command}", soft_wrap=True, highlight=False)
     return 0 if all(task.status is qo.Status.COMPLETED for task in tasks) else 1
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from qo.ambient import Ambient
-from qo.core import wire
+from qo.config.sources import load
+from qo.core import keys, wire
 from qo.core.poll import Pace
 from qo.core.pricing import Operation
 from qo.core.task import Status
+from qo.errors import Unavailable
 from qo.queue import roster
+from qo.queue.monitor import Monitor
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
 from qo.store.faulty import FaultPlan, Faulty
@@ -22,10 +28,14 @@ from qo.store.metered import Metered
 from qo.testing import virtual
 from qo.worker.app import App
 from qo.worker.context import Context
+from qo.worker.service import run_worker
 from qo.worker.worker import Worker
 from stores import (
+    AT_ONCE,
+    StoreClock,
     another,
     app_of,
+    claimed,
     config,
     drain,
     ended,
@@ -316,6 +326,70 @@ def test_a_finished_task_is_reported_even_if_the_store_is_away_for_a_moment() ->
         assert (done.output, done.attempt) == ("worth keeping", 1)
 
     virtual.run(main())
+
+
+@pytest.mark.fast
+async def test_a_draining_worker_does_not_take_a_failed_look_for_an_empty_queue(
+    memory_store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(memory_store)
+    await queue.submit_many([NewTask("work", n) for n in range(5)])
+    look, looks = memory_store.list, 0
+
+    async def fails_twice(prefix: str, **options: Any) -> Any:
+        nonlocal looks
+        looks += prefix.startswith(keys.READY)
+        if prefix.startswith(keys.READY) and looks <= 2:
+            raise Unavailable("503 Slow Down")
+        return await look(prefix, **options)
+
+    async def work(input: Any) -> None: ...
+
+    monkeypatch.setattr(memory_store, "list", fails_twice)
+    assert (await drain(queue, app_of(work))).completed == 5
+
+
+@pytest.mark.fast
+async def test_a_stale_hint_is_removed_only_once_a_true_one_leads_to_the_task(
+    clocked_queue: Queue, clock: StoreClock
+) -> None:
+    """A worker that died between claiming a task and writing its lease hint leaves only the old hint."""
+    queue = clocked_queue
+    submitted = await queue.submit("work", options=Options(timeout_s=30, retry_policy=AT_ONCE))
+    running = (await claimed(queue, submitted.id)).task
+    assert await hints(queue) == wanted_hints(running)
+    for key in wanted_hints(running):
+        await queue.store.delete(key)
+    for key in wanted_hints(submitted):
+        await queue.store.put(key, b"")
+    clock.advance(60)
+
+    async def work(input: Any) -> None: ...
+
+    await drain(another(queue), app_of(work))
+    assert await hints(queue) == wanted_hints(running)
+    clock.advance(60)
+    assert (await Monitor(queue).check()).requeued == 1
+
+
+@pytest.mark.fast
+async def test_a_monitor_that_fails_begins_anew(
+    memory_store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = 0
+
+    async def fails(self: Monitor) -> None:
+        nonlocal begun
+        begun += 1
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Monitor, "check", fails)
+    settings = load({"monitor.check_interval": "0.1"}, environ={}, cwd=tmp_path)
+    running = asyncio.create_task(run_worker(Queue(memory_store), App(), settings))
+    await until(lambda: _true(begun >= 3))
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert (await running).claimed == 0
+    assert "the monitor failed" in caplog.text
 
 
 @pytest.mark.fast

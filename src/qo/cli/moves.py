@@ -14,6 +14,7 @@ from qo.cli.session import Session, command, new_app
 from qo.core.shard import validate_task_id
 from qo.core.task import Task
 from qo.errors import QoError
+from qo.queue.options import check_text
 from qo.queue.queue import Queue
 
 app = new_app()
@@ -52,6 +53,8 @@ def cancel(
     by: Annotated[str | None, typer.Option("--by", help="Who; otherwise the name you are logged in with.")] = None,
 ) -> int:
     """Cancel pending tasks; ask running ones to stop."""
+    check_text("--reason", reason)
+    check_text("--by", by)
     who = by or _login()
     return _each(session, task_ids, lambda queue, task_id: queue.cancel(task_id, by=who, reason=reason))
 

@@ -18,7 +18,7 @@ from qo.config.kinds import Kind, Unfit
 from qo.core import wire
 from qo.core.task import PRIORITY_MAX, RetryPolicy
 from qo.errors import UsageError
-from qo.queue.options import NewTask, Options
+from qo.queue.options import NewTask, Options, check_text
 from qo.queue.payload import INPUT_BYTES_MAX
 
 Check = Callable[[Any, str], Any]
@@ -44,7 +44,12 @@ def _of(kind: Kind) -> Check:
     return check
 
 
-_text = _of(kinds.TEXT)
+def _text(value: Any, name: str) -> str:
+    text = _of(kinds.TEXT)(value, name)
+    check_text(name, text)
+    return text
+
+
 _count = _of(kinds.whole(0))
 _number = _of(kinds.number(0))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from qo.core import keys
 
@@ -30,16 +30,28 @@ class Due(NamedTuple):
     etag: str
     minute: int
     listed_at: datetime
+    written_at: datetime
 
 
-def harvest(entries: Sequence[tuple[str, str]], *, now: datetime, shards: Container[str]) -> list[Due]:
-    """The due keys among ``(key, etag)`` entries of our shards, in the order listed."""
+class Listed(Protocol):
+    """What a listing says of a key."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def etag(self) -> str: ...
+    @property
+    def modified(self) -> datetime: ...
+
+
+def harvest(entries: Sequence[Listed], *, now: datetime, shards: Container[str]) -> list[Due]:
+    """The due keys among those of our shards, in the order listed."""
     minute = keys.minute_of(now)
     due: list[Due] = []
-    for key, etag in entries:
-        parsed = keys.parse_index(key)
+    for entry in entries:
+        parsed = keys.parse_index(entry.key)
         if parsed is not None and parsed.minute <= minute and parsed.shard in shards:
-            due.append(Due(parsed.task_id, key, etag, parsed.minute, now))
+            due.append(Due(parsed.task_id, entry.key, entry.etag, parsed.minute, now, entry.modified))
     return due
 
 

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -30,6 +31,12 @@ EPHEMERAL = (READY, LEASES, WORKERS, "monitor/")
 AFTER_ALL = "~"  # Sorts after every character that our keys contain.
 
 PRIORITY_HEAD_START_MIN = 10
+
+
+# Strangers' keys under our prefixes (a "folder" made in a console, say) are no index keys.
+_INDEX = re.compile(
+    r"[^/]+/([0-9a-f]{1,4})/([0-9]{10})/([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\Z"
+).match
 
 
 class IndexKey(NamedTuple):
@@ -86,10 +93,8 @@ def index_key(t: Task) -> str | None:
 
 def parse_index(key: str) -> IndexKey | None:
     """What an index key says, or None if it is not one."""
-    parts = key.split("/")
-    if len(parts) != 4 or not parts[2].isascii() or not parts[2].isdigit():
-        return None
-    return IndexKey(parts[1], int(parts[2]), parts[3])
+    matched = _INDEX(key)
+    return None if matched is None else IndexKey(matched[1], int(matched[2]), matched[3])
 
 
 def input_data(shard: str, task_id: str, digest: str) -> str:

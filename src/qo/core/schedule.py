@@ -23,7 +23,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 from cronsim import CronSim, CronSimError
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from qo.core.task import FORMAT, Instant
 from qo.errors import UsageError
@@ -78,7 +78,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 def validate_name(name: str) -> str:
     """The name itself. Names become part of keys."""
-    if not _NAME.match(name):
+    if not isinstance(name, str) or not _NAME.match(name):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
             f"{name!r} cannot name a schedule: use lower-case letters, digits, '.', '_' and '-', "
             "beginning with a letter or digit, 100 characters at most"
@@ -87,13 +87,23 @@ def validate_name(name: str) -> str:
 
 
 def validate(schedule: Schedule) -> Schedule:
-    """The schedule itself, or a UsageError that says which part of it cannot work."""
+    """The schedule as it will be read back, or a UsageError that says which part of it cannot work."""
     validate_name(schedule.name)
     _choice("catch_up", schedule.catch_up, CatchUp)
     _choice("overlap", schedule.overlap, Overlap)
+    schedule = _typed(schedule)
     if next(_instants(schedule, schedule.active_since), None) is None:
         raise UsageError(f"cron {schedule.cron!r} never comes true")
     return schedule
+
+
+def _typed(schedule: Schedule) -> Schedule:
+    try:
+        return msgspec.convert(asdict(schedule), Schedule)
+    except msgspec.ValidationError as error:
+        # For example: Expected `int`, got `float` - at `$.max_retries`
+        problem, _, field = str(error).rpartition(" - at ")
+        raise UsageError(f"the schedule's {field.strip('`').removeprefix('$.')} is wrong: {problem}") from error
 
 
 def _choice(field: str, value: str, kind: type[StrEnum]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, TypeVar, cast
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -11,6 +12,8 @@ from qo.core.task import FORMAT, Task
 from qo.errors import CorruptRecord, UsageError
 
 T = TypeVar("T")
+
+DEPTH_MAX = 200  # Of lists and objects in a user's value. Fixed, so that what one process writes all can read.
 
 _encode = msgspec.json.Encoder().encode
 _canonical = msgspec.json.Encoder(order="sorted").encode
@@ -26,17 +29,53 @@ def encode(value: Any) -> bytes:
     return _encode(value)
 
 
+class Payload(NamedTuple):
+    """A user's value as readers will see it, sharing nothing with the user's own, and its JSON."""
+
+    value: Any
+    body: bytes
+
+
 def encode_payload(value: Any, what: str) -> bytes:
     """A user's value as JSON; a UsageError that names it if it has no JSON form."""
+    return payload(value, what).body
+
+
+def payload(value: Any, what: str) -> Payload:
+    """The value and its JSON; a UsageError that names it if it has no JSON form or is nested too deeply."""
     try:
         body = _encode(value)
         back = _decode_any(body)
+        if _too_deep(back, body):
+            raise RecursionError
         # NaN and infinity would silently become null; sets and dates would come back as something else.
         if back != value and back != _lists(value):
             raise UsageError(f"{what} does not survive JSON: use only dict, list, str, int, float, bool and None")
-    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+    except RecursionError as error:
+        raise UsageError(f"{what} is nested more than {DEPTH_MAX} levels deep, or contains itself") from error
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
         raise UsageError(f"{what} cannot be written as JSON: {error}") from error
-    return body
+    return Payload(back, body)
+
+
+def copied(value: Any) -> Any:
+    """A JSON value that may be changed without changing the given one."""
+    return value if value is None or isinstance(value, str | int | float) else _decode_any(_encode(value))
+
+
+def _too_deep(value: Any, body: bytes) -> bool:
+    if not isinstance(value, dict | list) or body.count(b"[") + body.count(b"{") <= DEPTH_MAX:
+        return False  # Each level takes a bracket: most values need no walk.
+    level: list[Any] = [value]
+    for _ in range(DEPTH_MAX):
+        level = [item for each in level for item in _items(each) if isinstance(item, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def _items(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def _lists(value: Any) -> Any:

@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 HYBRID_SCAN_EVERY_S = 60.0
 DEFERRED_MAX = 50_000
 FRESH_FOR_S = 5.0
-TAKEN_FOR_S = 60.0
+# Long, because an older backlog of types that we do not handle is read once in this time.
+TAKEN_FOR_S = 600.0
 
 
 class Feed:
@@ -46,6 +47,9 @@ class Feed:
         self._scan_at = self._monotonic() + HYBRID_SCAN_EVERY_S
         self._found: deque[Due] = deque()
         self._found_at = 0.0
+        self._barren_round = False  # Nothing was found since the scan's round began.
+        self.exhausted = False  # After an empty ``take``: everything was looked at, and there was nothing.
+        self._deferred_max = DEFERRED_MAX
         self._deferred: dict[tuple[str, str], float] = {}  # A hint, in one writing, to when to offer it again.
 
     def prefer(self, rank: int, workers: int) -> None:
@@ -65,14 +69,17 @@ class Feed:
             if self._usable(due):
                 # In our hands now. When we are done with it, this writing of its hint is worth nothing.
                 self.defer(due, TAKEN_FOR_S)
+                if due.key:
+                    self._queue.hints.learn(due.key, due.etag)
                 taken.append(due)
         return taken
 
     def defer(self, due: Due, for_s: float) -> None:
         """Do not offer this hint again for a while, unless it is written anew."""
         now = self._monotonic()
-        if len(self._deferred) > DEFERRED_MAX:
+        if len(self._deferred) > self._deferred_max:
             self._deferred = {hint: until for hint, until in self._deferred.items() if until > now}
+            self._deferred_max = max(DEFERRED_MAX, 2 * len(self._deferred))
         self._deferred[due.task_id, due.etag] = now + for_s
 
     def _usable(self, due: Due) -> bool:
@@ -81,6 +88,7 @@ class Feed:
     async def _refill(self) -> Sequence[Due]:
         if self._mode is not IndexMode.LOG_SCAN:
             found = await self._walk.due(self._usable)
+            self.exhausted = not found
             if found or self._mode is IndexMode.INDEX_ONLY or self._monotonic() < self._scan_at:
                 return self._shuffled(found)
             self._scan_at = self._monotonic() + HYBRID_SCAN_EVERY_S
@@ -93,9 +101,15 @@ class Feed:
         return found
 
     async def _scan_page(self) -> list[Due]:
+        if self._scan.after == "":
+            self._barren_round = True
         entries = await self._scan.page()
         checked = await asyncio.gather(*(self._claimable(entry) for entry in entries))
-        return [due for due in checked if due is not None and self._usable(due)]
+        found = [due for due in checked if due is not None and self._usable(due)]
+        self._barren_round = self._barren_round and not found
+        if self._mode is IndexMode.LOG_SCAN:
+            self.exhausted = self._barren_round and self._scan.after == ""
+        return found
 
     async def _claimable(self, entry: Entry) -> Due | None:
         stored = await self._queue.store.get(entry.key)
@@ -111,4 +125,4 @@ class Feed:
         now = await self._queue.store.now()
         if task.status is not Status.PENDING or task.available_at > now:
             return None
-        return Due(task.id, "", task.token, keys.minute_of(task.available_at), now)
+        return Due(task.id, "", task.token, keys.minute_of(task.available_at), now, entry.modified)

@@ -20,43 +20,54 @@ log = logging.getLogger(__name__)
 FLUSH_AFTER_S = 0.25  # A claim and its completion often share one request then.
 FLUSH_AT = 100
 LATE_S = 0.5
+KNOWN_MAX = 200_000
 
 
 class Hints:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._doomed: dict[Doomed, None] = {}  # A set that keeps its order.
-        self._versions: dict[str, str] = {}  # Of our own lease keys, to remove them without a delete marker.
-        self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._known: dict[str, Doomed] = {}  # How to remove exactly the writing of a hint that we wrote or saw.
+        self._leaving: dict[str, asyncio.Task[None]] = {}  # Keys being removed whatever is there.
         self._flushes: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    async def add(self, key: str, token: str) -> None:
-        """Write a hint. Its body names the write it stands for, so that a sweeper can remove exactly this one."""
-        # A quick retry comes back within the same minute, so under the same key. A removal still to come would hit
-        # the new hint, unless it names the version to remove.
+    def learn(self, key: str, etag: str) -> None:
+        """A hint was seen with this ETag. Dropping it will then spare what others may write under the same key."""
+        if len(self._known) > KNOWN_MAX:
+            self._known.clear()
+        self._known[key] = Doomed(key, etag=etag)
+
+    async def add(self, key: str, token: str) -> bool:
+        """Write a hint. Its body names the write it stands for, so that exactly this one can be removed.
+
+        False if that failed: the task's old hint must then stay.
+        """
+        # A quick retry comes back within the same minute, so under the same key. A removal of whatever is there
+        # would hit the new hint too.
         self._doomed.pop(Doomed(key), None)
         if (leaving := self._leaving.get(key)) is not None:
             await asyncio.wait({leaving})  # Otherwise the removal could overtake this write.
-        await self._written(key, self._store.put(key, token.encode()))
+        return await self._written(key, self._store.put(key, token.encode()))
 
-    def start_adding(self, key: str, token: str) -> Awaitable[None]:
-        """Write a lease hint: under way when this returns, done when that is awaited.
-
-        There is no removal to wait for. Lease hints are removed by version, or where there are no versions, by a
-        store that does things in the order in which they were asked.
-        """
+    def start_adding(self, key: str, token: str) -> Awaitable[bool]:
+        """The same, but under way when this returns; what it came to is known when that is awaited."""
+        if key in self._leaving:
+            return asyncio.ensure_future(self.add(key, token))
         self._doomed.pop(Doomed(key), None)
         return self._written(key, asyncio.ensure_future(self._store.put(key, token.encode())))
 
-    async def _written(self, key: str, put: Awaitable[Written]) -> None:
+    async def _written(self, key: str, put: Awaitable[Written]) -> bool:
         try:
             written = await put
         except StoreError as error:
             log.warning("could not write the index key %s: %s; the sweeper will", key, error)
-            return
-        if written.version is not None and key.startswith(keys.LEASES):
-            self._versions[key] = written.version
+            return False
+        if key.startswith(keys.LEASES):
+            # Who claims is who drops it. By version it leaves no delete marker.
+            by_version = written.version is not None
+            self._known[key] = Doomed(key, written.version, None if by_version else written.etag)
+        return True
 
     async def restore(self, key: str, token: str) -> bool:
         """Write a hint that was found missing; False if somebody else has, meanwhile."""
@@ -68,7 +79,7 @@ class Hints:
 
     def drop(self, key: str) -> None:
         """Remove a hint soon, together with others."""
-        self._doomed[Doomed(key, self._versions.pop(key, None))] = None
+        self._doomed[self._known.pop(key, None) or Doomed(key)] = None
         if len(self._doomed) >= FLUSH_AT:
             self._start_flush()
         elif self._timer is None:
@@ -97,7 +108,7 @@ class Hints:
             if loop.time() - self._timer.when() > LATE_S:
                 # This process was held up, perhaps for longer than its leases, and another may have written the
                 # same keys anew. Those that are stale after all are removed by whoever is led astray by them.
-                self._doomed = {doomed: None for doomed in self._doomed if doomed.version is not None}
+                self._doomed = {doomed: None for doomed in self._doomed if not _blind(doomed)}
             self._timer.cancel()
             self._timer = None
         while self._doomed:
@@ -106,8 +117,7 @@ class Hints:
                 del self._doomed[doomed]
             flush = loop.create_task(self._remove(batch))
             self._flushes.add(flush)
-            for doomed in batch:
-                self._leaving[doomed.key] = flush
+            self._leaving.update({doomed.key: flush for doomed in batch if _blind(doomed)})
 
     async def _remove(self, batch: list[Doomed]) -> None:
         try:
@@ -120,3 +130,8 @@ class Hints:
                 if self._leaving.get(doomed.key) is me:
                     del self._leaving[doomed.key]
             self._flushes.discard(me)  # type: ignore[arg-type]
+
+
+def _blind(doomed: Doomed) -> bool:
+    """Whether the removal would hit whatever is there."""
+    return doomed.version is None and doomed.etag is None

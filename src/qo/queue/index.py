@@ -73,8 +73,10 @@ class Walk:
         return found
 
     async def _visit(self, segment: str, now: datetime, usable: Usable) -> tuple[list[Due], int]:
-        """The first usable keys from where the last visit ended to the segment's end; and how many keys it saw."""
+        """The first usable keys of a segment, from where the last visit ended and round again; and how many keys
+        it saw."""
         after, seen = self._after.pop(segment, ""), 0
+        again = after != ""  # Nothing behind that place: then it is the turn of what lies before it.
         while True:
             page = await self._store.list(f"{self._prefix}{segment}", start_after=after, limit=self._page_size)
             seen += len(page.entries)
@@ -87,10 +89,12 @@ class Walk:
                 # Within one crowded shard the next visit starts at its head again: what we take leaves it.
                 return found, seen
             if not page.truncated:
-                return [], seen
+                if not again:
+                    return [], seen
+                after, again = "", False
 
     def _usable(self, page: Page, now: datetime, usable: Usable) -> list[Due]:
-        found = harvest([(e.key, e.etag) for e in page.entries], now=now, shards=self._owned)
+        found = harvest(page.entries, now=now, shards=self._owned)
         return [due for due in found if usable(due)]
 
 

@@ -37,7 +37,7 @@ class Filter:
 
 
 async def find(store: ObjectStore, prefix_len: int, wanted: Filter, limit: int) -> list[Task]:
-    """Up to ``limit`` tasks that pass the filter, newest first. Stops reading once it has enough."""
+    """Up to ``limit`` tasks that pass the filter, last changed first. Stops reading once it has enough."""
     if limit < 1:
         raise UsageError(f"the limit must be at least 1, not {limit}")
     if wanted.shard is not None:
@@ -52,19 +52,22 @@ async def find(store: ObjectStore, prefix_len: int, wanted: Filter, limit: int) 
 
 
 async def _task_keys(store: ObjectStore, wanted: Filter) -> AsyncIterator[list[str]]:
-    """Keys of tasks that may match, in batches. Active ones are found through the index that holds them."""
+    """Keys of tasks that may match, in batches, last changed first. The listing dates them, so that only as many need
+    be read as are wanted. Active ones are found through the index that holds them.
+    """
     index = {Status.PENDING: keys.READY, Status.RUNNING: keys.LEASES}.get(wanted.status or Status.ARCHIVED)
-    prefix = index or keys.TASKS
-    if wanted.shard is not None:
-        prefix += f"{wanted.shard}/"
+    prefix = (index or keys.TASKS) + (f"{wanted.shard}/" if wanted.shard is not None else "")
+    oldest = None if index or wanted.since is None else wanted.since - ROUNDING
+    dated: list[tuple[datetime, str]] = []
     async for entries in pages(store, prefix):
-        oldest = None if index or wanted.since is None else wanted.since - ROUNDING
-        changed = [e.key for e in entries if oldest is None or e.modified >= oldest]
-        if index is not None:
-            parsed = [keys.parse_index(key) for key in changed]
-            changed = [keys.task(p.shard, p.task_id) for p in parsed if p is not None]
-        for start in range(0, len(changed), READS_AT_ONCE):
-            yield changed[start : start + READS_AT_ONCE]
+        dated += [(e.modified, e.key) for e in entries if oldest is None or e.modified >= oldest]
+    dated.sort(reverse=True)
+    found = [key for _, key in dated]
+    if index is not None:
+        parsed = [keys.parse_index(key) for key in found]
+        found = [keys.task(p.shard, p.task_id) for p in parsed if p is not None]
+    for start in range(0, len(found), READS_AT_ONCE):
+        yield found[start : start + READS_AT_ONCE]
 
 
 async def pages(store: ObjectStore, prefix: str, after: str = "") -> AsyncIterator[Sequence[Entry]]:

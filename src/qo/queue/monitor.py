@@ -67,6 +67,8 @@ class Monitor:
                     await self.sweep(unless_within_s=self._config.sweep_interval_s * 0.9)
             except QoError as error:
                 log.warning("monitor: %s", error)
+            except Exception:
+                log.exception("monitor: this should not happen; the next check may fare better")
             try:
                 async with asyncio.timeout(self._config.check_interval_s):
                     await stop.wait()
@@ -82,8 +84,11 @@ class Monitor:
         report = CheckReport()
         passed: set[str] = set()  # Keys seen in this pass: a lease that ends later in its minute stays listed.
 
+        # What is written during this pass is for the next: with short leases, it would never end otherwise.
+        started_at = await self._queue.store.now()
+
         def fresh(due: Due) -> bool:
-            return due.key not in passed
+            return due.key not in passed and due.written_at <= started_at
 
         while found := await self._walk.due(fresh):
             passed.update(due.key for due in found)
@@ -102,6 +107,7 @@ class Monitor:
             log.error("%s", error)
             return
         if seen is not None and lapsed(seen.task, await self._queue.store.now()):
+            self._queue.hints.learn(due.key, due.etag)
             await self._take_back(seen, report)
             return
         needed = repair(None if seen is None else seen.task, [due.key])

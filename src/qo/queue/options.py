@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from qo.ambient import Ambient
-from qo.core import retry
+from qo.core import retry, wire
 from qo.core.shard import shard_of
 from qo.core.task import PRIORITY_MAX, RetryPolicy, Task
 from qo.errors import UsageError
@@ -78,8 +78,9 @@ def _task_id(task_type: str, options: Options, ambient: Ambient) -> str:
     """A key *is* the id, so that two racing submitters of one key write one object."""
     if options.key is None:
         return ambient.task_id()
-    scope = f"type:{task_type}" if options.key_scope is None else f"scope:{options.key_scope}"
-    return str(uuid.uuid5(_KEYED_IDS, f"{scope}\n{options.key}"))
+    scope = ("type", task_type) if options.key_scope is None else ("scope", options.key_scope)
+    name = wire.encode([*scope, options.key])  # As JSON no two lists look alike, whatever is in their texts.
+    return str(uuid.uuid5(_KEYED_IDS, name.decode()))
 
 
 def _instant(now: datetime, at: datetime | None, in_s: float | None) -> datetime | None:
@@ -87,22 +88,53 @@ def _instant(now: datetime, at: datetime | None, in_s: float | None) -> datetime
 
 
 def _check(task_type: str, options: Options) -> None:
-    if not task_type or len(task_type) > _TASK_TYPE_LEN_MAX or not task_type.isprintable():
-        raise UsageError(f"a task type is 1 to {_TASK_TYPE_LEN_MAX} printable characters, not {task_type[:40]!r}")
+    # Types are checked too: msgspec writes whatever it is given, and only a reader would find out.
+    _check_kind("a task's options", options, Options)
+    _check_task_type(task_type)
     _one_of("at", options.at, "delay_s", options.delay_s)
     _one_of("expires_at", options.expires_at, "expires_in_s", options.expires_in_s)
     check_number("delay_s", options.delay_s, 0, DELAY_S_MAX)
     check_number("expires_in_s", options.expires_in_s, 0, DELAY_S_MAX)
-    check_number("timeout_s", options.timeout_s, 0.001, DELAY_S_MAX)
-    check_number("max_retries", options.max_retries, 0, 1_000_000)
-    check_number("max_reschedules", options.max_reschedules, 0, 1_000_000)
-    check_number("priority", options.priority, 0, PRIORITY_MAX)
-    for name, instant in (("at", options.at), ("expires_at", options.expires_at)):
-        if instant is not None and instant.tzinfo is None:
-            raise UsageError(f"{name} needs a time zone: without one, nobody knows which moment is meant")
+    _check_range("timeout_s", options.timeout_s, 0.001, DELAY_S_MAX)
+    _check_whole("max_retries", options.max_retries)
+    _check_range("max_retries", options.max_retries, 0, 1_000_000)
+    if options.max_reschedules is not None:
+        _check_whole("max_reschedules", options.max_reschedules)
+        _check_range("max_reschedules", options.max_reschedules, 0, 1_000_000)
+    _check_whole("priority", options.priority)
+    _check_range("priority", options.priority, 0, PRIORITY_MAX)
+    _check_instant("at", options.at)
+    _check_instant("expires_at", options.expires_at)
+    for name in ("key", "key_scope", "schedule", "traceparent"):
+        check_text(name, getattr(options, name))
     if options.key is not None and not options.key:
         raise UsageError("an idempotency key must not be empty")
-    retry.validate(options.retry_policy)
+    _check_policy(options.retry_policy)
+
+
+def _check_task_type(task_type: Any) -> None:
+    if isinstance(task_type, str) and 0 < len(task_type) <= _TASK_TYPE_LEN_MAX and task_type.isprintable():
+        return
+    raise UsageError(
+        f"task_type: a task type is 1 to {_TASK_TYPE_LEN_MAX} printable characters, not {_shown(task_type)}"
+    )
+
+
+def _check_policy(policy: RetryPolicy) -> None:
+    _check_kind("retry_policy", policy, RetryPolicy)
+    _check_whole("the retry policy's initial_interval_ms", policy.initial_interval_ms)
+    _check_whole("the retry policy's max_interval_ms", policy.max_interval_ms)
+    _check_real("the retry policy's multiplier", policy.multiplier)
+    _check_real("the retry policy's jitter_percent", policy.jitter_percent)
+    retry.validate(policy)
+
+
+def _check_instant(name: str, instant: datetime | None) -> None:
+    if instant is None:
+        return
+    _check_kind(name, instant, datetime)
+    if instant.tzinfo is None:
+        raise UsageError(f"{name} needs a time zone: without one, nobody knows which moment is meant")
 
 
 def _one_of(first: str, a: object, second: str, b: object) -> None:
@@ -111,6 +143,48 @@ def _one_of(first: str, a: object, second: str, b: object) -> None:
 
 
 def check_number(name: str, value: float | None, low: float, high: float) -> None:
-    """A UsageError unless the number, if there is one, lies within the bounds."""
-    if value is not None and not low <= value <= high:  # Also catches NaN, which compares false.
+    """A UsageError unless the number, if there is one, is a number and lies within the bounds."""
+    if value is not None:
+        _check_range(name, value, low, high)
+
+
+def check_text(name: str, value: Any) -> None:
+    """A UsageError unless the value, if there is one, is text that can be written as UTF-8."""
+    if value is not None:
+        require_text(name, value)
+
+
+def require_text(name: str, value: Any) -> None:
+    """As ``check_text``, where None will not do either."""
+    _check_kind(name, value, str)
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{name} must be text that UTF-8 can hold, not {_shown(value)}") from None
+
+
+def _check_range(name: str, value: float, low: float, high: float) -> None:
+    _check_real(name, value)
+    if not low <= value <= high:  # Also catches NaN, which compares false.
         raise UsageError(f"{name} must be between {low:g} and {high:g}, not {value}")
+
+
+def _check_real(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UsageError(f"{name} must be a number, not {_shown(value)}")
+
+
+def _check_whole(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UsageError(f"{name} must be a whole number, not {_shown(value)}")
+
+
+def _check_kind(name: str, value: Any, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise UsageError(f"{name} must be of type {kind.__name__}, not {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    text = ascii(value)
+    return f"{text if len(text) <= 40 else text[:40] + '...'} ({type(value).__name__})"

@@ -23,15 +23,16 @@ class Payloads:
         self._store = store
         self._threshold_bytes = threshold_bytes
 
-    def check(self, value: Any, what: str) -> bytes:
-        """The value as JSON; a UsageError if it has no JSON form or is too large for any object of ours."""
-        body = wire.encode_payload(value, what)
-        if len(body) > INPUT_BYTES_MAX:
+    def take(self, value: Any, what: str) -> wire.Payload:
+        """A copy of the user's value, and its JSON; a UsageError if that does not exist or is too large for any
+        object of ours."""
+        taken = wire.payload(value, what)
+        if len(taken.body) > INPUT_BYTES_MAX:
             raise UsageError(
-                f"{what} is {len(body):,} bytes of JSON; at most {INPUT_BYTES_MAX:,} are taken. "
+                f"{what} is {len(taken.body):,} bytes of JSON; at most {INPUT_BYTES_MAX:,} are taken. "
                 "Put the data in the bucket yourself and pass its key."
             )
-        return body
+        return taken
 
     async def offload_input(self, task: Task, body: bytes) -> Task:
         """The task as it should be stored: with its input, or with a reference to where that was put."""
@@ -43,18 +44,19 @@ class Payloads:
 
     async def offload_output(self, task: Task, output: Any) -> tuple[Any, str | None]:
         """What to store of a handler's result: the value, or a reference to it."""
-        body = self.check(output, "the output")
+        value, body = self.take(output, "the output")
         if len(body) <= self._threshold_bytes:
-            return output, None
+            return value, None
         ref = keys.output_data(task.shard, task.id, task.attempt)
         await self._store.put(ref, body)
         return None, ref
 
     async def input(self, task: Task) -> Any:
-        return task.input if task.input_ref is None else await self._fetch(task.input_ref)
+        """The caller's own: what it does to the value leaves the task as it is."""
+        return wire.copied(task.input) if task.input_ref is None else await self._fetch(task.input_ref)
 
     async def output(self, task: Task) -> Any:
-        return task.output if task.output_ref is None else await self._fetch(task.output_ref)
+        return wire.copied(task.output) if task.output_ref is None else await self._fetch(task.output_ref)
 
     async def _fetch(self, ref: str) -> Any:
         stored = await self._store.get(ref)

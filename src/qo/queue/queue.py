@@ -18,10 +18,10 @@ from qo.core.lifecycle import Command, Reason, Rejected
 from qo.core.poll import Pace
 from qo.core.shard import validate_prefix_len, validate_task_id
 from qo.core.task import Status, Task
-from qo.errors import IdempotencyConflict, LeaseLost, NotFound, Refused
+from qo.errors import IdempotencyConflict, LeaseLost, NotFound, Refused, UsageError
 from qo.queue import listing
 from qo.queue.hints import Hints
-from qo.queue.options import DELAY_S_MAX, NewTask, Options, build, check_number
+from qo.queue.options import DELAY_S_MAX, NewTask, Options, build, check_number, check_text, require_text
 from qo.queue.payload import Payloads
 from qo.queue.tasks import Snapshot, Tasks
 from qo.store.metered import Metered
@@ -72,7 +72,7 @@ class Queue:
         Raises IdempotencyConflict if that key was used for another type or input.
         """
         new = NewTask(task_type, input, options or Options())
-        return await self._create(new, *self._prepare(new, await self.store.now()))
+        return await self._create(*self._prepare(new, await self.store.now()))
 
     async def submit_many(self, tasks: Sequence[NewTask]) -> list[Task]:
         """Write many tasks, several at once, after checking all of them: a bad one stops everything before the
@@ -80,16 +80,17 @@ class Queue:
         submitting all again completes the rest and repeats none.
         """
         now = await self.store.now()
-        prepared = [(new, *self._prepare(new, now)) for new in tasks]
+        prepared = [self._prepare(new, now) for new in tasks]
         done: list[Task] = []
         for start in range(0, len(prepared), SUBMITS_AT_ONCE):
             batch = prepared[start : start + SUBMITS_AT_ONCE]
             done += await asyncio.gather(*(self._create(*each) for each in batch))
         return done
 
-    def _prepare(self, new: NewTask, now: datetime) -> tuple[Task, bytes]:
-        body = self._payloads.check(new.input, "the input")
-        return build(new, now=now, prefix_len=self.prefix_len, ambient=self.ambient), body
+    def _prepare(self, new: NewTask, now: datetime) -> tuple[NewTask, Task, bytes]:
+        value, body = self._payloads.take(new.input, "the input")
+        new = NewTask(new.task_type, value, new.options)  # From here on, the caller may change its input.
+        return new, build(new, now=now, prefix_len=self.prefix_len, ambient=self.ambient), body
 
     async def _create(self, new: NewTask, task: Task, body: bytes) -> Task:
         task = await self._payloads.offload_input(task, body)
@@ -111,7 +112,7 @@ class Queue:
         return (await self._load(task_id)).task
 
     async def input(self, task: Task) -> Any:
-        """The task's input, fetched if it is kept apart."""
+        """A copy of the task's input, fetched if it is kept apart."""
         return await self._payloads.input(task)
 
     async def output(self, task: Task) -> Any:
@@ -126,10 +127,10 @@ class Queue:
         since: datetime | None = None,
         limit: int = 100,
     ) -> list[Task]:
-        """Up to ``limit`` tasks that match, newest first within what was found; archived ones only if asked for.
+        """Up to ``limit`` tasks that match, last changed first; archived ones only if asked for.
 
-        The filters apply before the limit. Active tasks are found through the indexes, ended ones by reading
-        task objects, shard by shard.
+        The filters apply before the limit. Keys are listed first, then as many tasks are read as it takes; active
+        ones are found through the indexes.
         """
         wanted = listing.Filter(status=status, task_type=task_type, shard=shard, since=since)
         return await listing.find(self.store, self.prefix_len, wanted, limit)
@@ -162,6 +163,8 @@ class Queue:
 
         None if there is no such task. A task found past its expiry is marked expired on the way.
         """
+        require_text("worker_id", worker_id)
+        check_number("lease_s", lease_s, 0.001, DELAY_S_MAX)
         seen = await self.tasks.load(task_id)
         if seen is None:
             return None
@@ -192,6 +195,8 @@ class Queue:
     ) -> Task:
         """Report a failed attempt: the task rests and is tried again, or has failed if no retry is left."""
         check_number("delay_s", delay_s, 0, DELAY_S_MAX)
+        error = _told("error", error)
+        traceback = None if traceback is None else _told("traceback", traceback)
         command = lifecycle.Fail(
             self.ambient.token(), claim.lease_id, error, self.ambient.unit(), traceback, permanent, delay_s
         )
@@ -209,7 +214,8 @@ class Queue:
     async def renew(self, claim: Claim, lease_s: float | None = None, *, progress: Any = None) -> Task:
         """Hold a claimed task for longer. The answer shows whether cancellation was requested meanwhile."""
         check_number("lease_s", lease_s, 0.001, DELAY_S_MAX)
-        command = lifecycle.Renew(self.ambient.token(), claim.lease_id, lease_s, progress)
+        value = None if progress is None else self._payloads.take(progress, "the progress").value
+        command = lifecycle.Renew(self.ambient.token(), claim.lease_id, lease_s, value)
         return await self._settle(claim, command)
 
     async def _settle(self, claim: Claim, command: Command) -> Task:
@@ -223,6 +229,8 @@ class Queue:
 
     async def cancel(self, task_id: str, *, by: str | None = None, reason: str | None = None) -> Task:
         """Cancel a pending task now; ask a running one to stop, which then ends as cancelled."""
+        check_text("by", by)
+        check_text("reason", reason)
         return await self._operate(task_id, lifecycle.Cancel(self.ambient.token(), by, reason))
 
     async def replay(self, task_id: str) -> Task:
@@ -259,3 +267,11 @@ class Queue:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _told(name: str, text: str) -> str:
+    """What a handler said of its failure, as UTF-8 can hold it: an error that quotes the name of a strange file
+    must still be recorded."""
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"{name} must be text, not {type(text).__name__}: give str(...) of it")
+    return text.encode(errors="backslashreplace").decode()

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypedDict, Unpack
+
+from msgspec.structs import replace
 
 from qo.core import keys, wire
 from qo.core.schedule import CatchUp, Overlap, Schedule, changed, run_key, validate, validate_name
 from qo.core.task import Task
-from qo.errors import Contended, NotFound, Refused
+from qo.errors import Contended, CorruptRecord, NotFound, Refused
 from qo.queue.listing import READS_AT_ONCE, pages
 from qo.queue.options import NewTask, Options, build
 from qo.queue.queue import Queue
 from qo.store import register
 from qo.store.port import Stored, Written
+
+log = logging.getLogger(__name__)
 
 WRITES_MAX = 10
 KEY_SCOPE = "schedule"  # Of the runs' idempotency keys, so that a run keeps its id when the task type is changed.
@@ -84,7 +89,8 @@ class Schedules:
             active_since=now,
             **settings,
         )
-        wrote = await self._write(self._checked(schedule), None)
+        schedule = self._checked(schedule)
+        wrote = await self._write(schedule, None)
         if isinstance(wrote, register.Moved):
             raise Refused(f"there is a schedule {name} already: update or delete it, or choose another name")
         return schedule
@@ -93,14 +99,17 @@ class Schedules:
         return (await self._load(name)).schedule
 
     async def list(self) -> list[Schedule]:
-        """Every schedule, by name. Raises CorruptRecord if one cannot be read."""
+        """Every schedule that can be read, by name; the log names the others."""
         found: list[Schedule] = []
         async for entries in pages(self._store, keys.SCHEDULES):
             for start in range(0, len(entries), READS_AT_ONCE):
                 batch = entries[start : start + READS_AT_ONCE]
                 bodies = await asyncio.gather(*(self._store.get(entry.key) for entry in batch))
-                read = zip(batch, bodies, strict=True)
-                found += [snapshot(stored, entry.key).schedule for entry, stored in read if stored is not None]
+                for entry, stored in zip(batch, bodies, strict=True):
+                    try:
+                        found += [] if stored is None else [snapshot(stored, entry.key).schedule]
+                    except CorruptRecord as error:
+                        log.warning("left out: %s", error)
         return sorted(found, key=lambda schedule: schedule.name)
 
     async def update(self, name: str, **changes: Unpack[Changes]) -> Schedule:
@@ -116,8 +125,8 @@ class Schedules:
         return await self._change(name, enabled=False)
 
     async def delete(self, name: str) -> None:
-        """Remove the schedule. Tasks it has submitted stay."""
-        await self._load(name)
+        """Remove the schedule, even one that cannot be read. Tasks it has submitted stay."""
+        await self._stored(name)
         await self._store.delete(keys.schedule(name))
 
     async def trigger(self, name: str) -> Task:
@@ -158,11 +167,13 @@ class Schedules:
         raise Contended(f"schedule {name} is being changed by others all the time; try again")
 
     async def _load(self, name: str) -> Snapshot:
-        key = keys.schedule(validate_name(name))
-        stored = await self._store.get(key)
+        return snapshot(await self._stored(name), keys.schedule(name))
+
+    async def _stored(self, name: str) -> Stored:
+        stored = await self._store.get(keys.schedule(validate_name(name)))
         if stored is None:
             raise NotFound(f"there is no schedule {name} in this queue")
-        return snapshot(stored, key)
+        return stored
 
     async def _write(self, schedule: Schedule, etag: str | None) -> Written | register.Moved:
         key = keys.schedule(schedule.name)
@@ -174,9 +185,8 @@ class Schedules:
         return await register.write(self._store, key, body, if_match=etag, ours=ours, ambient=self._ambient)
 
     def _checked(self, schedule: Schedule) -> Schedule:
-        """The schedule itself. What its tasks could not be submitted with is refused here, not at midnight."""
-        validate(schedule)
-        wire.encode_payload(schedule.input, "the input")
+        """The schedule to store. What its tasks could not be submitted with is refused here, not at midnight."""
+        schedule = replace(validate(schedule), input=wire.payload(schedule.input, "the input").value)
         new = new_task(schedule, run_key(schedule, schedule.created_at))
         build(new, now=schedule.created_at, prefix_len=self._queue.prefix_len, ambient=self._ambient)
         return schedule

@@ -44,7 +44,7 @@ class Tasks:
         key = self.key(task.id)
         wrote = await self._write(key, task, None)
         if isinstance(wrote, Written):
-            await self._hint(None, task)
+            await self.project(task)
             return Snapshot(task, wrote.etag), True
         if wrote.found is None:
             raise Contended(f"task {task.id} was deleted while it was being created; submit again")
@@ -65,7 +65,6 @@ class Tasks:
                 return seen
             wrote = await self._move(key, seen, decision, command)
             if isinstance(wrote, Written):
-                await self._hint(seen.task, decision, written=isinstance(command, Claim))
                 return Snapshot(decision, wrote.etag)
             if wrote.found is None:
                 raise CorruptRecord(f"{key} was deleted while task {seen.task.id} was {seen.task.status}")
@@ -78,17 +77,24 @@ class Tasks:
             await self._hints.add(wanted, task.token)
 
     async def _move(self, key: str, seen: Snapshot, task: Task, command: Command) -> Written | register.Moved:
-        if not isinstance(command, Claim):
-            return await self._write(key, task, seen.etag)
-        # The lease key is written beside the claim, not after it: a worker that dies right after claiming has
-        # then already told the monitor when to look. If the claim is lost, the key lies until its minute comes.
-        hint = keys.index_key(task)
-        assert hint is not None, "a claimed task is running, and has a lease"
-        hinting = self._hints.start_adding(hint, task.token)
-        try:
-            return await self._write(key, task, seen.etag)
-        finally:
-            await hinting
+        """Write the task and its new hint, then drop the old one. If the new one failed, the old one stays: it is all
+        that leads to the task."""
+        old, new = keys.index_key(seen.task), keys.index_key(task)
+        if isinstance(command, Claim) and new is not None:
+            # The lease key is written beside the claim, not after it: a worker that dies right after claiming has
+            # then already told the monitor when to look. If the claim is lost, the key lies until its minute.
+            hinting = self._hints.start_adding(new, task.token)
+            try:
+                wrote = await self._write(key, task, seen.etag)
+            finally:
+                hinted = await hinting
+        else:
+            wrote = await self._write(key, task, seen.etag)
+            moved = isinstance(wrote, Written) and new is not None and new != old
+            hinted = await self._hints.add(new, task.token) if moved and new is not None else True
+        if isinstance(wrote, Written) and hinted and old is not None and old != new:
+            self._hints.drop(old)
+        return wrote
 
     async def _write(self, key: str, task: Task, etag: str | None) -> Written | register.Moved:
         def ours(body: bytes) -> bool:
@@ -97,16 +103,6 @@ class Tasks:
         return await register.write(
             self._store, key, wire.encode(task), if_match=etag, ours=ours, ambient=self._ambient
         )
-
-    async def _hint(self, before: Task | None, after: Task, *, written: bool = False) -> None:
-        old = None if before is None else keys.index_key(before)
-        new = keys.index_key(after)
-        if new == old:
-            return
-        if new is not None and not written:
-            await self._hints.add(new, after.token)
-        if old is not None:
-            self._hints.drop(old)
 
 
 def _decode(body: bytes, key: str) -> Task:

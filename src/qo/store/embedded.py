@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from hashlib import md5
 
+from qo.core.storetime import steady
 from qo.errors import UsageError
 from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Doomed
 
@@ -23,7 +24,7 @@ def machine_time() -> datetime:
 
 
 class Clock:
-    """Reads a clock that may be set back, and never goes backwards itself. Safe to share between threads."""
+    """Reads a clock that jitters, and goes back only if that was set back. Safe to share between threads."""
 
     def __init__(self, read: Callable[[], datetime] | None = None) -> None:
         self._read = read or machine_time
@@ -32,7 +33,7 @@ class Clock:
 
     def now(self) -> datetime:
         with self._lock:
-            self._last = max(self._last, self._read())
+            self._last = steady(self._last, self._read())
             return self._last
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple
 
@@ -75,11 +76,12 @@ class MemoryStore:
     async def delete_many(self, doomed: Sequence[Doomed]) -> None:
         check_delete_many(doomed)
         with self._lock:
-            for key, version in doomed:
-                if version is None:
-                    self._delete(key, None)
-                else:
+            for key, version, etag in doomed:
+                if version is not None:
                     self._erase(key, version)
+                else:
+                    with suppress(PreconditionFailed):
+                        self._delete(key, etag)
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Page:
         limit = check_limit(limit)

@@ -47,7 +47,7 @@ async def _open(settings: Settings, ambient: Ambient) -> ObjectStore:
         from qo.store.s3 import S3Store
     except ModuleNotFoundError as missing:
         raise ConfigError(
-            f"an S3 store needs {missing.name}: install qo with its extra, pip install 'qo[s3]'"
+            f"an S3 store needs {missing.name}: install qo with its extra, from a checkout, pip install '.[s3]'"
         ) from None
     return await S3Store.open(
         location.bucket,

@@ -55,10 +55,12 @@ class Version(NamedTuple):
 
 
 class Doomed(NamedTuple):
-    """What to delete. With a version, that version is removed for good, leaving no delete marker."""
+    """What to delete. With a version, that version is removed for good, leaving no delete marker. With an ETag,
+    the object is removed only if it still has that; a server that does not know this condition ignores it."""
 
     key: str
     version: str | None = None
+    etag: str | None = None
 
 
 LIST_LIMIT_MAX = 1000

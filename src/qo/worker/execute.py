@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import traceback
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from qo.worker.app import Handler
 from qo.worker.context import Context
 from qo.worker.signals import Reject, Reschedule, Retry
+from qo.worker.threads import Threads
 
 ERROR_CHARS_MAX = 4_000
 TRACEBACK_CHARS_MAX = 32_000
@@ -42,14 +42,15 @@ class Later:
 Outcome = Done | Broken | Later
 
 
-async def execute(handler: Handler, input: Any, context: Context, threads: Executor) -> Outcome:
-    """The outcome of one attempt. Raises only CancelledError, when the worker itself gives the attempt up."""
+async def execute(handler: Handler, input: Any, context: Context, threads: Threads) -> Outcome:
+    """The outcome of one attempt. Raises CancelledError when the worker itself gives the attempt up."""
     try:
         return Done(await _call(handler, input, context, threads))
     except Reject as said:
-        return Broken(_text(said), permanent=True)
+        return Broken(text_of(said), permanent=True)
     except Retry as said:
-        return Broken(_text(said), delay_s=said.delay_s)
+        # A subclass may not have called our __init__.
+        return Broken(text_of(said), delay_s=getattr(said, "delay_s", None))
     except Reschedule as said:
         return Later(said.delay_s)
     except TimedOut as late:
@@ -57,7 +58,7 @@ async def execute(handler: Handler, input: Any, context: Context, threads: Execu
     except BaseException as error:  # A handler that calls sys.exit() must not end the worker.
         if isinstance(error, asyncio.CancelledError) and _given_up():
             raise
-        return Broken(_text(error), traceback="".join(traceback.format_exception(error))[-TRACEBACK_CHARS_MAX:])
+        return Broken(text_of(error), traceback=traceback_of(error))
 
 
 class TimedOut(Exception):
@@ -71,28 +72,23 @@ def _given_up() -> bool:
     return attempt is None or attempt.cancelling() > 0
 
 
-async def _call(handler: Handler, input: Any, context: Context, threads: Executor) -> Any:
+async def _call(handler: Handler, input: Any, context: Context, threads: Threads) -> Any:
     arguments = (input, context) if handler.wants_context else (input,)
     timeout_s = context.task.timeout_seconds
     if handler.is_async:
         return await _within(timeout_s, handler.function(*arguments), context)
-    call = partial(_caught, partial(contextvars.copy_context().run, handler.function, *arguments))
-    future = asyncio.get_running_loop().run_in_executor(threads, call)
-    done, _ = await asyncio.wait({future}, timeout=timeout_s)
-    if not done:
-        raise TimedOut(timeout_s)  # The thread itself cannot be stopped; its result, if one comes, goes nowhere.
-    output, error = future.result()
+    call = threads.start(partial(contextvars.copy_context().run, handler.function, *arguments))
+    try:
+        await asyncio.wait({call}, timeout=timeout_s)
+    finally:
+        if not call.done():
+            threads.leave(call, context.task_id)
+    if not call.done():
+        raise TimedOut(timeout_s)
+    output, error = call.result()
     if error is not None:
         raise error
     return output
-
-
-def _caught(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    """What a function gave or raised, as a value: a future does not carry every exception as it was."""
-    try:
-        return function(), None
-    except BaseException as error:
-        return None, error
 
 
 async def _within(timeout_s: float, call: Awaitable[Any], context: Context) -> Any:
@@ -107,9 +103,25 @@ async def _within(timeout_s: float, call: Awaitable[Any], context: Context) -> A
         raise TimedOut((limit.when() or begun) - begun) from None
 
 
-def _text(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """What to keep of an error, in text that can be written whatever the error is."""
     name = type(error).__name__
-    text = str(error)
-    if isinstance(error, (Reject, Retry)):
-        return (text or name)[:ERROR_CHARS_MAX]
-    return (f"{name}: {text}" if text else name)[:ERROR_CHARS_MAX]
+    try:
+        text = str(error)
+    except BaseException:  # It is the handler's code that runs here.
+        text = ""
+    if not text or not isinstance(error, (Reject, Retry)):
+        text = f"{name}: {text}" if text else name
+    return _encodable(text)[:ERROR_CHARS_MAX]
+
+
+def traceback_of(error: BaseException) -> str | None:
+    try:
+        return _encodable("".join(traceback.format_exception(error)))[-TRACEBACK_CHARS_MAX:]
+    except BaseException:
+        return None
+
+
+def _encodable(text: str) -> str:
+    """Without the lone surrogates that undecodable file names bring along: UTF-8 has none."""
+    return text.encode("utf-8", "replace").decode()

@@ -103,20 +103,21 @@ def versioning_status(body: bytes) -> str:
 def deletion(doomed: Sequence[Doomed], *, prefix: str) -> bytes:
     """The body of DeleteObjects, asking to hear only of failures."""
     parts = [f'<Delete xmlns="{NAMESPACE}"><Quiet>true</Quiet>']
-    for key, version in doomed:
+    for key, version, etag in doomed:
         which = f"<VersionId>{escape(version)}</VersionId>" if version is not None else ""
+        which += f"<ETag>{escape(etag)}</ETag>" if etag is not None else ""
         parts.append(f"<Object><Key>{escape(prefix + key, CARRIAGE_RETURN)}</Key>{which}</Object>")
     parts.append("</Delete>")
     return "".join(parts).encode()
 
 
 def undeleted(body: bytes) -> Iterator[Refusal]:
-    """What DeleteObjects could not delete. That something was not there to begin with is not counted."""
+    """What DeleteObjects could not delete. That something was not there, or has changed, is not counted."""
     for element in _parsed(body):
         if _name(element) != "Error":
             continue
         refused = _refusal(element)
-        if refused.code not in ("NoSuchKey", "NoSuchVersion"):
+        if refused.code not in ("NoSuchKey", "NoSuchVersion", "PreconditionFailed"):
             yield refused
 
 

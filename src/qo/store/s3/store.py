@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from qo.ambient import SYSTEM, Ambient
+from qo.core.storetime import steady
 from qo.errors import PreconditionFailed, StoreError, UsageError
 from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Doomed, Page, Stored, Version, Written
 from qo.store.s3 import replies
@@ -20,7 +21,6 @@ from qo.store.s3.transport import Reply, Transport
 CONNECTIONS = 64
 TIMEOUT_S = 30.0
 PRESIGN_MAX_S = 7 * 24 * 3600
-CLOCK_SET_S = 2.0  # A step back by more is no better guess: the server's clock was set.
 
 
 class S3Store:
@@ -29,7 +29,7 @@ class S3Store:
     def __init__(self, transport: Transport, prefix: str = "") -> None:
         self.transport = transport
         self.prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
-        self._told = 0.0
+        self._told = datetime.min.replace(tzinfo=UTC)
 
     @classmethod
     async def open(
@@ -153,12 +153,9 @@ class S3Store:
         return await self.transport.presigned(method, self.prefix + key, expires_s=expires_s)
 
     async def now(self) -> datetime:
-        moment = await self.transport.time()
-        if self._told - CLOCK_SET_S < moment < self._told:
-            # Each reply betters the guess, sometimes backwards; what was told must not follow.
-            moment = self._told
-        self._told = moment
-        return datetime.fromtimestamp(moment, UTC)
+        moment = datetime.fromtimestamp(await self.transport.time(), UTC)
+        self._told = steady(self._told, moment)  # Each reply betters the guess, sometimes backwards.
+        return self._told
 
     async def close(self) -> None:
         await self.transport.close()

@@ -24,6 +24,7 @@ from qo.store.s3.sign import Signer
 CONNECT_TIMEOUT_S = 5.0
 UNWANTED_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 AT_ONCE_MAX_BYTES = 2**20  # What is larger, aiohttp wants to send piece by piece, so that others get their turn.
+TIME_ASKED_MAX = 2  # The second reply confirms or refutes a first that surprised.
 NO_HEADERS: Mapping[str, str] = {}
 
 
@@ -95,20 +96,28 @@ class Transport:
         reply = await self._send(method, key, query, body=body, headers=headers, once=once)
         if reply.status == 403 and refusal(reply.body).code == "RequestTimeTooSkewed":
             # The refusal itself told us the time; the machine may have slept, and our monotonic clock with it.
-            reply = await self._send(method, key, query, body=body, headers=headers, once=once)
+            # That time dates the repetition at once; the reply to that shows whether to believe it otherwise.
+            told = self._offset.suspect if self._offset is not None else None
+            reply = await self._send(method, key, query, body=body, headers=headers, once=once, dated_by=told)
         return reply
 
     async def time(self) -> float:
-        """The store's time in epoch seconds. Asks for it, by an unsigned request, only if no reply was recent."""
-        moment = self._monotonic()
-        if self._offset is None or self._offset.stale(moment):
-            await self._exchange("HEAD", self.place.path(""), "", b"", {"Host": self.place.host}, once=False)
-            moment = self._monotonic()
-        if self._offset is None:
-            raise StoreError(
-                f"The replies of {self.place.origin} carry no Date header, which qo takes the time from"
-            )
-        return self._offset.store_time(moment)
+        """The store's time in epoch seconds. Asks for it, by an unsigned request, only if no reply was recent, or
+        if the last one hinted that the store's clock was set.
+
+        Raises Unavailable if the time was never known and the server is in no state to tell it.
+        """
+        status = 0
+        for _ in range(TIME_ASKED_MAX):
+            if self._offset is not None and not self._offset.stale(self._monotonic()) and not self._offset.doubted:
+                break
+            headers = {"Host": self.place.host}
+            status = (await self._exchange("HEAD", self.place.path(""), "", b"", headers, once=False)).status
+        if self._offset is not None:
+            return self._offset.store_time(self._monotonic())
+        if status >= 500:
+            raise Unavailable(f"{self.place.origin} answers {status} when asked for the time. Is it starting up?")
+        raise StoreError(f"The replies of {self.place.origin} carry no Date header, which qo takes the time from")
 
     async def presigned(self, method: str, key: str, *, expires_s: int) -> str:
         credentials, path = await self._credentials.current(), self.place.path(key)
@@ -119,11 +128,20 @@ class Transport:
         await self._session.close()
 
     async def _send(
-        self, method: str, key: str, query: str, *, body: bytes, headers: Mapping[str, str], once: bool
+        self,
+        method: str,
+        key: str,
+        query: str,
+        *,
+        body: bytes,
+        headers: Mapping[str, str],
+        once: bool,
+        dated_by: storetime.Offset | None = None,
     ) -> Reply:
         path = self.place.path(key)
         credentials = await self._credentials.current()
-        at = self._offset.store_time(self._monotonic()) if self._offset is not None else await self.time()
+        clock = dated_by or self._offset
+        at = clock.store_time(self._monotonic()) if clock is not None else await self.time()
         signed = self._signer.headers(credentials, method, path, query, body, at=at)
         signed.update(headers)
         return await self._exchange(method, path, query, body, signed, once=once)
@@ -142,7 +160,8 @@ class Transport:
                 allow_redirects=False,
                 middlewares=(_send_once,) if once else None,
             ) as response:
-                self._learn_time(response.headers, sent)
+                if response.status < 500:  # What a proxy or a dying server says need not be the store's time.
+                    self._learn_time(response.headers, sent)
                 return Reply(response.status, response.headers, await response.read())
         except (aiohttp.ClientError, OSError, _ConnectionLost) as error:
             why = str(error) or type(error).__name__

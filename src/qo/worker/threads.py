@@ -1,0 +1,107 @@
+"""Threads for handlers that are not async, and how the process ends although a handler does not.
+
+A thread cannot be stopped, only left behind. So a call always begins at once (a worker claims no more than it has
+slots), a call left behind is counted until it returns, and no thread keeps the process from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+Result = tuple[Any, BaseException | None]  # A future does not carry every exception as it was.
+Job = tuple[Callable[[], Any], "asyncio.Future[Result]"]
+
+
+class Threads:
+    """To be used by one event loop; only ``_serve`` runs elsewhere."""
+
+    def __init__(self, came_back: Callable[[], None]) -> None:
+        """``came_back`` is called whenever a call that was left behind has returned after all."""
+        self._came_back = came_back
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._idle = 0
+        self._left: dict[asyncio.Future[Result], str] = {}
+        self._closed = False
+
+    def start(self, function: Callable[[], Any]) -> asyncio.Future[Result]:
+        """Call the function on a thread that is free, or on a new one: nothing ever queues."""
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[Result] = loop.create_future()
+        if self._idle:
+            self._idle -= 1
+        else:
+            # Not a ThreadPoolExecutor: the interpreter waits for its threads at exit, however long they hang.
+            threading.Thread(target=self._serve, args=(loop,), name="qo-handler", daemon=True).start()
+        self._jobs.put((function, result))
+        return result
+
+    def leave(self, result: asyncio.Future[Result], task_id: str) -> None:
+        """Wait no longer for a call. What it gives goes nowhere, but until it ends its thread is taken."""
+        log.warning("task %s: its handler cannot be stopped and takes up a slot until it returns", task_id)
+        self._left[result] = task_id
+        result.add_done_callback(self._forget)
+
+    @property
+    def left(self) -> int:
+        """How many calls that nobody waits for are still running."""
+        return len(self._left)
+
+    def running(self, task_id: str) -> bool:
+        """Whether a call for this task was left behind and has not returned."""
+        return task_id in self._left.values()
+
+    def close(self) -> None:
+        """End the threads as they become free."""
+        self._closed = True
+        for _ in range(self._idle):
+            self._jobs.put(None)
+        self._idle = 0
+
+    def _forget(self, result: asyncio.Future[Result]) -> None:
+        del self._left[result]
+        self._came_back()
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        while (job := self._jobs.get()) is not None:
+            function, result = job
+            given = _given(function)
+            try:
+                loop.call_soon_threadsafe(self._hand_over, result, given)
+            except RuntimeError:
+                return  # The loop has been closed: nobody is left to tell.
+            del job, function, result, given  # A waiting thread holds on to nothing.
+
+    def _hand_over(self, result: asyncio.Future[Result], given: Result) -> None:
+        if self._closed:
+            self._jobs.put(None)
+        else:
+            self._idle += 1
+        if not result.done():
+            result.set_result(given)
+
+
+def _given(function: Callable[[], Any]) -> Result:
+    try:
+        return function(), None
+    except BaseException as error:  # SystemExit too: it is the handler's, not this thread's.
+        return None, error
+
+
+def disown(attempt: asyncio.Task[None]) -> None:
+    """Let the process end although this task will not."""
+    # asyncio.run() awaits every task it knows before it returns: this one it would await for ever.
+    asyncio.tasks._unregister_task(attempt)  # pyright: ignore[reportPrivateUsage]
+    # When the interpreter clears away a coroutine, it asks it once more to stop, and waits. What the stack of a
+    # daemon thread holds, it never clears away.
+    threading.Thread(target=_hold, args=(attempt,), name="qo-disowned", daemon=True).start()
+
+
+def _hold(attempt: asyncio.Task[None]) -> None:
+    threading.Event().wait()
