@@ -20,6 +20,7 @@ from qo.store.memory import MemoryStore
 from qo.testing import virtual
 from qo.worker import worker as worker_module
 from qo.worker.context import Context
+from qo.worker.execute import text_of
 from qo.worker.signals import Reject, Reschedule, Retry
 from qo.worker.worker import Worker
 from stores import AT_ONCE, app_of, config, ended, hasty, until, virtual_queue, working
@@ -221,7 +222,6 @@ HOSTILE: list[tuple[BaseException, str]] = [
     (OSError("caf\udce9"), "OSError: caf?"),
     (Reject("caf\udce9"), "caf?"),
     (Speechless(), "Speechless"),
-    (Exits(), "Exits"),
     (BareRetry(), "bare"),
     (BareReschedule(), "AttributeError: "),
     (_retry_after(float("nan")), "UsageError: delay_s must be between"),
@@ -245,6 +245,11 @@ async def test_whatever_a_handler_raises_is_reported(
     task = await _outcome(queue, handler)
     assert task.status is F
     assert (task.last_error or "").startswith(told)
+
+
+@pytest.mark.fast
+def test_an_error_that_exits_when_it_is_read_ends_nothing() -> None:
+    assert text_of(Exits()) == "Exits"
 
 
 @pytest.mark.fast

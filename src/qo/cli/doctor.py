@@ -59,6 +59,8 @@ def doctor(
         )
     else:
         _advise(session, fixed, report)
+        if problem is None:
+            session.output.line(f"\n{settings.store} is proven; the proof is in its queue.json")
     if problem is not None:
         raise problem
 

@@ -28,6 +28,9 @@ _STYLES = {
 }
 
 
+WIDTH_MAX = 1_000
+
+
 class Output:
     def __init__(self, *, color: bool) -> None:
         self._color = color and not os.environ.get("NO_COLOR")
@@ -90,12 +93,15 @@ class Output:
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for place, header in enumerate(headers):
-            # The first column is what gets copied: it stays in one piece however narrow the window.
-            table.add_column(header.upper(), overflow="fold", no_wrap=place == 0)
+        for header in headers:
+            table.add_column(header.upper(), no_wrap=True)
         for row in rows:
             table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-        self._console().print(table)
+        console = self._console()
+        console.width = (
+            WIDTH_MAX  # A row stays a row: in a narrow window the terminal folds it, and copies it whole.
+        )
+        console.print(table)
 
     def _console(self) -> Any:
         from rich.console import Console

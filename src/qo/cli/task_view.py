@@ -100,14 +100,13 @@ def _value(value: Any) -> str:
 
 
 def show_list(session: Session, tasks: Sequence[Task]) -> None:
-    headers = ("id", "type", "status", "attempt", "created", "updated", "worker")
+    headers = ("id", "status", "type", "attempt", "updated", "worker")
     rows = [
         (
             task.id,
-            task.task_type,
             str(task.status),
+            task.task_type,
             str(task.attempt),
-            format_instant(task.created_at),
             format_instant(task.updated_at),
             task.worker_id or "",
         )

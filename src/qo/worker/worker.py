@@ -278,16 +278,18 @@ class Worker:
 
     async def _let_go(self, claim: Claim, attempt: asyncio.Task[None]) -> None:
         """Give a task back, unless its attempt was settled after all or somebody could begin it beside us."""
-        if not attempt.done() or self._threads.running(claim.task.id):
-            log.warning(
-                "task %s: its handler still runs, so it is not given back; its lease will run out and it will be "
-                "tried again",
-                claim.task.id,
-            )
-            if not attempt.done():
-                disown(attempt)
-        elif attempt.cancelled():
+        if attempt.done() and not attempt.cancelled():
+            return
+        if attempt.done() and not self._threads.running(claim.task.id):
             await self._give_back(claim)
+            return
+        log.warning(
+            "task %s: its handler still runs, so it is not given back; its lease will run out and it will be tried "
+            "again",
+            claim.task.id,
+        )
+        if not attempt.done():
+            disown(attempt)
 
     async def _give_back(self, claim: Claim) -> None:
         task = await self._queue.release(claim)
