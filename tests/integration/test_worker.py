@@ -378,12 +378,12 @@ async def test_a_monitor_that_fails_begins_anew(
 ) -> None:
     begun = 0
 
-    async def fails(self: Monitor) -> None:
+    async def fails(self: Monitor, stop: asyncio.Event) -> None:
         nonlocal begun
         begun += 1
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Monitor, "check", fails)
+    monkeypatch.setattr(Monitor, "run", fails)
     settings = load({"monitor.check_interval": "0.1"}, environ={}, cwd=tmp_path)
     running = asyncio.create_task(run_worker(Queue(memory_store), App(), settings))
     await until(lambda: _true(begun >= 3))

@@ -35,6 +35,8 @@ class App:
 
     def task(self, task_type: str) -> Callable[[F], F]:
         """Register a function for a task type. It takes the input and, if it has a second parameter, a Context."""
+        if not isinstance(task_type, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError('name the task type that the function handles: @app.task("send_email")')
 
         def register(function: F) -> F:
             if task_type in self._handlers:

@@ -22,13 +22,22 @@ log = logging.getLogger(__name__)
 
 async def run_worker(queue: Queue, app: App, settings: Settings, *, stop_when_empty: bool = False) -> Tally:
     """Work until SIGTERM or SIGINT: the first lets running tasks finish, the second gives them back at once."""
-    worker = Worker(queue, app, worker_config(queue, settings, stop_when_empty))
+    config = worker_config(queue, settings, stop_when_empty)
+    worker = Worker(queue, app, config)
     stopped = asyncio.Event()
+    handled = ", ".join(app.task_types) or "none"
+    log.info(
+        "worker %s on %s, %d at a time; types: %s", config.worker_id, settings.store, config.concurrency, handled
+    )
+    if not app.task_types:
+        log.warning("the app has no handlers, so this worker will run nothing: register some with @app.task(NAME)")
 
     def stop() -> None:
         if stopped.is_set():
+            log.info("giving back what is running")
             worker.hurry()
-        log.info("stopping: finishing what is running")
+        else:
+            log.info("stopping: finishing what is running; once more gives it back instead")
         stopped.set()
         worker.stop()
 

@@ -38,6 +38,7 @@ class Worker:
         self._queue = queue
         self._app = app
         self._config = config
+        self._unhandled: set[str] = set()  # Types that were warned of.
         self._feed = Feed(
             queue,
             shards=config.shards,
@@ -100,11 +101,15 @@ class Worker:
                     self._start(due)
                 pace = pace.after(found=True)
                 continue
-            if found is not None and self._config.stop_when_empty and not self._running:
+            if found is not None and self._empty():
                 return
             if free > 0:
                 pace = pace.after(found=False)
             await self._rest(pace.rest_s(self._queue.ambient.unit()) if free > 0 else None)
+
+    def _empty(self) -> bool:
+        """Whether a worker that drains the queue is done: nothing in hand, and nothing ready anywhere."""
+        return self._config.stop_when_empty and not self._running and self._feed.exhausted
 
     async def _candidates(self, wanted: int) -> list[Due] | None:
         """None if the store did not let us look: that is not to have found nothing."""
@@ -157,7 +162,11 @@ class Worker:
 
         def accepts(task: Task) -> bool:
             seen.append(task)
-            return self._app.handler(task.task_type) is not None
+            handled = self._app.handler(task.task_type) is not None
+            if not handled and task.task_type not in self._unhandled:
+                self._unhandled.add(task.task_type)
+                log.warning("tasks of type %r wait, but this worker has no handler for them", task.task_type)
+            return handled
 
         try:
             answer = await self._queue.claim(due.task_id, worker_id=self._config.worker_id, accepts=accepts)
