@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -44,7 +43,7 @@ async def run_worker(queue: Queue, app: App, settings: Settings, *, stop_when_em
     restore = on_signals(stop)
     monitor = None
     if not settings.worker.no_monitor:
-        monitor = asyncio.create_task(_keep_monitoring(queue, monitor_config(settings.monitor), stopped))
+        monitor = asyncio.create_task(Monitor(queue, monitor_config(settings.monitor)).run(stopped))
     try:
         return await worker.run()
     finally:
@@ -52,17 +51,6 @@ async def run_worker(queue: Queue, app: App, settings: Settings, *, stop_when_em
         if monitor is not None:
             await monitor
         restore()
-
-
-async def _keep_monitoring(queue: Queue, config: MonitorConfig, stopped: asyncio.Event) -> None:
-    """A monitor that is begun anew if it fails: without one, nobody would take back what dead workers held."""
-    while not stopped.is_set():
-        try:
-            await Monitor(queue, config).run(stopped)
-        except Exception:
-            log.exception("the monitor failed and begins anew in %g s", config.check_interval_s)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopped.wait(), config.check_interval_s)
 
 
 async def run_monitor(queue: Queue, settings: Settings) -> None:
