@@ -307,8 +307,12 @@ def test_20_a_process_that_ran_a_worker_ends_cleanly() -> None:
         subprocess.Popen([sys.executable, "-c", WORK_AND_END], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for _ in range(4)
     ]
-    answers = [(run.communicate(timeout=60), run.returncode) for run in runs]
-    assert answers == [((b"", b""), 0)] * len(runs)
+    answers = [(*run.communicate(timeout=60), run.returncode) for run in runs]
+    assert [(out, code) for out, _, code in answers] == [(b"", 0)] * len(runs)
+    for _, err, _ in answers:
+        assert all(b"cannot be stopped" in line for line in err.splitlines()), (
+            "a warning of its stuck thread at most"
+        )
 
 
 async def test_21_knowing_the_time_writes_nothing(queue: Queue) -> None:
