@@ -17,7 +17,7 @@ PAGE_BYTES = 4096
 # How long the log may grow before a write moves what is left of it to the file proper, which costs disk flushes.
 # Most of the time ``sqlite_checkpoint`` has done so before.
 LOG_PAGES_MAX = 32_000
-CACHE_KIB = 32_768
+CACHE_KIB = 65_536
 
 # ``heads`` has the latest version of each key, ``archive`` the versions before, each naming the one before itself.
 # A version without ETag and body is a delete marker. ``modified`` is in microseconds since 1970.
