@@ -10,6 +10,7 @@ import itertools
 import os
 import socket
 import subprocess
+import tempfile
 import sys
 import time
 from collections.abc import Sequence
@@ -155,7 +156,7 @@ def start_seaweed(directory: Path) -> S3Server:
         command=command,
         log=directory / "server.log",
         litter=[
-            f"/tmp/seaweedfs-{name.replace('.port', '').replace('.', '-')}-{port}.sock"
+            f"{tempfile.gettempdir()}/seaweedfs-{name.replace('.port', '').replace('.', '-')}-{port}.sock"
             for name, port in ports.items()
         ],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -19,7 +20,7 @@ Answer = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Side:
+class Side(ABC):
     """One contestant in a bucket of its own. ``endpoint`` may be a proxy's."""
 
     server: S3Server
@@ -30,16 +31,16 @@ class Side:
     def fresh(cls, server: S3Server, endpoint: str | None = None) -> Self:
         return cls(server, server.make_bucket(), endpoint or server.endpoint)
 
+    @abstractmethod
     def job(self) -> Answer:
         """What every job for a process of this contestant says."""
-        raise NotImplementedError
 
-    def enqueue(self, tasks: int) -> Answer:
-        raise NotImplementedError
+    @abstractmethod
+    def enqueue(self, tasks: int) -> Answer: ...
 
+    @abstractmethod
     def drain(self, tasks: int, workers: int = 1) -> list[Answer]:
         """The answers of the workers, which complete ``tasks`` between them."""
-        raise NotImplementedError
 
     def environment(self) -> Mapping[str, str]:
         return {**self.server.environment(self.bucket), "S3_ENDPOINT": self.endpoint}
