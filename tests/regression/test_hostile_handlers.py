@@ -16,11 +16,13 @@ import qo
 from qo.core.task import Status, Task
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
+from qo.queue.roster import validate_worker_id
 from qo.store.memory import MemoryStore
 from qo.testing import virtual
 from qo.worker import worker as worker_module
 from qo.worker.context import Context
 from qo.worker.execute import text_of
+from qo.worker.service import fresh_worker_id
 from qo.worker.signals import Reject, Reschedule, Retry
 from qo.worker.worker import Worker
 from stores import AT_ONCE, app_of, config, ended, hasty, until, virtual_queue, working
@@ -372,3 +374,11 @@ async def _outcome(queue: Queue, function: Callable[..., Any]) -> Task:
 
 async def _true(value: bool) -> bool:
     return value
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("host", ["büro-säule", "…", "a" * 300, ""])
+def test_a_host_of_any_name_gives_its_workers_a_valid_one(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: host)
+    name = fresh_worker_id(Queue(MemoryStore()))
+    assert validate_worker_id(name) == name

@@ -103,5 +103,8 @@ def monitor_config(chosen: MonitorSettings) -> MonitorConfig:
 
 def fresh_worker_id(queue: Queue) -> str:
     """A name that no earlier process had, and that still says where to look."""
-    host = "".join(c if c.isalnum() else "-" for c in socket.gethostname())[:40].strip("-") or "worker"
+    host = (
+        "".join(c if c.isascii() and c.isalnum() else "-" for c in socket.gethostname())[:40].strip("-")
+        or "worker"
+    )
     return f"{host}-{os.getpid()}-{queue.ambient.token()[:8]}"
