@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from qo.ambient import SYSTEM
-from qo.core import keys
 from qo.core.discovery import IndexMode
 from qo.core.pricing import Operation
 from qo.core.task import Status
@@ -100,7 +101,7 @@ async def test_unhandled_types_at_the_head_of_a_shard_do_not_starve_what_is_behi
 
 
 def _shard_of(new: NewTask) -> str:
-    return build(new, now=keys.instant_of(0), prefix_len=1, ambient=SYSTEM).shard
+    return build(new, now=datetime(1970, 1, 1, tzinfo=UTC), prefix_len=1, ambient=SYSTEM).shard
 
 
 @pytest.mark.fast

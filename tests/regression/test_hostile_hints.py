@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from qo.queue.feed import Feed
 from qo.queue.monitor import Monitor
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Claim, Queue
+from qo.store.local import LocalStore
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
 from qo.store.port import Doomed, Entry, Page, Written
@@ -139,14 +141,20 @@ async def test_a_check_ends_although_new_leases_keep_coming():
     assert Growing.lists < 5
 
 
-async def test_deleting_many_spares_what_was_written_anew():
-    store = MemoryStore()
-    old = await store.put("a", b"old")
-    await store.put("a", b"new")
-    await store.delete_many([Doomed("a", etag=old.etag)])
-    found = await store.get("a")
+@pytest.mark.parametrize("kind", ["memory", "local"])
+@pytest.mark.parametrize("key", ["kept/a", "forgotten/a"])
+async def test_deleting_many_spares_what_was_written_anew(kind: str, key: str, tmp_path: Path):
+    local = kind == "local"
+    store = await LocalStore.open(tmp_path, forget=("forgotten/",)) if local else MemoryStore()
+    old = await store.put(key, b"old")
+    new = await store.put(key, b"new")
+    await store.delete_many([Doomed(key, etag=old.etag)])
+    found = await store.get(key)
     assert found is not None
     assert found.body == b"new"
+    await store.delete_many([Doomed(key, etag=new.etag)])
+    assert await store.get(key) is None
+    await store.close()
 
 
 async def test_the_newest_tasks_are_listed_first_however_many_there_are():

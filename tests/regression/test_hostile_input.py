@@ -286,11 +286,11 @@ async def test_a_process_that_can_write_deeper_values_than_others_read_may_not(c
 
 def test_many_brackets_beside_each_other_are_not_deep() -> None:
     wide = [[[]] for _ in range(1000)] + ["[" * 1000]
-    assert wire.decode_json(wire.encode_payload(wide, "the input"), "") == wide
+    assert wire.decode_json(wire.payload(wide, "the input").body, "") == wide
     tuples: Any = ()
     for _ in range(199):
         tuples = (tuples,)
-    assert wire.encode_payload(tuples, "the input") == b"[" * 200 + b"]" * 200
+    assert wire.payload(tuples, "the input").body == b"[" * 200 + b"]" * 200
 
 
 # Names

@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
 
 from qo.core.task import Status, Task
@@ -59,10 +59,6 @@ def task_id_of(key: str) -> str | None:
 
 def minute_of(instant: datetime) -> int:
     return int(instant.timestamp() // 60)
-
-
-def instant_of(minute: int) -> datetime:
-    return datetime.fromtimestamp(minute * 60, UTC)
 
 
 def ready_minute(t: Task) -> int:

@@ -27,7 +27,6 @@ class Status(StrEnum):
 
 
 ENDED = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.EXPIRED, Status.ARCHIVED})
-ACTIVE = frozenset({Status.PENDING, Status.RUNNING})
 
 PRIORITY_MAX = 9
 

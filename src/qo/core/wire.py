@@ -36,11 +36,6 @@ class Payload(NamedTuple):
     body: bytes
 
 
-def encode_payload(value: Any, what: str) -> bytes:
-    """A user's value as JSON; a UsageError that names it if it has no JSON form."""
-    return payload(value, what).body
-
-
 def payload(value: Any, what: str) -> Payload:
     """The value and its JSON; a UsageError that names it if it has no JSON form or is nested too deeply."""
     try:

@@ -37,7 +37,7 @@ class Tasks:
     async def load(self, task_id: str) -> Snapshot | None:
         key = self.key(task_id)
         stored = await self._store.get(key)
-        return None if stored is None else Snapshot(_decode(stored.body, key), stored.etag)
+        return None if stored is None else Snapshot(wire.decode_task(stored.body, key), stored.etag)
 
     async def create(self, task: Task) -> tuple[Snapshot, bool]:
         """Write a new task, then its hint. False if the id was taken: the snapshot is then what is there."""
@@ -48,7 +48,7 @@ class Tasks:
             return Snapshot(task, wrote.etag), True
         if wrote.found is None:
             raise Contended(f"task {task.id} was deleted while it was being created; submit again")
-        return Snapshot(_decode(wrote.found.body, key), wrote.found.etag), False
+        return Snapshot(wire.decode_task(wrote.found.body, key), wrote.found.etag), False
 
     async def apply(self, seen: Snapshot, command: Command) -> Snapshot | Rejected:
         """Move a task, or learn why it may not move. Decides anew on whatever is there when others write too.
@@ -68,7 +68,7 @@ class Tasks:
                 return Snapshot(decision, wrote.etag)
             if wrote.found is None:
                 raise CorruptRecord(f"{key} was deleted while task {seen.task.id} was {seen.task.status}")
-            seen = Snapshot(_decode(wrote.found.body, key), wrote.found.etag)
+            seen = Snapshot(wire.decode_task(wrote.found.body, key), wrote.found.etag)
         raise Contended(f"task {seen.task.id} is being changed by others all the time; try again")
 
     async def project(self, task: Task) -> None:
@@ -90,20 +90,16 @@ class Tasks:
                 hinted = await hinting
         else:
             wrote = await self._write(key, task, seen.etag)
-            moved = isinstance(wrote, Written) and new is not None and new != old
-            hinted = await self._hints.add(new, task.token) if moved and new is not None else True
+            rehint = isinstance(wrote, Written) and new != old
+            hinted = await self._hints.add(new, task.token) if rehint and new is not None else True
         if isinstance(wrote, Written) and hinted and old is not None and old != new:
             self._hints.drop(old)
         return wrote
 
     async def _write(self, key: str, task: Task, etag: str | None) -> Written | register.Moved:
         def ours(body: bytes) -> bool:
-            return _decode(body, key).token == task.token
+            return wire.decode_task(body, key).token == task.token
 
         return await register.write(
             self._store, key, wire.encode(task), if_match=etag, ours=ours, ambient=self._ambient
         )
-
-
-def _decode(body: bytes, key: str) -> Task:
-    return wire.decode_task(body, key)
