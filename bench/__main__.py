@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from bench.harness import Family, Result, chosen, show, write
 
-SUITES = {"queue": "bench.queue.suite"}  # Each module has FAMILIES.
+SUITES = {"queue": "bench.queue.suite", "worker": "bench.worker.suite"}  # Each module has FAMILIES.
 
 
 def main() -> int:

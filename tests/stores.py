@@ -29,7 +29,9 @@ from qo.store.port import ObjectStore
 from qo.store.retrying import Retrying
 from qo.testing import virtual
 from qo.worker.app import App
-from qo.worker.worker import Tally, Worker, WorkerConfig
+from qo.worker.config import WorkerConfig
+from qo.worker.stats import Stats
+from qo.worker.worker import Worker
 
 if TYPE_CHECKING:
     from servers import S3Server
@@ -162,11 +164,11 @@ def wanted_hints(*tasks: Task) -> set[str]:
 
 def config(**changes: Any) -> WorkerConfig:
     """A worker that polls often, so that tests do not wait."""
-    settings = {"worker_id": "w", "pace": Pace(min_s=0.005, max_s=0.05), "shutdown_grace_s": 5.0, **changes}
-    return WorkerConfig(**settings)
+    quick = {"pace": Pace(min_s=0.005, max_s=0.05), "shutdown_grace_s": 5.0, "cancel_grace_s": 1.0}
+    return WorkerConfig(**{"worker_id": "w", **quick, **changes})
 
 
-async def drain(queue: Queue, app: App, **changes: Any) -> Tally:
+async def drain(queue: Queue, app: App, **changes: Any) -> Stats:
     """Work until nothing is left that is due."""
     return await Worker(queue, app, config(stop_when_empty=True, **changes)).run()
 

@@ -145,7 +145,7 @@ async def test_cancelling_a_running_task_stops_its_handler(queue: Queue) -> None
             raise
 
     task = await queue.submit("endless")
-    async with working(queue, app_of(endless), heartbeat_s=0.05):
+    async with working(queue, app_of(endless), control_s=0.05):
         await begun.wait()
         await another(queue).cancel(task.id, reason="enough")
         task = await ended(queue, task.id)
@@ -201,14 +201,14 @@ async def test_a_lost_lease_stops_the_handler_and_counts_nothing_as_done(queue: 
             stopped.set()
 
     task = await queue.submit("endless", options=Options(timeout_s=3600))
-    async with working(queue, app_of(endless), heartbeat_s=0.05) as worker:
-        await until(lambda: _true(worker.tally.claimed == 1))
+    async with working(queue, app_of(endless), lease_s=0.3) as worker:
+        await until(lambda: _true(worker.stats.claimed == 1))
         # As after a lapse: somebody else owns the task now.
         robbed = replace(await queue.get(task.id), lease_id="another")
         await queue.store.put(queue.tasks.key(task.id), wire.encode(robbed))
         await asyncio.wait_for(stopped.wait(), 10)
-        await until(lambda: _true(worker.tally.lost == 1))
-        assert (worker.tally.completed, worker.tally.failed) == (0, 0)
+        await until(lambda: _true(worker.stats.lost == 1))
+        assert (worker.stats.completed, worker.stats.failed) == (0, 0)
 
 
 @pytest.mark.fast

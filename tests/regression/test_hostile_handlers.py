@@ -19,9 +19,8 @@ from qo.queue.queue import Queue
 from qo.queue.roster import validate_worker_id
 from qo.store.memory import MemoryStore
 from qo.testing import virtual
-from qo.worker import worker as worker_module
 from qo.worker.context import Context
-from qo.worker.execute import text_of
+from qo.worker.outcome import text_of
 from qo.worker.service import fresh_worker_id
 from qo.worker.signals import Reject, Reschedule, Retry
 from qo.worker.worker import Worker
@@ -96,7 +95,7 @@ async def test_a_task_whose_thread_still_runs_is_not_given_back(
         gate.wait(60)
 
     task = await queue.submit("hangs", options=Options(timeout_s=60))
-    worker = Worker(queue, app_of(hangs), config(shutdown_grace_s=0))
+    worker = Worker(queue, app_of(hangs), config(shutdown_grace_s=0, cancel_grace_s=0.1))
     running = asyncio.create_task(worker.run())
     await until(lambda: _true(begun.is_set()))
     worker.stop()
@@ -106,10 +105,7 @@ async def test_a_task_whose_thread_still_runs_is_not_given_back(
 
 
 @pytest.mark.fast
-async def test_an_async_handler_that_will_not_stop_does_not_keep_the_worker(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_module, "BREAK_OFF_S", 0.1)
+async def test_an_async_handler_that_will_not_stop_does_not_keep_the_worker(queue: Queue) -> None:
     begun, enough = asyncio.Event(), asyncio.Event()
 
     async def stubborn(input: Any) -> None:
@@ -121,7 +117,7 @@ async def test_an_async_handler_that_will_not_stop_does_not_keep_the_worker(
                 continue
 
     task = await queue.submit("stubborn", options=Options(timeout_s=60))
-    worker = Worker(queue, app_of(stubborn), config(shutdown_grace_s=0))
+    worker = Worker(queue, app_of(stubborn), config(shutdown_grace_s=0, cancel_grace_s=0.1))
     running = asyncio.create_task(worker.run())
     try:
         await begun.wait()

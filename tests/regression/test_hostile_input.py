@@ -127,7 +127,6 @@ def policy(**wrong: Any) -> dict[str, Any]:
         ({"delay_s": "5"}, "delay_s"),
         ({"delay_s": True}, "delay_s"),
         ({"timeout_s": "5"}, "timeout_s"),
-        ({"timeout_s": None}, "timeout_s"),
     ],
     ids=str,
 )

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from command import Qo
 from qo.ambient import Ambient
-from qo.config.settings import MonitorSettings, Settings, WorkerSettings
+from qo.config.settings import MonitorSettings, Settings, ShardLeasingSettings, WorkerSettings
 from qo.core import keys, wire
-from qo.core.discovery import IndexMode
+from qo.core.discovery import IndexMode, UnknownTypes
 from qo.core.pricing import Operation
 from qo.core.task import Status, Task
 from qo.queue import roster
@@ -242,7 +242,10 @@ def test_14_every_setting_of_worker_and_monitor_reaches_them(memory_store: Memor
     queue = Queue(memory_store)
     worker = WorkerSettings(
         id="ada", shards=("3",), concurrency=3, index_mode=IndexMode.LOG_SCAN, ready_page_size=7,
-        log_scan_page_size=8, no_monitor=True, poll_min_ms=11, poll_max_ms=12, heartbeat_s=13, shutdown_grace_s=14,
+        log_scan_page_size=8, unknown_types=UnknownTypes.FAIL, no_monitor=True, poll_min_ms=11, poll_max_ms=12,
+        dequeue_backoff_ms=7, heartbeat_s=13, shutdown_grace_s=14, cancel_grace_s=3, exit_grace_s=2, inbox_capacity=2,
+        threads=4, processes=5, process_tasks_max=6, process_memory_max_mb=7, spark_slots=8, timeout_s=9, lease_s=10,
+        control_s=11, http="off", shard_leasing=ShardLeasingSettings(enabled=True),
     )  # fmt: skip
     monitor = MonitorSettings(check_interval=1, worker_health_threshold=2, sweep_interval=3, sweep_page_size=4)
     for given, default in ((worker, WorkerSettings()), (monitor, MonitorSettings())):
@@ -250,7 +253,8 @@ def test_14_every_setting_of_worker_and_monitor_reaches_them(memory_store: Memor
 
     told = worker_config(queue, Settings(worker=worker), stop_when_empty=True)
     plain = worker_config(queue, Settings(), stop_when_empty=False)
-    assert [f.name for f in fields(WorkerConfig) if getattr(told, f.name) == getattr(plain, f.name)] == []
+    same = [f.name for f in fields(WorkerConfig) if getattr(told, f.name) == getattr(plain, f.name)]
+    assert same == ["producer_buffer", "result_buffer"], "these are for programs only"
     watch = monitor_config(monitor)
     assert [
         f.name for f in fields(MonitorConfig) if getattr(watch, f.name) == getattr(MonitorConfig(), f.name)
@@ -352,7 +356,7 @@ async def test_23_a_completion_that_was_refused_is_not_counted(queue: Queue) -> 
         robbed = replace(await queue.get(task.id), attempt=2, lease_id="another")
         await queue.store.put(queue.tasks.key(task.id), wire.encode(robbed))
         go.set()
-    assert (worker.tally.claimed, worker.tally.completed, worker.tally.lost) == (1, 0, 1)
+    assert (worker.stats.claimed, worker.stats.completed, worker.stats.lost) == (1, 0, 1)
     assert await queue.get(task.id) == robbed
 
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from qo.core import lifecycle
 from qo.core.lifecycle import (
+    LEASE_S,
     Archive,
     Cancel,
     Claim,
@@ -171,7 +172,10 @@ def test_a_claim_takes_the_lease_for_as_long_as_asked_or_as_the_task_may_run() -
     assert (asked.worker_id, asked.lease_id, asked.attempt) == ("w2", "mine", 1)
     assert asked.lease_expires_at == NOW + timedelta(seconds=60)
     own = moved("pending", Claim("t", lease_id="mine", worker_id="w2"))
-    assert own.lease_expires_at == NOW + timedelta(seconds=own.timeout_seconds)
+    assert own.lease_expires_at == NOW + timedelta(seconds=LEASE_S), "a task without a timeout"
+    limited = decide(replace(STATES["pending"], timeout_seconds=7), Claim("t", "mine", "w2"), now=NOW)
+    assert isinstance(limited, Task)
+    assert limited.lease_expires_at == NOW + timedelta(seconds=7)
 
 
 def test_rejections_tell_apart_what_to_do_next() -> None:
@@ -188,17 +192,41 @@ def test_rejections_tell_apart_what_to_do_next() -> None:
 
 
 def test_a_renewal_moves_the_end_of_the_lease_and_keeps_progress_unless_told_new() -> None:
-    first = moved("running", Renew("t1", lease_id="mine", lease_s=30, progress={"done": 1}))
-    assert (first.lease_expires_at, first.progress) == (NOW + timedelta(seconds=30), {"done": 1})
-    second = decide(first, Renew("t2", lease_id="mine", lease_s=90), now=NOW)
+    first = moved("running", Renew("t1", lease_id="mine", lease_s=600, progress={"done": 1}))
+    assert (first.lease_expires_at, first.progress) == (NOW + timedelta(seconds=600), {"done": 1})
+    second = decide(first, Renew("t2", lease_id="mine", lease_s=900), now=NOW)
     assert isinstance(second, Task)
-    assert (second.lease_expires_at, second.progress) == (NOW + timedelta(seconds=90), {"done": 1})
+    assert (second.lease_expires_at, second.progress) == (NOW + timedelta(seconds=900), {"done": 1})
+
+
+def test_a_task_that_kills_its_workers_ends_in_failed_with_that_reason() -> None:
+    task = replace(STATES["pending"], max_retries=1_000, max_deliveries=3)
+    for delivery in range(1, 4):
+        at = NOW + timedelta(hours=delivery)
+        running = decide(task, Claim(f"c{delivery}", f"l{delivery}", f"w{delivery}", 60), now=at)
+        assert isinstance(running, Task)
+        assert running.deliveries == delivery
+        after = decide(running, Lapse(f"x{delivery}", f"l{delivery}", 0.5), now=at + timedelta(minutes=2))
+        assert isinstance(after, Task)
+        task = after
+    assert task.status is Status.FAILED
+    assert task.last_error == (
+        "crash loop: 3 workers in a row died or stalled while they ran it, the last one w3 in attempt 3"
+    )
+
+
+def test_whoever_settles_an_attempt_ends_the_row_of_deliveries() -> None:
+    again = moved("running", Release("t", lease_id="mine"))
+    assert (again.deliveries, again.retry_count, again.available_at) == (0, 0, NOW)
+    later = moved("running", Release("t", lease_id="mine", delay_s=9))
+    assert later.available_at == NOW + timedelta(seconds=9)
 
 
 def test_a_routine_renewal_does_not_cut_short_a_longer_lease() -> None:
     assert moved("running", COMMANDS["renew"]).lease_expires_at == LATER
     late = moved("lapsed", COMMANDS["renew"])
-    assert late.lease_expires_at == NOW + timedelta(seconds=late.timeout_seconds)
+    assert late.lease_expires_at == NOW + timedelta(seconds=LEASE_S)
+    assert moved("running", Renew("t", lease_id="mine", lease_s=0.001)).lease_expires_at == LATER
 
 
 def test_completion_keeps_the_output_and_who_did_it_and_forgets_earlier_errors() -> None:

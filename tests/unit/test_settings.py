@@ -26,6 +26,9 @@ OTHER: dict[str, tuple[str, str, Any]] = {
     "worker.poll_max_ms": ("3000", "3000", 3000),
     "worker.id": ("w-1", '"w-1"', "w-1"),
     "worker.shards": ("a, 0", '["a", "0"]', ("a", "0")),
+    "worker.shard_leasing.lease_ttl_secs": ("40", "40", 40),
+    "worker.unknown_types": ("fail", '"fail"', "fail"),
+    "worker.http": ("127.0.0.1:9100", '"127.0.0.1:9100"', "127.0.0.1:9100"),
     "worker.index_mode": ("index-only", '"index-only"', IndexMode.INDEX_ONLY),
 }
 
@@ -135,6 +138,10 @@ def test_another_settings_file_can_be_named(tmp_path: Path) -> None:
         ('store = "redis://x"', r"local:PATH, s3://BUCKET\[/PREFIX\] or memory:"),
         ('store = "local:"', r"needs a path"),
         ("worker = 3", r"'worker' in qo\.toml must be a table"),
+        ("[worker]\nshard_leasing = true", r"'worker\.shard_leasing' in qo\.toml must be a table"),
+        ("[worker.shard_leasing]\nenable = true", r"did you mean 'worker\.shard_leasing\.enabled'"),
+        ("[worker.shard_leasing]\nlease_renew_interval_secs = 20", r"\(20, qo\.toml\) is more than half"),
+        ('[worker]\nshards = ["a"]\n[worker.shard_leasing]\nenabled = true', r"exclude each other"),
         ('[s3]\nendpoint = "http://user:secret@host"', r"credentials do not belong"),
         ('[s3]\nendpoint = "host:9000"', r"s3\.endpoint must be a URL"),
         ("[worker", r"not valid TOML"),

@@ -52,14 +52,18 @@ def cancel(
     reason: Annotated[str | None, typer.Option("--reason", help="Why; kept with the task.")] = None,
     by: Annotated[str | None, typer.Option("--by", help="Who; otherwise the name you are logged in with.")] = None,
 ) -> int:
-    """Cancel pending tasks; ask running ones to stop."""
+    """Cancel pending tasks; ask running ones to stop.
+
+    A worker hears of it within seconds. It stops a handler that can be stopped; others have to look for themselves.
+    """
     check_text("--reason", reason)
     check_text("--by", by)
-    who = by or _login()
+    who = by or login()
     return _each(session, task_ids, lambda queue, task_id: queue.cancel(task_id, by=who, reason=reason))
 
 
-def _login() -> str | None:
+def login() -> str | None:
+    """Who runs the command, if that is known."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):

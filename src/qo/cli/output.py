@@ -20,6 +20,8 @@ _STYLES = {
     "expired": "yellow",
     "archived": "dim",
     "active": "green",
+    "paused": "yellow",
+    "draining": "yellow",
     "stale": "red",
     "pass": "green",
     "fail": "red",

@@ -20,7 +20,7 @@ from qo.errors import UsageError
 from qo.queue.queue import Queue
 from qo.queue.scheduler import INTERVAL_S, Report, Scheduler
 from qo.queue.schedules import Changes, Schedules, Settings
-from qo.worker.service import on_signals
+from qo.worker.shutdown import stop_on_signals
 
 app = new_app()
 schedule = new_group(app, "schedule", "Submit tasks by cron expression.")
@@ -39,7 +39,7 @@ Missed = Annotated[
 Overlapping = Annotated[
     Overlap | None, typer.Option("--overlap", help="If the run before has not ended: allow or skip [allow].")
 ]
-Timeout = Annotated[str | None, typer.Option("--timeout", metavar="DURATION", help="Of one attempt [300s].")]
+Timeout = Annotated[str | None, typer.Option("--timeout", metavar="DURATION", help="Of one attempt [as the handler says, else 30s].")]
 Retries = Annotated[int | None, typer.Option("--retries", help="Attempts after the first [3].")]
 Priority = Annotated[int | None, typer.Option("--priority", help="0 to 9; 9 goes first [0].")]
 
@@ -227,7 +227,7 @@ def run(
 def _forever(interval_s: float) -> Callable[[Queue], Awaitable[None]]:
     async def work(queue: Queue) -> None:
         stop = asyncio.Event()
-        restore = on_signals(stop.set)
+        restore = stop_on_signals(stop)
         try:
             await Scheduler(queue).run(stop, interval_s=interval_s)
         finally:

@@ -10,7 +10,7 @@ from qo.cli.session import Session, command, new_app, setting_option
 from qo.queue.queue import Queue
 from qo.worker.app import load_app
 from qo.worker.service import run_worker
-from qo.worker.worker import Tally
+from qo.worker.stats import Stats, plain_counts
 
 app = new_app()
 
@@ -28,11 +28,16 @@ def worker(
     ready_page_size: Annotated[str | None, setting_option("worker.ready_page_size")] = None,
     log_scan_page_size: Annotated[str | None, setting_option("worker.log_scan_page_size")] = None,
     no_monitor: Annotated[bool | None, setting_option("worker.no_monitor")] = None,
+    http: Annotated[str | None, setting_option("worker.http")] = None,
+    shard_leasing: Annotated[
+        bool | None, typer.Option("--shard-leasing", help="Share the shards out among the workers that do so.")
+    ] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Stop when no task is ready any more.")] = False,
 ) -> None:
     """Run a worker: claim tasks and run their handlers.
 
-    Runs until SIGTERM or SIGINT: the first lets running tasks finish, the second gives them back at once.
+    Runs until SIGTERM or SIGINT: the first lets running tasks finish, the second stops them and gives them back,
+    the third ends the process at once.
     """
     settings = session.settings(
         {
@@ -43,18 +48,21 @@ def worker(
             "worker.ready_page_size": ready_page_size,
             "worker.log_scan_page_size": log_scan_page_size,
             "worker.no_monitor": no_monitor,
+            "worker.http": http,
+            "worker.shard_leasing.enabled": shard_leasing,
         }
     )
     handlers = load_app(target)
 
-    async def work(queue: Queue) -> Tally:
-        return await run_worker(queue, handlers, settings, stop_when_empty=drain)
+    async def work(queue: Queue) -> Stats:
+        return await run_worker(queue, handlers, settings, stop_when_empty=drain, kills=True)
 
-    tally = session.run(settings, work)
+    stats = session.run(settings, work)
     if session.json:
-        session.output.document(tally)
+        counts = plain_counts(stats)
+        session.output.document({"completed": stats.completed, "failed": stats.failed, **counts})
     else:
         session.output.line(
-            f"completed {tally.completed}, failed {tally.failed}, given back {tally.released}; "
-            f"{tally.requests:,} requests, ${tally.dollars:.4f} on S3"
+            f"completed {stats.completed}, failed {stats.failed}, given back {stats.released}; "
+            f"{stats.requests:,} requests, ${stats.dollars:.4f} on S3"
         )

@@ -8,13 +8,19 @@ from typing import Annotated
 import msgspec
 import typer
 
-from qo.cli.durations import format_duration, format_instant
+from qo.cli.control import described
+from qo.cli.durations import format_duration
+from qo.cli.output import one_line
 from qo.cli.session import Session, command, new_app, setting_option
-from qo.queue import roster
+from qo.errors import CorruptRecord
+from qo.queue import control, roster
 from qo.queue.queue import Queue
 from qo.queue.roster import WorkerInfo
 
 app = new_app()
+
+HEADERS = ("worker", "state", "heard", "up", "running", "completed", "failed", "lost", "shards")
+SHARDS_NAMED_MAX = 4
 
 
 @command(app, "workers")
@@ -25,31 +31,52 @@ def workers(
 ) -> None:
     """List the workers, and whether they are alive.
 
-    A worker that is killed stays on the list as stale; one that stops in order takes itself off.
+    A worker that is killed stays on the list as stale, for a day; one that stops in order takes itself off. What is
+    paused is said beside the list.
     """
     settings = session.settings({"monitor.worker_health_threshold": worker_health_threshold})
 
-    async def look(queue: Queue) -> tuple[list[WorkerInfo], datetime]:
-        return await roster.workers(queue.store), await queue.store.now()
+    async def look(queue: Queue) -> tuple[list[WorkerInfo], list[str], datetime]:
+        return await roster.workers(queue.store), await _orders(queue), await queue.store.now()
 
-    found, now = session.ask(look)
+    found, orders, now = session.ask(look)
     states = [(info, info.stale(now, settings.monitor.worker_health_threshold)) for info in found]
     shown = [(info, stale) for info, stale in states if stale or not only_stale]
     if session.json:
         session.output.document([{**msgspec.to_builtins(info), "stale": stale} for info, stale in shown])
         return
-    headers = ("worker", "state", "last heard", "started", "shards", "running", "completed", "failed")
-    session.output.table(headers, [_row(info, stale, now) for info, stale in shown])
+    session.output.table(HEADERS, [_row(info, stale, now) for info, stale in shown])
+    for order in orders:
+        session.output.note(one_line(order))
+
+
+async def _orders(queue: Queue) -> list[str]:
+    try:
+        return described(await control.read(queue.store))
+    except CorruptRecord as error:
+        return [str(error)]  # That hides no worker.
 
 
 def _row(info: WorkerInfo, stale: bool, now: datetime) -> tuple[str, ...]:
+    running = str(len(info.current_tasks))
     return (
         info.worker_id,
-        "stale" if stale else "active",
+        "stale" if stale else _state(info),
         f"{format_duration((now - info.last_heartbeat).total_seconds())} ago",
-        format_instant(info.started_at),
-        ",".join(info.shards) or "all",
-        str(len(info.current_tasks)),
+        format_duration((now - info.started_at).total_seconds()),
+        f"{running}/{info.slots}" if info.slots else running,
         str(info.tasks_completed),
         str(info.tasks_failed),
+        str(info.lost),
+        _shards(info.shards),
     )
+
+
+def _state(info: WorkerInfo) -> str:
+    return "active" if info.state == "running" else info.state
+
+
+def _shards(shards: list[str]) -> str:
+    if len(shards) <= SHARDS_NAMED_MAX:
+        return ",".join(shards) or "all"
+    return f"{','.join(shards[: SHARDS_NAMED_MAX - 1])} +{len(shards) - SHARDS_NAMED_MAX + 1}"

@@ -168,3 +168,30 @@ def _accept_endpoint(value: Any) -> str:
 
 
 ENDPOINT = Kind("a URL such as http://127.0.0.1:9000", _same, _accept_endpoint)
+
+
+_NONE = {"none", "never", "off"}
+
+
+def optional(kind: Kind) -> Kind:
+    """The same, or none at all: said as a word, because TOML has no null."""
+
+    def from_text(text: str) -> Any:
+        return None if text.strip().lower() in _NONE else kind.from_text(text)
+
+    def accept(value: Any) -> Any:
+        return None if value is None or str(value).strip().lower() in _NONE else kind.accept(value)
+
+    return Kind(f"{kind.wanted}, or none", from_text, accept)
+
+
+def _accept_listen(value: Any) -> str:
+    if (text := _text(value).strip()).lower() in _NONE:
+        return "off"
+    host, _, port = text.rpartition(":")
+    if not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65_535:
+        raise Unfit
+    return text
+
+
+LISTEN = Kind("an address such as 127.0.0.1:8090 (port 0: any free one), or off", _same, _accept_listen)

@@ -20,7 +20,9 @@ from qo.errors import ConfigError
 CONFIG_VARIABLE = "QO_CONFIG"
 BUCKET_VARIABLE = "S3_BUCKET"
 FILE_NAME = "qo.toml"
-_GROUPS = {setting.key.partition(".")[0] for setting in SETTINGS if "." in setting.key}
+_GROUPS = {
+    setting.key.rsplit(".", depth)[0] for setting in SETTINGS for depth in range(1, setting.key.count(".") + 1)
+}
 _VARIABLES = {name for setting in SETTINGS for name in setting.env} | {CONFIG_VARIABLE}
 
 
@@ -124,12 +126,16 @@ def _from_file(source: Source) -> Iterator[Found]:
     for name in source.table:
         inner = table.get(name, {})
         table = cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
+    yield from _from_table(table, "", source)
+
+
+def _from_table(table: dict[str, Any], within: str, source: Source) -> Iterator[Found]:
     for name, value in table.items():
-        if name in _GROUPS and isinstance(value, dict):
-            for inner, raw in cast("dict[str, Any]", value).items():
-                yield _known(f"{name}.{inner}", raw, source)
+        key = f"{within}{name}"
+        if key in _GROUPS and isinstance(value, dict):
+            yield from _from_table(cast("dict[str, Any]", value), f"{key}.", source)
         else:
-            yield _known(name, value, source)
+            yield _known(key, value, source)
 
 
 def _parse(source: Source) -> dict[str, Any]:

@@ -22,6 +22,13 @@ class IndexMode(StrEnum):
     LOG_SCAN = "log-scan"
 
 
+class UnknownTypes(StrEnum):
+    """What a worker does with a task that it has no handler for."""
+
+    LEAVE = "leave"  # Another worker may have one.
+    FAIL = "fail"  # Nobody has: rather tell than let it wait for ever.
+
+
 class Due(NamedTuple):
     """A hint whose minute has begun, as it was listed. Written anew, the same key has another ETag."""
 

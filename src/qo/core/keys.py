@@ -8,6 +8,8 @@
     workers/{worker}.json                     registration and heartbeat
     schedules/{name}.json                     a cron schedule and its last run
     monitor/sweep.json                        how far the sweeper has come
+    shard-leases/{shard}.json                 which worker polls a shard, or a range of them; and the lookout
+    control/desired.json                      what operators want of the workers: pauses, drains
 
 ``minute`` is the epoch minute in ten digits, so that keys sort by time.
 """
@@ -22,11 +24,13 @@ from qo.core.task import Status, Task
 
 QUEUE = "queue.json"
 SWEEP = "monitor/sweep.json"
+DESIRED = "control/desired.json"
 TASKS, READY, LEASES, DATA = "tasks/", "ready/", "leases/", "data/"
-WORKERS, SCHEDULES = "workers/", "schedules/"
+WORKERS, SCHEDULES, SHARD_LEASES = "workers/", "schedules/", "shard-leases/"
 
-# History of these is worth nothing: hints, heartbeats and cursors. Stores drop their old versions.
-EPHEMERAL = (READY, LEASES, WORKERS, "monitor/")
+# History of these is worth nothing: hints, heartbeats, ownership, cursors and wishes. Stores drop their old
+# versions.
+EPHEMERAL = (READY, LEASES, WORKERS, SHARD_LEASES, "monitor/", "control/")
 
 AFTER_ALL = "~"  # Sorts after every character that our keys contain.
 
@@ -105,6 +109,10 @@ def output_data(shard: str, task_id: str, attempt: int) -> str:
 
 def worker(worker_id: str) -> str:
     return f"workers/{worker_id}.json"
+
+
+def shard_lease(unit: str) -> str:
+    return f"{SHARD_LEASES}{unit}.json"
 
 
 def schedule(name: str) -> str:

@@ -33,6 +33,9 @@ from qo.core.retry import delay_s
 from qo.core.task import Status, Task
 
 
+LEASE_S = 300.0
+
+
 class Command(msgspec.Struct, frozen=True):
     token: str  # Drawn by the caller; a task that carries it has already obeyed this command.
 
@@ -40,7 +43,7 @@ class Command(msgspec.Struct, frozen=True):
 class Claim(Command, frozen=True):
     lease_id: str
     worker_id: str
-    lease_s: float | None = None  # None: the task's own timeout.
+    lease_s: float | None = None  # None: the task's own timeout, or LEASE_S if it has none.
 
 
 class Held(Command, frozen=True):
@@ -74,7 +77,9 @@ class Reschedule(Held, frozen=True):
 
 
 class Release(Held, frozen=True):
-    """Give an unfinished task back at once, at no cost to it."""
+    """Give an unfinished task back, at once or for later, at no cost to it."""
+
+    delay_s: float = 0.0
 
 
 class Lapse(Command, frozen=True):
@@ -140,6 +145,7 @@ def _unleased(task: Task, command: Command, now: datetime, status: Status, **cha
     changes = {"worker_id": None, "completed_at": ended_at, **changes}
     if isinstance(command, Held):
         changes["settled_lease_id"] = command.lease_id
+        changes["deliveries"] = 0  # Whoever says how it went has survived it.
     return _written(task, command, now, status=status, lease_id=None, lease_expires_at=None, **changes)
 
 
@@ -165,17 +171,18 @@ def _claim(task: Task, command: Claim, now: datetime) -> Task | Rejected:
         worker_id=command.worker_id,
         lease_id=command.lease_id,
         attempt=task.attempt + 1,
+        deliveries=task.deliveries + 1,
         lease_expires_at=now + timedelta(seconds=_lease_s(task, command.lease_s)),
     )
 
 
 def _lease_s(task: Task, wanted: float | None) -> float:
-    return task.timeout_seconds if wanted is None else wanted
+    return (task.timeout_seconds or LEASE_S) if wanted is None else wanted
 
 
 def _renew(task: Task, command: Renew, now: datetime) -> Task:
     until = now + timedelta(seconds=_lease_s(task, command.lease_s))
-    if command.lease_s is None and task.lease_expires_at is not None:
+    if task.lease_expires_at is not None:
         until = max(until, task.lease_expires_at)  # A routine renewal must not cut short what a handler asked for.
     progress = task.progress if command.progress is None else command.progress
     return _written(task, command, now, lease_expires_at=until, progress=progress)
@@ -231,7 +238,7 @@ def _reschedule(task: Task, command: Reschedule, now: datetime) -> Task:
 def _release(task: Task, command: Release, now: datetime) -> Task:
     if task.cancel_requested:
         return _unleased(task, command, now, Status.CANCELLED)
-    return _unleased(task, command, now, Status.PENDING, available_at=now)
+    return _unleased(task, command, now, Status.PENDING, available_at=now + timedelta(seconds=command.delay_s))
 
 
 def _lapse(task: Task, command: Lapse, now: datetime) -> Task | Rejected:
@@ -240,6 +247,12 @@ def _lapse(task: Task, command: Lapse, now: datetime) -> Task | Rejected:
     if task.lease_id != command.lease_id or now < task.lease_expires_at:
         return Rejected(Reason.LEASE_VALID, f"task {task.id} is held until {task.lease_expires_at.isoformat()}")
     error = f"lease expired: worker {task.worker_id} did not finish attempt {task.attempt} in time"
+    if task.deliveries >= task.max_deliveries and not task.cancel_requested:
+        error = (
+            f"crash loop: {task.deliveries} workers in a row died or stalled while they ran it, "
+            f"the last one {task.worker_id} in attempt {task.attempt}"
+        )
+        return _unleased(task, command, now, Status.FAILED, last_error=error, traceback=None)
     return _retry(task, command, now, command.unit, None, last_error=error, traceback=None)
 
 
@@ -273,6 +286,7 @@ def _replay(task: Task, command: Replay, now: datetime) -> Task | Rejected:
         available_at=now,
         retry_count=0,
         reschedule_count=0,
+        deliveries=0,
         expires_at=None,
         cancel_requested=False,
         cancelled_by=None,

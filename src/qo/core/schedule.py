@@ -57,7 +57,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     # What is submitted
     task_type: str
     input: Any = None
-    timeout_s: float = 300.0
+    timeout_s: float | None = None
     max_retries: int = 3
     priority: int = 0
 

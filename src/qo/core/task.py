@@ -64,12 +64,14 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     output_ref: str | None = None
 
     # Retry
-    timeout_seconds: float = 300.0
+    timeout_seconds: float | None = None  # Of one attempt; None: as the handler and its worker say.
     max_retries: int = 3
     retry_count: int = 0
     retry_policy: RetryPolicy = RetryPolicy()
     reschedule_count: int = 0
     max_reschedules: int | None = None  # None means without limit.
+    deliveries: int = 0  # Claims in a row after which nobody was heard of again; one that is settled ends the row.
+    max_deliveries: int = 5  # So many such claims, and the task itself is taken to kill its workers.
 
     # Timestamps, all by the store's clock
     created_at: Instant

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from qo.core import keys, wire
 from qo.core.discovery import Due, IndexMode
+from qo.core.ownership import overdue, unit_of, units
 from qo.core.shard import chosen_shards
 from qo.core.task import Status
 from qo.errors import CorruptRecord
@@ -24,6 +26,7 @@ DEFERRED_MAX = 50_000
 FRESH_FOR_S = 5.0
 # Long, because an older backlog of types that we do not handle is read once in this time.
 TAKEN_FOR_S = 600.0
+SHORT_S = 120.0  # Deferrals up to this are for tasks that we shall run; their end is waited for.
 
 
 class Feed:
@@ -40,32 +43,76 @@ class Feed:
     ) -> None:
         self._queue = queue
         self._monotonic = queue.ambient.monotonic
-        self._mode = mode
+        self.mode = mode
+        self._units: frozenset[str] | None = None  # None: shards are not leased.
+        self._late_s: float | None = None
         owned = chosen_shards(shards, queue.prefix_len)
         self._walk = Walk(queue.store, keys.READY, owned, ready_page_size, queue.ambient)
         self._scan = Scan(queue.store, owned, log_scan_page_size)
         self._scan_at = self._monotonic() + HYBRID_SCAN_EVERY_S
         self._found: deque[Due] = deque()
         self._found_at = 0.0
+        self._late: deque[Due] = deque()  # What others own and have not come to.
+        self.looks = 0  # How often the store was asked, and when last.
+        self.looked_at = self._monotonic()
+        self.fruitful_at = float("-inf")  # When something was last found.
         self._barren_round = False  # Nothing was found since the scan's round began.
         self.exhausted = False  # After an empty ``take``: everything was looked at, and there was nothing.
         self._deferred_max = DEFERRED_MAX
         self._deferred: dict[tuple[str, str], float] = {}  # A hint, in one writing, to when to offer it again.
+        self._again: list[float] = []  # A heap of when short deferrals end.
 
     def prefer(self, rank: int, workers: int) -> None:
         """Begin with the share of worker number ``rank`` of so many, so that fewer races are run and lost."""
         self._walk.prefer(rank, workers)
 
+    def own(self, owned: Iterable[str], *, late_s: float | None = None) -> None:
+        """From now on, look at these units and no others; at none, if there are none.
+
+        With ``late_s``, what has lain due for so long is taken too, whoever owns it, where tasks are read or
+        ``offer`` brings it.
+        """
+        chosen = frozenset(owned)
+        if (chosen, late_s) != (self._units, self._late_s):
+            self._units, self._late_s = chosen, late_s
+            self._walk.own(chosen)
+            self._scan.own(chosen if late_s is None else units(self._queue.prefix_len))
+
+    def offer(self, late: Iterable[Due]) -> None:
+        """Have these taken next: their owner has not come to them."""
+        self._late = deque(late)
+
+    @property
+    def offered(self) -> bool:
+        """Whether there is something to take without asking the store."""
+        return bool(self._late)
+
+    def wants(self, due: Due) -> bool:
+        """Whether a hint would be taken, were it found: it is not put off."""
+        return self._deferred.get((due.task_id, due.etag), 0.0) <= self._monotonic()
+
+    def deferral_ended(self) -> bool:
+        """Whether something that was put off for a short while may be taken now. True once for each."""
+        ended = False
+        while self._again and self._again[0] <= self._monotonic():
+            heapq.heappop(self._again)
+            ended = True
+        return ended
+
     async def take(self, wanted: int) -> list[Due]:
         """Up to ``wanted`` candidates, each offered once until its deferral ends. Empty: rest, then ask again."""
         if self._monotonic() - self._found_at > FRESH_FOR_S:
             self._found.clear()  # Others have taken most of these by now.
-        if not self._found:
+        if not self._found and not self._late:
+            self.looks += 1
+            self.looked_at = self._monotonic()
             self._found.extend(await self._refill())
             self._found_at = self._monotonic()
+            if self._found:
+                self.fruitful_at = self._found_at
         taken: list[Due] = []
-        while self._found and len(taken) < wanted:
-            due = self._found.popleft()
+        while (self._late or self._found) and len(taken) < wanted:
+            due = self._late.popleft() if self._late else self._found.popleft()
             if self._usable(due):
                 # In our hands now. When we are done with it, this writing of its hint is worth nothing.
                 self.defer(due, TAKEN_FOR_S)
@@ -81,15 +128,24 @@ class Feed:
             self._deferred = {hint: until for hint, until in self._deferred.items() if until > now}
             self._deferred_max = max(DEFERRED_MAX, 2 * len(self._deferred))
         self._deferred[due.task_id, due.etag] = now + for_s
+        if self._units is not None and for_s <= SHORT_S:
+            heapq.heappush(self._again, now + for_s)
 
     def _usable(self, due: Due) -> bool:
-        return self._deferred.get((due.task_id, due.etag), 0.0) <= self._monotonic()
+        """Asked when it is found, and again when it is taken: it may have become another's meanwhile."""
+        return self.wants(due) and (self._owns(due) or (self._late_s is not None and overdue(due, self._late_s)))
+
+    def _owns(self, due: Due) -> bool:
+        if self._units is None:
+            return True
+        shard = due.key.split("/", 2)[1] if due.key else due.task_id[: self._queue.prefix_len]
+        return unit_of(shard) in self._units
 
     async def _refill(self) -> Sequence[Due]:
-        if self._mode is not IndexMode.LOG_SCAN:
+        if self.mode is not IndexMode.LOG_SCAN:
             found = await self._walk.due(self._usable)
             self.exhausted = not found
-            if found or self._mode is IndexMode.INDEX_ONLY or self._monotonic() < self._scan_at:
+            if found or self.mode is IndexMode.INDEX_ONLY or self._monotonic() < self._scan_at:
                 return self._shuffled(found)
             self._scan_at = self._monotonic() + HYBRID_SCAN_EVERY_S
         return await self._scan_page()
@@ -107,7 +163,7 @@ class Feed:
         checked = await asyncio.gather(*(self._claimable(entry) for entry in entries))
         found = [due for due in checked if due is not None and self._usable(due)]
         self._barren_round = self._barren_round and not found
-        if self._mode is IndexMode.LOG_SCAN:
+        if self.mode is IndexMode.LOG_SCAN:
             self.exhausted = self._barren_round and self._scan.after == ""
         return found
 

@@ -8,17 +8,21 @@ after it is later still; and it goes on behind keys that are of no use, so that 
 Workers that know of each other begin with different segments (``prefer``). That is courtesy, not ownership:
 whoever finds nothing at home looks everywhere, and now and then so does everybody: those who are at home there
 may be busy, or run other types of tasks.
+
+Workers that lease their shards (``own``) look at nothing else. Adjacent shards are one LIST, from before the first
+to behind the last, however crowded the index is elsewhere; beyond a page, they are visited in turn as above.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from datetime import datetime
 
 from qo.ambient import Ambient
 from qo.core import keys
 from qo.core.discovery import Due, harvest, share
+from qo.core.ownership import Block, Within, blocks
 from qo.store.port import ObjectStore, Page
 
 Usable = Callable[[Due], bool]
@@ -32,29 +36,48 @@ class Walk:
     ) -> None:
         self._store = store
         self._prefix = prefix
-        self._owned = frozenset(shards)
-        self._segments = tuple(sorted({shard[0] for shard in shards}))
+        self._owned: Container[str] = frozenset(shards)
+        self._leased = False
+        self._whole = Block("", "")
+        self._segments = tuple(Block(first, first) for first in sorted({shard[0] for shard in shards}))
         self._page_size = page_size
         self._crowded = False  # More keys than one page holds.
         self._unit = ambient.unit
         # Workers that start together should not all crowd into the same segment.
         self._turn = int(ambient.unit() * len(self._segments))
-        self._after: dict[str, str] = {}  # Where the next visit to a segment goes on; absent: at its head.
+        self._after: dict[Block, str] = {}  # Where the next visit to a segment goes on; absent: at its head.
         self._mine = frozenset(self._segments)
 
     def prefer(self, rank: int, workers: int) -> None:
-        """Begin with the share of worker number ``rank`` of so many."""
-        self._mine = share(self._segments, rank, workers)
+        """Begin with the share of worker number ``rank`` of so many. Who leases has a share already."""
+        if not self._leased:
+            mine = share([segment.first for segment in self._segments], rank, workers)
+            self._mine = frozenset(Block(first, first) for first in mine)
+
+    def own(self, units: Iterable[str]) -> None:
+        """From now on, look at these units and nowhere else."""
+        owned = sorted(units)
+        self._owned, self._leased, self._crowded = Within(owned), True, False
+        by_segment = [
+            [unit for unit in owned if unit[0] == first] for first in sorted({unit[0] for unit in owned})
+        ]
+        self._segments = tuple(block for segment in by_segment for block in blocks(segment))
+        self._whole = Block(owned[0], owned[-1]) if owned else Block("", "")
+        self._after = {segment: after for segment, after in self._after.items() if segment in self._segments}
+        self._mine = frozenset(self._segments)
 
     async def due(self, usable: Usable) -> list[Due]:
         """Due keys that are usable: all of them if they fit one page, else some. Empty if there are none."""
+        if not self._segments:
+            return []
         now = await self._store.now()
         mine = self._mine if self._unit() >= ELSEWHERE else frozenset(self._segments)
         if not self._crowded:
-            page = await self._store.list(self._prefix, limit=self._page_size)
+            page = await self._page(self._whole, "")
             if not page.truncated:
                 found = self._usable(page, now, usable)
-                return [due for due in found if due.task_id[0] in mine] or found
+                at_home = [due for due in found if Block(due.task_id[0], due.task_id[0]) in mine]
+                return found if self._leased else at_home or found
             self._crowded = True
         # Each look begins one further on: a segment that is never empty must not keep us from the others.
         self._turn = (self._turn + 1) % len(self._segments)
@@ -72,26 +95,39 @@ class Walk:
         self._crowded = bool(found) or seen > self._page_size
         return found
 
-    async def _visit(self, segment: str, now: datetime, usable: Usable) -> tuple[list[Due], int]:
+    async def _visit(self, segment: Block, now: datetime, usable: Usable) -> tuple[list[Due], int]:
         """The first usable keys of a segment, from where the last visit ended and round again; and how many keys
         it saw."""
         after, seen = self._after.pop(segment, ""), 0
         again = after != ""  # Nothing behind that place: then it is the turn of what lies before it.
         while True:
-            page = await self._store.list(f"{self._prefix}{segment}", start_after=after, limit=self._page_size)
+            page = await self._page(segment, after)
             seen += len(page.entries)
             found = self._usable(page, now, usable)
             if page.truncated:
                 after = _onward(page, keys.minute_of(now), self._prefix)
             if found:
-                if page.truncated and not _one_shard(page):
+                shard = _only_shard(page)
+                if page.truncated and shard is None:
                     self._after[segment] = after
-                # Within one crowded shard the next visit starts at its head again: what we take leaves it.
+                elif page.truncated and not segment.first == segment.last == shard:
+                    # Its neighbours are next, or a shard that is never empty would keep us from them.
+                    self._after[segment] = f"{self._prefix}{shard}/{keys.AFTER_ALL}"
+                # Where the segment is one crowded shard, the next visit starts at its head: what we take leaves it.
                 return found, seen
             if not page.truncated:
                 if not again:
                     return [], seen
                 after, again = "", False
+
+    async def _page(self, block: Block, after: str) -> Page:
+        """The keys of the block behind ``after``, less what the listing shows beyond its end."""
+        start = after or block.start(self._prefix)
+        page = await self._store.list(f"{self._prefix}{block.common}", start_after=start, limit=self._page_size)
+        end = block.end(self._prefix)
+        if page.entries and page.entries[-1].key > end:
+            return Page([entry for entry in page.entries if entry.key < end], truncated=False)
+        return page
 
     def _usable(self, page: Page, now: datetime, usable: Usable) -> list[Due]:
         found = harvest(page.entries, now=now, shards=self._owned)
@@ -107,6 +143,7 @@ def _onward(page: Page, minute: int, prefix: str) -> str:
     return last
 
 
-def _one_shard(page: Page) -> bool:
+def _only_shard(page: Page) -> str | None:
+    """The shard that all keys of the page are of, if there is one such."""
     first, last = keys.parse_index(page.entries[0].key), keys.parse_index(page.entries[-1].key)
-    return first is not None and last is not None and first.shard == last.shard
+    return first.shard if first is not None and last is not None and first.shard == last.shard else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -27,6 +28,7 @@ from qo.queue.tasks import Snapshot
 log = logging.getLogger(__name__)
 
 LEASE_PAGE_SIZE = 1000
+FORGET_AFTER = timedelta(days=1)  # Since a worker was last heard of.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +56,15 @@ class Monitor:
         self._walk = Walk(queue.store, keys.LEASES, all_shards(queue.prefix_len), LEASE_PAGE_SIZE, queue.ambient)
         self._sweeper = Sweeper(queue, self._config.sweep_page_size)
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Check and sweep at their intervals until stopped. An unreachable store is waited out."""
+    async def run(self, stop: asyncio.Event, *, on_duty: Callable[[], bool] = lambda: True) -> None:
+        """Check and sweep at their intervals until stopped, while ``on_duty``. An unreachable store is waited out."""
         monotonic = self._queue.ambient.monotonic
         sweep_at = monotonic()
         while not stop.is_set():
             try:
-                await self.check()
-                if self._config.sweep_interval_s > 0 and monotonic() >= sweep_at:
+                if on_duty():
+                    await self.check()
+                if on_duty() and self._config.sweep_interval_s > 0 and monotonic() >= sweep_at:
                     sweep_at = monotonic() + self._config.sweep_interval_s
                     # However many monitors there are, together they sweep one page an interval.
                     await self.sweep(unless_within_s=self._config.sweep_interval_s * 0.9)
@@ -133,8 +136,13 @@ class Monitor:
         report.cancelled += moved.task.status is Status.CANCELLED
 
     async def _stale_workers(self) -> list[str]:
-        since = await self._queue.store.now() - timedelta(seconds=self._config.worker_health_threshold_s)
+        now = await self._queue.store.now()
+        since = now - timedelta(seconds=self._config.worker_health_threshold_s)
         heard = await roster.last_heard(self._queue.store)
+        if any(at < now - FORGET_AFTER for at in heard.values()):  # Seldom: otherwise it costs no second listing.
+            for worker_id in await roster.forget_stale(self._queue.store, now - FORGET_AFTER):
+                log.info("worker %s was silent for so long that it is forgotten", worker_id)
+                heard.pop(worker_id, None)
         stale = [worker_id for worker_id, at in heard.items() if at < since]
         for worker_id in stale:
             log.warning("worker %s was last heard of at %s", worker_id, heard[worker_id].isoformat())

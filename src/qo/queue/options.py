@@ -12,6 +12,7 @@ from qo.core import retry, wire
 from qo.core.shard import shard_of
 from qo.core.task import PRIORITY_MAX, RetryPolicy, Task
 from qo.errors import UsageError
+from qo.telemetry.trace import current_traceparent
 
 _KEYED_IDS = uuid.UUID("6f0d2a52-5f0b-5c1e-9a55-6f1b0c2d7e11")  # The name space of ids derived from keys.
 _TASK_TYPE_LEN_MAX = 200
@@ -28,10 +29,11 @@ class Options:
     expires_at: datetime | None = None
     key: str | None = None  # Idempotency: the same key always names the same task.
     key_scope: str | None = None  # Keys are unique within their scope; None: within the task type.
-    timeout_s: float = 300.0
+    timeout_s: float | None = None  # Of one attempt; None: as the handler and its worker say.
     max_retries: int = 3
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
     max_reschedules: int | None = None
+    max_deliveries: int = 5  # Workers that may die of the task, one after the other, before it has failed.
     priority: int = 0
     schedule: str | None = None
     traceparent: str | None = None
@@ -62,15 +64,16 @@ def build(new: NewTask, *, now: datetime, prefix_len: int, ambient: Ambient) -> 
         expires_at=expires,
         priority=options.priority,
         input=new.input,
-        timeout_seconds=float(options.timeout_s),
+        timeout_seconds=None if options.timeout_s is None else float(options.timeout_s),
         max_retries=options.max_retries,
         retry_policy=options.retry_policy,
         max_reschedules=options.max_reschedules,
+        max_deliveries=options.max_deliveries,
         created_at=now,
         updated_at=now,
         idempotency_key=options.key,
         schedule=options.schedule,
-        traceparent=options.traceparent,
+        traceparent=options.traceparent if options.traceparent is not None else current_traceparent(),
     )
 
 
@@ -90,17 +93,19 @@ def _instant(now: datetime, at: datetime | None, in_s: float | None) -> datetime
 def _check(task_type: str, options: Options) -> None:
     # Types are checked too: msgspec writes whatever it is given, and only a reader would find out.
     _check_kind("a task's options", options, Options)
-    _check_task_type(task_type)
+    check_task_type(task_type)
     _one_of("at", options.at, "delay_s", options.delay_s)
     _one_of("expires_at", options.expires_at, "expires_in_s", options.expires_in_s)
     check_number("delay_s", options.delay_s, 0, DELAY_S_MAX)
     check_number("expires_in_s", options.expires_in_s, 0, DELAY_S_MAX)
-    _check_range("timeout_s", options.timeout_s, 0.001, DELAY_S_MAX)
+    check_number("timeout_s", options.timeout_s, 0.001, DELAY_S_MAX)
     _check_whole("max_retries", options.max_retries)
     _check_range("max_retries", options.max_retries, 0, 1_000_000)
     if options.max_reschedules is not None:
         _check_whole("max_reschedules", options.max_reschedules)
         _check_range("max_reschedules", options.max_reschedules, 0, 1_000_000)
+    _check_whole("max_deliveries", options.max_deliveries)
+    _check_range("max_deliveries", options.max_deliveries, 1, 1_000_000)
     _check_whole("priority", options.priority)
     _check_range("priority", options.priority, 0, PRIORITY_MAX)
     _check_instant("at", options.at)
@@ -112,7 +117,8 @@ def _check(task_type: str, options: Options) -> None:
     _check_policy(options.retry_policy)
 
 
-def _check_task_type(task_type: Any) -> None:
+def check_task_type(task_type: Any) -> None:
+    """A UsageError unless this can be a task's type."""
     if isinstance(task_type, str) and 0 < len(task_type) <= _TASK_TYPE_LEN_MAX and task_type.isprintable():
         return
     raise UsageError(

@@ -20,6 +20,7 @@ from qo.core.shard import validate_prefix_len, validate_task_id
 from qo.core.task import Status, Task
 from qo.errors import IdempotencyConflict, LeaseLost, NotFound, Refused, UsageError
 from qo.queue import listing
+from qo.queue.control import Cancels
 from qo.queue.hints import Hints
 from qo.queue.options import DELAY_S_MAX, NewTask, Options, build, check_number, check_text, require_text
 from qo.queue.payload import Payloads
@@ -62,6 +63,7 @@ class Queue:
         self.hints = Hints(store)
         self.tasks = Tasks(store, self.hints, prefix_len, ambient)
         self._payloads = Payloads(store, payload_threshold_bytes)
+        self._cancels = Cancels(self)
 
     # Producing
 
@@ -207,9 +209,10 @@ class Queue:
         check_number("delay_s", delay_s, 0, DELAY_S_MAX)
         return await self._settle(claim, lifecycle.Reschedule(self.ambient.token(), claim.lease_id, delay_s))
 
-    async def release(self, claim: Claim) -> Task:
-        """Give a claimed task back at once; it costs no retry."""
-        return await self._settle(claim, lifecycle.Release(self.ambient.token(), claim.lease_id))
+    async def release(self, claim: Claim, delay_s: float = 0.0) -> Task:
+        """Give a claimed task back, at once or for later; it costs no retry."""
+        check_number("delay_s", delay_s, 0, DELAY_S_MAX)
+        return await self._settle(claim, lifecycle.Release(self.ambient.token(), claim.lease_id, delay_s))
 
     async def renew(self, claim: Claim, lease_s: float | None = None, *, progress: Any = None) -> Task:
         """Hold a claimed task for longer. The answer shows whether cancellation was requested meanwhile."""
@@ -231,7 +234,10 @@ class Queue:
         """Cancel a pending task now; ask a running one to stop, which then ends as cancelled."""
         check_text("by", by)
         check_text("reason", reason)
-        return await self._operate(task_id, lifecycle.Cancel(self.ambient.token(), by, reason))
+        task = await self._operate(task_id, lifecycle.Cancel(self.ambient.token(), by, reason))
+        if task.status is Status.RUNNING:
+            await self._cancels.note(task.id)  # So that its worker need not wait until it renews the lease.
+        return task
 
     async def replay(self, task_id: str) -> Task:
         """Run a failed, cancelled or expired task again, with all its retries."""

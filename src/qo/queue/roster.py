@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 import msgspec
 
 from qo.core import keys, wire
-from qo.errors import CorruptRecord, UsageError
+from qo.errors import ConcurrentWrite, CorruptRecord, PreconditionFailed, UsageError
 from qo.queue.listing import pages
-from qo.store.port import ObjectStore
+from qo.store.port import Entry, ObjectStore
 
 log = logging.getLogger(__name__)
+
+# As workers call their states (``qo.worker.state``).
+PAUSED = "paused"
+LEAVING = frozenset({"draining", "cancelling", "stopped", "failed"})
 
 _WORKER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 
@@ -28,12 +33,25 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     current_tasks: list[str] = []
     tasks_completed: int = 0
     tasks_failed: int = 0
+    released: int = 0  # Claimed, and given back undone.
+    lost: int = 0  # Attempts whose lease somebody else had taken over.
     task_types: list[str] = []
+    paused_types: list[str] = []  # Of which it claims none for now.
+    state: str = "running"
+    slots: int = 0  # How many tasks it can run at once.
+    leasing: bool = False  # Whether it leases its shards, instead of only beginning with them.
+    http: str | None = None  # Where its status server listens.
+    host: str | None = None
+    pid: int | None = None
     requests: int = 0  # Sent to the store since the start, and what S3 would charge for them.
     dollars: float = 0.0
 
     def stale(self, now: datetime, threshold_s: float) -> bool:
         return now - self.last_heartbeat > timedelta(seconds=threshold_s)
+
+    @property
+    def leaving(self) -> bool:
+        return self.state in LEAVING
 
 
 def validate_worker_id(worker_id: str) -> str:
@@ -48,6 +66,13 @@ async def report(store: ObjectStore, info: WorkerInfo) -> None:
 
 async def leave(store: ObjectStore, worker_id: str) -> None:
     await store.delete(keys.worker(worker_id))
+
+
+async def find(store: ObjectStore, worker_id: str) -> WorkerInfo | None:
+    """One worker, or None if it is not registered."""
+    key = keys.worker(validate_worker_id(worker_id))
+    stored = await store.get(key)
+    return None if stored is None else wire.decode(WorkerInfo, stored.body, key)
 
 
 async def workers(store: ObjectStore) -> list[WorkerInfo]:
@@ -67,8 +92,27 @@ async def workers(store: ObjectStore) -> list[WorkerInfo]:
 
 async def last_heard(store: ObjectStore) -> dict[str, datetime]:
     """When each worker last reported, by id. The listing dates the reports: none need be read."""
-    return {
-        entry.key.removeprefix(keys.WORKERS).removesuffix(".json"): entry.modified
+    return {_worker_id(entry): entry.modified async for entries in pages(store, keys.WORKERS) for entry in entries}
+
+
+async def forget_stale(store: ObjectStore, before: datetime) -> list[str]:
+    """Remove the records of workers that have not reported since then; the answer names them.
+
+    One that reports again meanwhile stays: its record is no longer the one that was listed.
+    """
+    silent = [
+        entry
         async for entries in pages(store, keys.WORKERS)
         for entry in entries
-    }
+        if entry.modified < before and entry.key.endswith(".json")
+    ]
+    forgotten: list[str] = []
+    for entry in silent:
+        with suppress(PreconditionFailed, ConcurrentWrite):
+            await store.delete(entry.key, if_match=entry.etag)
+            forgotten.append(_worker_id(entry))
+    return forgotten
+
+
+def _worker_id(entry: Entry) -> str:
+    return entry.key.removeprefix(keys.WORKERS).removesuffix(".json")

@@ -33,7 +33,7 @@ class Settings(TypedDict, total=False):
     enabled: bool
     catch_up: CatchUp
     overlap: Overlap
-    timeout_s: float
+    timeout_s: float | None
     max_retries: int
     priority: int
 

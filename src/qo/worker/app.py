@@ -9,39 +9,57 @@ async def send_email(input): ...
 from __future__ import annotations
 
 import importlib
-import inspect
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from qo.errors import NotFound, UsageError
+from qo.worker.handler import DEFAULT, Default, Handler, Rate, describe
+
+if TYPE_CHECKING:
+    from qo.worker.stack import Layer
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class Handler:
-    task_type: str
-    function: Callable[..., Any]
-    is_async: bool
-    wants_context: bool  # Read from the signature, never guessed by calling it.
-
-
 class App:
-    def __init__(self) -> None:
+    def __init__(self, *, layers: Sequence[Layer] = ()) -> None:
+        """``layers`` wrap every handler of the app, the first outermost."""
+        self.layers = tuple(layers)
         self._handlers: dict[str, Handler] = {}
 
-    def task(self, task_type: str) -> Callable[[F], F]:
-        """Register a function for a task type. It takes the input and, if it has a second parameter, a Context."""
+    def task(
+        self,
+        task_type: str,
+        *,
+        kind: str | None = None,
+        timeout_s: float | Default | None = DEFAULT,
+        concurrency: int | None = None,
+        rate: Rate | None = None,
+        layers: Sequence[Layer] = (),
+    ) -> Callable[[F], F]:
+        """Register a function for a task type. It takes the input and, if it has a second parameter, a Context.
+
+        ``kind`` says where it runs: an ``async def`` in the event loop, a plain function on a thread, or, if asked
+        for, in a "process" of its own. ``timeout_s`` stops an attempt (None: never); a task submitted with a
+        timeout of its own keeps that. ``concurrency`` and ``rate`` limit this type within one worker.
+        """
         if not isinstance(task_type, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError('name the task type that the function handles: @app.task("send_email")')
 
         def register(function: F) -> F:
             if task_type in self._handlers:
                 raise UsageError(f"task type {task_type!r} has two handlers: remove or rename one")
-            self._handlers[task_type] = _handler(task_type, function)
+            self._handlers[task_type] = describe(
+                task_type,
+                function,
+                kind=kind,
+                timeout_s=timeout_s,
+                concurrency=concurrency,
+                rate=rate,
+                layers=tuple(layers),
+            )
             return function
 
         return register
@@ -50,21 +68,12 @@ class App:
         return self._handlers.get(task_type)
 
     @property
+    def handlers(self) -> tuple[Handler, ...]:
+        return tuple(self._handlers.values())
+
+    @property
     def task_types(self) -> tuple[str, ...]:
         return tuple(sorted(self._handlers))
-
-
-def _handler(task_type: str, function: Callable[..., Any]) -> Handler:
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = [p for p in inspect.signature(function).parameters.values() if p.kind in positional]
-    needed = [p for p in parameters if p.default is inspect.Parameter.empty]
-    if not parameters or len(needed) > 2:
-        raise UsageError(
-            f"the handler of {task_type!r} must take the input and, if it wants one, a context: "
-            f"def {getattr(function, '__name__', 'handler')}(input) or (input, ctx)"
-        )
-    wants_context = len(needed) == 2 or (len(parameters) > 1 and parameters[1].name in ("ctx", "context"))
-    return Handler(task_type, function, inspect.iscoroutinefunction(function), wants_context)
 
 
 def load_app(target: str) -> App:

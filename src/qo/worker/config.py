@@ -1,33 +1,69 @@
-"""What a worker is told, and what it counts."""
+"""What a worker is told."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from qo.core.discovery import IndexMode
+from qo.core.discovery import IndexMode, UnknownTypes
 from qo.core.poll import Pace
+from qo.errors import UsageError
+from qo.worker.handler import Kind
+from qo.worker.layers import ServiceOptions
+from qo.worker.lookout import LeasingConfig
+
+RENEWALS_PER_LEASE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     worker_id: str
+
+    # Finding tasks
     shards: tuple[str, ...] = ()  # Empty: all.
-    concurrency: int = 16
     index_mode: IndexMode = IndexMode.HYBRID
     ready_page_size: int = 100
     log_scan_page_size: int = 50
     pace: Pace = field(default_factory=Pace)
-    heartbeat_s: float = 15.0
-    shutdown_grace_s: float = 30.0
+    dequeue_backoff_s: float = 0.05  # After a look that failed, or whose finds all went to others.
     stop_when_empty: bool = False
+    unknown_types: UnknownTypes = UnknownTypes.LEAVE
 
+    # Running them
+    concurrency: int = 16  # Slots, each with its inbox.
+    inbox_capacity: int = 1
+    threads: int | None = None  # Of plain functions at a time; None: as many as there are slots.
+    processes: int | None = None  # Of process-bound handlers at a time; None: one for each core.
+    process_tasks_max: int = 1_000  # A child process is replaced after so many; 0: never.
+    process_memory_max_mb: int = 0  # Or once it has grown beyond this; 0: never.
+    spark_slots: int = 1
+    service: ServiceOptions = field(default_factory=ServiceOptions)
+    producer_buffer: int = 128  # Submissions of handlers under way at a time.
+    result_buffer: int = 128  # Reports to the store under way at a time, beyond which nothing is claimed.
 
-@dataclass(slots=True)
-class Tally:
-    claimed: int = 0
-    completed: int = 0
-    failed: int = 0  # Attempts that failed, retried or not.
-    lost: int = 0
-    released: int = 0
-    requests: int = 0  # Sent to the store by this process, and what S3 would charge for them.
-    dollars: float = 0.0
+    # Holding them
+    lease_s: float = 60.0
+    heartbeat_s: float = 15.0
+    control_s: float = 5.0
+
+    # Stopping
+    shutdown_grace_s: float = 30.0  # For what runs to finish.
+    cancel_grace_s: float = 10.0  # For what was cancelled to stop.
+
+    http: str = "off"
+    shard_leasing: LeasingConfig | None = None
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1:
+            raise UsageError(f"concurrency must be at least 1, not {self.concurrency}")
+
+    @property
+    def renew_s(self) -> float:
+        return self.lease_s / RENEWALS_PER_LEASE
+
+    @property
+    def limits(self) -> Mapping[Kind, int]:
+        """How many of a kind may be held at a time; no entry: as many as there is room for."""
+        limits = {Kind.PROCESS: self.processes or os.cpu_count() or 1, Kind.SPARK: self.spark_slots}
+        return {**limits, Kind.THREAD: self.threads} if self.threads is not None else limits

@@ -1,28 +1,35 @@
-"""What a worker does beside its tasks: hold their leases, say that it is alive, and see who else is.
+"""Signs of life: what a worker tells the roster, and what it learns there of others.
 
-Nothing that goes wrong here ends it: a worker whose leases are no longer renewed loses everything it holds.
+Nothing that goes wrong here ends it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import os
+import socket
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import ParamSpec
 
-from qo.errors import LeaseLost, QoError
+from qo.errors import QoError
 from qo.queue import roster
 from qo.queue.feed import Feed
-from qo.queue.queue import Claim, Queue
-from qo.worker.app import App
-from qo.worker.config import Tally, WorkerConfig
+from qo.queue.queue import Queue
+from qo.worker.clock import now
+from qo.worker.config import WorkerConfig
+from qo.worker.hold import Holds
+from qo.worker.state import State
+from qo.worker.stats import Stats
 
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 
 SHARE_AGAIN_AFTER_S = 0.5
+TASKS_AGAIN_AFTER_S = 5.0  # How soon after the last report a change in what runs is worth another.
+AT_ONCE_S = 0.1  # Changes of state that come in a burst are told together.
 
 
 class Heartbeat:
@@ -31,99 +38,105 @@ class Heartbeat:
         queue: Queue,
         config: WorkerConfig,
         *,
-        app: App,
-        tally: Tally,
-        claims: Mapping[str, Claim],
-        break_off: Callable[[str], object],
-        feed: Feed,
+        task_types: tuple[str, ...],
+        stats: Stats,
+        held: Holds,
+        state: Callable[[], State],
+        shards: Callable[[], tuple[str, ...]],
+        paused_types: Callable[[], frozenset[str]],
     ) -> None:
-        """``claims`` is the worker's own, as it changes; ``break_off`` ends its attempt at a task."""
         self._queue = queue
         self._config = config
-        self._app = app
-        self._tally = tally
-        self._claims = claims
-        self._break_off = break_off
-        self._feed = feed
+        self._task_types = task_types
+        self._stats = stats
+        self._held = held
+        self._state = state
+        self._shards = shards
+        self._paused_types = paused_types
+        self._news = asyncio.Event()
+        self._started_at: datetime | None = None
+        self._told: list[str] = []
+        self.http: str | None = None
+        self.leasing = False
 
-    async def run(self, started_at: datetime) -> None:
+    def changed(self) -> None:
+        """The worker's state or its shards have changed: tell soon."""
+        self._news.set()
+
+    async def run(self) -> None:
         """Until cancelled."""
-        await asyncio.gather(self._beat(started_at), self._share())
+        while True:
+            await self._rest()
+            await quietly(self.report)
 
-    async def report(self, started_at: datetime) -> None:
+    async def _rest(self) -> None:
+        """Until the next report is due: after a change of state at once, after one in what runs soon."""
+        begun = now()
+        while (left_s := begun + self._config.heartbeat_s - now()) > 0:
+            if now() - begun >= TASKS_AGAIN_AFTER_S and self._told != [hold.task.id for hold in self._held]:
+                return
+            try:
+                async with asyncio.timeout(min(left_s, TASKS_AGAIN_AFTER_S)):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+            await asyncio.sleep(AT_ONCE_S)
+            return
+
+    async def begin(self) -> datetime:
+        """Sign on. When that was, by the store's clock."""
+        self._started_at = await self._queue.store.now()
+        await self.report()
+        return self._started_at
+
+    async def report(self) -> None:
         """Tell the roster what this worker is doing."""
-        self.count_requests()
-        held = list(self._claims)
+        self._news.clear()
+        config, stats, at = self._config, self._stats, await self._queue.store.now()
+        self._told = [hold.task.id for hold in self._held]
         info = roster.WorkerInfo(
-            worker_id=self._config.worker_id,
-            started_at=started_at,
-            last_heartbeat=await self._queue.store.now(),
-            shards=list(self._config.shards),
-            current_task=held[0] if held else None,
-            current_tasks=held,
-            tasks_completed=self._tally.completed,
-            tasks_failed=self._tally.failed,
-            task_types=list(self._app.task_types),
-            requests=self._tally.requests,
-            dollars=self._tally.dollars,
+            worker_id=config.worker_id,
+            started_at=self._started_at or at,
+            last_heartbeat=at,
+            state=str(self._state()),
+            shards=list(self._shards()),
+            paused_types=sorted(self._paused_types()),
+            current_task=self._told[0] if self._told else None,
+            current_tasks=self._told,
+            tasks_completed=stats.completed,
+            tasks_failed=stats.failed,
+            released=stats.released,
+            lost=stats.lost,
+            task_types=list(self._task_types),
+            requests=stats.requests,
+            dollars=stats.dollars,
+            http=self.http,
+            slots=config.concurrency,
+            leasing=self.leasing,
+            host=socket.gethostname(),
+            pid=os.getpid(),
         )
         await roster.report(self._queue.store, info)
 
-    def count_requests(self) -> None:
-        if self._queue.meter is not None:
-            usage = self._queue.meter.snapshot()
-            self._tally.requests, self._tally.dollars = usage.requests, usage.dollars()
+    async def leave(self) -> None:
+        await roster.leave(self._queue.store, self._config.worker_id)
 
-    async def _beat(self, started_at: datetime) -> None:
-        while True:
-            await asyncio.sleep(self._config.heartbeat_s)
-            # Side by side: whatever one of them waits for, the other is not late.
-            await asyncio.gather(quietly(self.report, started_at), quietly(self._keep_all))
-
-    async def _keep_all(self) -> None:
-        now = await self._queue.store.now()
-        old = [
-            self._keep(task_id, claim)
-            for task_id, claim in self._claims.items()
-            if (now - claim.task.updated_at).total_seconds() >= self._config.heartbeat_s / 2
-        ]
-        await asyncio.gather(*old)
-
-    async def _keep(self, task_id: str, claim: Claim) -> None:
-        """Renew a long-running task's lease, and stop it if that is lost or cancellation was requested."""
-        try:
-            task = await self._queue.renew(claim)
-        except LeaseLost as lost:
-            self._tally.lost += 1
-            log.warning("%s", lost)
-        except QoError as error:
-            log.warning("could not renew task %s: %s", task_id, error)
-            return
-        except Exception:
-            log.exception("could not renew task %s", task_id)
-            return
-        else:
-            if not task.cancel_requested:
-                return
-        if self._claims.get(task_id) is claim:  # Otherwise it ended meanwhile.
-            self._break_off(task_id)
-
-    async def _share(self) -> None:
+    async def share(self, feed: Feed) -> None:
         """While there is work, learn who else is at it and begin with different shards than they do."""
         rest_s, claimed = SHARE_AGAIN_AFTER_S, -1
         while True:
-            if claimed != self._tally.claimed:
-                claimed = self._tally.claimed
-                await quietly(self._take_share)
+            if claimed != self._stats.claimed:
+                claimed = self._stats.claimed
+                await quietly(self._take_share, feed)
             await asyncio.sleep(rest_s)
             rest_s = min(rest_s * 2, self._config.heartbeat_s)
 
-    async def _take_share(self) -> None:
+    async def _take_share(self, feed: Feed) -> None:
         since = await self._queue.store.now() - timedelta(seconds=2 * self._config.heartbeat_s)
         heard = await roster.last_heard(self._queue.store)
         here = sorted(worker_id for worker_id, at in heard.items() if at >= since)
         if self._config.worker_id in here:
-            self._feed.prefer(here.index(self._config.worker_id), len(here))
+            feed.prefer(here.index(self._config.worker_id), len(here))
 
 
 async def quietly(act: Callable[P, Awaitable[object]], *arguments: P.args, **options: P.kwargs) -> None:

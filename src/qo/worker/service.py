@@ -1,29 +1,84 @@
-"""A worker as a process: with its monitor beside it, and signals that end it well."""
+"""A worker as a process: from settings, with its monitor beside it, and signals that end it well."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Mapping
 
-from qo.config.settings import MonitorSettings, Settings
+from qo.config.settings import MonitorSettings, Settings, ShardLeasingSettings
 from qo.core.poll import Pace
+from qo.queue.connecting import connect
 from qo.queue.monitor import Monitor, MonitorConfig
 from qo.queue.queue import Queue
 from qo.worker.app import App
-from qo.worker.worker import Tally, Worker, WorkerConfig
+from qo.worker.config import WorkerConfig
+from qo.worker.executors import Executor
+from qo.worker.layers import ServiceOptions
+from qo.worker.lookout import LeasingConfig
+from qo.worker.shutdown import Shutdown, stop_on_signals
+from qo.worker.stats import Stats
+from qo.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 
 
-async def run_worker(queue: Queue, app: App, settings: Settings, *, stop_when_empty: bool = False) -> Tally:
-    """Work until SIGTERM or SIGINT: the first lets running tasks finish, the second gives them back at once."""
+async def run_worker(
+    queue: Queue,
+    app: App,
+    settings: Settings,
+    *,
+    stop_when_empty: bool = False,
+    executors: Mapping[str, Executor] | None = None,
+    kills: bool = False,
+) -> Stats:
+    """Work until SIGTERM or SIGINT: the first lets running tasks finish, the second gives them back at once.
+
+    With ``kills``, the third ends the process, and so does a shutdown that takes longer than its graces allow.
+    """
     config = worker_config(queue, settings, stop_when_empty)
-    worker = Worker(queue, app, config)
+
+    async def open_again() -> Queue:
+        return await connect(settings)
+
+    worker = Worker(queue, app, config, executors=executors, open_queue=open_again)
+    _introduce(app, config, settings)
+    loop = asyncio.get_running_loop()
+    shutdown = Shutdown(
+        drain=lambda: loop.call_soon_threadsafe(worker.stop),
+        cancel=lambda: loop.call_soon_threadsafe(worker.hurry),
+        drain_s=config.shutdown_grace_s,
+        cancel_s=config.cancel_grace_s,
+        exit_s=settings.worker.exit_grace_s,
+        kills=kills,
+    )
+    shutdown.install()
+    done, monitor = asyncio.Event(), None
+    if not settings.worker.no_monitor:
+        beside = Monitor(queue, monitor_config(settings.monitor))
+        monitor = asyncio.create_task(beside.run(done, on_duty=lambda: worker.on_duty))
+    try:
+        return await worker.run()
+    finally:
+        done.set()
+        if monitor is not None:
+            await monitor
+        shutdown.restore()
+
+
+async def run_monitor(queue: Queue, settings: Settings) -> None:
+    """Check and sweep until SIGTERM or SIGINT."""
     stopped = asyncio.Event()
+    restore = stop_on_signals(stopped)
+    try:
+        await Monitor(queue, monitor_config(settings.monitor)).run(stopped)
+    finally:
+        restore()
+
+
+def _introduce(app: App, config: WorkerConfig, settings: Settings) -> None:
     handled = ", ".join(app.task_types) or "none"
     log.info(
         "worker %s on %s, %d at a time; types: %s", config.worker_id, settings.store, config.concurrency, handled
@@ -31,64 +86,46 @@ async def run_worker(queue: Queue, app: App, settings: Settings, *, stop_when_em
     if not app.task_types:
         log.warning("the app has no handlers, so this worker will run nothing: register some with @app.task(NAME)")
 
-    def stop() -> None:
-        if stopped.is_set():
-            log.info("giving back what is running")
-            worker.hurry()
-        else:
-            log.info("stopping: finishing what is running; once more gives it back instead")
-        stopped.set()
-        worker.stop()
-
-    restore = on_signals(stop)
-    monitor = None
-    if not settings.worker.no_monitor:
-        monitor = asyncio.create_task(Monitor(queue, monitor_config(settings.monitor)).run(stopped))
-    try:
-        return await worker.run()
-    finally:
-        stopped.set()
-        if monitor is not None:
-            await monitor
-        restore()
-
-
-async def run_monitor(queue: Queue, settings: Settings) -> None:
-    """Check and sweep until SIGTERM or SIGINT."""
-    stopped = asyncio.Event()
-    restore = on_signals(stopped.set)
-    try:
-        await Monitor(queue, monitor_config(settings.monitor)).run(stopped)
-    finally:
-        restore()
-
-
-def on_signals(act: Callable[[], None]) -> Callable[[], None]:
-    """Call ``act`` on SIGTERM and SIGINT; returns what undoes that."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, act)
-
-    def restore() -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-
-    return restore
-
 
 def worker_config(queue: Queue, settings: Settings, stop_when_empty: bool) -> WorkerConfig:
     chosen = settings.worker
+    pace = Pace(min_s=chosen.poll_min_ms / 1000, max_s=chosen.poll_max_ms / 1000)
     return WorkerConfig(
         worker_id=chosen.id or fresh_worker_id(queue),
         shards=chosen.shards,
-        concurrency=chosen.concurrency,
         index_mode=chosen.index_mode,
         ready_page_size=chosen.ready_page_size,
         log_scan_page_size=chosen.log_scan_page_size,
-        pace=Pace(min_s=chosen.poll_min_ms / 1000, max_s=chosen.poll_max_ms / 1000),
-        heartbeat_s=chosen.heartbeat_s,
-        shutdown_grace_s=chosen.shutdown_grace_s,
+        pace=pace,
+        dequeue_backoff_s=chosen.dequeue_backoff_ms / 1000,
         stop_when_empty=stop_when_empty,
+        unknown_types=chosen.unknown_types,
+        concurrency=chosen.concurrency,
+        inbox_capacity=chosen.inbox_capacity,
+        threads=chosen.threads,
+        processes=chosen.processes,
+        process_tasks_max=chosen.process_tasks_max,
+        process_memory_max_mb=chosen.process_memory_max_mb,
+        spark_slots=chosen.spark_slots,
+        service=ServiceOptions(timeout_s=chosen.timeout_s),
+        lease_s=chosen.lease_s,
+        heartbeat_s=chosen.heartbeat_s,
+        control_s=chosen.control_s,
+        shutdown_grace_s=chosen.shutdown_grace_s,
+        cancel_grace_s=chosen.cancel_grace_s,
+        http=chosen.http,
+        shard_leasing=leasing_config(chosen.shard_leasing, pace),
+    )
+
+
+def leasing_config(chosen: ShardLeasingSettings, pace: Pace) -> LeasingConfig | None:
+    if not chosen.enabled:
+        return None
+    return LeasingConfig(
+        shards_per_worker=chosen.shards_per_worker,
+        ttl_s=chosen.lease_ttl_secs,
+        renew_s=chosen.lease_renew_interval_secs,
+        watch_s=pace.max_s,
     )
 
 

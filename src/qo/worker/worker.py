@@ -1,44 +1,75 @@
-"""One process that finds tasks, runs their handlers, and reports what became of them."""
+"""One worker: its parts put together, the states it goes through, and what is wanted of it.
+
+STARTING ─▶ RUNNING ◀─▶ PAUSED ─▶ DRAINING ─▶ CANCELLING ─▶ STOPPED
+               └────────────────▶ FAILED ──────┘
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any
 
-from qo.core import keys
-from qo.core.discovery import Due
-from qo.core.lifecycle import Reason, Rejected
-from qo.core.task import Status, Task
-from qo.errors import CorruptRecord, LeaseLost, QoError, StoreError, UsageError
+from qo.errors import UsageError
 from qo.queue import roster
 from qo.queue.feed import Feed
-from qo.queue.queue import Claim, Queue
-from qo.worker.app import App, Handler
-from qo.worker.config import Tally, WorkerConfig
-from qo.worker.context import Context
-from qo.worker.execute import Broken, Done, Later, Outcome, execute, text_of, traceback_of
+from qo.queue.queue import Queue
+from qo.worker.admission import Admission
+from qo.worker.app import App
+from qo.worker.bell import Bell
+from qo.worker.cancel import Why
+from qo.worker.config import WorkerConfig
+from qo.worker.control import Control, Follower
+from qo.worker.departure import Departure
+from qo.worker.executors import Executor, executors_for
 from qo.worker.heartbeat import Heartbeat, quietly
-from qo.worker.threads import Threads, disown
+from qo.worker.hold import Hold, Holds, Phase
+from qo.worker.keeper import Keeper, KeeperThread, Open
+from qo.worker.mailbox import Mailbox
+from qo.worker.ownership import Ownership
+from qo.worker.pulse import Pulse
+from qo.worker.runner import Runner
+from qo.worker.services import services
+from qo.worker.state import LEAVING, State
+from qo.worker.stats import Stats, StatsSnapshot, snapshot
+
+if TYPE_CHECKING:
+    from qo.worker.status import Health, StatusServer
 
 log = logging.getLogger(__name__)
 
-CLAIM_AGAIN_AFTER_S = 2.0
-STALE_AFTER = timedelta(seconds=10)
-SETTLE_TRIES_MAX = 8
-BREAK_OFF_S = 5.0
-
 
 class Worker:
-    def __init__(self, queue: Queue, app: App, config: WorkerConfig) -> None:
+    """Runs the tasks of one queue by the handlers of one app. To be made and run within one event loop; only what
+    is said to be so may be called from elsewhere."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        app: App,
+        config: WorkerConfig,
+        *,
+        executors: Mapping[str, Executor] | None = None,
+        open_queue: Open | None = None,
+    ) -> None:
+        """``open_queue`` opens the same queue once more, for the thread that renews leases; without it they are
+        renewed in the worker's own event loop. ``executors`` adds to those for async, thread and process."""
         roster.validate_worker_id(config.worker_id)
-        if config.concurrency < 1:
-            raise UsageError(f"concurrency must be at least 1, not {config.concurrency}")
         self._queue = queue
-        self._app = app
         self._config = config
-        self._unhandled: set[str] = set()  # Types that were warned of.
+        self._open_queue = open_queue
+        self._loop = asyncio.get_running_loop()
+        self._begun: float | None = None
+        self._state = State.STARTING
+        self._failed = False
+        self._turned = Bell()  # Rung at each change.
+        self._background: list[asyncio.Task[None]] = []
+        self.stats = Stats()
+        self._held = Holds()
+        self._control = Control(self._obey)
+        self._admission = Admission(config.limits)
+        self._executors = executors_for(app, config, self._came_back, executors)
         self._feed = Feed(
             queue,
             shards=config.shards,
@@ -46,261 +77,315 @@ class Worker:
             ready_page_size=config.ready_page_size,
             log_scan_page_size=config.log_scan_page_size,
         )
-        self._running: dict[str, asyncio.Task[None]] = {}
-        self._claims: dict[str, Claim] = {}
-        self._freed = asyncio.Event()
-        self._threads = Threads(self._freed.set)
-        self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
-        self._leaving = False
-        self.tally = Tally()
-        self._heartbeat = Heartbeat(
-            queue,
+        self._runner = self._make_runner(app)
+        self._mailbox = self._make_mailbox(app)
+        self._departure = Departure(
             config,
-            app=app,
-            tally=self.tally,
-            claims=self._claims,
-            break_off=lambda task_id: self._running[task_id].cancel(),
-            feed=self._feed,
+            held=self._held,
+            mailbox=self._mailbox,
+            runner=self._runner,
+            control=self._control,
+            turned=self._turned,
+        )
+        self._follower = Follower(
+            queue,
+            self._control,
+            worker_id=config.worker_id,
+            held=self._held,
+            cancelled=lambda hold: self._runner.stop(hold, Why.CANCELLED),
+        )
+        self._heartbeat = self._make_heartbeat(app)
+        self._ownership = self._make_ownership()
+        self._keeper = Keeper(
+            self._held, self.stats, lease_s=config.lease_s, renew_s=config.renew_s, news=self._news
+        )
+        self._threaded: KeeperThread | None = None
+        self._pulse = Pulse(self.stats)
+        self._status: StatusServer | None = None
+
+    def _make_runner(self, app: App) -> Runner:
+        return Runner(
+            self._queue,
+            self._config,
+            held=self._held,
+            stats=self.stats,
+            services=services(app, self._config.service, self._executors, self._admission),
+            executors=self._executors,
+            admission=self._admission,
+            draining=lambda: self._state in LEAVING,
+            freed=self._wake,
         )
 
-    def stop(self) -> None:
-        """Take no more tasks; ``run`` returns once those in hand are finished or given back."""
-        self._stop.set()
-        self._freed.set()
+    def _make_mailbox(self, app: App) -> Mailbox:
+        return Mailbox(
+            self._queue,
+            app,
+            self._config,
+            feed=self._feed,
+            runner=self._runner,
+            admission=self._admission,
+            stats=self.stats,
+            paused=lambda task_type: task_type in self._control.paused_types,
+            may_look=lambda: self._ownership is None or self._ownership.may_look(),
+        )
 
-    def hurry(self) -> None:
-        """Do not wait for running tasks any longer: give them back."""
-        self._hurry.set()
+    def _make_heartbeat(self, app: App) -> Heartbeat:
+        return Heartbeat(
+            self._queue,
+            self._config,
+            task_types=app.task_types,
+            stats=self.stats,
+            held=self._held,
+            state=lambda: self._state,
+            shards=lambda: self.shards,
+            paused_types=lambda: self._control.paused_types,
+        )
 
-    async def run(self) -> Tally:
-        """Work until stopped. Unexpected errors of the machinery itself end the worker; those of tasks do not."""
-        started_at = await self._queue.store.now()
-        await self._heartbeat.report(started_at)
-        heartbeat = asyncio.create_task(self._heartbeat.run(started_at))
-        try:
-            await self._work()
-        finally:
-            await self._wind_down()
-            heartbeat.cancel()
-            await asyncio.gather(heartbeat, return_exceptions=True)
-            await self._queue.hints.flush()
-            await quietly(roster.leave, self._queue.store, self._config.worker_id)
-            self._threads.close()
-            self._heartbeat.count_requests()
-        return self.tally
-
-    async def _work(self) -> None:
-        pace = self._config.pace
-        while not self._stop.is_set():
-            # A thread that was left behind still takes up its slot: there is none to run another task on.
-            free = self._config.concurrency - len(self._running) - self._threads.left
-            found = await self._candidates(free) if free > 0 else None
-            if found:
-                for due in found:
-                    self._start(due)
-                pace = pace.after(found=True)
-                continue
-            if found is not None and self._empty():
-                return
-            if free > 0:
-                pace = pace.after(found=False)
-            await self._rest(pace.rest_s(self._queue.ambient.unit()) if free > 0 else None)
-
-    def _empty(self) -> bool:
-        """Whether a worker that drains the queue is done: nothing in hand, and nothing ready anywhere."""
-        return self._config.stop_when_empty and not self._running and self._feed.exhausted
-
-    async def _candidates(self, wanted: int) -> list[Due] | None:
-        """None if the store did not let us look: that is not to have found nothing."""
-        try:
-            return await self._feed.take(wanted)
-        except StoreError as error:
-            log.warning("cannot look for tasks: %s", error)
+    def _make_ownership(self) -> Ownership | None:
+        if (leasing := self._config.shard_leasing) is None:
             return None
 
-    async def _rest(self, for_s: float | None) -> None:
-        """Until a slot is freed, the worker is stopped, or the time is over."""
-        self._freed.clear()
-        if self._stop.is_set():
-            return
+        def changed() -> None:
+            self._heartbeat.changed()
+            self._mailbox.wake()
+
+        return Ownership(
+            self._queue,
+            leasing,
+            worker_id=self._config.worker_id,
+            feed=self._feed,
+            has_room=lambda: self._runner.idle_slots > 0,
+            heartbeat_s=self._config.heartbeat_s,
+            changed=changed,
+        )
+
+    # What is wanted: callable from any thread
+
+    def pause(self) -> None:
+        """Claim nothing more until resumed; what has not been started is given back, what runs goes on."""
+        self._on_loop(self._control.pause)
+
+    def resume(self) -> None:
+        self._on_loop(self._control.resume)
+
+    def stop(self) -> None:
+        """Take no more tasks; ``run`` returns once those that run have finished, or their grace is over."""
+        self._on_loop(self._control.stop)
+
+    def hurry(self) -> None:
+        """Do not wait for running tasks any longer: stop them and give them back."""
+        self._on_loop(self._control.hurry)
+
+    def cancel(self, task_id: str) -> bool:
+        """Stop the attempt at a task here, for good. False if this worker does not hold it."""
+        if (hold := self._held.get(task_id)) is None:
+            return False
+        self._on_loop(lambda: self._runner.stop(hold, Why.CANCELLED))
+        return True
+
+    # What is
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """Those it looks after now; empty: all."""
+        return self._config.shards if self._ownership is None else self._ownership.owned
+
+    @property
+    def on_duty(self) -> bool:
+        """Whether its monitor should check: with shard leasing, one worker does so for all."""
+        return self._ownership is None or self._ownership.on_duty
+
+    @property
+    def http(self) -> str | None:
+        """Where its status is served."""
+        return self._heartbeat.http
+
+    async def reached(self, *states: State) -> State:
+        """Return when the worker is in one of these states."""
+        while self._state not in states:
+            await self._turned.heard()
+        return self._state
+
+    def snapshot(self) -> StatsSnapshot:
+        """May be called from any thread."""
+        self._count_requests()
+        at, held = self._loop.time(), list(self._held)
+        return snapshot(
+            self.stats,
+            worker_id=self._config.worker_id,
+            state=self._state,
+            uptime_s=0.0 if self._begun is None else at - self._begun,
+            slots=self._config.concurrency,
+            busy=sum(hold.phase is Phase.RUNNING for hold in held),
+            waiting=sum(hold.phase is Phase.WAITING for hold in held),
+            settling=sum(hold.phase is Phase.SETTLING for hold in held),
+            stuck=self._runner.stuck,
+            oldest_held_s=max((at - hold.claimed_at for hold in held), default=None),
+            kinds=self._admission.held(),
+            paused_types=sorted(self._control.paused_types),
+            shards=list(self.shards),
+        )
+
+    def health(self) -> Health:
+        """May be called from any thread."""
+        from qo.worker.status import Health
+
+        at = self._loop.time()
+        return Health(
+            state=self._state,
+            loop_beat_s=at - self._pulse.beat,
+            keeper_beat_s=at - self._keeper.beat,
+            dispatcher_alive=not self._failed,
+        )
+
+    # Running
+
+    async def run(self) -> Stats:
+        """Work until stopped. Errors of tasks end nothing; one of the machinery itself ends the worker in order, and
+        is then raised."""
+        if self._begun is not None:
+            raise UsageError("a worker runs once: make a new one")
+        self._begun = self._loop.time()
         try:
-            async with asyncio.timeout(for_s):
-                await self._freed.wait()
-        except TimeoutError:
-            return
-
-    def _start(self, due: Due) -> None:
-        if due.task_id in self._running:
-            return  # Still listed, or taken from us and put back while its handler runs here: leave it to others.
-        self._running[due.task_id] = asyncio.create_task(self._attempt(due))
-
-    async def _attempt(self, due: Due) -> None:
-        """From candidate to settled. Whatever goes wrong with one task stays with it."""
-        try:
-            claim = await self._claim(due)
-            if claim is not None:
-                self.tally.claimed += 1
-                self._claims[due.task_id] = claim
-                await (self._give_back(claim) if self._leaving else self._perform(claim))
-        except LeaseLost as lost:
-            self.tally.lost += 1
-            log.warning("%s", lost)
-        except StoreError as error:
-            log.warning("task %s: %s; its lease will run out and it will be tried again", due.task_id, error)
-        except QoError as error:
-            log.error("task %s: %s", due.task_id, error)
-        except Exception:
-            log.exception("task %s", due.task_id)
-        finally:
-            self._claims.pop(due.task_id, None)
-            self._running.pop(due.task_id, None)
-            self._freed.set()
-
-    async def _claim(self, due: Due) -> Claim | None:
-        seen: list[Task] = []
-
-        def accepts(task: Task) -> bool:
-            seen.append(task)
-            handled = self._app.handler(task.task_type) is not None
-            if not handled and task.task_type not in self._unhandled:
-                self._unhandled.add(task.task_type)
-                log.warning("tasks of type %r wait, but this worker has no handler for them", task.task_type)
-            return handled
-
-        try:
-            answer = await self._queue.claim(due.task_id, worker_id=self._config.worker_id, accepts=accepts)
-        except StoreError:
-            self._feed.defer(due, CLAIM_AGAIN_AFTER_S)
-            raise
-        if isinstance(answer, Claim):
-            return answer
-        await self._pass_over(due, answer, seen[0] if seen else None)
-        return None
-
-    async def _pass_over(self, due: Due, answer: Rejected | None, task: Task | None) -> None:
-        """Remember why a candidate was none, so that it is not read again at every poll."""
-        now = await self._queue.store.now()
-        if task is None or answer is None:
-            if due.key:
-                await self._queue.hints.drop_stale(due.key, due.etag)
-        elif answer.reason is Reason.NOT_DUE:
-            self._feed.defer(due, (task.available_at - now).total_seconds())
-        elif due.key and task.status is not Status.PENDING and due.listed_at - task.updated_at > STALE_AFTER:
-            # Whoever moved it should have dropped this key long before we saw it, unless it died before it wrote
-            # the task's new one: so that is written first.
-            if (wanted := keys.index_key(task)) is not None:
-                await self._queue.hints.restore(wanted, task.token)
-            await self._queue.hints.drop_stale(due.key, due.etag)
-
-    async def _perform(self, claim: Claim) -> None:
-        handler = self._app.handler(claim.task.task_type)
-        assert handler is not None, "claimed only what has a handler"
-        try:
-            await self._settle(claim, await self._outcome(handler, claim))
-        except (LeaseLost, StoreError):
-            raise  # There is nothing to write, or nowhere to write it.
-        except Exception as error:
-            # What the handler asked for cannot be done. To say nothing would hold the task until its lease ends.
-            await self._settle(claim, Broken(text_of(error), traceback_of(error)))
-
-    async def _outcome(self, handler: Handler, claim: Claim) -> Outcome:
-        try:
-            return await self._execute(handler, claim)
+            await self._begin()
+            await self._work()
         except asyncio.CancelledError:
-            if not claim.task.cancel_requested:
-                raise  # Winding down: the claim is released there.
-            return Broken("cancelled while running")
+            self._control.hurry()
+            raise
+        finally:
+            await self._end()
+        return self.stats
 
-    async def _execute(self, handler: Handler, claim: Claim) -> Outcome:
+    async def _begin(self) -> None:
+        config = self._config
+        if config.http != "off":
+            from qo.worker.status import StatusServer
+
+            self._status = StatusServer(config.http, snapshot=self.snapshot, stats=self.stats, health=self.health)
+            self._heartbeat.http = self._status.start()
+        self._heartbeat.leasing = self._ownership is not None
+        self._follower.begin(await self._heartbeat.begin())
+        await self._follower.look()  # Before the first claim: the queue may be paused.
+        self._enter(State.RUNNING)
+        self._obey()
+        if self._open_queue is None:
+            self._spawn(self._keeper.run(self._own_queue))
+        else:
+            self._threaded = KeeperThread(self._keeper, self._open_queue)
+            self._threaded.start()
+        self._spawn(self._heartbeat.run())
+        self._spawn(self._pulse.run(self._runner.give_back_overdue))
+        self._spawn(self._follower.run(config.control_s))
+        self._spawn(self._heartbeat.share(self._feed) if self._ownership is None else self._ownership.run())
+
+    async def _work(self) -> None:
+        """Until stopped, or the queue is empty and that was asked for, or the dispatcher breaks."""
+        dispatcher = asyncio.create_task(self._mailbox.run())
         try:
-            value = await self._queue.input(claim.task)
-        except CorruptRecord as error:
-            return Broken(str(error))
-        context = Context(self._queue, claim, self._config.worker_id)
-        return await execute(handler, value, context, self._threads)
+            while not self._control.stopping and not dispatcher.done():
+                turned = self._turned.heard()
+                await asyncio.wait({dispatcher, turned}, return_when=asyncio.FIRST_COMPLETED)
+                turned.cancel()
+            if dispatcher.done():
+                dispatcher.result()
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self._failed = True
+            self._enter(State.FAILED)
+            raise
+        finally:
+            dispatcher.cancel()
+            await asyncio.gather(dispatcher, return_exceptions=True)
 
-    async def _settle(self, claim: Claim, outcome: Outcome) -> None:
-        match outcome:
-            case Done(output):
-                try:
-                    await self._insist(lambda: self._queue.complete(claim, output))
-                except UsageError as error:
-                    outcome = Broken(str(error), permanent=True)  # An output that no JSON can hold.
-                else:
-                    self.tally.completed += 1
-                    return
-            case Later(delay_s):
-                await self._insist(lambda: self._queue.reschedule(claim, delay_s))
-                return
-            case Broken():
-                pass
-        broken = outcome
-        log.info("task %s attempt %d failed: %s", claim.task.id, claim.task.attempt, broken.error)
-        await self._insist(
-            lambda: self._queue.fail(
-                claim,
-                broken.error,
-                traceback=broken.traceback,
-                permanent=broken.permanent,
-                delay_s=broken.delay_s,
-            )
-        )
-        self.tally.failed += 1
+    async def _end(self) -> None:
+        """Let go of everything, and leave in order."""
+        self._mailbox.shut()
+        self._enter(State.DRAINING)
+        await self._departure.drain()
+        if not self._departure.done:
+            self._enter(State.CANCELLING)
+            await self._departure.cancel()
+        for each in self._background:
+            each.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        if self._threaded is not None:
+            await self._threaded.stop()
+        if self._ownership is not None:
+            await quietly(self._ownership.leave)
+        await self._queue.hints.flush()
+        await quietly(self._heartbeat.leave)
+        for executor in self._executors.values():
+            executor.close()
+        if self._status is not None:
+            self._status.stop()
+        self._count_requests()
+        self._enter(State.STOPPED)
 
-    async def _insist(self, settle: Callable[[], Awaitable[object]]) -> None:
-        """Finished work is worth repeating its report for: the fence makes a repetition harmless."""
-        rest_s = 0.2
-        for attempt in range(1, SETTLE_TRIES_MAX + 1):
-            try:
-                await settle()
-                return
-            except LeaseLost:
-                raise
-            except StoreError:
-                if attempt == SETTLE_TRIES_MAX:
-                    raise
-                await asyncio.sleep(rest_s)
-                rest_s = min(rest_s * 2, 5.0)
+    # Turning
 
-    async def _wind_down(self) -> None:
-        """Let what runs finish within the grace; give back the rest at no cost to it."""
-        if self._running:
-            hurry = asyncio.create_task(self._hurry.wait())
-            finish = asyncio.create_task(asyncio.wait(set(self._running.values())))
-            await asyncio.wait(
-                {hurry, finish},
-                timeout=self._config.shutdown_grace_s,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            hurry.cancel()
-            finish.cancel()
-        self._leaving = True  # Who is just claiming gives the task back: a claim broken off may have happened.
-        held = {task_id: (claim, self._running[task_id]) for task_id, claim in self._claims.items()}
-        claiming = {task_id: self._running[task_id] for task_id in self._running if task_id not in held}
-        for _, attempt in held.values():
-            attempt.cancel()
-        await asyncio.gather(*claiming.values(), return_exceptions=True)
-        if held:
-            await asyncio.wait({attempt for _, attempt in held.values()}, timeout=BREAK_OFF_S)
-        await asyncio.gather(*(quietly(self._let_go, claim, attempt) for claim, attempt in held.values()))
-
-    async def _let_go(self, claim: Claim, attempt: asyncio.Task[None]) -> None:
-        """Give a task back, unless its attempt was settled after all or somebody could begin it beside us."""
-        if attempt.done() and not attempt.cancelled():
+    def _enter(self, state: State) -> None:
+        if state is self._state or (self._state is State.FAILED and state is not State.STOPPED):
             return
-        if attempt.done() and not self._threads.running(claim.task.id):
-            await self._give_back(claim)
-            return
-        log.warning(
-            "task %s: its handler still runs, so it is not given back; its lease will run out and it will be tried "
-            "again",
-            claim.task.id,
-        )
-        if not attempt.done():
-            disown(attempt)
+        log.debug("worker %s: %s", self._config.worker_id, state)
+        self._state = state
+        self._heartbeat.changed()
+        self._turned.ring()
 
-    async def _give_back(self, claim: Claim) -> None:
-        task = await self._queue.release(claim)
-        self.tally.released += task.status is Status.PENDING
-        self.tally.completed += task.status is Status.COMPLETED  # Its report came through, though we broke it off.
+    def _obey(self) -> None:
+        """What is wanted has changed."""
+        if self._state in (State.RUNNING, State.PAUSED):
+            paused = self._control.paused
+            self._enter(State.PAUSED if paused else State.RUNNING)
+            if paused:
+                self._mailbox.shut()
+                self._runner.give_back_waiting("the worker was paused")
+            elif not self._control.stopping:
+                self._mailbox.open()
+        self._heartbeat.changed()
+        self._turned.ring()
+
+    def _wake(self) -> None:
+        self._mailbox.wake()
+        self._turned.ring()
+
+    def _came_back(self) -> None:
+        self._runner.came_back()
+        self._wake()
+
+    def _news(self, hold: Hold, why: Why) -> None:
+        """From the keeper, on whichever thread it runs."""
+        self._on_loop(lambda: self._runner.stop(hold, why))
+
+    def _on_loop(self, act: Callable[[], None]) -> None:
+        if _running_loop() is self._loop:
+            act()
+            return
+        try:
+            self._loop.call_soon_threadsafe(act)
+        except RuntimeError:
+            log.debug("the worker has ended")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._background.append(asyncio.create_task(work))
+
+    async def _own_queue(self) -> Queue:
+        return self._queue
+
+    def _count_requests(self) -> None:
+        meters = [self._queue.meter, None if self._threaded is None else self._threaded.meter]
+        usage = [meter.snapshot() for meter in meters if meter is not None]
+        # Other threads count too, and a counter must never seem to run backwards.
+        self.stats.requests = max(self.stats.requests, sum(each.requests for each in usage))
+        self.stats.dollars = max(self.stats.dollars, sum(each.dollars() for each in usage))
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,4 +1,4 @@
-"""Threads for handlers that are not async, and how the process ends although a handler does not.
+"""Plain functions on threads.
 
 A thread cannot be stopped, only left behind. So a call always begins at once (a worker claims no more than it has
 slots), a call left behind is counted until it returns, and no thread keeps the process from ending.
@@ -7,11 +7,18 @@ slots), a call left behind is counted until it returns, and no thread keeps the 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
+
+from qo.worker.cancel import Why
+from qo.worker.context import BlockingContext
+from qo.worker.outcome import Told, outcome_of
+from qo.worker.request import Request
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +26,7 @@ Result = tuple[Any, BaseException | None]  # A future does not carry every excep
 Job = tuple[Callable[[], Any], "asyncio.Future[Result]"]
 
 
-class Threads:
+class ThreadExecutor:
     """To be used by one event loop; only ``_serve`` runs elsewhere."""
 
     def __init__(self, came_back: Callable[[], None]) -> None:
@@ -30,7 +37,39 @@ class Threads:
         self._left: dict[asyncio.Future[Result], str] = {}
         self._closed = False
 
-    def start(self, function: Callable[[], Any]) -> asyncio.Future[Result]:
+    async def call(self, request: Request) -> Any:
+        result = self._start(_bound(request))
+        try:
+            await asyncio.wait({result})
+        except asyncio.CancelledError:
+            request.cancel.request(Why.SHUTDOWN)  # Whoever cancels for another reason has said so before.
+            if not result.done():
+                self._leave(result, request.task.id)
+            raise
+        output, error = result.result()
+        if error is None:
+            return output
+        try:
+            if isinstance(error, StopIteration):
+                raise Told(outcome_of(error))  # A coroutine cannot raise it.
+            raise error
+        finally:
+            del error  # It refers to this frame, and this frame to it.
+
+    def left(self) -> int:
+        return len(self._left)
+
+    def running(self, task_id: str) -> bool:
+        return task_id in self._left.values()
+
+    def close(self) -> None:
+        """End the threads as they become free."""
+        self._closed = True
+        for _ in range(self._idle):
+            self._jobs.put(None)
+        self._idle = 0
+
+    def _start(self, function: Callable[[], Any]) -> asyncio.Future[Result]:
         """Call the function on a thread that is free, or on a new one: nothing ever queues."""
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Result] = loop.create_future()
@@ -42,27 +81,11 @@ class Threads:
         self._jobs.put((function, result))
         return result
 
-    def leave(self, result: asyncio.Future[Result], task_id: str) -> None:
+    def _leave(self, result: asyncio.Future[Result], task_id: str) -> None:
         """Wait no longer for a call. What it gives goes nowhere, but until it ends its thread is taken."""
         log.warning("task %s: its handler cannot be stopped and takes up a slot until it returns", task_id)
         self._left[result] = task_id
         result.add_done_callback(self._forget)
-
-    @property
-    def left(self) -> int:
-        """How many calls that nobody waits for are still running."""
-        return len(self._left)
-
-    def running(self, task_id: str) -> bool:
-        """Whether a call for this task was left behind and has not returned."""
-        return task_id in self._left.values()
-
-    def close(self) -> None:
-        """End the threads as they become free."""
-        self._closed = True
-        for _ in range(self._idle):
-            self._jobs.put(None)
-        self._idle = 0
 
     def _forget(self, result: asyncio.Future[Result]) -> None:
         del self._left[result]
@@ -87,21 +110,15 @@ class Threads:
             result.set_result(given)
 
 
+def _bound(request: Request) -> Callable[[], Any]:
+    arguments = [request.input]
+    if request.handler.wants_context:
+        arguments.append(BlockingContext(request.context, asyncio.get_running_loop()))
+    return partial(contextvars.copy_context().run, request.handler.function, *arguments)
+
+
 def _given(function: Callable[[], Any]) -> Result:
     try:
         return function(), None
     except BaseException as error:  # SystemExit too: it is the handler's, not this thread's.
         return None, error
-
-
-def disown(attempt: asyncio.Task[None]) -> None:
-    """Let the process end although this task will not."""
-    # asyncio.run() awaits every task it knows before it returns: this one it would await for ever.
-    asyncio.tasks._unregister_task(attempt)  # pyright: ignore[reportPrivateUsage]
-    # When the interpreter clears away a coroutine, it asks it once more to stop, and waits. What the stack of a
-    # daemon thread holds, it never clears away.
-    threading.Thread(target=_hold, args=(attempt,), name="qo-disowned", daemon=True).start()
-
-
-def _hold(attempt: asyncio.Task[None]) -> None:
-    threading.Event().wait()

@@ -1,0 +1,195 @@
+"""What operators want of the workers: one value, changed by pure functions.
+
+It is a state, not a stream of commands: a worker that reads it late, twice or for the first time does the same. So
+nothing is lost when a worker starts, sleeps or misses a change, and asking for the same thing twice asks for it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
+
+from qo.core.task import FORMAT, Instant
+
+CANCELS_KEPT = timedelta(minutes=10)  # Every worker has looked by then, or renewed the lease.
+CANCELS_MAX = 1_000  # Every worker reads them every few seconds; the rest learn of it when they renew.
+ORDERS_KEPT = timedelta(days=7)
+
+
+class Order(StrEnum):
+    PAUSED = "paused"
+    DRAINED = "drained"
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    at: Instant
+    by: str | None = None
+    reason: str | None = None
+
+
+class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
+    wanted: Order
+    at: Instant
+    by: str | None = None
+    reason: str | None = None
+
+
+class Desired(msgspec.Struct, frozen=True, kw_only=True):
+    queue: Pause | None = None  # The whole queue.
+    types: dict[str, Pause] = {}
+    workers: dict[str, WorkerOrder] = {}
+    cancels: dict[str, Instant] = {}  # Running tasks that were asked to stop: a hint, the task itself is true.
+    token: str = ""  # Names the last write, so that a writer whose reply was lost knows its own.
+    updated_at: Instant | None = None
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What to pause or resume: one worker, one task type, or the whole queue if neither is named."""
+
+    worker: str | None = None
+    task_type: str | None = None
+
+    def __str__(self) -> str:
+        if self.worker is not None:
+            return f"worker {self.worker}"
+        return "the queue" if self.task_type is None else f"type {self.task_type}"
+
+
+WHOLE = Target()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is wanted of one worker."""
+
+    paused: bool = False
+    drain: bool = False
+    paused_types: frozenset[str] = frozenset()
+    reason: str | None = None  # Why it is to pause or leave, for people.
+
+
+def pause(
+    desired: Desired,
+    target: Target,
+    *,
+    now: datetime,
+    by: str | None = None,
+    reason: str | None = None,
+    started_at: datetime | None = None,
+) -> Desired:
+    """With the target paused. The same value if it is paused already: who paused it first stays named. A worker that
+    is to leave stays so; ``started_at`` as for ``wanted``."""
+    there = in_force(desired, target)
+    if there is not None and _binds(there, started_at):
+        return desired
+    if target.worker is not None:
+        order = WorkerOrder(wanted=Order.PAUSED, at=now, by=by, reason=reason)
+        return replace(desired, workers={**desired.workers, target.worker: order})
+    order = Pause(at=now, by=by, reason=reason)
+    if target.task_type is not None:
+        return replace(desired, types={**desired.types, target.task_type: order})
+    return replace(desired, queue=order)
+
+
+def resume(desired: Desired, target: Target) -> Desired:
+    """Without this one pause; others stay. The same value if there was none."""
+    if in_force(desired, target) is None:
+        return desired
+    if target.worker is not None:
+        return replace(desired, workers={k: v for k, v in desired.workers.items() if k != target.worker})
+    if target.task_type is not None:
+        return replace(desired, types={k: v for k, v in desired.types.items() if k != target.task_type})
+    return replace(desired, queue=None)
+
+
+def resume_all(desired: Desired) -> Desired:
+    """Without any pause, and without the orders to leave that were not carried out yet."""
+    return replace(desired, queue=None, types={}, workers={}) if targets(desired) else desired
+
+
+def drain(
+    desired: Desired, worker_id: str, *, now: datetime, by: str | None = None, reason: str | None = None
+) -> Desired:
+    """With the worker asked to finish what it runs and leave. Asking again renews the order: it may be meant for
+    another process, started under the same name since."""
+    there = desired.workers.get(worker_id)
+    if there is not None and there.wanted is Order.DRAINED and there.at >= now:
+        return desired
+    order = WorkerOrder(wanted=Order.DRAINED, at=now, by=by, reason=reason)
+    return replace(desired, workers={**desired.workers, worker_id: order})
+
+
+def note_cancel(desired: Desired, task_ids: Iterable[str], *, now: datetime) -> Desired:
+    """With the news that these tasks were asked to stop."""
+    news = {task_id: max(now, desired.cancels.get(task_id, now)) for task_id in task_ids}
+    return replace(desired, cancels={**desired.cancels, **news}) if news else desired
+
+
+def pruned(desired: Desired, now: datetime, present: Collection[str] = ()) -> Desired:
+    """Without what has had its effect: old cancels, and old orders to workers that are not ``present`` any more. A
+    worker that is there stays paused for as long as it takes."""
+    gone = {worker_id for worker_id in old_orders(desired, now) if worker_id not in present}
+    recent = [(at, task_id) for task_id, at in desired.cancels.items() if now - at <= CANCELS_KEPT]
+    if not gone and len(desired.cancels) == len(recent) <= CANCELS_MAX:
+        return desired
+    latest = sorted(recent)[-CANCELS_MAX:]
+    return replace(
+        desired,
+        workers={worker_id: order for worker_id, order in desired.workers.items() if worker_id not in gone},
+        cancels={task_id: at for at, task_id in latest},
+    )
+
+
+def old_orders(desired: Desired, now: datetime) -> frozenset[str]:
+    """The workers whose orders are so old that they may be forgotten, if the worker has gone."""
+    return frozenset(name for name, order in desired.workers.items() if now - order.at > ORDERS_KEPT)
+
+
+def wanted(desired: Desired, worker_id: str, started_at: datetime | None = None) -> Wanted:
+    """What this worker should do now, whatever it did before.
+
+    An order to leave that is older than the worker was for an earlier one of its name, which has left: without
+    ``started_at``, a worker that is restarted under a fixed name would leave over and over again.
+    """
+    order = desired.workers.get(worker_id)
+    if order is not None and not _binds(order, started_at):
+        order = None
+    cause = order or desired.queue
+    return Wanted(
+        paused=desired.queue is not None or (order is not None and order.wanted is Order.PAUSED),
+        drain=order is not None and order.wanted is Order.DRAINED,
+        paused_types=frozenset(desired.types),
+        reason=None if cause is None else told(cause) or None,
+    )
+
+
+def in_force(desired: Desired, target: Target) -> Pause | WorkerOrder | None:
+    """The order that stands for exactly this target."""
+    if target.worker is not None:
+        return desired.workers.get(target.worker)
+    return desired.queue if target.task_type is None else desired.types.get(target.task_type)
+
+
+def targets(desired: Desired) -> list[Target]:
+    """Everything that is paused or to leave, the whole queue first."""
+    whole = [] if desired.queue is None else [WHOLE]
+    types = [Target(task_type=name) for name in sorted(desired.types)]
+    return [*whole, *types, *(Target(worker=name) for name in sorted(desired.workers))]
+
+
+def told(order: Pause | WorkerOrder) -> str:
+    """Who gave the order and why, as far as is known: ``by ada: deploy``."""
+    who = "" if order.by is None else f"by {order.by}"
+    return ": ".join(part for part in (who, order.reason) if part)
+
+
+def _binds(order: Pause | WorkerOrder, started_at: datetime | None) -> bool:
+    leave = isinstance(order, WorkerOrder) and order.wanted is Order.DRAINED
+    return not leave or started_at is None or order.at >= started_at

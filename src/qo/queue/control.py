@@ -1,0 +1,191 @@
+"""Telling the workers what is wanted of them, through one object in the bucket.
+
+Every worker reads it every few seconds: one GET, whatever was asked of how many. It is changed only by
+compare-and-swap, so of two operators who act at once neither undoes what the other asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
+
+from qo.core import control, keys, wire
+from qo.core.control import WHOLE, Desired, Target
+from qo.errors import Contended, CorruptRecord, NotFound, QoError, UsageError
+from qo.queue import roster
+from qo.queue.options import check_task_type, check_text
+from qo.store import register
+from qo.store.port import ObjectStore, Stored, Written
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from qo.queue.queue import Queue
+
+log = logging.getLogger(__name__)
+
+WRITES_MAX = 20
+REST_FIRST_S, REST_MAX_S = 0.02, 0.5
+TOLD_LEN_MAX = 500
+NAMED_MAX = 10  # Workers that a message names.
+
+Edit = Callable[[Desired], Desired]
+
+
+class Change(NamedTuple):
+    """What was wanted before, and what is wanted now."""
+
+    before: Desired
+    after: Desired
+
+
+async def read(store: ObjectStore) -> Desired:
+    """What is wanted now: one GET. Nothing is, as long as nobody has asked for anything.
+
+    Raises CorruptRecord if it cannot be read; whoever obeys should then go on with what was wanted before.
+    """
+    return _decoded(await store.get(keys.DESIRED))
+
+
+async def change(queue: Queue, edit: Edit) -> Desired:
+    """Change what is wanted. ``edit`` is asked anew when others write too; what it leaves as it is is not written.
+
+    Raises Contended when other writers won every time; back off and call again.
+    """
+    return (await _change(queue, edit)).after
+
+
+async def pause(
+    queue: Queue, target: Target = WHOLE, *, by: str | None = None, reason: str | None = None
+) -> Change:
+    """Have no more tasks claimed: by anyone, of one type, or by one worker. What runs goes on to its end.
+
+    Raises NotFound for a worker that is not on the roster. A type may be paused before anyone has heard of it.
+    """
+    check_told(by, reason)
+    if target.task_type is not None:
+        check_task_type(target.task_type)
+    started_at = None if target.worker is None else (await _present(queue.store, target.worker)).started_at
+    now = await queue.store.now()
+    return await _change(
+        queue,
+        lambda desired: control.pause(desired, target, now=now, by=by, reason=reason, started_at=started_at),
+    )
+
+
+async def resume(queue: Queue, target: Target = WHOLE) -> Change:
+    """Lift this one pause, or a worker's order to leave, if it has not begun to. Others stay; to lift what is not
+    there is no error."""
+    return await _change(queue, lambda desired: control.resume(desired, target))
+
+
+async def resume_all(queue: Queue) -> Change:
+    """Lift every pause and every order to leave. This also replaces an object that cannot be read."""
+    return await _change(queue, control.resume_all, afresh=True)
+
+
+async def drain(queue: Queue, worker_id: str, *, by: str | None = None, reason: str | None = None) -> Change:
+    """Ask one worker to finish what it runs, and leave. Raises NotFound if it is not on the roster."""
+    check_told(by, reason)
+    info = await _present(queue.store, worker_id)
+    # Two processes know the store's time to a fraction of a second: no worker is younger than an order to it.
+    at = max(await queue.store.now(), info.started_at)
+    return await _change(queue, lambda desired: control.drain(desired, worker_id, now=at, by=by, reason=reason))
+
+
+class Cancels:
+    """Tells workers soon that running tasks were asked to stop. Calls that meet share one write."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._waiting: dict[str, None] = {}  # A set that keeps its order.
+        self._writing = asyncio.Lock()
+
+    async def note(self, task_id: str) -> None:
+        """Best effort, and never an error: the task says it too, and its worker reads that when it renews."""
+        self._waiting[task_id] = None
+        async with self._writing:
+            if task_id not in self._waiting:
+                return  # Another call took it along.
+            batch, self._waiting = self._waiting, {}
+            try:
+                now = await self._queue.store.now()
+                await change(self._queue, lambda desired: control.note_cancel(desired, batch, now=now))
+            except QoError as error:
+                log.debug("workers learn of %d cancellations only when they renew: %s", len(batch), error)
+
+
+def check_told(by: str | None, reason: str | None) -> None:
+    """A UsageError unless this may be said of an order. It is short, because every worker reads it all the time."""
+    for name, text in (("by", by), ("reason", reason)):
+        check_text(name, text)
+        if text is not None and len(text) > TOLD_LEN_MAX:
+            raise UsageError(f"{name} must be {TOLD_LEN_MAX} characters at most, not {len(text)}")
+
+
+async def _change(queue: Queue, edit: Edit, *, afresh: bool = False) -> Change:
+    store, ambient = queue.store, queue.ambient
+    now, rest_s = await store.now(), REST_FIRST_S
+    stored = await store.get(keys.DESIRED)
+    for _ in range(WRITES_MAX):
+        unreadable = False
+        try:
+            seen = _decoded(stored)
+        except CorruptRecord:
+            if not afresh:
+                raise
+            seen, unreadable = Desired(), True
+        after = edit(seen)
+        if after is seen and not unreadable:
+            return Change(seen, seen)
+        after = control.pruned(after, now, await _heard(store, after, now))
+        after = replace(after, token=ambient.token(), updated_at=now)
+        wrote = await _write(queue, after, None if stored is None else stored.etag)
+        if isinstance(wrote, Written):
+            return Change(seen, after)
+        stored = wrote.found
+        await asyncio.sleep(rest_s * ambient.unit())
+        rest_s = min(REST_MAX_S, 2 * rest_s)
+    raise Contended(f"{keys.DESIRED} is being changed by others all the time; try again")
+
+
+async def _write(queue: Queue, desired: Desired, etag: str | None) -> Written | register.Moved:
+    body = wire.encode(desired)  # Its token makes it unlike any other writer's.
+    return await register.write(
+        queue.store,
+        keys.DESIRED,
+        body,
+        if_match=etag,
+        ours=lambda found: found == body,
+        ambient=queue.ambient,
+    )
+
+
+async def _heard(store: ObjectStore, desired: Desired, now: datetime) -> frozenset[str]:
+    """Who is on the roster; looked up only if an order is old enough to be forgotten."""
+    return frozenset(await roster.last_heard(store)) if control.old_orders(desired, now) else frozenset()
+
+
+async def _present(store: ObjectStore, worker_id: str) -> roster.WorkerInfo:
+    if (info := await roster.find(store, worker_id)) is not None:
+        return info
+    import difflib  # Here, because every command would wait for it otherwise.
+
+    there = sorted(await roster.last_heard(store))
+    near = difflib.get_close_matches(worker_id, there, n=NAMED_MAX, cutoff=0.0)
+    more = f" and {len(there) - len(near)} more" if len(there) > len(near) else ""
+    hint = f"there are {', '.join(near)}{more}" if near else "there is none at all"
+    raise NotFound(f"there is no worker {worker_id} in this queue; {hint}")
+
+
+def _decoded(stored: Stored | None) -> Desired:
+    if stored is None:
+        return Desired()
+    try:
+        return wire.decode(Desired, stored.body, keys.DESIRED)
+    except CorruptRecord as error:
+        raise CorruptRecord(f"{error} Or lift every pause, and so start it afresh: qo resume --all") from error

@@ -1,0 +1,65 @@
+"""Who shares the units: the workers that lease, as the roster shows them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import timedelta
+
+from qo.core import keys, wire
+from qo.errors import CorruptRecord
+from qo.queue import roster
+from qo.queue.queue import Queue
+
+log = logging.getLogger(__name__)
+
+READ_AGAIN = 16  # So many records in each round: a worker that has come back under its name may lease no longer.
+
+
+class Members:
+    """One LIST a round tells who is alive. Records are read once, and again a few at a time."""
+
+    def __init__(self, queue: Queue, *, silent_max_s: float) -> None:
+        self._store = queue.store
+        self._silent_max = timedelta(seconds=silent_max_s)
+        self._known: dict[str, roster.WorkerInfo | None] = {}  # Those read longest ago come first.
+        self._types: frozenset[tuple[str, ...]] = frozenset()
+
+    async def live(self) -> list[str]:
+        """The workers that lease and were heard of recently, in an order that all would find."""
+        since = await self._store.now() - self._silent_max
+        heard = {worker_id for worker_id, at in (await roster.last_heard(self._store)).items() if at >= since}
+        self._known = {worker_id: info for worker_id, info in self._known.items() if worker_id in heard}
+        old = list(self._known)[:READ_AGAIN]
+        new = sorted(heard - self._known.keys())
+        asked = [*old, *new]
+        read = await asyncio.gather(*(self._read(worker_id) for worker_id in asked))
+        for worker_id, info in zip(asked, read, strict=True):
+            self._known.pop(worker_id, None)
+            self._known[worker_id] = info
+        sharing = {
+            worker_id: info for worker_id, info in self._known.items() if info is not None and _shares(info)
+        }
+        self._compare_types(frozenset(tuple(sorted(info.task_types)) for info in sharing.values()))
+        return sorted(sharing)
+
+    async def _read(self, worker_id: str) -> roster.WorkerInfo | None:
+        key = keys.worker(worker_id)
+        stored = await self._store.get(key)
+        try:
+            return None if stored is None else wire.decode(roster.WorkerInfo, stored.body, key)
+        except CorruptRecord as error:
+            log.error("%s", error)
+            return None
+
+    def _compare_types(self, types: frozenset[tuple[str, ...]]) -> None:
+        if len(types) > 1 and types != self._types:
+            log.warning(
+                "workers that lease shards of this queue handle different task types, so a task may wait in a shard "
+                "whose owner cannot run it; give those types a prefix (a queue) of their own"
+            )
+        self._types = types
+
+
+def _shares(info: roster.WorkerInfo) -> bool:
+    return info.leasing and not info.leaving and info.state != roster.PAUSED

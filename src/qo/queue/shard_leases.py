@@ -1,0 +1,145 @@
+"""Shard leases in the bucket: taking, renewing and giving back one at a time, by conditional write.
+
+Who holds one may believe in it until ``Held.until`` by its own monotonic clock, which is counted from before the
+request was sent. So of two workers never both believe, whatever is slow, lost or stopped on the way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+import msgspec
+
+from qo.core import keys, wire
+from qo.core.ownership import Acquire, Release, ShardLease, decide_lease
+from qo.errors import CorruptRecord
+from qo.queue.queue import Queue
+from qo.store import register
+from qo.store.port import Stored
+
+log = logging.getLogger(__name__)
+
+MARGIN_S = 1.0  # The store's clock is known to a fraction of a second, by us and by those who wait.
+MARGIN_MAX = 0.1  # Of a lease, if that is short.
+
+
+class Held(NamedTuple):
+    """A lease that is ours."""
+
+    lease: ShardLease
+    etag: str
+    until: float  # By the monotonic clock: then it may be another's.
+
+
+class Found(NamedTuple):
+    """What lies under a lease's key; no lease: nothing was ever written there."""
+
+    lease: ShardLease | None
+    etag: str | None
+
+
+class ShardLeases:
+    def __init__(self, queue: Queue, *, worker_id: str, ttl_s: float) -> None:
+        self._store = queue.store
+        self._ambient = queue.ambient
+        self._worker_id = worker_id
+        self._ttl_s = ttl_s
+        self._sent: dict[str, set[str]] = {}  # By unit, the tokens of our writes that may stand there.
+        self._broken: dict[str, tuple[str, datetime]] = {}  # By unit, an unreadable object and when it is free.
+
+    async def read(self, unit: str) -> Found:
+        return await self._found(unit, await self._store.get(keys.shard_lease(unit)))
+
+    async def acquire(self, unit: str, found: Found | None = None) -> Held | None:
+        """Take a lease that is free, has run out, or bears a write of ours whose reply was lost. None: another's.
+
+        Raises Unavailable if the store gave no answer; calling again is safe.
+        """
+        found = found or await self.read(unit)
+        return await self._acquire(unit, found, None)
+
+    async def renew(
+        self, held: Held, *, members: Sequence[str] | None = None, lit: Sequence[str] | None = None
+    ) -> Held | None:
+        """Hold it for another while, and say what the lookout has to say. None: it is lost.
+
+        Raises Unavailable if the store gave no answer; calling again is safe.
+        """
+        said: dict[str, list[str]] = {}
+        if members is not None:
+            said["members"] = list(members)
+        if lit is not None:
+            said["lit"] = list(lit)
+        return await self._acquire(held.lease.shard, Found(held.lease, held.etag), said)
+
+    async def release(self, held: Held) -> None:
+        """Let it run out now. If it is no longer ours, there is nothing to do."""
+        unit, found = held.lease.shard, Found(held.lease, held.etag)
+        for _ in range(2):
+            want = Release(self._ambient.token(), frozenset(self._sent.get(unit, ())))
+            decided = decide_lease(unit, found.lease, want, now=await self._store.now())
+            if decided is None:
+                return
+            wrote = await self._write(unit, decided, found.etag)
+            if isinstance(wrote, str):
+                self._sent.pop(unit, None)
+                return
+            found = wrote  # A renewal that was broken off may have come through: then that one is to be released.
+
+    async def _acquire(self, unit: str, found: Found, said: dict[str, list[str]] | None) -> Held | None:
+        for _ in range(2):
+            sent_at, now = self._ambient.monotonic(), await self._store.now()
+            want = Acquire(
+                self._worker_id, self._ambient.token(), self._ttl_s, frozenset(self._sent.get(unit, ()))
+            )
+            decided = decide_lease(unit, found.lease, want, now=now)
+            if decided is None:
+                break
+            if said:
+                decided = msgspec.structs.replace(decided, **said)
+            wrote = await self._write(unit, decided, found.etag)
+            if isinstance(wrote, str):
+                self._sent[unit] = {decided.token}
+                margin_s = min(MARGIN_S, MARGIN_MAX * self._ttl_s)
+                return Held(decided, wrote, sent_at + self._ttl_s - margin_s)
+            if wrote.lease is None or wrote.lease.token not in self._sent[unit]:
+                break  # Somebody was quicker.
+            found = wrote  # An earlier write of ours, of which we were never told.
+        self._sent.pop(unit, None)
+        return None
+
+    async def _write(self, unit: str, lease: ShardLease, etag: str | None) -> str | Found:
+        """The new ETag, or what is there instead."""
+        body = wire.encode(lease)
+        self._sent.setdefault(unit, set()).add(lease.token)
+        wrote = await register.write(
+            self._store,
+            keys.shard_lease(unit),
+            body,
+            if_match=etag,
+            ours=lambda there: there == body,
+            ambient=self._ambient,
+        )
+        if isinstance(wrote, register.Moved):
+            return await self._found(unit, wrote.found)
+        return wrote.etag
+
+    async def _found(self, unit: str, stored: Stored | None) -> Found:
+        if stored is None:
+            return Found(None, None)
+        key = keys.shard_lease(unit)
+        try:
+            return Found(wire.decode(ShardLease, stored.body, key), stored.etag)
+        except CorruptRecord as error:
+            now = await self._store.now()
+            if self._broken.get(unit, ("",))[0] != stored.etag:
+                log.error("%s It is taken over in %g s.", error, self._ttl_s)
+                # Whoever wrote the lease that was here cannot renew it any more, and stops believing in it by then.
+                self._broken[unit] = (stored.etag, now + timedelta(seconds=self._ttl_s))
+            free_at = self._broken[unit][1]
+            return Found(
+                ShardLease(shard=unit, worker_id="", lease_expires_at=free_at, updated_at=now), stored.etag
+            )

@@ -1,0 +1,76 @@
+"""How a worker lets go of what it holds: what runs may finish, then it is stopped, and none of it costs an attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from qo.worker.bell import Bell
+from qo.worker.cancel import Why
+from qo.worker.config import WorkerConfig
+from qo.worker.control import Control
+from qo.worker.executors.disown import disown
+from qo.worker.hold import Hold, Holds
+from qo.worker.mailbox import Mailbox
+from qo.worker.outcome import Lost
+from qo.worker.runner import Runner
+
+log = logging.getLogger(__name__)
+
+REPORT_S = 1.0  # For the last reports, once everything has stopped.
+
+
+class Departure:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        *,
+        held: Holds,
+        mailbox: Mailbox,
+        runner: Runner,
+        control: Control,
+        turned: Bell,
+    ) -> None:
+        self._config = config
+        self._held = held
+        self._mailbox = mailbox
+        self._runner = runner
+        self._control = control
+        self._turned = turned
+
+    @property
+    def done(self) -> bool:
+        return not self._held and not self._mailbox.claiming
+
+    async def drain(self) -> None:
+        """What has not been started is given back at once; what runs may finish within its grace."""
+        self._runner.give_back_waiting(str(Why.SHUTDOWN))
+        try:
+            async with asyncio.timeout(self._config.shutdown_grace_s):
+                while not self.done and not self._control.hurrying:
+                    await self._turned.heard()
+        except TimeoutError:
+            return
+
+    async def cancel(self) -> None:
+        """Stop what runs, and give it back. What will not stop is left to its lease."""
+        try:
+            async with asyncio.timeout(self._config.cancel_grace_s + REPORT_S):
+                await self._mailbox.settled()  # Who is just claiming gives the task back.
+                for hold in self._held:
+                    self._runner.stop(hold, Why.SHUTDOWN)
+                while self._held:
+                    await self._turned.heard()
+        except TimeoutError:
+            for hold in self._held:
+                self._abandon(hold)
+
+    def _abandon(self, hold: Hold) -> None:
+        log.warning(
+            "task %s: its handler will not stop, so it is not given back; its lease will run out and it will be "
+            "tried again",
+            hold.task.id,
+        )
+        self._runner.forget(hold, Lost("its handler could not be stopped"))
+        if hold.attempt is not None:
+            disown(hold.attempt)

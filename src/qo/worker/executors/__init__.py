@@ -1,0 +1,76 @@
+"""How the function of a handler is called: one executor for each kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from qo.errors import UsageError
+
+if TYPE_CHECKING:  # Child processes load this package too, and are to start quickly.
+    from qo.worker.app import App
+    from qo.worker.config import WorkerConfig
+    from qo.worker.handler import Kind
+    from qo.worker.request import Request
+
+
+class Executor(Protocol):
+    async def call(self, request: Request) -> Any:
+        """The value that the handler's function returns for this request, or the exception it raises.
+
+        When this is cancelled, the function must be made to stop. One that cannot be stopped is left behind and
+        keeps its slot: until ``left`` no longer counts it, its place is not given to another task.
+        """
+        ...
+
+    def left(self) -> int:
+        """How many calls that nobody waits for are still running."""
+        ...
+
+    def running(self, task_id: str) -> bool:
+        """Whether a call for this task was left behind and has not returned."""
+        ...
+
+    def close(self) -> None:
+        """Let go of threads and processes, without waiting for any."""
+        ...
+
+
+def executors_for(
+    app: App,
+    config: WorkerConfig,
+    came_back: Callable[[], None],
+    given: Mapping[str, Executor] | None = None,
+) -> dict[Kind, Executor]:
+    """Those that the handlers of an app need: the ``given`` ones, and our own for other kinds. Spark has none of ours.
+
+    Raises UsageError for a handler that child processes could not find, so that a worker which would fail its tasks
+    does not start. ``came_back`` is called whenever a call that was left behind has ended.
+    """
+    from qo.worker.executors.loop import LoopExecutor
+    from qo.worker.executors.processes import ProcessExecutor, check_function
+    from qo.worker.executors.threads import ThreadExecutor
+    from qo.worker.handler import Kind
+
+    try:
+        executors = {Kind(name): executor for name, executor in (given or {}).items()}
+    except ValueError as error:
+        raise UsageError(f"{error}: executors are for {', '.join(Kind)}") from None
+    # What a worker does with types it does not know runs in its loop, too.
+    needed = {Kind.ASYNC, *(handler.kind for handler in app.handlers)} - set(executors)
+    if Kind.ASYNC in needed:
+        executors[Kind.ASYNC] = LoopExecutor()
+    if Kind.THREAD in needed:
+        executors[Kind.THREAD] = ThreadExecutor(came_back)
+    if Kind.PROCESS in needed:
+        for handler in app.handlers:
+            if handler.kind is Kind.PROCESS:
+                check_function(handler)
+        executors[Kind.PROCESS] = ProcessExecutor(
+            config.processes or os.cpu_count() or 1,
+            tasks_max=config.process_tasks_max,
+            memory_max_mb=config.process_memory_max_mb,
+            came_back=came_back,
+        )
+    return executors

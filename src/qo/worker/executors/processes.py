@@ -1,0 +1,255 @@
+"""Plain functions in child processes: for what computes for long, needs much memory, or may crash.
+
+Each child runs one function at a time and is kept for the next. A child that crashes takes nothing else with it, and
+one that does not stop when asked is killed: nothing runs on after its task was reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from qo.core import wire
+from qo.errors import Refused, UsageError
+from qo.worker.cancel import Stopped, Why
+from qo.worker.executors import child as child_module
+from qo.worker.executors.answers import answer, log_again
+from qo.worker.executors.messages import Ask, Cancel, Done, Job, Leave, Logged, Message
+from qo.worker.executors.process import Ended, Process, main_module, start_process
+from qo.worker.handler import Handler
+from qo.worker.outcome import Retried, Told
+from qo.worker.request import Request
+
+KILL_AFTER_S = 5.0
+LOAD_S_MAX = 120.0  # For a child to start and to load a handler's module.
+CLOSE_S_MAX = 1.0
+
+
+class ProcessExecutor:
+    def __init__(
+        self,
+        slots: int,
+        *,
+        tasks_max: int,
+        memory_max_mb: int,
+        came_back: Callable[[], None],
+        kill_after_s: float = KILL_AFTER_S,
+    ) -> None:
+        """At most ``slots`` children at work, started when first needed.
+
+        A child is replaced after ``tasks_max`` tasks, or when it has grown beyond ``memory_max_mb`` (0: never).
+        ``came_back`` is called whenever a call that was left behind has ended.
+        """
+        if child_module.loading_main:
+            raise UsageError(
+                "this script starts a worker when it is imported, and child processes import it to find their "
+                'handlers: start the worker under `if __name__ == "__main__":`'
+            )
+        self._tasks_max = tasks_max
+        self._memory_max_mb = memory_max_mb
+        self._kill_after_s = kill_after_s
+        self._came_back = came_back
+        self._room = asyncio.Semaphore(slots)
+        self._children: set[Process] = set()  # All that have not ended.
+        self._idle: list[Process] = []
+        self._left: dict[asyncio.Task[None], str] = {}
+        self._closed = False
+
+    async def call(self, request: Request) -> Any:
+        """As ``Executor.call``. When cancelled, it waits until the child has stopped or was killed, so that nobody
+        begins the task again beside it; when cancelled once more, it leaves that behind."""
+        job = _job(request)
+        with request.clock.stopped():  # Neither a lack of room nor a slow import is the attempt's fault.
+            await self._room.acquire()
+            child, first = await self._load(request, job)
+        serving = asyncio.create_task(_serve(child, request, first))
+        _pass_on(request, child, serving)
+        try:
+            await asyncio.wait({serving})
+        except asyncio.CancelledError:
+            request.cancel.request(Why.SHUTDOWN)  # Whoever cancels for another reason has said so before.
+            await self._break_off(child, serving, request)
+            raise
+        return self._result(child, serving)
+
+    def left(self) -> int:
+        return len(self._left)
+
+    def running(self, task_id: str) -> bool:
+        return task_id in self._left.values()
+
+    def close(self) -> None:
+        """Kill all children, and wait no longer for their end than a moment."""
+        self._closed = True
+        for child in self._children:
+            child.kill()
+        until = time.monotonic() + CLOSE_S_MAX
+        for child in self._children:
+            child.close(max(0.0, until - time.monotonic()))
+
+    # Before the function
+
+    async def _load(self, request: Request, job: Job) -> tuple[Process, Message]:
+        """A child in which the function is ready to be called, and what it said. Takes over the room."""
+        while True:
+            fresh = not self._idle
+            try:
+                child = await self._start() if fresh else self._idle.pop()
+            except BaseException:
+                self._room.release()
+                raise
+            try:
+                async with asyncio.timeout(LOAD_S_MAX):
+                    await child.send(job)
+                    return child, await _said(child, request)
+            except Ended as ended:
+                if fresh:
+                    self._room.release()
+                    raise Told(Retried(self._epitaph(ended))) from None
+                # It died while it was idle or by the hand of somebody else: nothing had begun.
+            except TimeoutError:
+                self._discard(child)
+                raise Told(Retried(f"a child process could not load {job.name} in {LOAD_S_MAX:g} s")) from None
+            except BaseException:
+                self._discard(child)
+                raise
+
+    async def _start(self) -> Process:
+        if self._closed:
+            raise Refused("the worker is ending: nothing more is started")
+        child = await start_process()
+        self._children.add(child)
+        child.ended.add_done_callback(lambda _: self._forget(child))
+        return child
+
+    def _forget(self, child: Process) -> None:
+        self._children.discard(child)
+        if child in self._idle:
+            self._idle.remove(child)
+
+    # After it
+
+    def _result(self, child: Process, serving: asyncio.Task[Done]) -> Any:
+        try:
+            done = serving.result()
+        except Ended as ended:
+            self._discard(child)
+            raise Told(Retried(self._epitaph(ended))) from None
+        except BaseException:
+            self._discard(child)
+            raise
+        self._keep(child, done)
+        if done.failure is not None:
+            raise done.failure if isinstance(done.failure, Stopped) else Told(done.failure)
+        return pickle.loads(done.output)
+
+    def _keep(self, child: Process, done: Done) -> None:
+        """Make room, with this child or without it."""
+        child.tasks += 1
+        worn = 0 < self._tasks_max <= child.tasks
+        grown = 0 < self._memory_max_mb < done.memory_mb
+        if not worn and not grown:
+            self._idle.append(child)
+        else:
+            child.post(Leave())
+            asyncio.get_running_loop().call_later(self._kill_after_s, child.kill)
+        self._room.release()
+
+    def _discard(self, child: Process) -> None:
+        """Kill a child. There is room again when it is dead."""
+        child.kill()
+        child.ended.add_done_callback(lambda _: self._room.release())
+
+    def _epitaph(self, ended: Ended) -> str:
+        return "the worker ended and killed its child processes" if self._closed else str(ended)
+
+    # Instead of it
+
+    async def _break_off(self, child: Process, serving: asyncio.Task[Done], request: Request) -> None:
+        stopping = asyncio.create_task(self._stop(child, serving, request))
+        try:
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            self._left[stopping] = request.task.id
+            stopping.add_done_callback(self._returned)
+            raise
+
+    def _returned(self, stopping: asyncio.Task[None]) -> None:
+        del self._left[stopping]
+        self._came_back()
+
+    async def _stop(self, child: Process, serving: asyncio.Task[Done], request: Request) -> None:
+        # Without a context, a function cannot see that it should stop: it is broken off at once.
+        patience_s = self._kill_after_s / 2 if request.handler.wants_context else 0.0
+        child.post(Cancel(request.cancel.why or Why.SHUTDOWN, patience_s))
+        await asyncio.wait({serving}, timeout=self._kill_after_s)
+        self._discard(child)  # Also if it stopped by itself: what it left half done is gone with it.
+        await asyncio.wait({child.ended})
+        serving.cancel()
+        await asyncio.wait({serving})
+        if not serving.cancelled():
+            serving.exception()  # Nobody wants it, but asyncio wants somebody to have looked.
+
+
+def check_function(handler: Handler) -> bytes:
+    """The function as it is sent to children. UsageError if they could not find it."""
+    try:
+        return pickle.dumps(handler.function)
+    except Exception as error:
+        raise UsageError(
+            f"the handler of {handler.task_type!r} runs in a child process, which cannot find it ({error}): define it "
+            "at the top level of a module, under the name it has there"
+        ) from error
+
+
+def _job(request: Request) -> Job:
+    handler, function = request.handler, request.handler.function
+    module = getattr(function, "__module__", None)
+    return Job(
+        name=f"{module}.{getattr(function, '__qualname__', function)}",
+        function=check_function(handler),
+        input=pickle.dumps(request.input),
+        main=main_module() if module in ("__main__", "__mp_main__") else None,
+        task=wire.encode(request.task) if handler.wants_context else None,
+        worker_id=request.worker_id,
+    )
+
+
+async def _said(child: Process, request: Request) -> Message:
+    """What the child says next, its log aside."""
+    while isinstance(message := await child.receive(), Logged):
+        log_again(request, message)
+    return message
+
+
+async def _serve(child: Process, request: Request, first: Message) -> Done:
+    """Do what the child asks for until it is done."""
+    message = first
+    while True:
+        match message:
+            case Done():
+                return message
+            case Ask():
+                await child.send(await answer(request, message))
+            case _:
+                pass
+        message = await _said(child, request)
+
+
+def _pass_on(request: Request, child: Process, serving: asyncio.Task[Done]) -> None:
+    """Tell the child when its handler is asked to stop, also if the call is not cancelled."""
+    loop = asyncio.get_running_loop()
+
+    def tell(why: Why) -> None:
+        if not serving.done():
+            child.post(Cancel(why))
+
+    def from_anywhere(why: Why) -> None:
+        with suppress(RuntimeError):  # The loop has been closed, and the child ended with it.
+            loop.call_soon_threadsafe(tell, why)
+
+    request.cancel.on_request(from_anywhere)

@@ -1,0 +1,85 @@
+"""What a worker holds: claims that have not been settled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from enum import StrEnum
+
+from qo.core.task import Task
+from qo.queue.queue import Claim
+from qo.worker.cancel import CancelToken
+from qo.worker.clock import Clock
+from qo.worker.handler import Handler
+
+
+class Phase(StrEnum):
+    WAITING = "waiting"  # In an inbox.
+    RUNNING = "running"
+    SETTLING = "settling"  # The handler is done; its report is on the way.
+
+
+class Hold:
+    """One claim, from the moment it is ours to the moment it is settled."""
+
+    __slots__ = (
+        "attempt",
+        "cancel",
+        "claim",
+        "claimed_at",
+        "clock",
+        "handler",
+        "leased_until",
+        "phase",
+        "phase_since",
+        "started",
+    )
+
+    def __init__(self, claim: Claim, handler: Handler, clock: Clock, *, now: float, lease_s: float) -> None:
+        """``now`` is the monotonic time at which the claim was *sent*: the lease lasts at least ``lease_s`` from
+        there."""
+        self.claim = claim
+        self.handler = handler
+        self.clock = clock
+        self.cancel = CancelToken()
+        self.claimed_at = now
+        self.leased_until = now + lease_s
+        self.phase = Phase.WAITING
+        self.phase_since = now
+        self.attempt: asyncio.Task[None] | None = None  # What runs it.
+        self.started = False  # Whether it came through the layers to its handler.
+
+    @property
+    def task(self) -> Task:
+        return self.claim.task
+
+    def enter(self, phase: Phase, now: float) -> None:
+        self.phase, self.phase_since = phase, now
+
+
+class Holds:
+    """All that is held, by task id. Changed by the event loop only; the lease thread looks at copies."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Hold] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Hold]:
+        return iter(list(self._by_id.values()))
+
+    def __contains__(self, task_id: str) -> bool:
+        return task_id in self._by_id
+
+    def get(self, task_id: str) -> Hold | None:
+        return self._by_id.get(task_id)
+
+    def add(self, hold: Hold) -> None:
+        self._by_id[hold.task.id] = hold
+
+    def remove(self, hold: Hold) -> None:
+        del self._by_id[hold.task.id]
+
+    def count(self, phase: Phase) -> int:
+        return sum(hold.phase is phase for hold in self._by_id.values())

@@ -1,0 +1,148 @@
+"""Leases: renewed for everything held, in every state of the worker.
+
+The keeper runs on a thread of its own, with its own event loop and its own connection to the store, so that neither
+a handler that blocks the worker's loop nor a flood of requests keeps it from its work. A renewal that fails is
+tried again until the lease is nearly gone. One that is lost stops the handler: from then on somebody else may run
+the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+
+from qo.errors import LeaseLost, QoError
+from qo.queue.queue import Queue
+from qo.store.metered import Metered
+from qo.worker.cancel import Why
+from qo.worker.clock import now
+from qo.worker.hold import Hold, Holds, Phase
+from qo.worker.stats import Stats
+
+log = logging.getLogger(__name__)
+
+TURNS_PER_RENEWAL = 20  # How often it looks whether something is due.
+STOP_WITHIN_S = 5.0
+NEARLY_GONE = 1 / 12  # The part of a lease that is left when the handler is stopped.
+
+Open = Callable[[], Awaitable[Queue]]
+News = Callable[[Hold, Why], None]
+
+
+class Keeper:
+    def __init__(self, holds: Holds, stats: Stats, *, lease_s: float, renew_s: float, news: News) -> None:
+        """``news`` is told of a hold whose lease was lost, or whose task somebody asked to cancel."""
+        self._holds = holds
+        self._stats = stats
+        self._lease_s = lease_s
+        self._renew_s = renew_s
+        self._news = news
+        self._renewing: dict[Hold, asyncio.Task[None]] = {}
+        self._queue: Queue | None = None
+        self.beat = now()  # When it last turned.
+
+    async def run(self, open_queue: Open) -> None:
+        """Until cancelled. The queue is opened when the first renewal is due: most tasks are done before."""
+        while True:
+            self.beat = now()
+            try:
+                await self._turn(open_queue)
+            except QoError as error:
+                log.warning("cannot renew leases: %s", error)
+            except Exception:
+                log.exception("unexpected, but leases must be renewed: trying again")
+            await asyncio.sleep(self._renew_s / TURNS_PER_RENEWAL)
+
+    async def _turn(self, open_queue: Open) -> None:
+        at = now()
+        for hold in self._holds:
+            if hold.cancel.why is Why.LOST:
+                continue
+            left_s = hold.leased_until - at
+            if left_s <= self._lease_s * NEARLY_GONE:
+                self._lose(hold, "it could not be renewed in time")
+            elif left_s <= self._lease_s - self._renew_s and hold not in self._renewing:
+                if self._queue is None:
+                    self._queue = await open_queue()
+                self._renewing[hold] = asyncio.create_task(self._renew(hold, self._queue))
+
+    async def _renew(self, hold: Hold, queue: Queue) -> None:
+        sent = now()
+        try:
+            async with asyncio.timeout(self._renew_s):  # One that hangs is given up and tried again.
+                task = await queue.renew(hold.claim, self._lease_s)
+        except LeaseLost as lost:
+            if self._held(hold) and hold.phase is not Phase.SETTLING:  # Otherwise it was settled meanwhile, by us.
+                self._lose(hold, str(lost))
+        except (QoError, TimeoutError) as error:
+            self._stats.renew_failures += 1
+            log.warning("could not renew task %s, trying again: %s", hold.task.id, error or "no answer")
+        except Exception:
+            self._stats.renew_failures += 1
+            log.exception("could not renew task %s", hold.task.id)
+        else:
+            hold.leased_until = max(hold.leased_until, sent + self._lease_s)
+            self._stats.renewals += 1
+            if task.cancel_requested and self._held(hold):
+                self._news(hold, Why.CANCELLED)
+        finally:
+            self._renewing.pop(hold, None)
+
+    def _lose(self, hold: Hold, why: str) -> None:
+        log.warning("task %s: its lease was lost: %s", hold.task.id, why)
+        self._news(hold, Why.LOST)
+
+    def _held(self, hold: Hold) -> bool:
+        return self._holds.get(hold.task.id) is hold
+
+
+class KeeperThread:
+    """The keeper on its own thread."""
+
+    def __init__(self, keeper: Keeper, open_queue: Open) -> None:
+        self._keeper = keeper
+        self._open = open_queue
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="qo-keeper", daemon=True)
+        self._opened: Queue | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Return when the thread has ended, or hangs: it keeps no process alive."""
+        self._loop.call_soon_threadsafe(self._end)
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join, STOP_WITHIN_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._running = self._loop.create_task(self._keeper.run(self._open_once))
+        try:
+            self._loop.run_until_complete(self._running)
+        except asyncio.CancelledError:
+            self._loop.run_until_complete(self._close())
+
+    def _end(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+
+    async def _open_once(self) -> Queue:
+        self._opened = await self._open()
+        return self._opened
+
+    async def _close(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for each in others:
+            each.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        if self._opened is not None:
+            await self._opened.close()
+
+    @property
+    def meter(self) -> Metered | None:
+        return None if self._opened is None else self._opened.meter

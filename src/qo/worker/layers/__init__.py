@@ -1,0 +1,67 @@
+"""The layers that come with qo, and the order in which they wrap every handler. See ``qo.worker.stack``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qo.queue.options import DELAY_S_MAX, check_number
+from qo.worker.handler import Rate
+from qo.worker.layers.admission import buffer, load_shed
+from qo.worker.layers.catch import catch
+from qo.worker.layers.limits import ConcurrencyLimit, RateLimit, concurrency_limit, rate_limit
+from qo.worker.layers.observe import log, trace
+from qo.worker.layers.timeout import timeout
+from qo.worker.stack import Layer
+
+__all__ = [
+    "ConcurrencyLimit",
+    "RateLimit",
+    "ServiceOptions",
+    "buffer",
+    "catch",
+    "concurrency_limit",
+    "default_layers",
+    "limits_of",
+    "load_shed",
+    "log",
+    "rate_limit",
+    "timeout",
+    "trace",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    load_shed: bool = True
+    buffer: int | None = 128  # None: nothing waits for a permit; what finds none is given back.
+    timeout_s: float | None = 30.0  # Of tasks whose submitter and handler name none; None: none.
+    concurrency_limit: int | None = None  # Of all task types together, as is the next.
+    rate_limit: Rate | None = None
+
+    def __post_init__(self) -> None:
+        check_number("buffer", self.buffer, 1, 1_000_000)
+        check_number("timeout_s", self.timeout_s, 0.001, DELAY_S_MAX)
+        check_number("concurrency_limit", self.concurrency_limit, 1, 1_000_000)
+
+
+def limits_of(concurrency: int | None, rate: Rate | None) -> tuple[ConcurrencyLimit | RateLimit, ...]:
+    """The limits that were asked for, in their order. Make them once for all services that shall share them."""
+    limits: list[ConcurrencyLimit | RateLimit] = []
+    if concurrency is not None:
+        limits.append(concurrency_limit(concurrency))
+    if rate is not None:
+        limits.append(rate_limit(rate))
+    return tuple(limits)
+
+
+def default_layers(options: ServiceOptions, limits: Sequence[Layer] | None = None) -> tuple[Layer, ...]:
+    """What wraps a handler unless it is told otherwise, the first outermost.
+
+    ``limits`` stand in the place of those that the options ask for: a worker shares these between all its services.
+    """
+    if limits is None:
+        limits = limits_of(options.concurrency_limit, options.rate_limit)
+    shed = (load_shed(),) if options.load_shed else ()
+    waiting = (buffer(options.buffer),) if options.buffer is not None else ()
+    return (*shed, *waiting, timeout(), *limits, trace(), log(), catch())

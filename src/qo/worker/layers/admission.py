@@ -1,0 +1,59 @@
+"""What happens to a request for which there is no room: it waits, within bounds, or goes back unharmed."""
+
+from __future__ import annotations
+
+from qo.queue.options import check_number
+from qo.worker.layers.permits import Permits
+from qo.worker.outcome import Outcome, Released
+from qo.worker.request import Overloaded, Request
+from qo.worker.stack import Layer, Service
+
+AGAIN_AFTER_S = 1.0  # When nobody can tell how long it will take until there is room.
+
+
+def load_shed() -> Layer:
+    """Give a task back, at no cost to it, for which the layers inside have no room. It does not wait for them."""
+
+    def layer(inner: Service) -> Service:
+        async def run(request: Request) -> Outcome:
+            patient, request.patient = request.patient, False
+            try:
+                return await inner(request)
+            except Overloaded as full:
+                return Released(str(full), full.retry_after_s, shed=True)
+            finally:
+                request.patient = patient
+
+        return run
+
+    return layer
+
+
+def buffer(size: int = 128) -> Layer:
+    """Let at most so many requests wait for what lies inside: for a permit, say.
+
+    A request waits from when it comes in here to when its handler's function is called (``Request.start``). Inside it
+    may always wait. One more than ``size`` is refused, or waits its turn outside if it may.
+    """
+    check_number("buffer", size, 1, 1_000_000)
+    places = Permits(size)
+    leave = places.give
+
+    def layer(inner: Service) -> Service:
+        async def run(request: Request) -> Outcome:
+            if not places.take():
+                if not request.patient:
+                    raise Overloaded(f"{size} wait already", AGAIN_AFTER_S)
+                with request.clock.stopped():
+                    await places.wait()
+            patient, request.patient = request.patient, True
+            request.places += (leave,)
+            try:
+                return await inner(request)
+            finally:
+                request.patient = patient
+                request.leave_places()  # If it ended without having been started.
+
+        return run
+
+    return layer

@@ -1,0 +1,243 @@
+"""The dispatcher of a worker: it looks for tasks, claims them, and hands them to slots through their inboxes.
+
+All traffic with the queue goes through here, and much of it at once: looking, claiming and reporting never wait for
+each other. A task is claimed only when a slot will be free for it. From then on it is held, until exactly one
+outcome is reported for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+
+from qo.core import keys
+from qo.core.discovery import Due, UnknownTypes
+from qo.core.lifecycle import Reason, Rejected
+from qo.core.poll import Pace
+from qo.core.task import Status, Task
+from qo.errors import QoError, StoreError
+from qo.queue.feed import Feed
+from qo.queue.queue import Claim, Queue
+from qo.worker.admission import Admission
+from qo.worker.app import App
+from qo.worker.clock import Clock, now
+from qo.worker.config import WorkerConfig
+from qo.worker.handler import UNKNOWN, Default, Handler
+from qo.worker.hold import Hold
+from qo.worker.runner import Runner
+from qo.worker.stats import Stats
+
+log = logging.getLogger(__name__)
+
+CLAIM_AGAIN_AFTER_S = 2.0
+FULL_AGAIN_AFTER_S = 1.0  # A task of a kind or type for which there was no room.
+STALE_AFTER = timedelta(seconds=10)
+
+
+class Mailbox:
+    def __init__(
+        self,
+        queue: Queue,
+        app: App,
+        config: WorkerConfig,
+        *,
+        feed: Feed,
+        runner: Runner,
+        admission: Admission,
+        stats: Stats,
+        paused: Callable[[str], bool],
+        may_look: Callable[[], bool],
+    ) -> None:
+        """``paused`` says whether a task type is; ``may_look`` whether there is anything to look for."""
+        self._queue = queue
+        self._app = app
+        self._config = config
+        self._feed = feed
+        self._runner = runner
+        self._admission = admission
+        self._stats = stats
+        self._paused = paused
+        self._may_look = may_look
+        self._otherwise = UNKNOWN if config.unknown_types is UnknownTypes.FAIL else None
+        self._claiming: dict[str, asyncio.Task[None]] = {}
+        self._missed = False  # Whether a candidate of late was none.
+        self._unhandled: set[str] = set()  # Types that were warned of.
+        self._open = True
+        self._wake = asyncio.Event()
+
+    def open(self) -> None:
+        self._open = True
+        self.wake()
+
+    def shut(self) -> None:
+        """Claim nothing more."""
+        self._open = False
+
+    def wake(self) -> None:
+        """Something has changed: a slot was freed, or what is wanted."""
+        self._wake.set()
+
+    @property
+    def claiming(self) -> int:
+        return len(self._claiming)
+
+    async def run(self) -> None:
+        """Look, claim and hand over. Ends only if asked to stop when empty, and empty it is."""
+        pace = self._config.pace
+        while True:
+            free = self._free()
+            if free <= 0:
+                await self._rest(None)
+                continue
+            found = await self._look(free)
+            if found:
+                for due in found:
+                    self._start(due)
+                pace = pace.after(found=True)
+            elif found is not None and self._empty():
+                return
+            else:
+                pace, rest_s = self._rest_after(pace, failed=found is None)
+                await self._rest(rest_s)
+
+    async def settled(self) -> None:
+        """Return when no claim is under way: one that was broken off may have happened, so they are awaited."""
+        while self._claiming:
+            await self._rest(None)
+
+    def _free(self) -> int:
+        if not self._open or self._runner.settling >= self._config.result_buffer:
+            return 0
+        return self._runner.room - len(self._claiming)
+
+    def _empty(self) -> bool:
+        """Whether a worker that drains the queue is done: nothing in hand, and nothing ready anywhere."""
+        return (
+            self._config.stop_when_empty and not self._claiming and not self._runner.busy and self._feed.exhausted
+        )
+
+    def _rest_after(self, pace: Pace, *, failed: bool) -> tuple[Pace, float]:
+        if self._missed and not failed:
+            self._missed = False  # Others work here too: what they leave is found by looking again soon.
+            return pace, self._config.dequeue_backoff_s
+        pace = pace.after(found=False)
+        return pace, pace.rest_s(self._queue.ambient.unit())
+
+    async def _look(self, wanted: int) -> list[Due] | None:
+        """None if the store did not let us look: that is not to have found nothing."""
+        try:
+            if not self._may_look():
+                return []
+            found = await self._feed.take(wanted)
+        except StoreError as error:
+            log.warning("cannot look for tasks: %s", error)
+            return None
+        self._stats.looks += 1
+        self._stats.empty_looks += not found
+        return found
+
+    async def _rest(self, for_s: float | None) -> None:
+        """Until something has changed, or the time is over."""
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(for_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    # Claiming
+
+    def _start(self, due: Due) -> None:
+        if due.task_id in self._claiming or self._runner.holds(due.task_id):
+            return  # Still listed, or taken from us and put back while its handler runs here: leave it to others.
+        self._claiming[due.task_id] = asyncio.create_task(self._take(due))
+
+    async def _take(self, due: Due) -> None:
+        """From candidate to claim, and on to a slot. Whatever goes wrong with one task stays with it."""
+        hold = None
+        try:
+            hold = await self._claim(due)
+        except StoreError as error:
+            self._feed.defer(due, CLAIM_AGAIN_AFTER_S)
+            log.warning("could not claim task %s: %s", due.task_id, error)
+        except QoError as error:
+            log.error("task %s: %s", due.task_id, error)
+        except Exception:
+            log.exception("task %s", due.task_id)
+        finally:
+            del self._claiming[due.task_id]
+            self._missed = self._missed or hold is None
+            self.wake()
+        if hold is not None:
+            await self._runner.run(hold, open=self._open)
+
+    async def _claim(self, due: Due) -> Hold | None:
+        seen: list[Task] = []
+        admitted: list[Handler] = []
+
+        def accepts(task: Task) -> bool:
+            seen.append(task)
+            handler = self._admit(due, task)
+            if handler is not None:
+                admitted.append(handler)
+                self._admission.enter(handler)
+            return handler is not None
+
+        sent = now()
+        config = self._config
+        try:
+            answer = await self._queue.claim(
+                due.task_id, worker_id=config.worker_id, lease_s=config.lease_s, accepts=accepts
+            )
+        except BaseException:
+            if admitted:
+                self._admission.ended(admitted[0], started=False)
+            raise
+        if isinstance(answer, Claim):
+            clock = Clock(self._timeout_s(answer.task, admitted[0]))
+            self._stats.took()
+            return Hold(answer, admitted[0], clock, now=sent, lease_s=config.lease_s)
+        if admitted:
+            self._admission.ended(admitted[0], started=False)
+            self._stats.claims_missed += 1
+        await self._pass_over(due, answer, seen[0] if seen else None)
+        return None
+
+    def _admit(self, due: Due, task: Task) -> Handler | None:
+        """The handler, if this worker has one and room for the task now."""
+        if (handler := self._app.handler(task.task_type) or self._otherwise) is None:
+            if task.task_type not in self._unhandled:
+                self._unhandled.add(task.task_type)
+                log.warning("tasks of type %r wait, but this worker has no handler for them", task.task_type)
+            return None
+        if not self._open:
+            return None
+        if self._paused(task.task_type) or not self._admission.room(handler):
+            self._feed.defer(due, FULL_AGAIN_AFTER_S)
+            return None
+        return handler
+
+    def _timeout_s(self, task: Task, handler: Handler) -> float | None:
+        """The most particular wish counts: the task's, then its handler's, then the worker's."""
+        if task.timeout_seconds is not None:
+            return task.timeout_seconds
+        if not isinstance(handler.timeout_s, Default):
+            return handler.timeout_s
+        return self._config.service.timeout_s
+
+    async def _pass_over(self, due: Due, answer: Rejected | None, task: Task | None) -> None:
+        """Remember why a candidate was none, so that it is not read again at every poll."""
+        now = await self._queue.store.now()
+        if task is None or answer is None:
+            if due.key:
+                await self._queue.hints.drop_stale(due.key, due.etag)
+        elif answer.reason is Reason.NOT_DUE:
+            self._feed.defer(due, (task.available_at - now).total_seconds())
+        elif due.key and task.status is not Status.PENDING and due.listed_at - task.updated_at > STALE_AFTER:
+            # Whoever moved it should have dropped this key long before we saw it, unless it died before it wrote
+            # the task's new one: so that is written first.
+            if (wanted := keys.index_key(task)) is not None:
+                await self._queue.hints.restore(wanted, task.token)
+            await self._queue.hints.drop_stale(due.key, due.etag)

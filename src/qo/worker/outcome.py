@@ -1,0 +1,113 @@
+"""What can become of a claim: exactly one of these five.
+
+    Acked     the work is done
+    Retried   the attempt failed: it is tried again, or has failed for good if no retry is left
+    Dead      no further attempt: it can never succeed, or somebody cancelled it
+    Released  given back unharmed: it costs no retry
+    Lost      the lease is somebody else's now, or nobody could be told: nothing is written
+
+The worker counts by the same words, and ``claimed == acked + retried + dead + released + lost + held`` always.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+from qo.worker.signals import Reject, Reschedule, Retry
+
+ERROR_CHARS_MAX = 4_000
+TRACEBACK_CHARS_MAX = 32_000
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    output: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """The error kept is the real one, with where it came from."""
+
+    error: str
+    traceback: str | None = None
+    delay_s: float | None = None  # The handler's own wish, instead of the retry policy's.
+    timed_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    error: str
+    traceback: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    reason: str
+    delay_s: float = 0.0
+    by_handler: bool = False  # Asked for by the handler: counts towards the task's ``max_reschedules``.
+    shed: bool = False  # A layer had no room for it.
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    reason: str
+
+
+Outcome = Acked | Retried | Dead | Released | Lost
+
+
+class Told(Exception):
+    """Stands for what was raised where it could not be passed on as it was: in a child process, for example."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(getattr(outcome, "error", None) or getattr(outcome, "reason", ""))
+        self.outcome = outcome
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """What an exception of a handler means. CancelledError is for the worker to judge, who knows why it came."""
+    match error:
+        case Told():
+            return error.outcome
+        case Reject():
+            return Dead(text_of(error))
+        case Retry():
+            # A subclass may not have called our __init__.
+            return Retried(text_of(error), delay_s=getattr(error, "delay_s", None))
+        case Reschedule():
+            return Released("the handler asked to come back later", error.delay_s, by_handler=True)
+        case _:
+            return Retried(text_of(error), traceback_of(error))
+
+
+def given_up() -> bool:
+    """Inside a handler's call: whether the worker cancelled it; otherwise something that it waited for was."""
+    attempt = asyncio.current_task()
+    return attempt is None or attempt.cancelling() > 0
+
+
+def text_of(error: BaseException) -> str:
+    """What to keep of an error, in text that can be written whatever the error is."""
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except BaseException:  # It is the handler's code that runs here.
+        text = ""
+    if not text or not isinstance(error, (Reject, Retry)):
+        text = f"{name}: {text}" if text else name
+    return _encodable(text)[:ERROR_CHARS_MAX]
+
+
+def traceback_of(error: BaseException) -> str | None:
+    try:
+        return _encodable("".join(traceback.format_exception(error)))[-TRACEBACK_CHARS_MAX:]
+    except BaseException:
+        return None
+
+
+def _encodable(text: str) -> str:
+    """Without the lone surrogates that undecodable file names bring along: UTF-8 has none."""
+    return text.encode("utf-8", "replace").decode()

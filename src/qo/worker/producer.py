@@ -1,0 +1,66 @@
+"""How a handler submits further tasks.
+
+Each is durable when the call returns, so children exist before their parent can be acknowledged. The handle is
+open for as long as its handler runs, also while the worker drains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from qo.core.task import Task
+from qo.errors import Refused
+from qo.queue.options import NewTask, Options
+from qo.queue.queue import Queue
+
+
+class ProducerHandle:
+    def __init__(
+        self,
+        queue: Queue,
+        buffer: asyncio.Semaphore,
+        *,
+        traceparent: Callable[[], str | None],
+        enqueued: Callable[[int], None],
+    ) -> None:
+        """``buffer`` is the worker's, for all its handles: a handler that floods the store waits for room."""
+        self._queue = queue
+        self._buffer = buffer
+        self._traceparent = traceparent
+        self._enqueued = enqueued
+        self._open = True
+
+    async def enqueue(self, task_type: str, input: Any = None, options: Options | None = None) -> Task:
+        """Submit one task. Raises Refused once the handler has ended."""
+        self._check()
+        async with self._buffer:
+            task = await self._queue.submit(task_type, input, self._traced(options))
+        self._enqueued(1)
+        return task
+
+    async def enqueue_many(self, tasks: Sequence[NewTask]) -> list[Task]:
+        """Submit many, several at once; see ``Queue.submit_many`` for what happens if the store fails midway."""
+        self._check()
+        traced = [NewTask(new.task_type, new.input, self._traced(new.options)) for new in tasks]
+        async with self._buffer:
+            done = await self._queue.submit_many(traced)
+        self._enqueued(len(done))
+        return done
+
+    def close(self) -> None:
+        self._open = False
+
+    def _check(self) -> None:
+        if not self._open:
+            raise Refused(
+                "the handler that this producer was given to has ended; submit through the queue instead"
+            )
+
+    def _traced(self, options: Options | None) -> Options:
+        options = options or Options()
+        if options.traceparent is not None or (here := self._traceparent()) is None:
+            return options
+        return replace(options, traceparent=here)

@@ -1,0 +1,55 @@
+"""What a service is asked to do: one attempt at one task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from qo.core.task import Task
+from qo.worker.cancel import CancelToken
+from qo.worker.clock import Clock
+from qo.worker.handler import Handler
+
+if TYPE_CHECKING:
+    from qo.worker.context import Context
+    from qo.worker.producer import ProducerHandle
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Request:
+    task: Task  # As it was claimed.
+    handler: Handler
+    input: Any  # Converted to what the handler declares.
+    context: Context
+    producer: ProducerHandle
+    cancel: CancelToken
+    clock: Clock
+    worker_id: str
+    slot: int  # Which of the worker's slots runs it.
+    started: bool = False  # Whether it has come through the layers to its handler.
+    patient: bool = True  # False: a layer that would have to wait refuses instead (raises Overloaded).
+    places: tuple[Callable[[], None], ...] = ()  # Gives up those that it holds in buffers while it waits.
+
+    @property
+    def attempt(self) -> int:
+        return self.task.attempt
+
+    def start(self) -> None:
+        """Said by the innermost service when it calls the handler: the request waits no more."""
+        self.started = True
+        self.leave_places()
+
+    def leave_places(self) -> None:
+        if self.places:
+            places, self.places = self.places, ()
+            for leave in places:
+                leave()
+
+
+class Overloaded(Exception):
+    """A layer has no room, and the request is not to wait. Never seen outside of the stack."""
+
+    def __init__(self, limit: str, retry_after_s: float) -> None:
+        super().__init__(f"no room: {limit}")
+        self.retry_after_s = retry_after_s

@@ -1,0 +1,275 @@
+"""Running what was claimed: from an inbox through the service of its type to its one outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Callable, Mapping
+
+from qo.queue.queue import Queue
+from qo.telemetry.trace import current_traceparent
+from qo.worker.admission import Admission
+from qo.worker.cancel import Why
+from qo.worker.clock import now
+from qo.worker.config import WorkerConfig
+from qo.worker.context import Context
+from qo.worker.executors import Executor
+from qo.worker.handler import Kind
+from qo.worker.hold import Hold, Holds, Phase
+from qo.worker.inbox import Inboxes, Slot
+from qo.worker.inputs import convert
+from qo.worker.outcome import Dead, Lost, Outcome, Released, Retried, outcome_of
+from qo.worker.producer import ProducerHandle
+from qo.worker.request import Request
+from qo.worker.settle import Settler
+from qo.worker.stack import Service
+from qo.worker.stats import SlotStats, Stats
+
+log = logging.getLogger(__name__)
+
+AHEAD_BELOW_S = 0.5  # Claim ahead of free slots while handlers take less than this, on average.
+INBOX_WAIT_MAX_S = 2.0  # What has waited longer than this is given back: slots have turned out to be slow.
+WEIGHT = 0.1  # Of the latest run in the average.
+
+
+class Runner:
+    def __init__(
+        self,
+        queue: Queue,
+        config: WorkerConfig,
+        *,
+        held: Holds,
+        stats: Stats,
+        services: Mapping[str, Service],
+        executors: Mapping[Kind, Executor],
+        admission: Admission,
+        draining: Callable[[], bool],
+        freed: Callable[[], None],
+    ) -> None:
+        """``freed`` is called whenever there may be room for more."""
+        self._queue = queue
+        self._config = config
+        self._held = held
+        self._stats = stats
+        self._services = services
+        self._executors = executors
+        self._admission = admission
+        self._draining = draining
+        self._freed = freed
+        self._settler = Settler(queue, stats, patience_s=config.lease_s)
+        self._inboxes: Inboxes[Hold] = Inboxes(config.concurrency, config.inbox_capacity)
+        self._stuck: dict[Slot[Hold], Hold] = {}  # Slots whose handler was given up, but still runs.
+        self._returned = asyncio.Event()  # Something that was given up has ended.
+        self._buffer = asyncio.Semaphore(config.producer_buffer)
+        self._average_s: float | None = None  # Of recent runs.
+        self._clean = contextvars.copy_context()  # No handler inherits what another has set.
+        self._chained: set[asyncio.Task[None]] = set()
+        self.settling = 0
+
+    @property
+    def room(self) -> int:
+        """How many more may be claimed."""
+        quick = self._average_s is not None and self._average_s < AHEAD_BELOW_S
+        return self._inboxes.room(ahead=quick, stuck=len(self._stuck))
+
+    @property
+    def busy(self) -> bool:
+        return len(self._held) > 0
+
+    @property
+    def idle_slots(self) -> int:
+        return self._inboxes.idle()
+
+    @property
+    def waiting(self) -> int:
+        return self._inboxes.waiting
+
+    @property
+    def stuck(self) -> int:
+        return len(self._stuck)
+
+    def holds(self, task_id: str) -> bool:
+        return task_id in self._held or any(hold.task.id == task_id for hold in self._stuck.values())
+
+    async def run(self, hold: Hold, *, open: bool) -> None:
+        """Take charge of a claim. If the worker is not open for it any more, it is given back at once."""
+        self._held.add(hold)
+        if not open:
+            await self._give_back(hold, "the worker takes no more tasks")
+        elif (slot := self._inboxes.put(hold)) is not None:
+            await self._work(slot, hold)
+
+    def give_back_waiting(self, reason: str, *, unless: Callable[[Hold], bool] = lambda hold: False) -> None:
+        """Return what has not been started, at no cost to it. Under way when this returns."""
+        for hold in self._held:
+            if hold.phase is Phase.WAITING and not unless(hold) and self._inboxes.remove(hold):
+                self._chain(asyncio.create_task(self._give_back(hold, reason)))
+
+    def give_back_overdue(self) -> None:
+        at = now()
+        self.give_back_waiting(
+            "no slot was free in time", unless=lambda hold: at - hold.phase_since < INBOX_WAIT_MAX_S
+        )
+
+    def stop(self, hold: Hold, why: Why) -> None:
+        """Ask for an attempt to stop. What was already reported, or is being, stays as it is."""
+        if hold.phase is Phase.SETTLING or not hold.cancel.request(why):
+            return
+        if hold.phase is Phase.WAITING:
+            if self._inboxes.remove(hold):
+                self._admission.ended(hold.handler, started=False)
+                self._chain(asyncio.create_task(self._settle(hold, self._stopped(hold, gone=True))))
+        elif hold.attempt is not None:
+            hold.attempt.cancel()
+
+    def came_back(self) -> None:
+        """Something that was given up has ended after all: its slot is free."""
+        self._returned.set()
+        for slot, hold in list(self._stuck.items()):
+            if not self._executors[hold.handler.kind].running(hold.task.id):
+                del self._stuck[slot]
+                self._release(slot, hold)
+
+    # One attempt
+
+    async def _work(self, slot: Slot[Hold], hold: Hold) -> None:
+        hold.attempt = asyncio.current_task()
+        begun = now()
+        hold.enter(Phase.RUNNING, begun)
+        self._stats.started += 1
+        self._stats.slots.setdefault(slot.index, SlotStats()).task_id = hold.task.id
+        outcome = await self._attempt(slot, hold)
+        took_s = now() - begun
+        self._average_s = (
+            took_s if self._average_s is None else self._average_s + WEIGHT * (took_s - self._average_s)
+        )
+        self._stats.ran(hold.task.task_type, slot.index, took_s, outcome)
+        hold.enter(Phase.SETTLING, now())
+        if self._executors[hold.handler.kind].running(hold.task.id):
+            self._stuck[slot] = hold  # There is nothing to run another task on.
+        else:
+            self._release(slot, hold)
+        await self._settle(hold, outcome)
+
+    def _release(self, slot: Slot[Hold], hold: Hold) -> None:
+        self._admission.ended(hold.handler, started=hold.started)
+        if (following := self._inboxes.free(slot)) is not None:
+            self._chain(asyncio.create_task(self._work(slot, following), context=self._clean.copy()))
+        else:
+            self._freed()
+
+    def _chain(self, task: asyncio.Task[None]) -> None:
+        self._chained.add(task)  # The loop itself keeps no hold on tasks.
+        task.add_done_callback(self._chained.discard)
+
+    async def _attempt(self, slot: Slot[Hold], hold: Hold) -> Outcome:
+        """The outcome of one attempt, whatever happens in it."""
+        try:
+            return await self._serve(slot, hold)
+        except asyncio.CancelledError:
+            if hold.attempt is not None:
+                hold.attempt.uncancel()
+            gone = hold.cancel.why is not Why.SHUTDOWN or await self._gone(hold)
+            return self._stopped(hold, gone=gone)
+        except BaseException as error:
+            log.exception("task %s: a layer let this pass", hold.task.id)
+            return outcome_of(error)
+
+    async def _serve(self, slot: Slot[Hold], hold: Hold) -> Outcome:
+        config, task = self._config, hold.task
+        try:
+            value = convert(hold.handler, await self._queue.input(task))
+        except Exception as error:  # Missing, unreadable, or not what the handler declares.
+            return outcome_of(error)
+        producer = ProducerHandle(
+            self._queue,
+            self._buffer,
+            traceparent=lambda: current_traceparent() or task.traceparent,
+            enqueued=self._count_enqueued,
+        )
+        context = Context(
+            self._queue,
+            hold.claim,
+            worker_id=config.worker_id,
+            producer=producer,
+            cancel=hold.cancel,
+            clock=hold.clock,
+            lease_s=config.lease_s,
+            draining=self._draining,
+        )
+        request = Request(
+            task=task,
+            handler=hold.handler,
+            input=value,
+            context=context,
+            producer=producer,
+            cancel=hold.cancel,
+            clock=hold.clock,
+            worker_id=config.worker_id,
+            slot=slot.index,
+        )
+        waited = (task.updated_at - task.available_at).total_seconds() + now() - hold.claimed_at
+        self._stats.queue_wait.add(max(0.0, waited))
+        try:
+            return await self._services[hold.handler.task_type](request)
+        finally:
+            hold.started = request.started
+            context.close()
+
+    def _stopped(self, hold: Hold, *, gone: bool) -> Outcome:
+        """What becomes of a claim whose attempt was broken off."""
+        match hold.cancel.why:
+            case Why.CANCELLED:
+                return Dead(str(Why.CANCELLED))
+            case Why.LOST:
+                return Lost(str(Why.LOST))
+            case Why.TIMEOUT:
+                return Retried(f"timed out after {round(hold.clock.allowed_s, 3):g} s", timed_out=True)
+            case _ if gone:
+                return Released(str(Why.SHUTDOWN))
+            case _:
+                log.warning(
+                    "task %s: its handler still runs, so it is not given back; its lease will run out and it will be "
+                    "tried again",
+                    hold.task.id,
+                )
+                return Lost("its handler could not be stopped")
+
+    async def _gone(self, hold: Hold) -> bool:
+        """Whether what was asked to stop has, within its grace: somebody else could begin it beside us."""
+        executor = self._executors[hold.handler.kind]
+        try:
+            async with asyncio.timeout(self._config.cancel_grace_s):
+                while executor.running(hold.task.id):
+                    self._returned.clear()
+                    await self._returned.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _count_enqueued(self, count: int) -> None:
+        self._stats.enqueued += count
+
+    # Settling
+
+    async def _give_back(self, hold: Hold, reason: str) -> None:
+        self._admission.ended(hold.handler, started=False)
+        await self._settle(hold, Released(reason))
+
+    async def _settle(self, hold: Hold, outcome: Outcome) -> None:
+        hold.enter(Phase.SETTLING, now())
+        final: Outcome = Lost("the worker ended before this could be reported")
+        self.settling += 1
+        try:
+            final = await self._settler.settle(hold.claim, outcome)
+        finally:
+            self.settling -= 1
+            self.forget(hold, final)
+
+    def forget(self, hold: Hold, final: Outcome) -> None:
+        """Count what became of a claim, once."""
+        if self._held.get(hold.task.id) is hold:
+            self._held.remove(hold)
+            self._stats.settled(final)
+            self._freed()

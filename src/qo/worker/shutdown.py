@@ -1,0 +1,89 @@
+"""How signals end a worker: the first drains, the second cancels, the third kills.
+
+Signal handlers here set flags and nothing else, and a thread of its own watches the deadlines: neither an event loop
+that is blocked nor a thread that hangs can keep the process from ending in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def stop_on_signals(stopped: asyncio.Event) -> Callable[[], None]:
+    """Set the event on SIGTERM and SIGINT, for what can end at any time; returns what undoes that."""
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stopped.set)
+
+    def restore() -> None:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+    return restore
+
+
+class Shutdown:
+    """Use from the main thread, as signals want it."""
+
+    def __init__(
+        self,
+        *,
+        drain: Callable[[], object],
+        cancel: Callable[[], object],
+        drain_s: float,
+        cancel_s: float,
+        exit_s: float,
+        kills: bool,
+    ) -> None:
+        """``drain`` and ``cancel`` are called in a signal handler, so they must return at once. Only with ``kills``
+        is the process ended whatever hangs: for a process that is nothing but a worker."""
+        self._acts = (drain, cancel)
+        self._patience_s = (drain_s + cancel_s + exit_s, cancel_s + exit_s)
+        self._kills = kills
+        self._count = 0
+        self._status = 1
+        self._before: dict[int, Any] = {}
+        self._disarmed = threading.Event()
+
+    def install(self) -> None:
+        for number in SIGNALS:
+            self._before[number] = signal.signal(number, self._on_signal)
+
+    def restore(self) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        if not self._kills:
+            self._disarmed.set()
+
+    @property
+    def requested(self) -> bool:
+        return self._count > 0
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._status = 128 + number
+        self._count += 1
+        if self._count <= len(self._acts):
+            self._acts[self._count - 1]()
+            self._watch(self._patience_s[self._count - 1])
+        elif self._kills:
+            os._exit(self._status)
+
+    def _watch(self, patience_s: float) -> None:
+        if self._kills:
+            threading.Thread(target=self._wait, args=(patience_s,), name="qo-shutdown", daemon=True).start()
+
+    def _wait(self, patience_s: float) -> None:
+        if not self._disarmed.wait(patience_s):
+            log.error("the worker did not end within %g s, so it is killed; its leases will run out", patience_s)
+            os._exit(self._status)

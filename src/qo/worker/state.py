@@ -1,0 +1,18 @@
+"""The states of a worker, and what is wanted of it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    STARTING = "starting"
+    RUNNING = "running"
+    PAUSED = "paused"  # Claims nothing; finishes what runs, and keeps its leases.
+    DRAINING = "draining"  # Will stop when what runs has finished.
+    CANCELLING = "cancelling"  # Will stop as soon as what runs has stopped.
+    STOPPED = "stopped"
+    FAILED = "failed"  # Its own machinery broke: it drains and ends with an error.
+
+
+LEAVING = frozenset({State.DRAINING, State.CANCELLING, State.STOPPED, State.FAILED})
