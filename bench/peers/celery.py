@@ -30,8 +30,9 @@ def nap(number: int) -> None:
 async def enqueue(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
     task = app.tasks[job["task_type"]]
     go()
-    for number in range(job["tasks"]):
-        task.delay(number)
+    with app.producer_pool.acquire(block=True) as producer:
+        for number in range(job["tasks"]):
+            task.apply_async((number,), producer=producer)
     return {}
 
 

@@ -19,7 +19,7 @@ from bench.worker import broker
 from bench.worker.contest import Contestant, ground
 
 ROUNDS = 3
-TASKS = 1500
+TASKS = 2000
 WITHIN_S = 60.0
 
 _QO = ("bench.peers.stamped", ("qo", "worker", "--app", "bench.peers.stamped:app"))
@@ -48,7 +48,7 @@ def _dramatiq(processes: int, threads: int) -> Contestant:
 
 PEERS: Sequence[Sequence[Contestant]] = (
     (_rq("one SimpleWorker", "worker"), _rq("a pool of two SimpleWorkers", "worker-pool", "-n", "2")),
-    (_celery("prefork", 2, 4), _celery("threads", 16, 4)),
+    (_celery("prefork", 2, 4), _celery("threads", 16, 1)),
     (_dramatiq(2, 8), _dramatiq(2, 16)),
 )
 
@@ -75,7 +75,7 @@ def measure() -> Iterator[Result]:
     try:
         with broker.redis_server() as url:
             runs = by_turns(ROUNDS, *(partial(_run, each, url) for each in everyone))
-            redis = f"{broker.version()}, loopback, no persistence"
+            redis = f"{broker.version()}, loopback, no persistence; clients with hiredis"
     except broker.NoRedis as how:
         print(f"worker: no comparison with RQ, Celery and Dramatiq without Redis: {how}", file=sys.stderr)
         return

@@ -79,7 +79,8 @@ def measure_drain() -> Iterator[Result]:
         rates[FAR] / min(by_slots, rates[NEAR]),
         "of 1",
         target=Target("value", ">=", 0.6),
-        note="rate / min(slots / (3 requests x latency), the rate without latency in the same run)",
+        note="rate / min(slots / (3 requests x latency), the rate without latency in the same run); above 1 where "
+        "claims and reports of some tasks overlap with the slots of others",
         limit_by_slots=round(by_slots, 1),
         limit_without_latency=round(rates[NEAR], 1),
         rounds=ROUNDS,

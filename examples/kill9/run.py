@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 STORE = Path(".demo").resolve()
 TASKS = 400
 KILL_AFTER = TASKS // 3
-TIMEOUT_S = 4.0  # A dead worker's tasks are taken back after this long.
+LEASE_S = 4.0  # A dead worker's tasks are taken back after this long.
 
 
 def start_worker(name: str) -> subprocess.Popen[bytes]:
@@ -35,6 +35,7 @@ def start_worker(name: str) -> subprocess.Popen[bytes]:
         "QO_STORE": f"local:{STORE}",
         "QO_WORKER_ID": name,
         "QO_CONCURRENCY": "8",
+        "QO_LEASE_S": f"{LEASE_S:g}",
         "QO_HEARTBEAT_S": "0.5",
         "QO_POLL_MAX_MS": "500",
         "QO_MONITOR_CHECK_INTERVAL": "1",
@@ -87,7 +88,7 @@ async def main() -> int:
     async with qo.connect(f"local:{STORE}") as queue:
         assert queue.meter is not None
         started = time.monotonic()
-        new = [qo.NewTask("resize_image", {"image": n}, qo.Options(timeout_s=TIMEOUT_S)) for n in range(TASKS)]
+        new = [qo.NewTask("resize_image", {"image": n}) for n in range(TASKS)]
         ids = [task.id for task in await queue.submit_many(new)]
         submitting = queue.meter.snapshot()
         console.print(f"submitted {len(ids)} tasks to {STORE.name}/store.db")

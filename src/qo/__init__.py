@@ -25,43 +25,57 @@ if TYPE_CHECKING:
     from qo.queue.options import NewTask, Options
     from qo.queue.queue import Claim, Queue
     from qo.worker.app import App
-    from qo.worker.context import Context
+    from qo.worker.cancel import Stopped
+    from qo.worker.config import WorkerConfig
+    from qo.worker.context import BlockingContext, Context
+    from qo.worker.handler import Rate
     from qo.worker.signals import Reject, Reschedule, Retry
+    from qo.worker.worker import Worker
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "App": "qo.worker.app",
+    "BlockingContext": "qo.worker.context",
     "Claim": "qo.queue.queue",
     "Context": "qo.worker.context",
     "NewTask": "qo.queue.options",
     "Options": "qo.queue.options",
     "QoError": "qo.errors",
     "Queue": "qo.queue.queue",
+    "Rate": "qo.worker.handler",
     "Reject": "qo.worker.signals",
     "Reschedule": "qo.worker.signals",
     "Retry": "qo.worker.signals",
     "RetryPolicy": "qo.core.task",
     "Status": "qo.core.task",
+    "Stopped": "qo.worker.cancel",
     "Task": "qo.core.task",
+    "Worker": "qo.worker.worker",
+    "WorkerConfig": "qo.worker.config",
     "blocking": "qo.queue.connecting",
     "connect": "qo.queue.connecting",
 }
 
 __all__ = [
     "App",
+    "BlockingContext",
     "Claim",
     "Context",
     "NewTask",
     "Options",
     "QoError",
     "Queue",
+    "Rate",
     "Reject",
     "Reschedule",
     "Retry",
     "RetryPolicy",
     "Status",
+    "Stopped",
     "Task",
+    "Worker",
+    "WorkerConfig",
     "blocking",
     "connect",
 ]

@@ -1,3 +1,4 @@
+from processes import local_place, place, s3_place
 from stores import (
     any_store,
     clock,
@@ -13,9 +14,12 @@ __all__ = [
     "any_store",
     "clock",
     "clocked_queue",
+    "local_place",
     "local_store",
     "memory_store",
+    "place",
     "prefixed_s3_store",
     "queue",
+    "s3_place",
     "shared_bucket",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from fleet import Fleet, Member
 from qo.ambient import Ambient
 from qo.core.discovery import IndexMode
-from qo.core.ownership import LOOKOUT, unit_of
+from qo.core.ownership import LOOKOUT, LeasingConfig, unit_of, units
 from qo.core.pricing import Operation
 from qo.core.task import Task
 from qo.queue.options import NewTask, Options
@@ -20,8 +21,7 @@ from qo.queue.queue import Queue
 from qo.queue.shard_leases import Held, ShardLeases
 from qo.store.port import ObjectStore
 from qo.testing import virtual
-from qo.worker.ownership import LeasingConfig
-from stores import until, wanted_hints
+from stores import app_of, ended, until, wanted_hints, working
 
 TTL_S = LeasingConfig().ttl_s
 PREFIX_LENS = [1, 2, 3, 4]
@@ -224,6 +224,26 @@ def test_no_task_starves_behind_an_owner_without_a_free_slot() -> None:
 
 
 @pytest.mark.fast
+def test_an_owner_that_was_busy_for_long_goes_on_where_it_stopped_even_if_nobody_rings() -> None:
+    async def story() -> None:
+        fleet = await fleet_of(2, config=UNCAPPED)
+        owner = next(member for member in fleet.members if not member.ownership.on_duty)
+        await fleet.queue.submit_many([NewTask("t", n) for n in range(200)])
+        for lookout in fleet.lookouts():
+            await fleet.crash(lookout)
+        owner.ownership._ring()
+        assert owner.ownership.may_look()
+        assert len(await owner.feed.take(1)) == 1
+        owner.room = False
+        await asyncio.sleep(TTL_S / 2)
+        assert not fleet.lookouts()
+        assert owner.ownership.may_look()
+        await fleet.disband()
+
+    told(story())
+
+
+@pytest.mark.fast
 def test_a_lookout_without_a_free_slot_hands_the_duty_to_who_has_one() -> None:
     async def story() -> None:
         fleet = await fleet_of(4, prefix_len=2, config=LeasingConfig(shards_per_worker=2))
@@ -273,25 +293,26 @@ def test_a_task_without_its_hint_is_found_while_all_doze() -> None:
 # What it costs
 
 
-async def idle_lists(count: int, prefix_len: int) -> float:
+async def idle_lists(count: int, **options: Any) -> float:
     """LISTs a minute of an idle queue, all workers together, once they have shared it out."""
-    fleet = await fleet_of(count, prefix_len=prefix_len)
+    fleet = await fleet_of(count, **options)
     await fleet.watch(60, every_s=5)  # What was found while sharing out is done with.
 
     def lists() -> int:
         return sum(member.meter.counts[Operation.LIST] for member in fleet.members)
 
     before = lists()
-    minutes = 30  # Long enough for the looks that need no reason.
+    minutes = 20  # Long enough for the looks that need no reason.
     await fleet.watch(minutes * 60, every_s=5)
     await fleet.disband()
     return (lists() - before) / minutes
 
 
-@pytest.mark.fast
-@pytest.mark.parametrize("prefix_len", [1, 2])
-def test_sixty_four_idle_workers_list_hardly_more_than_one(prefix_len: int) -> None:
-    one, many = (virtual.run(idle_lists(count, prefix_len)) for count in (1, 64))
+@pytest.mark.parametrize(
+    ("prefix_len", "mode"), [pytest.param(1, IndexMode.INDEX_ONLY, marks=pytest.mark.fast), (2, IndexMode.HYBRID)]
+)
+def test_sixty_four_idle_workers_list_hardly_more_than_one(prefix_len: int, mode: IndexMode) -> None:
+    one, many = (virtual.run(idle_lists(count, prefix_len=prefix_len, mode=mode)) for count in (1, 64))
     assert many / one <= 1.5
 
 
@@ -338,3 +359,31 @@ async def test_of_eight_that_race_for_a_lease_that_ran_out_exactly_one_has_it(an
     lease = (await winner.read("a")).lease
     assert lease is not None
     assert lease.worker_id == f"w{leases.index(winner)}"
+
+
+async def test_workers_that_lease_run_every_task_and_give_everything_back(any_store: ObjectStore) -> None:
+    async def t(input: int) -> int:
+        return input
+
+    leasing, queue = LeasingConfig(ttl_s=6.0, renew_s=1.0, watch_s=0.2), Queue(any_store)
+    async with AsyncExitStack() as stack:
+        workers = [
+            await stack.enter_async_context(
+                working(Queue(any_store), app_of(t), worker_id=f"w{n}", heartbeat_s=0.5, shard_leasing=leasing)
+            )
+            for n in range(3)
+        ]
+
+        async def shared_out() -> bool:
+            return sorted(len(worker.shards) for worker in workers) == [5, 5, 6]
+
+        await until(shared_out)
+        tasks = await queue.submit_many([NewTask("t", n) for n in range(48)])
+        for task in tasks:
+            assert (await ended(queue, task.id)).output == task.input
+        assert sum(worker.on_duty for worker in workers) == 1
+    leases = ShardLeases(queue, worker_id="x", ttl_s=6.0)
+    for unit in (*units(1), LOOKOUT):
+        lease = (await leases.read(unit)).lease
+        assert lease is not None
+        assert lease.lease_expires_at <= await any_store.now()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from qo.worker.inbox import Inboxes, Slot
 
 pytestmark = pytest.mark.fast

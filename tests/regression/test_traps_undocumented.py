@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from command import Qo
 from qo.ambient import Ambient
-from qo.config.settings import MonitorSettings, Settings, ShardLeasingSettings, WorkerSettings
+from qo.config.settings import MonitorSettings, Settings
+from qo.config.worker import ShardLeasingSettings, WorkerSettings
 from qo.core import keys, wire
 from qo.core.discovery import IndexMode, UnknownTypes
 from qo.core.pricing import Operation

@@ -17,6 +17,7 @@ import pytest
 from fleet import Fleet, Member
 from qo.ambient import Ambient
 from qo.core.discovery import IndexMode
+from qo.core.ownership import LeasingConfig
 from qo.core.task import Status
 from qo.queue.options import NewTask
 from qo.queue.shard_leases import Held
@@ -24,9 +25,6 @@ from qo.store.faulty import FaultPlan, Faulty
 from qo.store.port import ObjectStore
 from qo.store.retrying import Retrying
 from qo.testing import virtual
-from qo.worker.ownership import LeasingConfig
-
-pytestmark = pytest.mark.fast
 
 TROUBLE_S = 300.0
 LATENCY_MAX_S = 25.0
@@ -35,7 +33,7 @@ LATENCY_MAX_S = 25.0
 def seeds() -> Iterable[int]:
     chosen = os.environ.get("SIM_SEEDS")
     if chosen is None:
-        return range(500 if os.environ.get("PROVE") else 32)
+        return range(500 if os.environ.get("PROVE") else 24)
     first, _, last = chosen.partition("-")
     return range(int(first), int(last or first) + 1)
 

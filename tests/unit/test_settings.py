@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from qo.config.location import S3, Local, Memory, parse
-from qo.config.settings import SETTINGS, Setting, Settings
+from qo.config.setting import Setting
+from qo.config.settings import SETTINGS, Settings
 from qo.config.sources import load
 from qo.core.discovery import IndexMode
 from qo.errors import ConfigError

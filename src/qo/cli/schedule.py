@@ -39,7 +39,10 @@ Missed = Annotated[
 Overlapping = Annotated[
     Overlap | None, typer.Option("--overlap", help="If the run before has not ended: allow or skip [allow].")
 ]
-Timeout = Annotated[str | None, typer.Option("--timeout", metavar="DURATION", help="Of one attempt [as the handler says, else 30s].")]
+Timeout = Annotated[
+    str | None,
+    typer.Option("--timeout", metavar="DURATION", help="Of one attempt [as the handler says, else 30s]."),
+]
 Retries = Annotated[int | None, typer.Option("--retries", help="Attempts after the first [3].")]
 Priority = Annotated[int | None, typer.Option("--priority", help="0 to 9; 9 goes first [0].")]
 

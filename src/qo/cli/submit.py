@@ -42,7 +42,10 @@ Key = Annotated[str | None, _option("--key", "Idempotency key: the same key alwa
 KeyScope = Annotated[str | None, _option("--key-scope", "Where the key is unique; otherwise within the type.")]
 ExpiresIn = Annotated[str | None, _option("--expires-in", "Give up if unclaimed for this long.", "DURATION")]
 ExpiresAt = Annotated[str | None, _option("--expires-at", "Give up if unclaimed at this time.", "TIME")]
-Timeout = Annotated[str | None, _option("--timeout", "The longest one attempt may take [as the handler says, else 30s].", "DURATION")]
+Timeout = Annotated[
+    str | None,
+    _option("--timeout", "The longest one attempt may take [as the handler says, else 30s].", "DURATION"),
+]
 Retries = Annotated[int | None, _option("--retries", "Attempts after the first [3].")]
 Priority = Annotated[int | None, _option("--priority", "0 to 9; 9 goes first [0].")]
 Reschedules = Annotated[int | None, _option("--max-reschedules", "How often a handler may put it off [no limit].")]

@@ -14,11 +14,11 @@ from types import MappingProxyType
 from typing import Any
 
 from qo.config import kinds, location
-from qo.config.kinds import Kind
-from qo.core.discovery import IndexMode, UnknownTypes
+from qo.config.setting import PAGE, Setting, setting
+from qo.config.worker import WorkerSettings
 from qo.errors import ConfigError
 
-LIST_PAGE_MAX = 1000  # What one LIST request can return at most.
+LISTPAGE_MAX = 1000  # What one LIST request can return at most.
 DEFAULT = "default"
 
 
@@ -29,34 +29,12 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    key: str  # As in the file: "worker.concurrency" is `concurrency` in the table [worker].
-    env: tuple[str, ...]  # The first variable that is set counts.
-    kind: Kind
-    default: Any
-    help: str
-
-    @property
-    def flag(self) -> str:
-        # Tables within tables keep their name: --shard-leasing for worker.shard_leasing.enabled.
-        name = self.key.partition(".")[2] or self.key
-        return "--" + name.removesuffix(".enabled").replace(".", "-").replace("_", "-")
-
-
-def _setting(default: Any, *env: str, kind: Kind, help: str) -> Any:
-    return field(default=default, metadata={"env": env, "kind": kind, "help": help})
-
-
-_PAGE = kinds.whole(1, LIST_PAGE_MAX)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Settings:
-    endpoint: str | None = _setting(
+    endpoint: str | None = setting(
         None, "S3_ENDPOINT", kind=kinds.ENDPOINT, help="Where an S3-compatible server listens; unset: AWS."
     )
-    region: str | None = _setting(
+    region: str | None = setting(
         None,
         "S3_REGION",
         "AWS_REGION",
@@ -67,198 +45,36 @@ class S3Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShardLeasingSettings:
-    enabled: bool = _setting(
-        False,
-        "QO_SHARD_LEASING",
-        kind=kinds.FLAG,
-        help="Share the shards out: each worker polls only those it holds a lease on.",
-    )
-    shards_per_worker: int = _setting(
-        16,
-        "QO_SHARD_LEASING_SHARDS_PER_WORKER",
-        kind=kinds.whole(1, 256),
-        help="How many leases one worker takes at most; one is for a shard or, beyond 256, for a range of them.",
-    )
-    lease_ttl_secs: float = _setting(
-        30.0,
-        "QO_SHARD_LEASING_TTL_SECS",
-        kind=kinds.number(1),
-        help="Seconds for which a shard lease holds. A dead worker's shards wait so long for another.",
-    )
-    lease_renew_interval_secs: float = _setting(
-        10.0,
-        "QO_SHARD_LEASING_RENEW_SECS",
-        kind=kinds.number(0.1),
-        help="Seconds between renewals of a shard lease, and between counts of the workers; half a lease at most.",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
-    id: str | None = _setting(
-        None,
-        "QO_WORKER_ID",
-        kind=kinds.NAME,
-        help="The name of this worker; unset: a fresh one at each start.",
-    )
-    shards: tuple[str, ...] = _setting(
-        (), "QO_SHARDS", kind=kinds.SHARDS, help="The shards this worker polls, as 0,1,a; unset: all of them."
-    )
-    concurrency: int = _setting(
-        16, "QO_CONCURRENCY", kind=kinds.whole(1, 10_000), help="How many tasks one worker runs at a time."
-    )
-    index_mode: IndexMode = _setting(  # noqa: RUF009 - an immutable value, made once.
-        IndexMode.HYBRID,
-        "QO_INDEX_MODE",
-        kind=kinds.choice(IndexMode),
-        help="How a worker finds ready tasks.",
-    )
-    ready_page_size: int = _setting(
-        100, "QO_READY_PAGE_SIZE", kind=_PAGE, help="How many ready tasks one look at the index may return."
-    )
-    log_scan_page_size: int = _setting(
-        50, "QO_LOG_SCAN_PAGE_SIZE", kind=_PAGE, help="How many tasks one page of a log scan may return."
-    )
-    unknown_types: UnknownTypes = _setting(  # noqa: RUF009 - an immutable value, made once.
-        UnknownTypes.LEAVE,
-        "QO_UNKNOWN_TYPES",
-        kind=kinds.choice(UnknownTypes),
-        help="What becomes of tasks that no handler of this worker is for: left to others, or failed.",
-    )
-    no_monitor: bool = _setting(
-        False, "QO_NO_MONITOR", kind=kinds.FLAG, help="Run the worker without the monitor inside it."
-    )
-    poll_min_ms: int = _setting(
-        100,
-        "QO_POLL_MIN_MS",
-        kind=kinds.whole(1),
-        help="Milliseconds of rest after the first poll that found nothing.",
-    )
-    poll_max_ms: int = _setting(
-        5000,
-        "QO_POLL_MAX_MS",
-        kind=kinds.whole(1),
-        help="Milliseconds of rest between polls of an idle worker, at most.",
-    )
-    heartbeat_s: float = _setting(
-        15.0, "QO_HEARTBEAT_S", kind=kinds.number(0.1), help="Seconds between a worker's signs of life."
-    )
-    shutdown_grace_s: float = _setting(
-        30.0,
-        "QO_SHUTDOWN_GRACE_S",
-        kind=kinds.number(0),
-        help="Seconds that running tasks have to finish after the first stop signal; then they are cancelled.",
-    )
-    cancel_grace_s: float = _setting(
-        10.0,
-        "QO_CANCEL_GRACE_S",
-        kind=kinds.number(0),
-        help="Seconds that cancelled tasks have to stop and be given back; then the worker ends without them.",
-    )
-    exit_grace_s: float = _setting(
-        5.0,
-        "QO_EXIT_GRACE_S",
-        kind=kinds.number(0.1),
-        help="Seconds for the rest of the shutdown, after which the process ends whatever hangs.",
-    )
-    inbox_capacity: int = _setting(
-        1,
-        "QO_INBOX_CAPACITY",
-        kind=kinds.whole(0, 1_000),
-        help="How many claimed tasks may wait for each slot while tasks are short.",
-    )
-    threads: int | None = _setting(
-        None,
-        "QO_THREADS",
-        kind=kinds.whole(1, 10_000),
-        help="How many plain functions run at a time, at most; unset: as many as there are slots.",
-    )
-    processes: int | None = _setting(
-        None,
-        "QO_PROCESSES",
-        kind=kinds.whole(1, 1_000),
-        help="How many process-bound handlers run at a time, at most; unset: one for each core.",
-    )
-    process_tasks_max: int = _setting(
-        1_000,
-        "QO_PROCESS_TASKS_MAX",
-        kind=kinds.whole(0),
-        help="How many tasks a child process runs before it is replaced; 0: any number.",
-    )
-    process_memory_max_mb: int = _setting(
-        0,
-        "QO_PROCESS_MEMORY_MAX_MB",
-        kind=kinds.whole(0),
-        help="A child process that has grown beyond this is replaced after its task; 0: never.",
-    )
-    spark_slots: int = _setting(
-        1, "QO_SPARK_SLOTS", kind=kinds.whole(1, 1_000), help="How many Spark tasks run at a time, at most."
-    )
-    timeout_s: float | None = _setting(
-        30.0,
-        "QO_TIMEOUT_S",
-        kind=kinds.optional(kinds.number(0.001)),
-        help="Seconds that an attempt may take if neither its task nor its handler says; none: no limit.",
-    )
-    lease_s: float = _setting(
-        60.0,
-        "QO_LEASE_S",
-        kind=kinds.number(1),
-        help="Seconds for which a claim holds; renewed three times as often. A dead worker's tasks wait so long.",
-    )
-    dequeue_backoff_ms: int = _setting(
-        50,
-        "QO_DEQUEUE_BACKOFF_MS",
-        kind=kinds.whole(1),
-        help="Milliseconds of rest after a look at the queue that failed, or whose finds all went to others.",
-    )
-    control_s: float = _setting(
-        5.0,
-        "QO_CONTROL_S",
-        kind=kinds.number(0.1),
-        help="Seconds between looks at what operators want: pause, resume, drain, cancel.",
-    )
-    http: str = _setting(
-        "127.0.0.1:0",
-        "QO_WORKER_HTTP",
-        kind=kinds.LISTEN,
-        help="Where /stats, /metrics, /livez and /readyz are served; port 0: any free one; off: nowhere.",
-    )
-    shard_leasing: ShardLeasingSettings = ShardLeasingSettings()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorSettings:
-    check_interval: float = _setting(
+    check_interval: float = setting(
         30.0,
         "QO_MONITOR_CHECK_INTERVAL",
         kind=kinds.number(0.1),
         help="Seconds between looks for expired leases.",
     )
-    worker_health_threshold: float = _setting(
+    worker_health_threshold: float = setting(
         60.0,
         "QO_MONITOR_WORKER_HEALTH_THRESHOLD",
         kind=kinds.number(0.1),
         help="Seconds without a heartbeat after which a worker counts as stale.",
     )
-    sweep_interval: float = _setting(
+    sweep_interval: float = setting(
         300.0,
         "QO_MONITOR_SWEEP_INTERVAL",
         kind=kinds.number(0),
         help="Seconds between sweeps that repair the indexes; 0 switches them off.",
     )
-    sweep_page_size: int = _setting(
+    sweep_page_size: int = setting(
         1000,
         "QO_MONITOR_SWEEP_PAGE_SIZE",
-        kind=_PAGE,
+        kind=PAGE,
         help="How many objects one page of a sweep may return.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSettings:
-    durable: bool = _setting(
+    durable: bool = setting(
         False,
         "QO_LOCAL_DURABLE",
         kind=kinds.FLAG,
@@ -270,38 +86,38 @@ class LocalSettings:
 class Settings:
     """All settings. ``Settings()`` is the defaults; ``qo.config.sources.load`` reads the real ones."""
 
-    store: str = _setting(
+    store: str = setting(
         "local:.qo",
         "QO_STORE",
         kind=kinds.STORE,
         help="Where the queue is kept. If unset, S3_BUCKET names a bucket.",
     )
-    shard_prefix_len: int | None = _setting(
+    shard_prefix_len: int | None = setting(
         None,
         "QO_SHARD_PREFIX_LEN",
         kind=kinds.whole(1, 4),
         help="16, 256, 4,096 or 65,536 shards. Unset: as the store says, 1 for a new one.",
     )
-    allow_no_versioning: bool = _setting(
+    allow_no_versioning: bool = setting(
         False,
         "QO_ALLOW_NO_VERSIONING",
         kind=kinds.FLAG,
         help="Accept a bucket that keeps no versions; there is then no history.",
     )
-    payload_threshold_bytes: int = _setting(
+    payload_threshold_bytes: int = setting(
         262_144,
         "QO_PAYLOAD_THRESHOLD_BYTES",
         kind=kinds.whole(0, 64 * 1024 * 1024),
         help="Larger inputs and outputs are kept beside the task object, not in it.",
     )
-    log_level: LogLevel = _setting(  # noqa: RUF009 - an immutable value, made once.
+    log_level: LogLevel = setting(  # noqa: RUF009 - an immutable value, made once.
         LogLevel.INFO,
         "QO_LOG",
         kind=kinds.choice(LogLevel, {"warn": "warning"}),
         help="What is logged, on standard error.",
     )
     s3: S3Settings = S3Settings()
-    worker: WorkerSettings = WorkerSettings()
+    worker: WorkerSettings = WorkerSettings()  # noqa: RUF009 - an immutable value, made once.
     monitor: MonitorSettings = MonitorSettings()
     local: LocalSettings = LocalSettings()
     origins: Mapping[str, str] = field(

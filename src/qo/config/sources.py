@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from qo.config.kinds import Unfit
-from qo.config.settings import BY_KEY, SETTINGS, Setting, Settings, assemble
+from qo.config.setting import Setting
+from qo.config.settings import BY_KEY, SETTINGS, Settings, assemble
 from qo.errors import ConfigError
 
 CONFIG_VARIABLE = "QO_CONFIG"

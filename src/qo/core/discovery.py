@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from datetime import datetime
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from typing import NamedTuple, Protocol
 
 from qo.core import keys
@@ -27,6 +27,14 @@ class UnknownTypes(StrEnum):
 
     LEAVE = "leave"  # Another worker may have one.
     FAIL = "fail"  # Nobody has: rather tell than let it wait for ever.
+
+
+class Verdict(Enum):
+    """Whether tasks of a type are for this worker."""
+
+    TAKE = auto()
+    LATER = auto()  # It has no room for them just now.
+    PASS = auto()  # They are not for it, or held back.
 
 
 class Due(NamedTuple):

@@ -32,7 +32,6 @@ from msgspec.structs import replace
 from qo.core.retry import delay_s
 from qo.core.task import Status, Task
 
-
 LEASE_S = 300.0
 
 

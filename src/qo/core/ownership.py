@@ -18,9 +18,28 @@ import msgspec
 from qo.core import keys
 from qo.core.discovery import Due
 from qo.core.shard import all_shards
+from qo.errors import UsageError
 
 UNIT_LEN_MAX = 2
 LOOKOUT = "lookout"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasingConfig:
+    shards_per_worker: int = 16  # At most. Where there are more than 256 shards, these are ranges of shards.
+    ttl_s: float = 30.0
+    renew_s: float = 10.0
+    watch_s: float = 5.0  # Between questions for news, at most: the slowest pace of polling.
+
+    def __post_init__(self) -> None:
+        if self.shards_per_worker < 1:
+            raise UsageError(f"a worker must be allowed a shard at least, not {self.shards_per_worker}")
+        if not 0 < 2 * self.renew_s <= self.ttl_s or self.watch_s <= 0:
+            raise UsageError(f"a shard lease must be renewed twice while it lasts, at least: {self}")
+
+    @property
+    def round_s(self) -> float:
+        return min(self.watch_s, self.renew_s)
 
 
 Instant = Annotated[datetime, msgspec.Meta(tz=True)]

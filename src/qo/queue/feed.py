@@ -6,10 +6,10 @@ import asyncio
 import heapq
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from qo.core import keys, wire
-from qo.core.discovery import Due, IndexMode
+from qo.core.discovery import Due, IndexMode, Verdict
 from qo.core.ownership import overdue, unit_of, units
 from qo.core.shard import chosen_shards
 from qo.core.task import Status
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 HYBRID_SCAN_EVERY_S = 60.0
 DEFERRED_MAX = 50_000
+TYPES_MAX = 100_000
 FRESH_FOR_S = 5.0
 # Long, because an older backlog of types that we do not handle is read once in this time.
 TAKEN_FOR_S = 600.0
@@ -61,6 +62,9 @@ class Feed:
         self._deferred_max = DEFERRED_MAX
         self._deferred: dict[tuple[str, str], float] = {}  # A hint, in one writing, to when to offer it again.
         self._again: list[float] = []  # A heap of when short deferrals end.
+        self._types: dict[str, str] = {}  # Of tasks that were read and not taken, by id: read once is enough.
+        self.withheld = False  # Something would have been found, had there been room for its type.
+        self.judge: Callable[[str], Verdict] = lambda task_type: Verdict.TAKE
 
     def prefer(self, rank: int, workers: int) -> None:
         """Begin with the share of worker number ``rank`` of so many, so that fewer races are run and lost."""
@@ -88,8 +92,8 @@ class Feed:
         return bool(self._late)
 
     def wants(self, due: Due) -> bool:
-        """Whether a hint would be taken, were it found: it is not put off."""
-        return self._deferred.get((due.task_id, due.etag), 0.0) <= self._monotonic()
+        """Whether a hint would be taken, were it found in our units."""
+        return not self._put_off(due) and self._verdict(due) is Verdict.TAKE
 
     def deferral_ended(self) -> bool:
         """Whether something that was put off for a short while may be taken now. True once for each."""
@@ -106,6 +110,7 @@ class Feed:
         if not self._found and not self._late:
             self.looks += 1
             self.looked_at = self._monotonic()
+            self.withheld = False
             self._found.extend(await self._refill())
             self._found_at = self._monotonic()
             if self._found:
@@ -121,6 +126,13 @@ class Feed:
                 taken.append(due)
         return taken
 
+    def put_back(self, due: Due, task_type: str) -> None:
+        """It was read, and is of a type that is not for us now. It is offered again when ``judge`` says so."""
+        if len(self._types) > TYPES_MAX:
+            self._types.clear()
+        self._types[due.task_id] = task_type
+        self._deferred.pop((due.task_id, due.etag), None)
+
     def defer(self, due: Due, for_s: float) -> None:
         """Do not offer this hint again for a while, unless it is written anew."""
         now = self._monotonic()
@@ -133,10 +145,22 @@ class Feed:
 
     def _usable(self, due: Due) -> bool:
         """Asked when it is found, and again when it is taken: it may have become another's meanwhile."""
-        return self.wants(due) and (self._owns(due) or (self._late_s is not None and overdue(due, self._late_s)))
+        if self._put_off(due) or not self._owns(due):
+            return False
+        verdict = self._verdict(due)
+        self.withheld = self.withheld or verdict is Verdict.LATER
+        return verdict is Verdict.TAKE
+
+    def _put_off(self, due: Due) -> bool:
+        return self._deferred.get((due.task_id, due.etag), 0.0) > self._monotonic()
+
+    def _verdict(self, due: Due) -> Verdict:
+        """What is to be done with it as far as is known: of most tasks we learn the type by claiming them."""
+        known = self._types.get(due.task_id)
+        return Verdict.TAKE if known is None else self.judge(known)
 
     def _owns(self, due: Due) -> bool:
-        if self._units is None:
+        if self._units is None or (self._late_s is not None and overdue(due, self._late_s)):
             return True
         shard = due.key.split("/", 2)[1] if due.key else due.task_id[: self._queue.prefix_len]
         return unit_of(shard) in self._units
@@ -144,7 +168,7 @@ class Feed:
     async def _refill(self) -> Sequence[Due]:
         if self.mode is not IndexMode.LOG_SCAN:
             found = await self._walk.due(self._usable)
-            self.exhausted = not found
+            self.exhausted = not found and not self.withheld
             if found or self.mode is IndexMode.INDEX_ONLY or self._monotonic() < self._scan_at:
                 return self._shuffled(found)
             self._scan_at = self._monotonic() + HYBRID_SCAN_EVERY_S
@@ -164,7 +188,7 @@ class Feed:
         found = [due for due in checked if due is not None and self._usable(due)]
         self._barren_round = self._barren_round and not found
         if self.mode is IndexMode.LOG_SCAN:
-            self.exhausted = self._barren_round and self._scan.after == ""
+            self.exhausted = self._barren_round and not self.withheld and self._scan.after == ""
         return found
 
     async def _claimable(self, entry: Entry) -> Due | None:

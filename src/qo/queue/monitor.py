@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 LEASE_PAGE_SIZE = 1000
 FORGET_AFTER = timedelta(days=1)  # Since a worker was last heard of.
+CLAIMED_WITHIN = timedelta(seconds=10)  # After its lease key was written, a claim is done or was lost.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +117,9 @@ class Monitor:
         needed = repair(None if seen is None else seen.task, [due.key])
         if not needed.stale:
             return  # Still running, and its lease ends later in this minute.
+        pending = seen is not None and seen.task.status is Status.PENDING
+        if pending and due.listed_at - due.written_at < CLAIMED_WITHIN:
+            return  # The claim that wrote this key may be on its way. Without the key, nothing would lead to it.
         if needed.missing is not None and seen is not None:
             # Who moved the task may have died before writing its new hint: write that first.
             restored = await self._queue.hints.restore(needed.missing, seen.task.token)

@@ -22,6 +22,7 @@ OVERDUE_MAX = 100
 class Survey:
     def __init__(self, queue: Queue) -> None:
         self._store = queue.store
+        self._rng = queue.ambient.rng
         self._shards = frozenset(all_shards(queue.prefix_len))
         self._after = ""
         self._lit: set[str] = set()  # In the last pass over the whole, and in this one so far.
@@ -33,7 +34,7 @@ class Survey:
         return sorted(self._lit | self._passed)
 
     async def round(self, usable: Callable[[Due], bool], *, late_s: float) -> list[Due]:
-        """Look on. The answer is what has lain due for longer than ``late_s`` and is usable, wherever it is."""
+        """Look on. The answer is some of what has lain due for longer than ``late_s`` and is usable, wherever it is."""
         now, late = await self._store.now(), list[Due]()
         minute = keys.minute_of(now)
         for _ in range(LISTS_MAX):
@@ -45,7 +46,8 @@ class Survey:
                 self._after, self._lit, self._passed = "", self._passed, set()
                 break
             self._after = self._onward(page, minute)
-        return late[:OVERDUE_MAX]
+        # Any of them: the first are what their owners come to next.
+        return self._rng.sample(late, min(len(late), OVERDUE_MAX))
 
     def _onward(self, page: Page, minute: int) -> str:
         last = page.entries[-1].key

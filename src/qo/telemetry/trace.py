@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 _SCOPE = "qo"
+ASK_EVERY = 64
 
 
 def current_traceparent() -> str | None:
@@ -43,11 +44,14 @@ class Tracer:
         self._unset = trace.ProxyTracerProvider
         self._tracer = trace.get_tracer(_SCOPE)  # Follows a provider that is set later.
         self._recording = False
+        self._asked = 0
 
     def recording(self) -> bool:
         """Whether somebody has set up where spans go. That can happen at any time, and is never taken back."""
         if not self._recording:
-            self._recording = not isinstance(self._provider(), self._unset)
+            if self._asked % ASK_EVERY == 0:  # The answer is looked up in the environment, which takes a while.
+                self._recording = not isinstance(self._provider(), self._unset)
+            self._asked += 1
         return self._recording
 
     @contextmanager

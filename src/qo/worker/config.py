@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from qo.core.discovery import IndexMode, UnknownTypes
+from qo.core.ownership import LeasingConfig
 from qo.core.poll import Pace
 from qo.errors import UsageError
 from qo.worker.handler import Kind
 from qo.worker.layers import ServiceOptions
-from qo.worker.lookout import LeasingConfig
 
 RENEWALS_PER_LEASE = 3
 

@@ -63,6 +63,7 @@ class Control:
             self.stopping = True
         self._changed()
 
+
 class Follower:
     """Brings the wishes of operators to the control of one worker."""
 
@@ -74,7 +75,7 @@ class Follower:
         self._worker_id = worker_id
         self._held = held
         self._cancelled = cancelled
-        self._since: datetime | None = None  # When the worker started: older orders to leave were not meant for it.
+        self._since: datetime | None = None  # The worker's start: older orders to leave were not meant for it.
 
     def begin(self, started_at: datetime) -> None:
         self._since = started_at

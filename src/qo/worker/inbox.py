@@ -28,10 +28,11 @@ class Inboxes(Generic[T]):
         self.slots = tuple(Slot[T](index) for index in range(count))
         self._capacity = capacity
         self._turn = 0
+        self._idle = count
         self._waiting: deque[tuple[Slot[T], T]] = deque()  # In the order of arrival.
 
     def idle(self) -> int:
-        return sum(not slot.busy for slot in self.slots)
+        return self._idle
 
     @property
     def waiting(self) -> int:
@@ -48,8 +49,9 @@ class Inboxes(Generic[T]):
 
         More than there is room for are taken in too: who claimed in time must not be turned away.
         """
-        if (slot := self._next_idle()) is not None:
+        if self._idle and (slot := self._next_idle()) is not None:
             slot.busy = True
+            self._idle -= 1
             return slot
         slot = min(self._from_turn(), key=lambda slot: len(slot.inbox))
         slot.inbox.append(item)
@@ -60,6 +62,7 @@ class Inboxes(Generic[T]):
         """The slot has finished. What it shall start next, or None: then it is idle."""
         if not self._waiting:
             slot.busy = False
+            self._idle += 1
             return None
         owner = slot
         if slot.inbox:

@@ -31,7 +31,7 @@ def convert(handler: Handler, value: Any) -> Any:
         try:
             return msgspec.convert(value, wanted)
         except msgspec.ValidationError as error:
-            raise Reject(f"the input does not fit {wanted.__name__}: {error}") from error
+            raise Reject(f"the input does not fit {wanted.__name__}: {error}") from None
     return value
 
 
@@ -56,7 +56,7 @@ def _validated(model: Any, value: Any) -> Any:
         return model.model_validate(value)
     except ValueError as error:  # As pydantic's ValidationError is.
         misfits = _misfits(error)
-        raise Reject(f"the input does not fit {model.__name__}: {misfits}") from error
+        raise Reject(f"the input does not fit {model.__name__}: {misfits}") from None
 
 
 def _misfits(error: ValueError) -> str:

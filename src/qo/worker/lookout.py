@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from qo.core.ownership import LOOKOUT, ShardLease, may_look_out, units
+from qo.core.ownership import LOOKOUT, LeasingConfig, ShardLease, may_look_out, units
 from qo.queue.feed import Feed
 from qo.queue.members import Members
 from qo.queue.queue import Queue
@@ -18,18 +17,6 @@ from qo.queue.shard_leases import Held, ShardLeases
 from qo.queue.survey import Survey
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeasingConfig:
-    shards_per_worker: int = 16  # At most. Where there are more than 256 shards, these are ranges of shards.
-    ttl_s: float = 30.0
-    renew_s: float = 10.0
-    watch_s: float = 5.0  # Between questions for news, at most: the slowest pace of polling.
-
-    @property
-    def round_s(self) -> float:
-        return min(self.watch_s, self.renew_s)
 
 
 class Lookout:

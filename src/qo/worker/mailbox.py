@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from qo.core import keys
-from qo.core.discovery import Due, UnknownTypes
+from qo.core.discovery import Due, UnknownTypes, Verdict
 from qo.core.lifecycle import Reason, Rejected
 from qo.core.poll import Pace
 from qo.core.task import Status, Task
@@ -32,7 +32,7 @@ from qo.worker.stats import Stats
 log = logging.getLogger(__name__)
 
 CLAIM_AGAIN_AFTER_S = 2.0
-FULL_AGAIN_AFTER_S = 1.0  # A task of a kind or type for which there was no room.
+FULL_AGAIN_AFTER_S = 1.0
 STALE_AFTER = timedelta(seconds=10)
 
 
@@ -66,6 +66,7 @@ class Mailbox:
         self._unhandled: set[str] = set()  # Types that were warned of.
         self._open = True
         self._wake = asyncio.Event()
+        feed.judge = self._judge
 
     def open(self) -> None:
         self._open = True
@@ -123,7 +124,9 @@ class Mailbox:
             self._missed = False  # Others work here too: what they leave is found by looking again soon.
             return pace, self._config.dequeue_backoff_s
         pace = pace.after(found=False)
-        return pace, pace.rest_s(self._queue.ambient.unit())
+        rest_s = pace.rest_s(self._queue.ambient.unit())
+        # A limit on starts per second tells nobody when there is room again.
+        return pace, min(rest_s, FULL_AGAIN_AFTER_S) if self._feed.withheld else rest_s
 
     async def _look(self, wanted: int) -> list[Due] | None:
         """None if the store did not let us look: that is not to have found nothing."""
@@ -141,6 +144,9 @@ class Mailbox:
     async def _rest(self, for_s: float | None) -> None:
         """Until something has changed, or the time is over."""
         self._wake.clear()
+        if for_s is None:
+            await self._wake.wait()
+            return
         try:
             async with asyncio.timeout(for_s):
                 await self._wake.wait()
@@ -207,17 +213,24 @@ class Mailbox:
 
     def _admit(self, due: Due, task: Task) -> Handler | None:
         """The handler, if this worker has one and room for the task now."""
-        if (handler := self._app.handler(task.task_type) or self._otherwise) is None:
-            if task.task_type not in self._unhandled:
-                self._unhandled.add(task.task_type)
-                log.warning("tasks of type %r wait, but this worker has no handler for them", task.task_type)
-            return None
-        if not self._open:
-            return None
-        if self._paused(task.task_type) or not self._admission.room(handler):
-            self._feed.defer(due, FULL_AGAIN_AFTER_S)
-            return None
-        return handler
+        if self._open and self._judge(task.task_type) is Verdict.TAKE:
+            return self._handler(task.task_type)
+        if task.status is Status.PENDING:
+            self._feed.put_back(due, task.task_type)
+        return None
+
+    def _judge(self, task_type: str) -> Verdict:
+        if (handler := self._handler(task_type)) is None:
+            if task_type not in self._unhandled:
+                self._unhandled.add(task_type)
+                log.warning("tasks of type %r wait, but this worker has no handler for them", task_type)
+            return Verdict.PASS
+        if self._paused(task_type):
+            return Verdict.PASS
+        return Verdict.TAKE if self._admission.room(handler) else Verdict.LATER
+
+    def _handler(self, task_type: str) -> Handler | None:
+        return self._app.handler(task_type) or self._otherwise
 
     def _timeout_s(self, task: Task, handler: Handler) -> float | None:
         """The most particular wish counts: the task's, then its handler's, then the worker's."""

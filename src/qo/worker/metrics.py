@@ -28,7 +28,11 @@ COUNTERS = (
     ("qo_worker_claims_total", "claimed", "Tasks claimed."),
     ("qo_worker_claims_missed_total", "claims_missed", "Candidates that somebody else took, or that were none."),
     ("qo_worker_started_total", "started", "Attempts started."),
-    ("qo_worker_timeouts_total", "timeouts", "Attempts that ran out of time; these are among the retried."),
+    (
+        "qo_worker_timeouts_total",
+        "timeouts",
+        "Attempts that ran out of time; among the retried and the dead.",
+    ),
     ("qo_worker_cancelled_total", "cancelled", "Attempts stopped on request; these are among the dead."),
     ("qo_worker_shed_total", "shed", "Tasks given back for want of room; these are among the released."),
     ("qo_worker_terminal_failures_total", "terminal_failures", "Tasks that failed for good."),

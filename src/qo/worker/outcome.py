@@ -41,6 +41,7 @@ class Retried:
 class Dead:
     error: str
     traceback: str | None = None
+    timed_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,8 @@ def outcome_of(error: BaseException) -> Outcome:
         case Told():
             return error.outcome
         case Reject():
-            return Dead(text_of(error))
+            # What it was raised from is the error itself; a bare one says all in its text.
+            return Dead(text_of(error), None if error.__cause__ is None else traceback_of(error))
         case Retry():
             # A subclass may not have called our __init__.
             return Retried(text_of(error), delay_s=getattr(error, "delay_s", None))

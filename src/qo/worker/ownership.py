@@ -15,13 +15,13 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from qo.core.discovery import IndexMode
-from qo.core.ownership import ShardLease, left_over, plan, units
+from qo.core.ownership import LeasingConfig, ShardLease, left_over, plan, units
 from qo.core.poll import Pace
 from qo.errors import QoError
 from qo.queue.feed import HYBRID_SCAN_EVERY_S, Feed
 from qo.queue.queue import Queue
 from qo.queue.shard_leases import Held, ShardLeases
-from qo.worker.lookout import LeasingConfig, Lookout
+from qo.worker.lookout import Lookout
 
 log = logging.getLogger(__name__)
 
@@ -85,9 +85,7 @@ class Ownership:
         """Until cancelled. Nothing that fails ends it; then call ``leave``."""
         async with asyncio.TaskGroup() as keepers:
             while True:
-                news = await quietly(self._lookout.round())
-                if news is not None:
-                    self._heed(news, keepers)
+                await quietly(self._round(keepers))
                 await asyncio.sleep(self._config.round_s * (0.9 + 0.2 * self._ambient.unit()))
 
     async def leave(self) -> None:
@@ -119,10 +117,17 @@ class Ownership:
         return (
             feed.mode is IndexMode.LOG_SCAN
             or feed.looks == self._rung_after
+            or feed.withheld  # There may be room for it now.
+            or feed.fruitful_at >= feed.looked_at  # Where there was something, there may be more.
             or now - feed.fruitful_at < 2 * self._config.watch_s  # By then the pace of polling is at its slowest.
             or (on_duty and feed.mode is IndexMode.HYBRID and idle_s >= HYBRID_SCAN_EVERY_S)
             or idle_s >= self._anyhow_s
         )
+
+    async def _round(self, keepers: asyncio.TaskGroup) -> None:
+        news = await self._lookout.round()
+        if news is not None:
+            self._heed(news, keepers)
 
     def _heed(self, news: ShardLease, keepers: asyncio.TaskGroup) -> None:
         if news.members != self._members:

@@ -65,6 +65,7 @@ class Runner:
         self._average_s: float | None = None  # Of recent runs.
         self._clean = contextvars.copy_context()  # No handler inherits what another has set.
         self._chained: set[asyncio.Task[None]] = set()
+        self._shown = [stats.slots.setdefault(index, SlotStats()) for index in range(config.concurrency)]
         self.settling = 0
 
     @property
@@ -118,6 +119,7 @@ class Runner:
             return
         if hold.phase is Phase.WAITING:
             if self._inboxes.remove(hold):
+                hold.enter(Phase.SETTLING, now())
                 self._admission.ended(hold.handler, started=False)
                 self._chain(asyncio.create_task(self._settle(hold, self._stopped(hold, gone=True))))
         elif hold.attempt is not None:
@@ -138,14 +140,15 @@ class Runner:
         begun = now()
         hold.enter(Phase.RUNNING, begun)
         self._stats.started += 1
-        self._stats.slots.setdefault(slot.index, SlotStats()).task_id = hold.task.id
+        self._shown[slot.index].task_id = hold.claim.task.id
         outcome = await self._attempt(slot, hold)
-        took_s = now() - begun
+        ended = now()
+        took_s = ended - begun
         self._average_s = (
             took_s if self._average_s is None else self._average_s + WEIGHT * (took_s - self._average_s)
         )
         self._stats.ran(hold.task.task_type, slot.index, took_s, outcome)
-        hold.enter(Phase.SETTLING, now())
+        hold.enter(Phase.SETTLING, ended)
         if self._executors[hold.handler.kind].running(hold.task.id):
             self._stuck[slot] = hold  # There is nothing to run another task on.
         else:
@@ -156,8 +159,7 @@ class Runner:
         self._admission.ended(hold.handler, started=hold.started)
         if (following := self._inboxes.free(slot)) is not None:
             self._chain(asyncio.create_task(self._work(slot, following), context=self._clean.copy()))
-        else:
-            self._freed()
+        self._freed()
 
     def _chain(self, task: asyncio.Task[None]) -> None:
         self._chained.add(task)  # The loop itself keeps no hold on tasks.
@@ -254,11 +256,11 @@ class Runner:
     # Settling
 
     async def _give_back(self, hold: Hold, reason: str) -> None:
+        hold.enter(Phase.SETTLING, now())
         self._admission.ended(hold.handler, started=False)
         await self._settle(hold, Released(reason))
 
     async def _settle(self, hold: Hold, outcome: Outcome) -> None:
-        hold.enter(Phase.SETTLING, now())
         final: Outcome = Lost("the worker ended before this could be reported")
         self.settling += 1
         try:
@@ -269,7 +271,10 @@ class Runner:
 
     def forget(self, hold: Hold, final: Outcome) -> None:
         """Count what became of a claim, once."""
-        if self._held.get(hold.task.id) is hold:
-            self._held.remove(hold)
-            self._stats.settled(final)
+        if self._held.get(hold.task.id) is not hold:
+            return
+        self._held.remove(hold)
+        self._stats.settled(final)
+        # The slot was freed before. This matters only to who waits for reports, or for the last of them.
+        if not self._held or self.settling >= self._config.result_buffer - 1 or self._draining():
             self._freed()

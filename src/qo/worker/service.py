@@ -8,7 +8,9 @@ import os
 import socket
 from collections.abc import Mapping
 
-from qo.config.settings import MonitorSettings, Settings, ShardLeasingSettings
+from qo.config.settings import MonitorSettings, Settings
+from qo.config.worker import ShardLeasingSettings
+from qo.core.ownership import LeasingConfig
 from qo.core.poll import Pace
 from qo.queue.connecting import connect
 from qo.queue.monitor import Monitor, MonitorConfig
@@ -17,7 +19,6 @@ from qo.worker.app import App
 from qo.worker.config import WorkerConfig
 from qo.worker.executors import Executor
 from qo.worker.layers import ServiceOptions
-from qo.worker.lookout import LeasingConfig
 from qo.worker.shutdown import Shutdown, stop_on_signals
 from qo.worker.stats import Stats
 from qo.worker.worker import Worker

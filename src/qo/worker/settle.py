@@ -87,7 +87,8 @@ class Settler:
             self._stats.cancelled += 1
             return Dead(task.last_error or "cancelled while running")
         if task.status is Status.FAILED and not isinstance(outcome, Dead):
-            return Dead(task.last_error or "no attempt is left")
+            timed_out = isinstance(outcome, Retried) and outcome.timed_out
+            return Dead(task.last_error or "no attempt is left", timed_out=timed_out)
         if isinstance(outcome, Released) and task.status is Status.COMPLETED:
             return Acked(task.output)  # Its report came through, though we broke it off.
         return outcome

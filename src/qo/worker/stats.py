@@ -147,6 +147,7 @@ class Stats:
                 self.last_error = error
             case Dead(error):
                 self.dead += 1
+                self.timeouts += outcome.timed_out
                 self.last_error = error
             case Released():
                 self.released += 1

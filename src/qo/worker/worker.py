@@ -15,6 +15,7 @@ from qo.errors import UsageError
 from qo.queue import roster
 from qo.queue.feed import Feed
 from qo.queue.queue import Queue
+from qo.store.metered import Metered
 from qo.worker.admission import Admission
 from qo.worker.app import App
 from qo.worker.bell import Bell
@@ -23,8 +24,9 @@ from qo.worker.config import WorkerConfig
 from qo.worker.control import Control, Follower
 from qo.worker.departure import Departure
 from qo.worker.executors import Executor, executors_for
+from qo.worker.gauge import Gauge
 from qo.worker.heartbeat import Heartbeat, quietly
-from qo.worker.hold import Hold, Holds, Phase
+from qo.worker.hold import Hold, Holds
 from qo.worker.keeper import Keeper, KeeperThread, Open
 from qo.worker.mailbox import Mailbox
 from qo.worker.ownership import Ownership
@@ -32,7 +34,7 @@ from qo.worker.pulse import Pulse
 from qo.worker.runner import Runner
 from qo.worker.services import services
 from qo.worker.state import LEAVING, State
-from qo.worker.stats import Stats, StatsSnapshot, snapshot
+from qo.worker.stats import Stats, StatsSnapshot
 
 if TYPE_CHECKING:
     from qo.worker.status import Health, StatusServer
@@ -60,9 +62,8 @@ class Worker:
         self._config = config
         self._open_queue = open_queue
         self._loop = asyncio.get_running_loop()
-        self._begun: float | None = None
+        self._begun = False
         self._state = State.STARTING
-        self._failed = False
         self._turned = Bell()  # Rung at each change.
         self._background: list[asyncio.Task[None]] = []
         self.stats = Stats()
@@ -96,11 +97,13 @@ class Worker:
         )
         self._heartbeat = self._make_heartbeat(app)
         self._ownership = self._make_ownership()
+        self._leasing: asyncio.Task[None] | None = None
         self._keeper = Keeper(
             self._held, self.stats, lease_s=config.lease_s, renew_s=config.renew_s, news=self._news
         )
         self._threaded: KeeperThread | None = None
         self._pulse = Pulse(self.stats)
+        self._gauge = self._make_gauge()
         self._status: StatusServer | None = None
 
     def _make_runner(self, app: App) -> Runner:
@@ -141,12 +144,33 @@ class Worker:
             paused_types=lambda: self._control.paused_types,
         )
 
+    def _make_gauge(self) -> Gauge:
+        return Gauge(
+            self._config,
+            self.stats,
+            held=self._held,
+            runner=self._runner,
+            admission=self._admission,
+            control=self._control,
+            keeper=self._keeper,
+            pulse=self._pulse,
+            time=self._loop.time,
+            state=lambda: self._state,
+            shards=lambda: self.shards,
+            meters=self._meters,
+        )
+
     def _make_ownership(self) -> Ownership | None:
-        if (leasing := self._config.shard_leasing) is None:
+        leasing = self._config.shard_leasing
+        if leasing is None or self._config.stop_when_empty:  # Who is to leave nothing behind must look everywhere.
             return None
+        told: tuple[str, ...] = ()
 
         def changed() -> None:
-            self._heartbeat.changed()
+            nonlocal told
+            if told != self.shards:
+                told = self.shards
+                self._heartbeat.changed()
             self._mailbox.wake()
 
         return Ownership(
@@ -154,7 +178,7 @@ class Worker:
             leasing,
             worker_id=self._config.worker_id,
             feed=self._feed,
-            has_room=lambda: self._runner.idle_slots > 0,
+            has_room=lambda: self._state is State.RUNNING and self._runner.idle_slots > 0,
             heartbeat_s=self._config.heartbeat_s,
             changed=changed,
         )
@@ -212,44 +236,20 @@ class Worker:
 
     def snapshot(self) -> StatsSnapshot:
         """May be called from any thread."""
-        self._count_requests()
-        at, held = self._loop.time(), list(self._held)
-        return snapshot(
-            self.stats,
-            worker_id=self._config.worker_id,
-            state=self._state,
-            uptime_s=0.0 if self._begun is None else at - self._begun,
-            slots=self._config.concurrency,
-            busy=sum(hold.phase is Phase.RUNNING for hold in held),
-            waiting=sum(hold.phase is Phase.WAITING for hold in held),
-            settling=sum(hold.phase is Phase.SETTLING for hold in held),
-            stuck=self._runner.stuck,
-            oldest_held_s=max((at - hold.claimed_at for hold in held), default=None),
-            kinds=self._admission.held(),
-            paused_types=sorted(self._control.paused_types),
-            shards=list(self.shards),
-        )
+        return self._gauge.snapshot()
 
     def health(self) -> Health:
         """May be called from any thread."""
-        from qo.worker.status import Health
-
-        at = self._loop.time()
-        return Health(
-            state=self._state,
-            loop_beat_s=at - self._pulse.beat,
-            keeper_beat_s=at - self._keeper.beat,
-            dispatcher_alive=not self._failed,
-        )
+        return self._gauge.health()
 
     # Running
 
     async def run(self) -> Stats:
         """Work until stopped. Errors of tasks end nothing; one of the machinery itself ends the worker in order, and
         is then raised."""
-        if self._begun is not None:
+        if self._begun:
             raise UsageError("a worker runs once: make a new one")
-        self._begun = self._loop.time()
+        self._begun = True
         try:
             await self._begin()
             await self._work()
@@ -280,7 +280,10 @@ class Worker:
         self._spawn(self._heartbeat.run())
         self._spawn(self._pulse.run(self._runner.give_back_overdue))
         self._spawn(self._follower.run(config.control_s))
-        self._spawn(self._heartbeat.share(self._feed) if self._ownership is None else self._ownership.run())
+        if self._ownership is None:
+            self._spawn(self._heartbeat.share(self._feed))
+        else:
+            self._leasing = asyncio.create_task(self._ownership.run())
 
     async def _work(self) -> None:
         """Until stopped, or the queue is empty and that was asked for, or the dispatcher breaks."""
@@ -295,7 +298,6 @@ class Worker:
         except asyncio.CancelledError:
             raise
         except BaseException:
-            self._failed = True
             self._enter(State.FAILED)
             raise
         finally:
@@ -306,6 +308,7 @@ class Worker:
         """Let go of everything, and leave in order."""
         self._mailbox.shut()
         self._enter(State.DRAINING)
+        await self._disown_shards()  # First: others can look after them while we finish.
         await self._departure.drain()
         if not self._departure.done:
             self._enter(State.CANCELLING)
@@ -315,16 +318,20 @@ class Worker:
         await asyncio.gather(*self._background, return_exceptions=True)
         if self._threaded is not None:
             await self._threaded.stop()
-        if self._ownership is not None:
-            await quietly(self._ownership.leave)
         await self._queue.hints.flush()
         await quietly(self._heartbeat.leave)
         for executor in self._executors.values():
             executor.close()
         if self._status is not None:
             self._status.stop()
-        self._count_requests()
+        self._gauge.count_requests()
         self._enter(State.STOPPED)
+
+    async def _disown_shards(self) -> None:
+        if self._ownership is not None and self._leasing is not None:
+            self._leasing.cancel()
+            await asyncio.gather(self._leasing, return_exceptions=True)
+            await quietly(self._ownership.leave)
 
     # Turning
 
@@ -350,8 +357,10 @@ class Worker:
         self._turned.ring()
 
     def _wake(self) -> None:
+        """A claim was settled, or a slot freed."""
         self._mailbox.wake()
-        self._turned.ring()
+        if self._state in LEAVING:  # Otherwise nobody waits for that, and it happens all the time.
+            self._turned.ring()
 
     def _came_back(self) -> None:
         self._runner.came_back()
@@ -376,12 +385,9 @@ class Worker:
     async def _own_queue(self) -> Queue:
         return self._queue
 
-    def _count_requests(self) -> None:
-        meters = [self._queue.meter, None if self._threaded is None else self._threaded.meter]
-        usage = [meter.snapshot() for meter in meters if meter is not None]
-        # Other threads count too, and a counter must never seem to run backwards.
-        self.stats.requests = max(self.stats.requests, sum(each.requests for each in usage))
-        self.stats.dollars = max(self.stats.dollars, sum(each.dollars() for each in usage))
+    def _meters(self) -> list[Metered]:
+        meters = (self._queue.meter, None if self._threaded is None else self._threaded.meter)
+        return [meter for meter in meters if meter is not None]
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:  # Child processes load this package too, and are to start qui
     from qo.worker.request import Request
 
 
+KILL_AFTER_S_MAX = 5.0
+
+
 class Executor(Protocol):
     async def call(self, request: Request) -> Any:
         """The value that the handler's function returns for this request, or the exception it raises.
@@ -71,6 +74,8 @@ def executors_for(
             config.processes or os.cpu_count() or 1,
             tasks_max=config.process_tasks_max,
             memory_max_mb=config.process_memory_max_mb,
+            # In time for the task to be given back.
+            kill_after_s=min(KILL_AFTER_S_MAX, config.cancel_grace_s / 2),
             came_back=came_back,
         )
     return executors

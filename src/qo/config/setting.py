@@ -1,0 +1,32 @@
+"""One setting: its name, its variable, its default, and what it is for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from qo.config import kinds
+from qo.config.kinds import Kind
+
+LIST_PAGE_MAX = 1000  # What one LIST request can return at most.
+PAGE = kinds.whole(1, LIST_PAGE_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    key: str  # As in the file: "worker.concurrency" is `concurrency` in the table [worker].
+    env: tuple[str, ...]  # The first variable that is set counts.
+    kind: Kind
+    default: Any
+    help: str
+
+    @property
+    def flag(self) -> str:
+        # Tables within tables keep their name: --shard-leasing for worker.shard_leasing.enabled.
+        name = self.key.partition(".")[2] or self.key
+        return "--" + name.removesuffix(".enabled").replace(".", "-").replace("_", "-")
+
+
+def setting(default: Any, *env: str, kind: Kind, help: str) -> Any:
+    """A field of a group of settings, described."""
+    return field(default=default, metadata={"env": env, "kind": kind, "help": help})
