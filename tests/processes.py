@@ -122,12 +122,14 @@ class Place:
             return await until(all_ended, within_s=within_s, every_s=0.05)
         except TimeoutError:
             from stores import keys_under
+
             left = [t for t in await self.now(tasks) if not t.ended]
             ks = await keys_under(self.queue.store, "")
             for t in left:
                 print("LEFT", t)
                 print([k for k in ks if t.id in k])
-                for h in await self.queue.history(t.id): print("   ", h.status, h.attempt, h.worker_id, h.updated_at, h.lease_expires_at)
+                for h in await self.queue.history(t.id):
+                    print("   ", h.status, h.attempt, h.worker_id, h.updated_at, h.lease_expires_at)
             print(await self.queue.store.now())
             print([(p.name, p.read_text()) for p in self.directory.glob("*.err")])
             raise

@@ -191,7 +191,7 @@ def test_workers_are_listed_while_they_run_and_end_in_order(qo: Qo) -> None:
         try:
             (seen,) = until(lambda: qo.json("workers"))
             assert (seen["worker_id"], seen["shards"], seen["stale"]) == ("w-1", ["0", "1"], False)
-            assert re.search(r"^w-1 +active", qo.ok("workers"), re.M)
+            until(lambda: re.search(r"^w-1 +active", qo.ok("workers"), re.M))
             assert qo.json("workers", "--stale") == []
         finally:
             worker.send_signal(signal.SIGTERM)
@@ -203,6 +203,7 @@ def test_workers_are_listed_while_they_run_and_end_in_order(qo: Qo) -> None:
 
 def test_the_task_of_a_killed_worker_is_requeued_by_the_monitor(qo: Qo) -> None:
     task_id = qo.ok("submit", "-t", "sleep", "-i", "60", "--timeout", "1s", "--retry-initial-ms", "0").strip()
+    (qo.cwd / "qo.toml").write_text("[worker]\nlease_s = 1\n")
     with qo.start("worker", "--app", "tasks:app", "--no-monitor") as worker:
         until(lambda: qo.json("status", task_id)["status"] == "running")
         worker.kill()

@@ -151,6 +151,36 @@ async def test_00d_a_producer_that_has_closed_refuses_and_leaves_what_is_pending
     assert (await drain(queue, app_of(child))).completed == 5
 
 
+@pytest.mark.parametrize("how", ["paused", "stopped"])
+@in_virtual_time
+async def test_00e_what_waits_in_an_inbox_is_given_back_at_once_by_a_pause_or_a_stop(how: str) -> None:
+    queue = virtual_queue()
+    begun: list[str] = []
+
+    async def work(input: float, ctx: Context) -> None:
+        begun.append(ctx.task_id)
+        await asyncio.sleep(input)
+
+    worker = Worker(queue, app_of(work), config(concurrency=1, inbox_capacity=1))
+    running = asyncio.create_task(worker.run())
+    for n in range(5):  # Quick ones, so that the worker claims ahead.
+        await ended(queue, (await queue.submit("work", 0.01 * n)).id)
+    slow = await queue.submit_many([NewTask("work", 1.7, Options(max_retries=0)) for _ in range(2)])
+    await until(lambda: true(worker.snapshot().waiting == 1))
+    (waits,) = (task for task in slow if task.id != begun[-1])
+    asked = virtual.monotonic()
+    if how == "paused":
+        worker.pause()
+    else:
+        worker.stop()
+    await until(lambda: true(worker.stats.released == 1))
+    assert virtual.monotonic() - asked < 0.1
+    given_back = await queue.get(waits.id)
+    assert (given_back.status, given_back.retry_count, waits.id in begun) == (P, 0, False)
+    worker.stop()
+    assert (await running).acked == 6, "what ran was finished"
+
+
 # 1 to 5: handlers that break out, children, and control
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -158,7 +159,18 @@ async def test_the_hint_of_a_claim_that_lost_is_cleared_away(queue: Queue) -> No
     assert await hints(queue) == wanted_hints(claim.task)
 
 
-async def test_a_mover_that_died_before_writing_the_new_hint_is_made_good(queue: Queue) -> None:
+async def test_the_lease_key_of_a_claim_that_is_on_its_way_is_left_alone(queue: Queue) -> None:
+    task = await queue.submit("t")
+    ahead = keys.index(keys.LEASES, task.shard, keys.minute_of(await queue.store.now()), task.id)
+    await queue.store.put(ahead, b"of a claim whose other half the store has not answered yet")
+    assert (await Monitor(another(queue)).check()).examined == 1
+    assert ahead in await hints(queue)
+
+
+async def test_a_mover_that_died_before_writing_the_new_hint_is_made_good(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qo.queue.monitor.CLAIMED_WITHIN", timedelta(seconds=-60))  # As if that were long ago.
     task = await queue.submit("t")
     claim = await claimed(queue, task.id, lease_s=0.001)
     leases = wanted_hints(claim.task)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -357,12 +358,32 @@ def check_history(history: list[Task]) -> None:
             assert after.updated_at >= before.lease_expires_at, "taken back only from who was late"
 
 
+def reports(history: list[Task]) -> list[Status]:
+    """What the task became each time that somebody who held it said how it went."""
+    settled = (
+        after for before, after in pairwise(history) if after.settled_lease_id == before.lease_id is not None
+    )
+    return [after.status for after in settled]
+
+
+def check_counts(world: World, reported: Counter[Status]) -> None:
+    """What a worker counts as reported is in the store. The other way round, it may have died before it counted."""
+    counted = [worker.stats for worker in world.books.workers]
+    assert sum(stats.acked for stats in counted) <= reported[Status.COMPLETED]
+    assert sum(stats.dead for stats in counted) <= reported[Status.FAILED] + reported[Status.CANCELLED]
+    assert sum(stats.retried + stats.released for stats in counted) <= reported[Status.PENDING]
+    assert sum(stats.started for stats in counted) >= len(world.begun)
+
+
 async def check(world: World) -> None:
     queue = world.plain()
     tasks = {task.id: task for task in await all_tasks(world.truth)}
     assert world.acknowledged <= {*tasks}, "what was acknowledged is there"
+    reported: Counter[Status] = Counter()
     for task in tasks.values():
-        check_history(await queue.history(task.id))
+        history = await queue.history(task.id)
+        check_history(history)
+        reported.update(reports(history))
         match task.status:
             case Status.COMPLETED:
                 assert (task.output["input"], task.output["attempt"]) == (task.input, task.attempt)
@@ -377,6 +398,7 @@ async def check(world: World) -> None:
             case _:
                 raise AssertionError(f"{task.id} is left {task.status}")
     assert world.wrong == []
+    check_counts(world, reported)
     assert len(world.begun) == len({*world.begun}), "no attempt was begun twice"
     assert not any(world.running.values()), "no handler runs on"
     world.books.close()

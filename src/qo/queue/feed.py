@@ -55,6 +55,7 @@ class Feed:
         self._found_at = 0.0
         self._late: deque[Due] = deque()  # What others own and have not come to.
         self.looks = 0  # How often the store was asked, and when last.
+        self.depth = 0  # How many candidates it showed then.
         self.looked_at = self._monotonic()
         self.fruitful_at = float("-inf")  # When something was last found.
         self._barren_round = False  # Nothing was found since the scan's round began.
@@ -112,6 +113,7 @@ class Feed:
             self.looked_at = self._monotonic()
             self.withheld = False
             self._found.extend(await self._refill())
+            self.depth = len(self._found)
             self._found_at = self._monotonic()
             if self._found:
                 self.fruitful_at = self._found_at

@@ -44,6 +44,7 @@ class Heartbeat:
         state: Callable[[], State],
         shards: Callable[[], tuple[str, ...]],
         paused_types: Callable[[], frozenset[str]],
+        count_requests: Callable[[], None],
     ) -> None:
         self._queue = queue
         self._config = config
@@ -53,6 +54,7 @@ class Heartbeat:
         self._state = state
         self._shards = shards
         self._paused_types = paused_types
+        self._count_requests = count_requests
         self._news = asyncio.Event()
         self._started_at: datetime | None = None
         self._told: list[str] = []
@@ -92,6 +94,7 @@ class Heartbeat:
     async def report(self) -> None:
         """Tell the roster what this worker is doing."""
         self._news.clear()
+        self._count_requests()
         config, stats, at = self._config, self._stats, await self._queue.store.now()
         self._told = [hold.task.id for hold in self._held]
         info = roster.WorkerInfo(

@@ -63,10 +63,18 @@ class Keeper:
             left_s = hold.leased_until - at
             if left_s <= self._lease_s * NEARLY_GONE:
                 self._lose(hold, "it could not be renewed in time")
-            elif left_s <= self._lease_s - self._renew_s and hold not in self._renewing:
+            elif self._due(hold, at, left_s):
                 if self._queue is None:
                     self._queue = await open_queue()
                 self._renewing[hold] = asyncio.create_task(self._renew(hold, self._queue))
+
+    def _due(self, hold: Hold, at: float, left_s: float) -> bool:
+        if left_s > self._lease_s - self._renew_s or hold in self._renewing:
+            return False
+        # An attempt that should have been stopped a whole lease ago runs in a loop that is blocked, or will not
+        # stop. To hold its task for ever would help nobody.
+        deadline = hold.clock.deadline
+        return deadline is None or at < deadline + self._lease_s
 
     async def _renew(self, hold: Hold, queue: Queue) -> None:
         sent = now()

@@ -139,6 +139,7 @@ class Mailbox:
             return None
         self._stats.looks += 1
         self._stats.empty_looks += not found
+        self._stats.queue_depth = self._feed.depth
         return found
 
     async def _rest(self, for_s: float | None) -> None:

@@ -1,8 +1,8 @@
 """What can become of a claim: exactly one of these five.
 
     Acked     the work is done
-    Retried   the attempt failed: it is tried again, or has failed for good if no retry is left
-    Dead      no further attempt: it can never succeed, or somebody cancelled it
+    Retried   the attempt failed, and the task is tried again
+    Dead      no further attempt: no retry is left, it can never succeed, or somebody cancelled it
     Released  given back unharmed: it costs no retry
     Lost      the lease is somebody else's now, or nobody could be told: nothing is written
 

@@ -32,6 +32,7 @@ class Settler:
         try:
             return await self._insist(claim, outcome)
         except LeaseLost as lost:
+            log.warning("task %s: its lease was lost before this could be reported: %s", claim.task.id, lost)
             return Lost(str(lost))
         except StoreError as error:
             log.warning("task %s: %s; its lease will run out and it will be tried again", claim.task.id, error)

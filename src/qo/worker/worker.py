@@ -142,6 +142,7 @@ class Worker:
             state=lambda: self._state,
             shards=lambda: self.shards,
             paused_types=lambda: self._control.paused_types,
+            count_requests=lambda: self._gauge.count_requests(),
         )
 
     def _make_gauge(self) -> Gauge:
