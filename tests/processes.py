@@ -49,8 +49,29 @@ class WorkerProcess:
 
     async def code(self, *, within_s: float = 20.0) -> int:
         """How it ended."""
-        async with asyncio.timeout(within_s):
-            return await self.process.wait()
+        try:
+            async with asyncio.timeout(within_s):
+                return await self.process.wait()
+        except TimeoutError:
+            import signal, urllib.request
+
+            infos = await self.place.roster()
+            print(infos.get(self.worker_id))
+            if self.worker_id in infos:
+                try:
+                    print(
+                        await asyncio.to_thread(
+                            lambda: urllib.request.urlopen(
+                                "http://" + infos[self.worker_id].http + "/stats", timeout=5
+                            ).read()
+                        )
+                    )
+                except Exception as e:
+                    print(e)
+            self.process.send_signal(signal.SIGUSR1)
+            await asyncio.sleep(1)
+            print(self.said)
+            raise
 
     @property
     def stats(self) -> dict[str, Any]:
@@ -87,7 +108,9 @@ class Place:
                 stderr=err_file,
             )
         try:
-            yield WorkerProcess(worker_id, process, out, err)
+            w = WorkerProcess(worker_id, process, out, err)
+            w.place = self
+            yield w
         finally:
             if process.returncode is None:
                 process.kill()

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 
 import pytest
 
+from qo.ambient import Ambient
 from qo.core.discovery import IndexMode
-from qo.core.pricing import DAY_S, Load, Operation, Requests, Rhythm, monitor_per_day, requests_per_task
+from qo.core.pricing import (
+    DAY_S,
+    Load,
+    Operation,
+    Requests,
+    Rhythm,
+    heartbeats_per_day,
+    monitor_per_day,
+    polling_per_day,
+    requests_per_task,
+)
 from qo.queue import roster
 from qo.queue.feed import Feed
 from qo.queue.monitor import Monitor
@@ -15,6 +27,10 @@ from qo.queue.options import NewTask
 from qo.queue.queue import Claim, Queue
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
+from qo.testing import virtual
+from qo.worker.app import App
+from qo.worker.config import WorkerConfig
+from qo.worker.worker import Worker
 
 pytestmark = pytest.mark.fast
 
@@ -63,3 +79,22 @@ async def test_monitors_take_the_requests_that_the_model_says(workers: int) -> N
         await monitor.sweep(unless_within_s=DAY_S)
     with_sweep = Rhythm(check_s=DAY_S, sweep_s=DAY_S)
     assert meter.counts == nonzero(monitor_per_day(Load(workers, 0), with_sweep))
+
+
+def test_an_idle_worker_takes_the_requests_that_the_model_says() -> None:
+    async def main() -> None:
+        meter = Metered(MemoryStore(clock=virtual.wall_clock))
+        queue = Queue(meter, ambient=Ambient.seeded(1, virtual.monotonic))
+        worker = Worker(queue, App(), WorkerConfig(worker_id="w", index_mode=IndexMode.INDEX_ONLY))
+        running = asyncio.create_task(worker.run())
+        await asyncio.sleep(600)  # By then it polls at its slowest.
+        meter.reset()
+        await asyncio.sleep(6 * 3600)
+        counts = dict(meter.counts)
+        worker.stop()
+        await running
+        polling, beats = polling_per_day(Load(1, 0), IndexMode.INDEX_ONLY), heartbeats_per_day(0)
+        expected = {each: (polling.get(each, 0) + beats.get(each, 0)) / 4 for each in Operation}
+        assert counts == {operation: pytest.approx(n, rel=0.03) for operation, n in expected.items() if n}
+
+    virtual.run(main())

@@ -190,7 +190,7 @@ class Escape(BaseException):
 
 @pytest.mark.parametrize("kind", [Escape, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
 @in_virtual_time
-async def test_01_a_base_exception_in_a_handler_is_one_failure_and_frees_its_slot(
+async def test_01a_a_base_exception_in_a_handler_is_one_failure_and_frees_its_slot(
     kind: type[BaseException],
 ) -> None:
     queue = virtual_queue()
@@ -209,6 +209,24 @@ async def test_01_a_base_exception_in_a_handler_is_one_failure_and_frees_its_slo
     assert failed.last_error == f"{kind.__name__}: out"
     assert (worker.stats.claimed, worker.stats.dead, worker.stats.acked) == (2, 1, 1)
     assert worker.state is State.STOPPED
+
+
+@pytest.mark.parametrize("kind", [Escape, SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration])
+async def test_01b_so_it_is_on_a_thread(kind: type[BaseException]) -> None:
+    queue = Queue(MemoryStore())
+
+    def breaks_out(input: Any) -> None:
+        raise kind("out")
+
+    def works(input: Any) -> None: ...
+
+    bad = await queue.submit("breaks_out", options=Options(max_retries=0))
+    async with working(queue, app_of(breaks_out, works), concurrency=1, threads=1) as worker:
+        failed = await ended(queue, bad.id)
+        good = await queue.submit("works")
+        assert (await ended(queue, good.id)).status is C
+    assert (failed.status, failed.attempt) == (F, 1)
+    assert (worker.stats.claimed, worker.stats.dead, worker.stats.acked) == (2, 1, 1)
 
 
 @in_virtual_time
@@ -803,7 +821,7 @@ async def test_15_two_workers_on_one_store_never_take_live_work_from_each_other(
 
 @pytest.mark.parametrize("obeys", [True, False])
 @in_virtual_time
-async def test_16_a_lease_lost_in_mid_run_stops_the_handler_and_nothing_is_reported(obeys: bool) -> None:
+async def test_16a_a_lease_lost_in_mid_run_stops_the_handler_and_nothing_is_reported(obeys: bool) -> None:
     queue = virtual_queue()
     told: list[str] = []
 
@@ -829,6 +847,46 @@ async def test_16_a_lease_lost_in_mid_run_stops_the_handler_and_nothing_is_repor
     assert told == ["the lease was lost"]
     assert (worker.stats.acked, worker.stats.failed, worker.stats.released) == (0, 0, 0)
     assert await queue.get(task.id) == robbed, "the other's task is as the other left it"
+
+
+class Delaying(MemoryStore):
+    """Answers to the first claim when it is too late."""
+
+    delay_s = 100.0
+
+    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+        written = await super().put(key, body, if_match=if_match, if_absent=if_absent)
+        if key.startswith(keys.TASKS) and wire.decode_task(body, key).status is R:
+            delay_s, self.delay_s = self.delay_s, 0.0
+            await asyncio.sleep(delay_s)
+        return written
+
+
+@in_virtual_time
+async def test_16b_a_claim_that_is_answered_after_its_lease_has_run_out_is_not_begun() -> None:
+    """As after a long sleep of the process or the line: somebody else runs the task by then."""
+    queue, over = (
+        Queue(Delaying(clock=virtual.wall_clock), ambient=Ambient.seeded(1, virtual.monotonic)),
+        asyncio.Event(),
+    )
+    begun: list[tuple[str, int]] = []
+
+    async def slow(input: Any, ctx: Context) -> str:
+        begun.append((ctx.worker_id, ctx.attempt))
+        await asyncio.sleep(200)
+        return ctx.worker_id
+
+    task = await queue.submit("slow", options=Options(timeout_s=NEVER_S, retry_policy=AT_ONCE))
+    monitor = asyncio.create_task(Monitor(queue, MonitorConfig(check_interval_s=1)).run(over))
+    async with working(queue, app_of(slow), worker_id="late", lease_s=30) as late:
+        await asyncio.sleep(1)
+        async with working(Queue(queue.store, ambient=queue.ambient), app_of(slow), worker_id="next", lease_s=30):
+            done = await until(lambda: has_ended(queue, task.id), within_s=1000, every_s=1)
+    over.set()
+    await monitor
+    assert begun == [("next", 2)]
+    assert (done.output, done.attempt) == ("next", 2)
+    assert (late.stats.claimed, late.stats.lost) == (1, 1)
 
 
 def seconds(instants: Iterable[datetime], since: float, until: float) -> list[float]:

@@ -370,8 +370,8 @@ def check_counts(world: World, reported: Counter[Status]) -> None:
     """What a worker counts as reported is in the store. The other way round, it may have died before it counted."""
     counted = [worker.stats for worker in world.books.workers]
     assert sum(stats.acked for stats in counted) <= reported[Status.COMPLETED]
-    assert sum(stats.dead for stats in counted) <= reported[Status.FAILED] + reported[Status.CANCELLED]
-    assert sum(stats.retried + stats.released for stats in counted) <= reported[Status.PENDING]
+    # Which of these it was may look different by the time the worker learns that its report came through.
+    assert sum(stats.acked + stats.retried + stats.dead + stats.released for stats in counted) <= reported.total()
     assert sum(stats.started for stats in counted) >= len(world.begun)
 
 

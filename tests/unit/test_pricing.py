@@ -95,7 +95,7 @@ def test_an_idle_worker_costs_less_than_five_dollars_a_month() -> None:
     idle = estimate(1, 0, IndexMode.HYBRID)
     assert idle.tasks == 0
     assert idle.storage == 0
-    assert idle.heartbeats == pytest.approx(MONTH_D * 4 * 24 * 60 * WRITE_PRICE)
+    assert idle.heartbeats == pytest.approx(MONTH_D * 24 * 60 * (4 * WRITE_PRICE + 12 * READ_PRICE))
     assert 4 < idle.total < 5
 
 

@@ -59,6 +59,7 @@ def _rhythm(settings: Settings) -> Rhythm:
         ready_page=worker.ready_page_size,
         log_scan_page=worker.log_scan_page_size,
         heartbeat_s=worker.heartbeat_s,
+        control_s=worker.control_s,
         check_s=monitor.check_interval,
         sweep_s=monitor.sweep_interval,
         sweep_page=monitor.sweep_page_size,

@@ -75,6 +75,8 @@ class Rhythm:
     log_scan_page: int = 50
     log_scan_memory: int = 200_000  # Ended tasks that a scan remembers and does not read again.
     heartbeat_s: float = 15.0
+    change_s: float = 5.0  # A change in what a worker runs is told this often at most.
+    control_s: float = 5.0
     check_s: float = 30.0
     sweep_s: float = 300.0  # 0 for never.
     sweep_page: int = 1000
@@ -176,6 +178,21 @@ def monitor_per_day(load: Load, rhythm: Rhythm = DEFAULT_RHYTHM) -> Requests:
     }
 
 
+def heartbeats_per_day(tasks_per_day: float, rhythm: Rhythm = DEFAULT_RHYTHM) -> Requests:
+    """What one worker spends on saying what it does, and on seeing what is wanted of it.
+
+    While it has work, it also looks who else is there, to begin with other shards than they do, and tells what it
+    runs more often.
+    """
+    beats = DAY_S / rhythm.heartbeat_s
+    changes = max(0.0, min(tasks_per_day, DAY_S / rhythm.change_s - beats))
+    return {
+        Operation.PUT: beats + changes,
+        Operation.LIST: beats if tasks_per_day else 0.0,
+        Operation.GET: DAY_S / rhythm.control_s,
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class CostEstimate:
     """US dollars for 30 days, by what they are spent on, and the requests behind them."""
@@ -208,9 +225,7 @@ def estimate(
     per_task = requests_per_task(keys_per_delete(load.tasks_each, rhythm))
     tasks = _times(per_task, tasks_per_day * MONTH_D)
     polling = _times(polling_per_day(load, mode, rhythm), workers * MONTH_D)
-    beats = workers * DAY_S / rhythm.heartbeat_s * MONTH_D
-    # While it has work, a worker also looks who else is there, to begin with other shards than they do.
-    heartbeats = {Operation.PUT: beats, Operation.LIST: beats if tasks_per_day else 0.0}
+    heartbeats = _times(heartbeats_per_day(load.tasks_each, rhythm), workers * MONTH_D)
     monitor = _times(monitor_per_day(load, rhythm), MONTH_D)
     parts = (tasks, polling, heartbeats, monitor)
     return CostEstimate(

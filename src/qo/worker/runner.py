@@ -19,6 +19,7 @@ from qo.worker.handler import Kind
 from qo.worker.hold import Hold, Holds, Phase
 from qo.worker.inbox import Inboxes, Slot
 from qo.worker.inputs import convert
+from qo.worker.keeper import NEARLY_GONE
 from qo.worker.outcome import Dead, Lost, Outcome, Released, Retried, outcome_of
 from qo.worker.producer import ProducerHandle
 from qo.worker.request import Request
@@ -184,6 +185,10 @@ class Runner:
             value = convert(hold.handler, await self._queue.input(task))
         except Exception as error:  # Missing, unreadable, or not what the handler declares.
             return outcome_of(error)
+        if hold.leased_until - now() <= config.lease_s * NEARLY_GONE:
+            # As when the claim was answered very late, or the process slept: the keeper may not have noticed yet, and
+            # somebody else may have begun.
+            return Released("its lease ran out before it was begun")
         producer = ProducerHandle(
             self._queue,
             self._buffer,
