@@ -129,26 +129,3 @@ async def leaves_a_thread(input: Any, ctx: Any) -> str:
     if ctx.worker_id == CULPRIT:
         threading.Thread(target=time.sleep, args=(FOR_EVER_S,), daemon=False).start()
     return ctx.worker_id
-
-
-def _dump(*_):  # DEBUG
-    import sys, traceback
-
-    for loop_tasks in (asyncio.all_tasks(L),) if (L := _loop()) else ():
-        for t in loop_tasks:
-            t.print_stack(file=sys.stderr)
-            print(t, file=sys.stderr)
-    for f in sys._current_frames().values():
-        traceback.print_stack(f, file=sys.stderr)
-    sys.stderr.flush()
-
-
-def _loop():
-    import gc
-
-    return asyncio.events._get_running_loop() or next(
-        (o for o in gc.get_objects() if isinstance(o, asyncio.AbstractEventLoop) and o.is_running()), None
-    )
-
-
-signal.signal(signal.SIGUSR1, _dump)

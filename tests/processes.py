@@ -49,29 +49,8 @@ class WorkerProcess:
 
     async def code(self, *, within_s: float = 20.0) -> int:
         """How it ended."""
-        try:
-            async with asyncio.timeout(within_s):
-                return await self.process.wait()
-        except TimeoutError:
-            import signal, urllib.request
-
-            infos = await self.place.roster()
-            print(infos.get(self.worker_id))
-            if self.worker_id in infos:
-                try:
-                    print(
-                        await asyncio.to_thread(
-                            lambda: urllib.request.urlopen(
-                                "http://" + infos[self.worker_id].http + "/stats", timeout=5
-                            ).read()
-                        )
-                    )
-                except Exception as e:
-                    print(e)
-            self.process.send_signal(signal.SIGUSR1)
-            await asyncio.sleep(1)
-            print(self.said)
-            raise
+        async with asyncio.timeout(within_s):
+            return await self.process.wait()
 
     @property
     def stats(self) -> dict[str, Any]:
@@ -108,9 +87,7 @@ class Place:
                 stderr=err_file,
             )
         try:
-            w = WorkerProcess(worker_id, process, out, err)
-            w.place = self
-            yield w
+            yield WorkerProcess(worker_id, process, out, err)
         finally:
             if process.returncode is None:
                 process.kill()
@@ -141,21 +118,7 @@ class Place:
             now = await self.now(tasks)
             return now if all(task.ended for task in now) else None
 
-        try:
-            return await until(all_ended, within_s=within_s, every_s=0.05)
-        except TimeoutError:
-            from stores import keys_under
-
-            left = [t for t in await self.now(tasks) if not t.ended]
-            ks = await keys_under(self.queue.store, "")
-            for t in left:
-                print("LEFT", t)
-                print([k for k in ks if t.id in k])
-                for h in await self.queue.history(t.id):
-                    print("   ", h.status, h.attempt, h.worker_id, h.updated_at, h.lease_expires_at)
-            print(await self.queue.store.now())
-            print([(p.name, p.read_text()) for p in self.directory.glob("*.err")])
-            raise
+        return await until(all_ended, within_s=within_s, every_s=0.05)
 
     async def held(self, worker_id: str, at_least: int = 1) -> list[Task]:
         """What the worker holds, once it is as much as that."""

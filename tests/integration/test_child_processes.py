@@ -308,7 +308,6 @@ async def test_a_death_is_noticed_although_others_hold_the_line(
 async def test_a_handler_that_closes_the_line_fails(pool: Pool, attempts: Attempts) -> None:
     outcome = await failure(pool, await attempts.request(functions.closes_everything))
     assert isinstance(outcome, Retried)
-    assert pool.left() == 0
     assert await pool.call(await attempts.request(functions.double, 2)) == 4
 
 
@@ -388,10 +387,10 @@ async def test_a_call_that_is_cancelled_twice_is_left_behind_until_its_child_is_
             call.cancel()
             await asyncio.sleep(0.05)
         assert call.cancelled()
-        assert (pool.left(), pool.running(request.task.id), alive(pid)) == (1, True, True)
+        assert (pool.running(request.task.id), alive(pid)) == (True, True)
         following = asyncio.create_task(pool.call(await attempts.request(functions.double, 2)))
         await until(holds(lambda: pool.returned))
-        assert (pool.left(), pool.running(request.task.id), alive(pid)) == (0, False, False)
+        assert (pool.running(request.task.id), alive(pid)) == (False, False)
         assert await following == 4
 
 

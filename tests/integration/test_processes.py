@@ -55,8 +55,11 @@ async def test_what_a_killed_worker_held_is_finished_by_another(place: Place) ->
             cut_off.add(task.id)
             assert stages(history) == [(P, 0), (R, 1), (P, 1), (R, 2), (C, 2)]
             _assert_lapsed_in_time(history)
+            assert history[1].worker_id == "victim", "no other paid for it"
             assert (task.output, task.retry_count) == ("survivor", 1)
-    assert cut_off == {task.id for task in held}, "what the victim held, and only that"
+    # What was on its way when it was killed may have arrived: a last claim, or a last report.
+    assert {task.id for task in held} <= cut_off | {task.id for task in done if task.output == "victim"}
+    assert 1 <= len(cut_off) <= 8, "four in slots, and four in their inboxes"
 
 
 def _assert_lapsed_in_time(history: list[Task]) -> None:

@@ -8,7 +8,6 @@ import signal
 from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 from processes import Place, WorkerProcess, stages
 from qo.core.task import Status, Task
@@ -20,7 +19,7 @@ P, R, C = Status.PENDING, Status.RUNNING, Status.COMPLETED
 WORKERS = 3
 ROUNDS = 2  # How often each is replaced.
 TASKS_MIN = 300
-BATCH, BATCH_EVERY_S = 15, 0.3
+BATCH, BATCH_EVERY_S = 10, 0.3
 
 
 async def _stream(place: Place, notes: Path, rolled: asyncio.Event) -> list[Task]:
@@ -30,13 +29,14 @@ async def _stream(place: Place, notes: Path, rolled: asyncio.Event) -> list[Task
         batch = [
             NewTask(
                 "noted" if n % 2 else "noted_plain",
-                {"notes": str(notes), "s": 0.02 + 0.002 * n},
+                {"notes": str(notes), "s": 0.02 + 0.003 * n},
                 Options(max_retries=0),
             )
             for n in range(BATCH)
         ]
         tasks += await place.queue.submit_many(batch)
-        await asyncio.sleep(BATCH_EVERY_S)
+        if not rolled.is_set():
+            await asyncio.sleep(BATCH_EVERY_S)
     return tasks
 
 
@@ -128,15 +128,17 @@ async def test_leased_shards_of_the_dead_and_the_frozen_go_to_the_others(place: 
 
         async def spread(among: tuple[str, ...]) -> dict[str, set[str]] | None:
             """Who owns what, once it is shared out evenly."""
-            shown = {w["worker_id"]: set(w["shards"]) for w in await _workers(place)}
-            owned = {name: shown.get(name, set()) for name in among}
+            shown = await place.roster()
+            owned = {name: set(shown[name].shards) if name in shown else set[str]() for name in among}
             whole = set().union(*owned.values())
             mean = UNITS / len(among)
             even = all(abs(len(units) - mean) <= 1 for units in owned.values())
             return owned if even and len(whole) == UNITS == sum(map(len, owned.values())) else None
 
         first = await place.queue.submit_many(_tasks(32))
-        await until(lambda: spread(names), within_s=30, every_s=0.1)
+        owned = await until(lambda: spread(names), within_s=30, every_s=0.1)
+        shown = {worker["worker_id"]: set(worker["shards"]) for worker in await place.json("workers")}
+        assert shown == owned
         assert {task.status for task in await place.ended(first)} == {C}
 
         workers["w0"].signal(signal.SIGKILL)
@@ -152,7 +154,3 @@ async def test_leased_shards_of_the_dead_and_the_frozen_go_to_the_others(place: 
         for name in ("w1", "w2", "w3"):
             workers[name].signal(signal.SIGTERM)
             assert await workers[name].code() == 0
-
-
-async def _workers(place: Place) -> list[Any]:
-    return [{"worker_id": name, "shards": info.shards} for name, info in (await place.roster()).items()]

@@ -34,7 +34,7 @@ class Subject:
     """What the server tells about, and the server."""
 
     stats: Stats = field(default_factory=Stats)
-    health: Health = field(default_factory=lambda: Health(State.RUNNING, 0.0, 0.0, dispatcher_alive=True))
+    health: Health = field(default_factory=lambda: Health(State.RUNNING, 0.0, 0.0))
     meanwhile: Callable[[], None] = lambda: None  # Called in the middle of a snapshot.
     at: str = ""
 
@@ -112,11 +112,10 @@ def test_a_worker_that_does_not_run_says_what_it_does_instead(subject: Subject, 
 
 
 def test_an_ill_worker_gives_every_reason_on_a_line(subject: Subject):
-    subject.health = Health(State.RUNNING, loop_beat_s=12.0, keeper_beat_s=31.0, dispatcher_alive=False)
+    subject.health = Health(State.RUNNING, loop_beat_s=12.0, keeper_beat_s=31.0)
     status, body, _ = subject.ask("/livez")
     assert status == 503
     assert body.decode().splitlines() == [
-        "the dispatcher has died",
         "the event loop has been blocked for 12 s",
         "the lease thread has been blocked for 31 s",
     ]
@@ -236,7 +235,7 @@ def test_a_blocked_event_loop_is_seen_and_its_recovery_too():
         release.wait()
 
     def health() -> Health:
-        return Health(State.RUNNING, now[0] - beat[0], 0.0, dispatcher_alive=True)
+        return Health(State.RUNNING, now[0] - beat[0], 0.0)
 
     subject, loop = Subject(), asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_until_complete, args=(turn(),), daemon=True)

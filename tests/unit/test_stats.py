@@ -18,7 +18,7 @@ from qo.worker.status import Health, judge
 
 pytestmark = pytest.mark.fast
 
-WELL = {"state": State.RUNNING, "loop_beat_s": 0.1, "keeper_beat_s": 1.0, "dispatcher_alive": True}
+WELL = {"state": State.RUNNING, "loop_beat_s": 0.1, "keeper_beat_s": 1.0}
 
 
 def seen(stats: Stats, **changes: Any) -> StatsSnapshot:
@@ -196,7 +196,6 @@ def test_every_name_in_the_tables_is_told_and_no_other():
     ("changes", "word"),
     [
         ({"state": State.FAILED}, "failed"),
-        ({"dispatcher_alive": False}, "dispatcher"),
         ({"loop_beat_s": 10.1}, "event loop"),
         ({"keeper_beat_s": 30.1}, "lease thread"),
     ],
@@ -212,4 +211,4 @@ def test_a_worker_that_works_rests_or_leaves_is_well(state: State):
 
 
 def test_all_reasons_are_given():
-    assert len(judge(Health(State.FAILED, loop_beat_s=99, keeper_beat_s=99, dispatcher_alive=False))) == 4
+    assert len(judge(Health(State.FAILED, loop_beat_s=99, keeper_beat_s=99))) == 3

@@ -29,9 +29,7 @@ def worker(
     log_scan_page_size: Annotated[str | None, setting_option("worker.log_scan_page_size")] = None,
     no_monitor: Annotated[bool | None, setting_option("worker.no_monitor")] = None,
     http: Annotated[str | None, setting_option("worker.http")] = None,
-    shard_leasing: Annotated[
-        bool | None, typer.Option("--shard-leasing", help="Share the shards out among the workers that do so.")
-    ] = None,
+    shard_leasing: Annotated[bool | None, setting_option("worker.shard_leasing.enabled")] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Stop when no task is ready any more.")] = False,
 ) -> None:
     """Run a worker: claim tasks and run their handlers.

@@ -18,7 +18,6 @@ from qo.config.setting import PAGE, Setting, setting
 from qo.config.worker import WorkerSettings
 from qo.errors import ConfigError
 
-LISTPAGE_MAX = 1000  # What one LIST request can return at most.
 DEFAULT = "default"
 
 

@@ -85,7 +85,10 @@ class WorkerSettings:
         help="Milliseconds of rest between polls of an idle worker, at most.",
     )
     heartbeat_s: float = setting(
-        15.0, "QO_HEARTBEAT_S", kind=kinds.number(0.1), help="Seconds between a worker's signs of life."
+        15.0,
+        "QO_HEARTBEAT_S",
+        kind=kinds.number(0.1),
+        help="Seconds between a worker's signs of life; changes in what it runs are told every 5.",
     )
     shutdown_grace_s: float = setting(
         30.0,
@@ -154,7 +157,7 @@ class WorkerSettings:
         50,
         "QO_DEQUEUE_BACKOFF_MS",
         kind=kinds.whole(1),
-        help="Milliseconds of rest after a look at the queue that failed, or whose finds all went to others.",
+        help="Milliseconds of rest after a look at the queue whose finds went to others.",
     )
     control_s: float = setting(
         5.0,

@@ -67,6 +67,7 @@ class Fail(Held, frozen=True):
     traceback: str | None = None
     permanent: bool = False
     delay_s: float | None = None  # The handler's own wish, instead of the policy's.
+    cancelled: bool = False  # It was stopped because somebody asked its worker to.
 
 
 class Reschedule(Held, frozen=True):
@@ -205,6 +206,8 @@ def _complete(task: Task, command: Complete, now: datetime) -> Task:
 
 def _fail(task: Task, command: Fail, now: datetime) -> Task:
     said = {"last_error": command.error, "traceback": command.traceback}
+    if command.cancelled:
+        return _unleased(task, command, now, Status.CANCELLED, cancel_requested=True, **said)
     if command.permanent and not task.cancel_requested:
         return _unleased(task, command, now, Status.FAILED, **said)
     return _retry(task, command, now, command.unit, command.delay_s, **said)

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from qo.core import keys
 from qo.core.discovery import Due
 from qo.core.shard import all_shards
+from qo.core.task import Instant
 from qo.errors import UsageError
 
 UNIT_LEN_MAX = 2
@@ -40,9 +41,6 @@ class LeasingConfig:
     @property
     def round_s(self) -> float:
         return min(self.watch_s, self.renew_s)
-
-
-Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class ShardLease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -62,6 +62,7 @@ class Feed:
         self.exhausted = False  # After an empty ``take``: everything was looked at, and there was nothing.
         self._deferred_max = DEFERRED_MAX
         self._deferred: dict[tuple[str, str], float] = {}  # A hint, in one writing, to when to offer it again.
+        self._ready_again = float("-inf")  # Until when something ready is put off.
         self._again: list[float] = []  # A heap of when short deferrals end.
         self._types: dict[str, str] = {}  # Of tasks that were read and not taken, by id: read once is enough.
         self.withheld = False  # Something would have been found, had there been room for its type.
@@ -111,7 +112,7 @@ class Feed:
         if not self._found and not self._late:
             self.looks += 1
             self.looked_at = self._monotonic()
-            self.withheld = False
+            self.withheld = self._ready_again > self.looked_at
             self._found.extend(await self._refill())
             self.depth = len(self._found)
             self._found_at = self._monotonic()
@@ -135,9 +136,12 @@ class Feed:
         self._types[due.task_id] = task_type
         self._deferred.pop((due.task_id, due.etag), None)
 
-    def defer(self, due: Due, for_s: float) -> None:
-        """Do not offer this hint again for a while, unless it is written anew."""
+    def defer(self, due: Due, for_s: float, *, ready: bool = False) -> None:
+        """Do not offer this hint again for a while, unless it is written anew. If its task is ``ready`` all the same,
+        the feed is not exhausted meanwhile."""
         now = self._monotonic()
+        if ready:
+            self._ready_again = max(self._ready_again, now + for_s)
         if len(self._deferred) > self._deferred_max:
             self._deferred = {hint: until for hint, until in self._deferred.items() if until > now}
             self._deferred_max = max(DEFERRED_MAX, 2 * len(self._deferred))
@@ -183,12 +187,12 @@ class Feed:
         return found
 
     async def _scan_page(self) -> list[Due]:
-        if self._scan.after == "":
-            self._barren_round = True
+        barren = self._barren_round or self._scan.after == ""
+        self._barren_round = False  # Until the page has been read: one that cannot be is not one without tasks.
         entries = await self._scan.page()
         checked = await asyncio.gather(*(self._claimable(entry) for entry in entries))
         found = [due for due in checked if due is not None and self._usable(due)]
-        self._barren_round = self._barren_round and not found
+        self._barren_round = barren and not found
         if self.mode is IndexMode.LOG_SCAN:
             self.exhausted = self._barren_round and not self.withheld and self._scan.after == ""
         return found

@@ -194,13 +194,22 @@ class Queue:
         traceback: str | None = None,
         permanent: bool = False,
         delay_s: float | None = None,
+        cancelled: bool = False,
     ) -> Task:
-        """Report a failed attempt: the task rests and is tried again, or has failed if no retry is left."""
+        """Report a failed attempt: the task rests and is tried again, or has failed if no retry is left or the
+        failure is ``permanent``. One that was stopped on request (``cancelled``) ends as such."""
         check_number("delay_s", delay_s, 0, DELAY_S_MAX)
         error = _told("error", error)
         traceback = None if traceback is None else _told("traceback", traceback)
         command = lifecycle.Fail(
-            self.ambient.token(), claim.lease_id, error, self.ambient.unit(), traceback, permanent, delay_s
+            self.ambient.token(),
+            claim.lease_id,
+            error,
+            self.ambient.unit(),
+            traceback,
+            permanent,
+            delay_s,
+            cancelled,
         )
         return await self._settle(claim, command)
 

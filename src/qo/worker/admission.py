@@ -21,31 +21,40 @@ class Admission:
     def __init__(self, limits: Mapping[Kind, int]) -> None:
         self._limits = limits
         self._gates: dict[str, Sequence[Gate]] = {}
-        self._unstarted: Counter[str] = Counter()  # By task type: admitted, but not yet through the gates.
-        self._held: Counter[Kind] = Counter()  # From admitted until the work has really ended.
+        self._unstarted: Counter[Gate] = Counter()  # Admitted, but not yet through the gate.
+        # From admitted until the work has really ended. A thread that was left behind has given its permits back.
+        self._of_kind: Counter[Kind] = Counter()
+        self._of_type: Counter[str] = Counter()
 
     def guard(self, handler: Handler, gates: Sequence[Gate]) -> None:
+        """Ask these before a task of this handler is taken."""
         self._gates[handler.task_type] = gates
 
     def room(self, handler: Handler) -> bool:
         limit = self._limits.get(handler.kind)
-        if limit is not None and self._held[handler.kind] >= limit:
+        if limit is not None and self._of_kind[handler.kind] >= limit:
             return False
-        gates = self._gates.get(handler.task_type)
-        return not gates or min(gate.room() for gate in gates) > self._unstarted[handler.task_type]
+        if handler.concurrency is not None and self._of_type[handler.task_type] >= handler.concurrency:
+            return False
+        return all(gate.room() > self._unstarted[gate] for gate in self._gates.get(handler.task_type, ()))
 
     def enter(self, handler: Handler) -> None:
         """Taken; to be followed by ``started`` and ``ended``, or by ``ended`` alone."""
-        self._held[handler.kind] += 1
-        self._unstarted[handler.task_type] += 1
+        self._of_kind[handler.kind] += 1
+        self._of_type[handler.task_type] += 1
+        for gate in self._gates.get(handler.task_type, ()):
+            self._unstarted[gate] += 1
 
     def started(self, handler: Handler) -> None:
-        self._unstarted[handler.task_type] -= 1
+        for gate in self._gates.get(handler.task_type, ()):
+            self._unstarted[gate] -= 1
 
-    def ended(self, handler: Handler, *, started: bool = True) -> None:
-        self._held[handler.kind] -= 1
+    def ended(self, handler: Handler, *, started: bool) -> None:
+        self._of_kind[handler.kind] -= 1
+        self._of_type[handler.task_type] -= 1
         if not started:
-            self._unstarted[handler.task_type] -= 1
+            self.started(handler)
 
     def held(self) -> dict[str, int]:
-        return {str(kind): count for kind, count in self._held.items() if count}
+        """How many are held, by kind."""
+        return {str(kind): count for kind, count in self._of_kind.copy().items() if count}

@@ -27,6 +27,7 @@ class CancelToken:
         self._why: Why | None = None
         self._callbacks: list[Callable[[Why], None]] = []
         self._lock = threading.Lock()
+        self._asked: threading.Event | None = None  # Made by the first who waits.
 
     @property
     def requested(self) -> bool:
@@ -62,6 +63,7 @@ class CancelToken:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Block until asked to stop (True) or the time is over. For plain functions: a sleep that can be ended."""
-        asked = threading.Event()
-        self.on_request(lambda why: asked.set())
-        return asked.wait(timeout_s)
+        if self._asked is None:
+            self._asked = asked = threading.Event()
+            self.on_request(lambda why: asked.set())
+        return self._asked.wait(timeout_s)

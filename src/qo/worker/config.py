@@ -26,7 +26,7 @@ class WorkerConfig:
     ready_page_size: int = 100
     log_scan_page_size: int = 50
     pace: Pace = field(default_factory=Pace)
-    dequeue_backoff_s: float = 0.05  # After a look that failed, or whose finds all went to others.
+    dequeue_backoff_s: float = 0.05  # After a look whose finds went to others.
     stop_when_empty: bool = False
     unknown_types: UnknownTypes = UnknownTypes.LEAVE
 

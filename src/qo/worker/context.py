@@ -30,7 +30,9 @@ class TaskLog(logging.LoggerAdapter[logging.Logger]):
     def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
         about = self.extra or {}
         kwargs["extra"] = {**about, **(kwargs.get("extra") or {})}
-        return f"{about['task_type']} {about['task_id']}#{about['attempt']}: {msg}", kwargs
+        # What a task type contains must not be taken for a place to fill in.
+        which = f"{about['task_type']} {about['task_id']}#{about['attempt']}: ".replace("%", "%%")
+        return f"{which}{msg}", kwargs
 
 
 class Context:
@@ -47,7 +49,6 @@ class Context:
         clock: Clock,
         lease_s: float,
         draining: Callable[[], bool],
-        progress_every_s: float = PROGRESS_EVERY_S,
     ) -> None:
         self._queue = queue
         self._claim = claim
@@ -59,7 +60,6 @@ class Context:
         self.cancel = cancel
         self._log: TaskLog | None = None  # Made when they are wanted: most handlers never ask.
         self._progress: Progress | None = None
-        self._progress_every_s = progress_every_s
 
     @property
     def task(self) -> Task:
@@ -99,7 +99,7 @@ class Context:
     def progress(self, value: Any) -> None:
         """Tell how far the work has come: any JSON value. Returns at once; the latest is written every 5 s."""
         if self._progress is None:
-            self._progress = Progress(self._write_progress, self._progress_every_s)
+            self._progress = Progress(self._write_progress, PROGRESS_EVERY_S)
         self._progress.report(value)
 
     def extend(self, more_s: float) -> None:

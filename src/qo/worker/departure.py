@@ -10,7 +10,7 @@ from qo.worker.cancel import Why
 from qo.worker.config import WorkerConfig
 from qo.worker.control import Control
 from qo.worker.executors.disown import disown
-from qo.worker.hold import Hold, Holds
+from qo.worker.hold import Hold, Holds, Phase
 from qo.worker.mailbox import Mailbox
 from qo.worker.outcome import Lost
 from qo.worker.runner import Runner
@@ -53,24 +53,24 @@ class Departure:
             return
 
     async def cancel(self) -> None:
-        """Stop what runs, and give it back. What will not stop is left to its lease."""
+        """Stop what runs, and give it back; who is just claiming does so too. What will not stop is left to its
+        lease."""
+        for hold in self._held:
+            self._runner.stop(hold, Why.SHUTDOWN)
         try:
             async with asyncio.timeout(self._config.cancel_grace_s + REPORT_S):
-                await self._mailbox.settled()  # Who is just claiming gives the task back.
-                for hold in self._held:
-                    self._runner.stop(hold, Why.SHUTDOWN)
-                while self._held:
+                while not self.done:
                     await self._turned.heard()
         except TimeoutError:
             for hold in self._held:
                 self._abandon(hold)
 
     def _abandon(self, hold: Hold) -> None:
-        log.warning(
-            "task %s: its handler will not stop, so it is not given back; its lease will run out and it will be "
-            "tried again",
-            hold.task.id,
-        )
-        self._runner.forget(hold, Lost("its handler could not be stopped"))
-        if hold.attempt is not None:
+        settling = hold.phase is Phase.SETTLING
+        why = "it could not be reported" if settling else "its handler will not stop"
+        log.warning("task %s: %s, so its lease will run out and it will be tried again", hold.task.id, why)
+        self._runner.forget(hold, Lost(why))
+        if hold.attempt is not None and settling:
+            hold.attempt.cancel()
+        elif hold.attempt is not None:
             disown(hold.attempt)

@@ -78,8 +78,7 @@ class Gauge:
         return Health(
             state=state,
             loop_beat_s=at - self._pulse.beat,
-            keeper_beat_s=at - self._keeper.beat,
-            dispatcher_alive=state is not State.FAILED,
+            keeper_beat_s=0.0 if state is State.STARTING else at - self._keeper.beat,
         )
 
     def count_requests(self) -> None:

@@ -6,26 +6,20 @@ Nothing that goes wrong here ends it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import ParamSpec
 
-from qo.errors import QoError
 from qo.queue import roster
 from qo.queue.feed import Feed
 from qo.queue.queue import Queue
 from qo.worker.clock import now
 from qo.worker.config import WorkerConfig
 from qo.worker.hold import Holds
+from qo.worker.quietly import quietly
 from qo.worker.state import State
 from qo.worker.stats import Stats
-
-log = logging.getLogger(__name__)
-
-P = ParamSpec("P")
 
 SHARE_AGAIN_AFTER_S = 0.5
 TASKS_AGAIN_AFTER_S = 5.0  # How soon after the last report a change in what runs is worth another.
@@ -69,7 +63,7 @@ class Heartbeat:
         """Until cancelled."""
         while True:
             await self._rest()
-            await quietly(self.report)
+            await quietly(self.report(), "telling the roster")
 
     async def _rest(self) -> None:
         """Until the next report is due: after a change of state at once, after one in what runs soon."""
@@ -130,7 +124,7 @@ class Heartbeat:
         while True:
             if claimed != self._stats.claimed:
                 claimed = self._stats.claimed
-                await quietly(self._take_share, feed)
+                await quietly(self._take_share(feed), "seeing who else is here")
             await asyncio.sleep(rest_s)
             rest_s = min(rest_s * 2, self._config.heartbeat_s)
 
@@ -140,13 +134,3 @@ class Heartbeat:
         here = sorted(worker_id for worker_id, at in heard.items() if at >= since)
         if self._config.worker_id in here:
             feed.prefer(here.index(self._config.worker_id), len(here))
-
-
-async def quietly(act: Callable[P, Awaitable[object]], *arguments: P.args, **options: P.kwargs) -> None:
-    """Do what may fail without harm: say so and go on. What should never happen is told in full."""
-    try:
-        await act(*arguments, **options)
-    except QoError as error:
-        log.warning("%s", error)
-    except Exception:
-        log.exception("unexpected, but the worker goes on")

@@ -23,6 +23,7 @@ class Hold:
     """One claim, from the moment it is ours to the moment it is settled."""
 
     __slots__ = (
+        "__weakref__",
         "attempt",
         "cancel",
         "claim",
@@ -80,6 +81,3 @@ class Holds:
 
     def remove(self, hold: Hold) -> None:
         del self._by_id[hold.task.id]
-
-    def count(self, phase: Phase) -> int:
-        return sum(hold.phase is phase for hold in self._by_id.values())

@@ -64,7 +64,6 @@ class Inboxes(Generic[T]):
             slot.busy = False
             self._idle += 1
             return None
-        owner = slot
         if slot.inbox:
             item = slot.inbox.popleft()
             self._waiting.remove((slot, item))

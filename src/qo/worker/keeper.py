@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
+from weakref import WeakSet
 
 from qo.errors import LeaseLost, QoError
 from qo.queue.queue import Queue
@@ -27,7 +29,7 @@ TURNS_PER_RENEWAL = 20  # How often it looks whether something is due.
 STOP_WITHIN_S = 5.0
 NEARLY_GONE = 1 / 12  # The part of a lease that is left when the handler is stopped.
 
-Open = Callable[[], Awaitable[Queue]]
+Open = Callable[[], Coroutine[Any, Any, Queue]]
 News = Callable[[Hold, Why], None]
 
 
@@ -41,32 +43,27 @@ class Keeper:
         self._news = news
         self._renewing: dict[Hold, asyncio.Task[None]] = {}
         self._queue: Queue | None = None
+        self._opening: asyncio.Task[Queue] | None = None
+        self._told: WeakSet[Hold] = WeakSet()  # Whose loss was told.
         self.beat = now()  # When it last turned.
 
     async def run(self, open_queue: Open) -> None:
         """Until cancelled. The queue is opened when the first renewal is due: most tasks are done before."""
         while True:
             self.beat = now()
-            try:
-                await self._turn(open_queue)
-            except QoError as error:
-                log.warning("cannot renew leases: %s", error)
-            except Exception:
-                log.exception("unexpected, but leases must be renewed: trying again")
+            self._turn(open_queue)
             await asyncio.sleep(self._renew_s / TURNS_PER_RENEWAL)
 
-    async def _turn(self, open_queue: Open) -> None:
+    def _turn(self, open_queue: Open) -> None:
         at = now()
         for hold in self._holds:
-            if hold.cancel.why is Why.LOST:
+            if hold in self._told:
                 continue
             left_s = hold.leased_until - at
             if left_s <= self._lease_s * NEARLY_GONE:
                 self._lose(hold, "it could not be renewed in time")
             elif self._due(hold, at, left_s):
-                if self._queue is None:
-                    self._queue = await open_queue()
-                self._renewing[hold] = asyncio.create_task(self._renew(hold, self._queue))
+                self._renewing[hold] = asyncio.create_task(self._renew(hold, open_queue))
 
     def _due(self, hold: Hold, at: float, left_s: float) -> bool:
         if left_s > self._lease_s - self._renew_s or hold in self._renewing:
@@ -76,17 +73,18 @@ class Keeper:
         deadline = hold.clock.deadline
         return deadline is None or at < deadline + self._lease_s
 
-    async def _renew(self, hold: Hold, queue: Queue) -> None:
-        sent = now()
+    async def _renew(self, hold: Hold, open_queue: Open) -> None:
         try:
             async with asyncio.timeout(self._renew_s):  # One that hangs is given up and tried again.
+                queue = self._queue or await self._open(open_queue)
+                sent = now()
                 task = await queue.renew(hold.claim, self._lease_s)
         except LeaseLost as lost:
             if self._held(hold) and hold.phase is not Phase.SETTLING:  # Otherwise it was settled meanwhile, by us.
                 self._lose(hold, str(lost))
         except (QoError, TimeoutError) as error:
             self._stats.renew_failures += 1
-            log.warning("could not renew task %s, trying again: %s", hold.task.id, error or "no answer")
+            log.warning("could not renew task %s, trying again: %s", hold.task.id, str(error) or "no answer")
         except Exception:
             self._stats.renew_failures += 1
             log.exception("could not renew task %s", hold.task.id)
@@ -98,7 +96,15 @@ class Keeper:
         finally:
             self._renewing.pop(hold, None)
 
+    async def _open(self, open_queue: Open) -> Queue:
+        """Several renewals may want it at once, and one that gives up must not break it off."""
+        if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
+            self._opening = asyncio.ensure_future(open_queue())
+        self._queue = queue = await asyncio.shield(self._opening)
+        return queue
+
     def _lose(self, hold: Hold, why: str) -> None:
+        self._told.add(hold)
         log.warning("task %s: its lease was lost: %s", hold.task.id, why)
         self._news(hold, Why.LOST)
 

@@ -1,8 +1,7 @@
 """The dispatcher of a worker: it looks for tasks, claims them, and hands them to slots through their inboxes.
 
-All traffic with the queue goes through here, and much of it at once: looking, claiming and reporting never wait for
-each other. A task is claimed only when a slot will be free for it. From then on it is held, until exactly one
-outcome is reported for it.
+Much goes on at once: looking, claiming and reporting never wait for each other. A task is claimed only when a slot
+will be free for it. From then on it is held, until exactly one outcome is reported for it.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ log = logging.getLogger(__name__)
 
 CLAIM_AGAIN_AFTER_S = 2.0
 FULL_AGAIN_AFTER_S = 1.0
+UNHANDLED_WARNED_MAX = 100
 STALE_AFTER = timedelta(seconds=10)
 
 
@@ -49,8 +49,10 @@ class Mailbox:
         stats: Stats,
         paused: Callable[[str], bool],
         may_look: Callable[[], bool],
+        missed: Callable[[], None],
     ) -> None:
-        """``paused`` says whether a task type is; ``may_look`` whether there is anything to look for."""
+        """``paused`` says whether a task type is; ``may_look`` whether there is anything to look for. ``missed`` is
+        called when a candidate turned out to be none."""
         self._queue = queue
         self._app = app
         self._config = config
@@ -60,6 +62,7 @@ class Mailbox:
         self._stats = stats
         self._paused = paused
         self._may_look = may_look
+        self._tell_missed = missed
         self._otherwise = UNKNOWN if config.unknown_types is UnknownTypes.FAIL else None
         self._claiming: dict[str, asyncio.Task[None]] = {}
         self._missed = False  # Whether a candidate of late was none.
@@ -88,6 +91,7 @@ class Mailbox:
         """Look, claim and hand over. Ends only if asked to stop when empty, and empty it is."""
         pace = self._config.pace
         while True:
+            self._wake.clear()  # Before anything is looked at: what changes from here on is looked at again.
             free = self._free()
             if free <= 0:
                 await self._rest(None)
@@ -102,11 +106,6 @@ class Mailbox:
             else:
                 pace, rest_s = self._rest_after(pace, failed=found is None)
                 await self._rest(rest_s)
-
-    async def settled(self) -> None:
-        """Return when no claim is under way: one that was broken off may have happened, so they are awaited."""
-        while self._claiming:
-            await self._rest(None)
 
     def _free(self) -> int:
         if not self._open or self._runner.settling >= self._config.result_buffer:
@@ -133,18 +132,19 @@ class Mailbox:
         try:
             if not self._may_look():
                 return []
+            before = self._feed.looks
             found = await self._feed.take(wanted)
         except StoreError as error:
             log.warning("cannot look for tasks: %s", error)
             return None
-        self._stats.looks += 1
-        self._stats.empty_looks += not found
+        if self._feed.looks > before:
+            self._stats.looks += self._feed.looks - before
+            self._stats.empty_looks += not found
         self._stats.queue_depth = self._feed.depth
         return found
 
     async def _rest(self, for_s: float | None) -> None:
         """Until something has changed, or the time is over."""
-        self._wake.clear()
         if for_s is None:
             await self._wake.wait()
             return
@@ -158,7 +158,9 @@ class Mailbox:
 
     def _start(self, due: Due) -> None:
         if due.task_id in self._claiming or self._runner.holds(due.task_id):
-            return  # Still listed, or taken from us and put back while its handler runs here: leave it to others.
+            # Still listed, or taken from us and put back while its handler runs here: leave it to others.
+            self._feed.defer(due, CLAIM_AGAIN_AFTER_S)
+            return
         self._claiming[due.task_id] = asyncio.create_task(self._take(due))
 
     async def _take(self, due: Due) -> None:
@@ -167,7 +169,7 @@ class Mailbox:
         try:
             hold = await self._claim(due)
         except StoreError as error:
-            self._feed.defer(due, CLAIM_AGAIN_AFTER_S)
+            self._feed.defer(due, CLAIM_AGAIN_AFTER_S, ready=True)
             log.warning("could not claim task %s: %s", due.task_id, error)
         except QoError as error:
             log.error("task %s: %s", due.task_id, error)
@@ -175,8 +177,9 @@ class Mailbox:
             log.exception("task %s", due.task_id)
         finally:
             del self._claiming[due.task_id]
-            self._missed = self._missed or hold is None
-            self.wake()
+            if hold is None:
+                self._missed = True
+                self._tell_missed()
         if hold is not None:
             await self._runner.run(hold, open=self._open)
 
@@ -222,7 +225,7 @@ class Mailbox:
 
     def _judge(self, task_type: str) -> Verdict:
         if (handler := self._handler(task_type)) is None:
-            if task_type not in self._unhandled:
+            if task_type not in self._unhandled and len(self._unhandled) < UNHANDLED_WARNED_MAX:
                 self._unhandled.add(task_type)
                 log.warning("tasks of type %r wait, but this worker has no handler for them", task_type)
             return Verdict.PASS
@@ -243,12 +246,12 @@ class Mailbox:
 
     async def _pass_over(self, due: Due, answer: Rejected | None, task: Task | None) -> None:
         """Remember why a candidate was none, so that it is not read again at every poll."""
-        now = await self._queue.store.now()
+        at = await self._queue.store.now()
         if task is None or answer is None:
             if due.key:
                 await self._queue.hints.drop_stale(due.key, due.etag)
         elif answer.reason is Reason.NOT_DUE:
-            self._feed.defer(due, (task.available_at - now).total_seconds())
+            self._feed.defer(due, (task.available_at - at).total_seconds())
         elif due.key and task.status is not Status.PENDING and due.listed_at - task.updated_at > STALE_AFTER:
             # Whoever moved it should have dropped this key long before we saw it, unless it died before it wrote
             # the task's new one: so that is written first.

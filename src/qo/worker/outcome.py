@@ -42,6 +42,7 @@ class Dead:
     error: str
     traceback: str | None = None
     timed_out: bool = False
+    cancelled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,21 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable
 
 from qo.core.discovery import IndexMode
 from qo.core.ownership import LeasingConfig, ShardLease, left_over, plan, units
 from qo.core.poll import Pace
-from qo.errors import QoError
 from qo.queue.feed import HYBRID_SCAN_EVERY_S, Feed
 from qo.queue.queue import Queue
 from qo.queue.shard_leases import Held, ShardLeases
 from qo.worker.lookout import Lookout
+from qo.worker.quietly import quietly
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
+WHAT = "leasing shards"
 
 RETRY_FIRST_S = 0.5  # After finding that another still holds what the plan gives us; doubles up to half a round.
 ANYHOW_S = 900.0  # A look without a reason, so that no error in what we were told costs more than a delay.
@@ -74,7 +73,7 @@ class Ownership:
     def owned(self) -> tuple[str, ...]:
         """The units whose leases are ours beyond doubt, in key order."""
         now = self._ambient.monotonic()
-        return tuple(sorted(unit for unit, held in self._held.items() if now < held.until))
+        return tuple(sorted(unit for unit, held in self._held.copy().items() if now < held.until))
 
     @property
     def on_duty(self) -> bool:
@@ -85,7 +84,7 @@ class Ownership:
         """Until cancelled. Nothing that fails ends it; then call ``leave``."""
         async with asyncio.TaskGroup() as keepers:
             while True:
-                await quietly(self._round(keepers))
+                await quietly(self._round(keepers), WHAT)
                 await asyncio.sleep(self._config.round_s * (0.9 + 0.2 * self._ambient.unit()))
 
     async def leave(self) -> None:
@@ -94,7 +93,8 @@ class Ownership:
         self._held.clear()
         self._feed.own(())
         await asyncio.gather(
-            quietly(self._lookout.leave()), *(quietly(self._leases.release(each), logging.DEBUG) for each in held)
+            quietly(self._lookout.leave(), WHAT),
+            *(quietly(self._leases.release(each), WHAT, level=logging.DEBUG) for each in held),
         )
 
     def may_look(self) -> bool:
@@ -161,7 +161,7 @@ class Ownership:
         try:
             while not over.is_set():
                 # There are many units, and what befalls all of them the lookout's lease tells once.
-                if await quietly(self._hold(unit), logging.DEBUG):
+                if await quietly(self._hold(unit), WHAT, level=logging.DEBUG):
                     patience = first
                     rest_s = self._config.renew_s * (0.9 + 0.1 * self._ambient.unit())
                 else:
@@ -170,7 +170,7 @@ class Ownership:
                 await _sleep_unless(over, rest_s)
             held = self._held.pop(unit, None)  # We look there no more, and only then may somebody else.
             if held is not None:
-                await quietly(self._leases.release(held), logging.DEBUG)
+                await quietly(self._leases.release(held), WHAT, level=logging.DEBUG)
         finally:
             del self._tended[unit]
 
@@ -186,17 +186,6 @@ class Ownership:
         if not owned:
             self._ring()  # Whatever was said before, nobody has looked there for us.
         return True
-
-
-async def quietly(attempt: Awaitable[T], level: int = logging.WARNING) -> T | None:
-    """None if it failed, which is told and does no harm."""
-    try:
-        return await attempt
-    except QoError as error:
-        log.log(level, "leasing shards: %s", error)
-    except Exception:
-        log.exception("leasing shards: this should not happen; the next attempt may fare better")
-    return None
 
 
 async def _sleep_unless(over: asyncio.Event, seconds: float) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from qo.queue.queue import Queue
 from qo.telemetry.trace import current_traceparent
 from qo.worker.admission import Admission
+from qo.worker.bell import Bell
 from qo.worker.cancel import Why
 from qo.worker.clock import now
 from qo.worker.config import WorkerConfig
@@ -20,6 +21,7 @@ from qo.worker.hold import Hold, Holds, Phase
 from qo.worker.inbox import Inboxes, Slot
 from qo.worker.inputs import convert
 from qo.worker.keeper import NEARLY_GONE
+from qo.worker.layers.timeout import timed_out
 from qo.worker.outcome import Dead, Lost, Outcome, Released, Retried, outcome_of
 from qo.worker.producer import ProducerHandle
 from qo.worker.request import Request
@@ -61,7 +63,7 @@ class Runner:
         self._settler = Settler(queue, stats, patience_s=config.lease_s)
         self._inboxes: Inboxes[Hold] = Inboxes(config.concurrency, config.inbox_capacity)
         self._stuck: dict[Slot[Hold], Hold] = {}  # Slots whose handler was given up, but still runs.
-        self._returned = asyncio.Event()  # Something that was given up has ended.
+        self._returned = Bell()  # Something that was given up has ended.
         self._buffer = asyncio.Semaphore(config.producer_buffer)
         self._average_s: float | None = None  # Of recent runs.
         self._clean = contextvars.copy_context()  # No handler inherits what another has set.
@@ -84,10 +86,6 @@ class Runner:
         return self._inboxes.idle()
 
     @property
-    def waiting(self) -> int:
-        return self._inboxes.waiting
-
-    @property
     def stuck(self) -> int:
         return len(self._stuck)
 
@@ -102,17 +100,19 @@ class Runner:
         elif (slot := self._inboxes.put(hold)) is not None:
             await self._work(slot, hold)
 
-    def give_back_waiting(self, reason: str, *, unless: Callable[[Hold], bool] = lambda hold: False) -> None:
-        """Return what has not been started, at no cost to it. Under way when this returns."""
+    def give_back_waiting(self, reason: str, *, for_s: float = 0.0) -> int:
+        """Return what has not been started, at no cost to it, if it has waited so long. Under way when this returns;
+        how many those are."""
+        at, returned = now(), 0
         for hold in self._held:
-            if hold.phase is Phase.WAITING and not unless(hold) and self._inboxes.remove(hold):
+            if hold.phase is Phase.WAITING and at - hold.phase_since >= for_s and self._inboxes.remove(hold):
                 self._chain(asyncio.create_task(self._give_back(hold, reason)))
+                returned += 1
+        return returned
 
     def give_back_overdue(self) -> None:
-        at = now()
-        self.give_back_waiting(
-            "no slot was free in time", unless=lambda hold: at - hold.phase_since < INBOX_WAIT_MAX_S
-        )
+        if self.give_back_waiting("no slot was free in time", for_s=INBOX_WAIT_MAX_S):
+            self._average_s = INBOX_WAIT_MAX_S  # Slots are slower than the average says: claim ahead no more.
 
     def stop(self, hold: Hold, why: Why) -> None:
         """Ask for an attempt to stop. What was already reported, or is being, stays as it is."""
@@ -128,7 +128,7 @@ class Runner:
 
     def came_back(self) -> None:
         """Something that was given up has ended after all: its slot is free."""
-        self._returned.set()
+        self._returned.ring()
         for slot, hold in list(self._stuck.items()):
             if not self._executors[hold.handler.kind].running(hold.task.id):
                 del self._stuck[slot]
@@ -168,6 +168,8 @@ class Runner:
 
     async def _attempt(self, slot: Slot[Hold], hold: Hold) -> Outcome:
         """The outcome of one attempt, whatever happens in it."""
+        if hold.cancel.requested:  # While it was on its way from the inbox.
+            return self._stopped(hold, gone=True)
         try:
             return await self._serve(slot, hold)
         except asyncio.CancelledError:
@@ -228,11 +230,13 @@ class Runner:
         """What becomes of a claim whose attempt was broken off."""
         match hold.cancel.why:
             case Why.CANCELLED:
-                return Dead(str(Why.CANCELLED))
+                return Dead(str(Why.CANCELLED), cancelled=True)
             case Why.LOST:
                 return Lost(str(Why.LOST))
             case Why.TIMEOUT:
-                return Retried(f"timed out after {round(hold.clock.allowed_s, 3):g} s", timed_out=True)
+                return timed_out(hold.clock)
+            case None:
+                return Retried("the handler cancelled its own asyncio task")
             case _ if gone:
                 return Released(str(Why.SHUTDOWN))
             case _:
@@ -249,8 +253,7 @@ class Runner:
         try:
             async with asyncio.timeout(self._config.cancel_grace_s):
                 while executor.running(hold.task.id):
-                    self._returned.clear()
-                    await self._returned.wait()
+                    await self._returned.heard()
         except TimeoutError:
             return False
         return True

@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Mapping
 
+from qo.config.location import Memory
 from qo.config.settings import MonitorSettings, Settings
 from qo.config.worker import ShardLeasingSettings
 from qo.core.ownership import LeasingConfig
@@ -44,7 +45,9 @@ async def run_worker(
     async def open_again() -> Queue:
         return await connect(settings)
 
-    worker = Worker(queue, app, config, executors=executors, open_queue=open_again)
+    # What lies in memory cannot be opened twice.
+    second = None if isinstance(settings.location, Memory) else open_again
+    worker = Worker(queue, app, config, executors=executors, open_queue=second)
     _introduce(app, config, settings)
     loop = asyncio.get_running_loop()
     shutdown = Shutdown(
@@ -56,16 +59,16 @@ async def run_worker(
         kills=kills,
     )
     shutdown.install()
-    done, monitor = asyncio.Event(), None
+    monitor = None
     if not settings.worker.no_monitor:
         beside = Monitor(queue, monitor_config(settings.monitor))
-        monitor = asyncio.create_task(beside.run(done, on_duty=lambda: worker.on_duty))
+        monitor = asyncio.create_task(beside.run(asyncio.Event(), on_duty=lambda: worker.on_duty))
     try:
         return await worker.run()
     finally:
-        done.set()
         if monitor is not None:
-            await monitor
+            monitor.cancel()  # Everything it does can be broken off: another monitor will do it.
+            await asyncio.gather(monitor, return_exceptions=True)
         shutdown.restore()
 
 

@@ -74,7 +74,8 @@ class Settler:
             case Retried(error, traceback, delay_s):
                 return lambda: queue.fail(claim, error, traceback=traceback, delay_s=delay_s)
             case Dead(error, traceback):
-                return lambda: queue.fail(claim, error, traceback=traceback, permanent=True)
+                cancelled = outcome.cancelled
+                return lambda: queue.fail(claim, error, traceback=traceback, permanent=True, cancelled=cancelled)
             case Released(_, delay_s, by_handler):
                 again = queue.reschedule if by_handler else queue.release
                 return lambda: again(claim, delay_s)

@@ -7,15 +7,13 @@ that is blocked nor a thread that hangs can keep the process from ending in time
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
-
-log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -54,7 +52,6 @@ class Shutdown:
         self._count = 0
         self._status = 1
         self._before: dict[int, Any] = {}
-        self._disarmed = threading.Event()
 
     def install(self) -> None:
         for number in SIGNALS:
@@ -63,12 +60,6 @@ class Shutdown:
     def restore(self) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
-        if not self._kills:
-            self._disarmed.set()
-
-    @property
-    def requested(self) -> bool:
-        return self._count > 0
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._status = 128 + number
@@ -84,6 +75,9 @@ class Shutdown:
             threading.Thread(target=self._wait, args=(patience_s,), name="qo-shutdown", daemon=True).start()
 
     def _wait(self, patience_s: float) -> None:
-        if not self._disarmed.wait(patience_s):
-            log.error("the worker did not end within %g s, so it is killed; its leases will run out", patience_s)
-            os._exit(self._status)
+        time.sleep(patience_s)
+        # Not through logging: whoever hangs may hold its lock.
+        os.write(
+            2, f"the worker did not end within {patience_s:g} s: it is killed, its leases will run out\n".encode()
+        )
+        os._exit(self._status)

@@ -1,4 +1,4 @@
-"""The states of a worker, and what is wanted of it."""
+"""The states of a worker."""
 
 from __future__ import annotations
 

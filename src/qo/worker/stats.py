@@ -77,7 +77,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class SlotStats:
-    """One slot: the seed of all statistics was kept by worker, and a stuck one still shows here first."""
+    """One slot. One that is stuck shows here first."""
 
     processed: int = 0
     succeeded: int = 0

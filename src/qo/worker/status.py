@@ -30,16 +30,13 @@ class Health:
     state: State
     loop_beat_s: float  # Since the event loop last turned.
     keeper_beat_s: float  # Since the lease thread last turned.
-    dispatcher_alive: bool  # False once it ended although nobody asked it to.
 
 
 def judge(health: Health) -> list[str]:
     """Why the worker should be replaced; empty while it is well."""
     reasons: list[str] = []
     if health.state is State.FAILED:
-        reasons.append("the worker has failed")
-    if not health.dispatcher_alive:
-        reasons.append("the dispatcher has died")
+        reasons.append("the worker has failed: its dispatcher died")
     if health.loop_beat_s > LOOP_BLOCKED_S_MAX:
         reasons.append(f"the event loop has been blocked for {health.loop_beat_s:.0f} s")
     if health.keeper_beat_s > KEEPER_BLOCKED_S_MAX:

@@ -25,12 +25,13 @@ from qo.worker.control import Control, Follower
 from qo.worker.departure import Departure
 from qo.worker.executors import Executor, executors_for
 from qo.worker.gauge import Gauge
-from qo.worker.heartbeat import Heartbeat, quietly
+from qo.worker.heartbeat import Heartbeat
 from qo.worker.hold import Hold, Holds
 from qo.worker.keeper import Keeper, KeeperThread, Open
 from qo.worker.mailbox import Mailbox
 from qo.worker.ownership import Ownership
 from qo.worker.pulse import Pulse
+from qo.worker.quietly import quietly
 from qo.worker.runner import Runner
 from qo.worker.services import services
 from qo.worker.state import LEAVING, State
@@ -130,6 +131,7 @@ class Worker:
             stats=self.stats,
             paused=lambda task_type: task_type in self._control.paused_types,
             may_look=lambda: self._ownership is None or self._ownership.may_look(),
+            missed=self._wake,
         )
 
     def _make_heartbeat(self, app: App) -> Heartbeat:
@@ -202,7 +204,7 @@ class Worker:
         self._on_loop(self._control.hurry)
 
     def cancel(self, task_id: str) -> bool:
-        """Stop the attempt at a task here, for good. False if this worker does not hold it."""
+        """Stop the attempt at a task here; it ends as cancelled. False if this worker does not hold it."""
         if (hold := self._held.get(task_id)) is None:
             return False
         self._on_loop(lambda: self._runner.stop(hold, Why.CANCELLED))
@@ -269,6 +271,7 @@ class Worker:
             self._status = StatusServer(config.http, snapshot=self.snapshot, stats=self.stats, health=self.health)
             self._heartbeat.http = self._status.start()
         self._heartbeat.leasing = self._ownership is not None
+        self._spawn(self._pulse.run(self._runner.give_back_overdue))
         self._follower.begin(await self._heartbeat.begin())
         await self._follower.look()  # Before the first claim: the queue may be paused.
         self._enter(State.RUNNING)
@@ -279,7 +282,6 @@ class Worker:
             self._threaded = KeeperThread(self._keeper, self._open_queue)
             self._threaded.start()
         self._spawn(self._heartbeat.run())
-        self._spawn(self._pulse.run(self._runner.give_back_overdue))
         self._spawn(self._follower.run(config.control_s))
         if self._ownership is None:
             self._spawn(self._heartbeat.share(self._feed))
@@ -320,7 +322,7 @@ class Worker:
         if self._threaded is not None:
             await self._threaded.stop()
         await self._queue.hints.flush()
-        await quietly(self._heartbeat.leave)
+        await quietly(self._heartbeat.leave(), "signing off")
         for executor in self._executors.values():
             executor.close()
         if self._status is not None:
@@ -332,7 +334,7 @@ class Worker:
         if self._ownership is not None and self._leasing is not None:
             self._leasing.cancel()
             await asyncio.gather(self._leasing, return_exceptions=True)
-            await quietly(self._ownership.leave)
+            await quietly(self._ownership.leave(), "giving shards back")
 
     # Turning
 
@@ -358,7 +360,7 @@ class Worker:
         self._turned.ring()
 
     def _wake(self) -> None:
-        """A claim was settled, or a slot freed."""
+        """A claim was missed or settled, or a slot freed."""
         self._mailbox.wake()
         if self._state in LEAVING:  # Otherwise nobody waits for that, and it happens all the time.
             self._turned.ring()

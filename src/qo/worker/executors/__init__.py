@@ -23,12 +23,8 @@ class Executor(Protocol):
         """The value that the handler's function returns for this request, or the exception it raises.
 
         When this is cancelled, the function must be made to stop. One that cannot be stopped is left behind and
-        keeps its slot: until ``left`` no longer counts it, its place is not given to another task.
+        keeps its slot: while it is ``running``, its place is not given to another task.
         """
-        ...
-
-    def left(self) -> int:
-        """How many calls that nobody waits for are still running."""
         ...
 
     def running(self, task_id: str) -> bool:
@@ -71,7 +67,7 @@ def executors_for(
             if handler.kind is Kind.PROCESS:
                 check_function(handler)
         executors[Kind.PROCESS] = ProcessExecutor(
-            config.processes or os.cpu_count() or 1,
+            config.limits[Kind.PROCESS],
             tasks_max=config.process_tasks_max,
             memory_max_mb=config.process_memory_max_mb,
             # In time for the task to be given back.

@@ -16,9 +16,6 @@ class LoopExecutor:
             return await function(request.input, request.context)
         return await function(request.input)
 
-    def left(self) -> int:
-        return 0
-
     def running(self, task_id: str) -> bool:
         return False
 

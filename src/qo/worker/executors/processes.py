@@ -76,9 +76,6 @@ class ProcessExecutor:
             raise
         return self._result(child, serving)
 
-    def left(self) -> int:
-        return len(self._left)
-
     def running(self, task_id: str) -> bool:
         return task_id in self._left.values()
 

@@ -56,9 +56,6 @@ class ThreadExecutor:
         finally:
             del error  # It refers to this frame, and this frame to it.
 
-    def left(self) -> int:
-        return len(self._left)
-
     def running(self, task_id: str) -> bool:
         return task_id in self._left.values()
 

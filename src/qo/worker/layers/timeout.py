@@ -47,15 +47,15 @@ async def _within(inner: Service, request: Request) -> Outcome:
         ours = request.cancel.why is Why.TIMEOUT and attempt.cancelling() - clock.expired <= cancelled_before
         if not ours:
             raise  # The worker's doing: it knows why.
-        return _timed_out(clock)
+        return timed_out(clock)
     finally:
         clock.stop()
         if clock.expired:
             attempt.uncancel()
     if clock.expired and isinstance(outcome, Retried):
-        return _timed_out(clock, outcome.traceback)
+        return timed_out(clock, outcome.traceback)
     return outcome
 
 
-def _timed_out(clock: Clock, traceback: str | None = None) -> Retried:
+def timed_out(clock: Clock, traceback: str | None = None) -> Retried:
     return Retried(f"timed out after {round(clock.allowed_s, 3):g} s", traceback, timed_out=True)
