@@ -197,7 +197,7 @@ def test_workers_are_listed_while_they_run_and_end_in_order(qo: Qo) -> None:
             worker.send_signal(signal.SIGTERM)
         out, _ = worker.communicate(timeout=30)
     assert worker.returncode == 0
-    assert re.fullmatch(r"completed 0, failed 0, given back 0; \d+ requests, \$0\.\d{4} on S3\n", out)
+    assert re.fullmatch(r"completed 0, failed attempts 0, given back 0; \d+ requests, \$0\.\d{4} on S3\n", out)
     assert qo.json("workers") == []
 
 

@@ -158,7 +158,7 @@ async def test_21a_a_worker_whose_dispatcher_died_says_so_finishes_what_runs_and
     store.broken = True
     await worker.reached(State.FAILED)
     code, said = await asyncio.to_thread(ask, worker, "/livez")
-    assert (code, "the dispatcher has died" in said) == (503, True)
+    assert (code, "its dispatcher died" in said) == (503, True)
     assert (await asyncio.to_thread(ask, worker, "/readyz"))[0] == 503
     go.set()
     with pytest.raises(ZeroDivisionError):

@@ -15,7 +15,7 @@ import child_functions
 from attempts import Attempts
 from qo.errors import UsageError
 from qo.worker.app import App
-from qo.worker.cancel import Stopped, Why
+from qo.worker.cancel import Why
 from qo.worker.config import WorkerConfig
 from qo.worker.context import BlockingContext, Context
 from qo.worker.executors import executors_for
@@ -23,7 +23,7 @@ from qo.worker.executors.loop import LoopExecutor
 from qo.worker.executors.processes import ProcessExecutor
 from qo.worker.executors.threads import ThreadExecutor
 from qo.worker.handler import Kind
-from qo.worker.outcome import outcome_of, text_of
+from qo.worker.outcome import outcome_of
 from stores import until
 
 pytestmark = pytest.mark.fast
@@ -196,7 +196,7 @@ async def test_a_hung_function_is_told_and_left_behind_until_it_returns(
         await asyncio.wait({call})
         assert call.cancelled()
         assert (threads.running(request.task.id), threads.returned) == (True, 0)
-        assert "takes up a slot" in caplog.text
+        await until(lambda: _true("takes up a slot" in caplog.text))
     finally:
         gate.set()
     await until(lambda: _true(threads.returned))
@@ -220,8 +220,6 @@ async def test_a_function_that_checks_its_token_ends_soon_after_it_was_left(
     with pytest.raises(asyncio.CancelledError):
         await call
     await until(lambda: _true(threads.returned))
-    assert not threads.running(request.task.id)
-    assert text_of(Stopped("x")) == "Stopped: x"
 
 
 async def test_closing_ends_threads_as_they_become_free(attempts: Attempts) -> None:

@@ -284,7 +284,7 @@ async def test_a_full_limit_refuses_a_request_that_is_not_to_wait() -> None:
     await running
 
 
-def test_a_rate_limit_refuses_until_its_next_token() -> None:
+def test_a_rate_limit_refuses_until_there_is_room_again() -> None:
     async def main() -> None:
         limit = rate_limit(2, per_s=10.0)
         service = limit(calling(instantly))
@@ -294,9 +294,9 @@ def test_a_rate_limit_refuses_until_its_next_token() -> None:
         assert limit.room() == 0
         with pytest.raises(Overloaded) as refused:
             await service(attempt(patient=False))
-        assert refused.value.retry_after_s == pytest.approx(5.0)
+        assert refused.value.retry_after_s == pytest.approx(10.0)
         await asyncio.sleep(refused.value.retry_after_s)
-        assert limit.room() == 1
+        assert limit.room() == 2
         assert await service(attempt(patient=False)) == Acked()
         await asyncio.sleep(1_000)
         assert limit.room() == 2
@@ -317,10 +317,10 @@ def test_a_rate_limit_makes_patient_requests_wait_in_their_order() -> None:
         assert limit.room() == 0
         with pytest.raises(Overloaded) as refused:
             await limit(calling(work))(attempt(patient=False))
-        assert refused.value.retry_after_s == pytest.approx(2.5)  # After the four that wait.
-        tasks[3].cancel()  # Its token goes to the next.
+        assert refused.value.retry_after_s == pytest.approx(3.0)  # After the four that wait.
+        tasks[3].cancel()  # Its turn goes to the next.
         await asyncio.gather(*tasks, return_exceptions=True)
-        assert begun == [("a", 0.0), ("b", 0.0), ("c", 0.5), ("e", 1.0), ("f", 1.5)]
+        assert begun == [("a", 0.0), ("b", 0.0), ("c", 1.0), ("e", 1.0), ("f", 2.0)]
 
     virtual.run(main())
 

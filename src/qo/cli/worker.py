@@ -61,6 +61,6 @@ def worker(
         session.output.document({"completed": stats.completed, "failed": stats.failed, **counts})
     else:
         session.output.line(
-            f"completed {stats.completed}, failed {stats.failed}, given back {stats.released}; "
+            f"completed {stats.completed}, failed attempts {stats.failed}, given back {stats.released}; "
             f"{stats.requests:,} requests, ${stats.dollars:.4f} on S3"
         )

@@ -68,7 +68,7 @@ def _row(info: WorkerInfo, stale: bool, now: datetime) -> tuple[str, ...]:
         str(info.tasks_completed),
         str(info.tasks_failed),
         str(info.lost),
-        _shards(info.shards),
+        _shards(info),
     )
 
 
@@ -76,7 +76,10 @@ def _state(info: WorkerInfo) -> str:
     return "active" if info.state == "running" else info.state
 
 
-def _shards(shards: list[str]) -> str:
+def _shards(info: WorkerInfo) -> str:
+    shards = info.shards
+    if not shards:
+        return "none" if info.leasing else "all"
     if len(shards) <= SHARDS_NAMED_MAX:
-        return ",".join(shards) or "all"
+        return ",".join(shards)
     return f"{','.join(shards[: SHARDS_NAMED_MAX - 1])} +{len(shards) - SHARDS_NAMED_MAX + 1}"

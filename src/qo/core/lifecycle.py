@@ -59,6 +59,7 @@ class Renew(Held, frozen=True):
 class Complete(Held, frozen=True):
     output: Any = None
     output_ref: str | None = None
+    progress: Any = None  # The last word on it; None: as it stands.
 
 
 class Fail(Held, frozen=True):
@@ -199,6 +200,7 @@ def _complete(task: Task, command: Complete, now: datetime) -> Task:
         worker_id=task.worker_id,
         output=command.output,
         output_ref=command.output_ref,
+        progress=task.progress if command.progress is None else command.progress,
         last_error=None if status is Status.COMPLETED else task.last_error,
         traceback=None if status is Status.COMPLETED else task.traceback,
     )

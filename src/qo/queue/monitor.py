@@ -55,6 +55,7 @@ class Monitor:
         self._queue = queue
         self._config = config or MonitorConfig()
         self._walk = Walk(queue.store, keys.LEASES, all_shards(queue.prefix_len), LEASE_PAGE_SIZE, queue.ambient)
+        self._told_stale: set[str] = set()
         self._sweeper = Sweeper(queue, self._config.sweep_page_size)
 
     async def run(self, stop: asyncio.Event, *, on_duty: Callable[[], bool] = lambda: True) -> None:
@@ -148,6 +149,7 @@ class Monitor:
                 log.info("worker %s was silent for so long that it is forgotten", worker_id)
                 heard.pop(worker_id, None)
         stale = [worker_id for worker_id, at in heard.items() if at < since]
-        for worker_id in stale:
+        for worker_id in set(stale) - self._told_stale:
             log.warning("worker %s was last heard of at %s", worker_id, heard[worker_id].isoformat())
+        self._told_stale = set(stale)  # Once is enough, until it has been back.
         return stale

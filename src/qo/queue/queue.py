@@ -181,10 +181,16 @@ class Queue:
             await self.tasks.apply(seen, lifecycle.Expire(self.ambient.token()))
         return moved
 
-    async def complete(self, claim: Claim, output: Any = None) -> Task:
-        """End a claimed task well. Raises LeaseLost if another attempt owns it now: then nothing was written."""
+    async def complete(self, claim: Claim, output: Any = None, *, progress: Any = None) -> Task:
+        """End a claimed task well, with a last word on its progress if there is one.
+
+        Raises LeaseLost if another attempt owns it now: then nothing was written.
+        """
         value, ref = await self._payloads.offload_output(claim.task, output)
-        return await self._settle(claim, lifecycle.Complete(self.ambient.token(), claim.lease_id, value, ref))
+        last = None if progress is None else self._payloads.take(progress, "the progress").value
+        return await self._settle(
+            claim, lifecycle.Complete(self.ambient.token(), claim.lease_id, value, ref, last)
+        )
 
     async def fail(
         self,

@@ -82,3 +82,11 @@ class Clock:
 def now() -> float:
     """The event loop's time: all that happens within one worker is timed by it."""
     return asyncio.get_running_loop().time()
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop that we are in; None on a thread without one."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -122,11 +122,10 @@ class Context:
         """Submit another task; durable when this returns, and so before this task can complete."""
         return await self.producer.enqueue(task_type, input, options)
 
-    def close(self) -> None:
-        """The handler has ended."""
+    def close(self) -> Any:
+        """The handler has ended. What it said last of its progress, if that is not written yet."""
         self.producer.close()
-        if self._progress is not None:
-            self._progress.close()
+        return None if self._progress is None else self._progress.close()
 
     async def _write_progress(self, value: Any) -> None:
         await self._queue.renew(self._claim, self._lease_s, progress=value)

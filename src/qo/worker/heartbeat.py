@@ -6,6 +6,7 @@ Nothing that goes wrong here ends it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from qo.worker.hold import Holds
 from qo.worker.quietly import quietly
 from qo.worker.state import State
 from qo.worker.stats import Stats
+
+log = logging.getLogger(__name__)
 
 SHARE_AGAIN_AFTER_S = 0.5
 TASKS_AGAIN_AFTER_S = 5.0  # How soon after the last report a change in what runs is worth another.
@@ -82,8 +85,22 @@ class Heartbeat:
     async def begin(self) -> datetime:
         """Sign on. When that was, by the store's clock."""
         self._started_at = await self._queue.store.now()
+        await quietly(self._look_for_namesake(), "seeing who else is here")
         await self.report()
         return self._started_at
+
+    async def _look_for_namesake(self) -> None:
+        other = await roster.find(self._queue.store, self._config.worker_id)
+        if other is not None and not other.stale(
+            self._started_at or other.last_heartbeat, self._config.heartbeat_s * 2
+        ):
+            log.warning(
+                "a worker %s was heard of a moment ago (host %s, pid %s): if it still runs, give one of the two "
+                "another id, or orders and shards meant for one go to both",
+                other.worker_id,
+                other.host,
+                other.pid,
+            )
 
     async def report(self) -> None:
         """Tell the roster what this worker is doing."""

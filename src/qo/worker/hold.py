@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from enum import StrEnum
+from typing import Any
 
 from qo.core.task import Task
 from qo.queue.queue import Claim
@@ -33,6 +34,7 @@ class Hold:
         "leased_until",
         "phase",
         "phase_since",
+        "progress",
         "started",
     )
 
@@ -48,6 +50,7 @@ class Hold:
         self.phase = Phase.WAITING
         self.phase_since = now
         self.attempt: asyncio.Task[None] | None = None  # What runs it.
+        self.progress: Any = None  # The last word on it, if that was not written yet.
         self.started = False  # Whether it came through the layers to its handler.
 
     @property

@@ -61,17 +61,21 @@ class Keeper:
                 continue
             left_s = hold.leased_until - at
             if left_s <= self._lease_s * NEARLY_GONE:
-                self._lose(hold, "it could not be renewed in time")
+                late = self._overdue(hold, at)
+                self._lose(hold, "it will not stop, long after its timeout" if late else "it could not be renewed")
             elif self._due(hold, at, left_s):
                 self._renewing[hold] = asyncio.create_task(self._renew(hold, open_queue))
 
     def _due(self, hold: Hold, at: float, left_s: float) -> bool:
         if left_s > self._lease_s - self._renew_s or hold in self._renewing:
             return False
-        # An attempt that should have been stopped a whole lease ago runs in a loop that is blocked, or will not
-        # stop. To hold its task for ever would help nobody.
+        return not self._overdue(hold, at)
+
+    def _overdue(self, hold: Hold, at: float) -> bool:
+        """An attempt that should have been stopped a whole lease ago runs in a loop that is blocked, or will not
+        stop. To hold its task for ever would help nobody."""
         deadline = hold.clock.deadline
-        return deadline is None or at < deadline + self._lease_s
+        return deadline is not None and at >= deadline + self._lease_s
 
     async def _renew(self, hold: Hold, open_queue: Open) -> None:
         try:

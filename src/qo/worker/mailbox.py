@@ -159,7 +159,7 @@ class Mailbox:
     def _start(self, due: Due) -> None:
         if due.task_id in self._claiming or self._runner.holds(due.task_id):
             # Still listed, or taken from us and put back while its handler runs here: leave it to others.
-            self._feed.defer(due, CLAIM_AGAIN_AFTER_S)
+            self._feed.defer(due, CLAIM_AGAIN_AFTER_S, ready=True)
             return
         self._claiming[due.task_id] = asyncio.create_task(self._take(due))
 

@@ -28,10 +28,11 @@ class Progress:
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_on())
 
-    def close(self) -> None:
-        """The attempt has ended: whatever was not yet written no longer matters."""
+    def close(self) -> Any:
+        """The attempt has ended. Its last word, if that is not written yet."""
         if self._writing is not None:
             self._writing.cancel()
+        return self._latest if self._news else None
 
     async def _write_on(self) -> None:
         try:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from qo.queue.queue import Queue
 from qo.telemetry.trace import current_traceparent
 from qo.worker.admission import Admission
-from qo.worker.bell import Bell
 from qo.worker.cancel import Why
 from qo.worker.clock import now
 from qo.worker.config import WorkerConfig
@@ -63,7 +62,6 @@ class Runner:
         self._settler = Settler(queue, stats, patience_s=config.lease_s)
         self._inboxes: Inboxes[Hold] = Inboxes(config.concurrency, config.inbox_capacity)
         self._stuck: dict[Slot[Hold], Hold] = {}  # Slots whose handler was given up, but still runs.
-        self._returned = Bell()  # Something that was given up has ended.
         self._buffer = asyncio.Semaphore(config.producer_buffer)
         self._average_s: float | None = None  # Of recent runs.
         self._clean = contextvars.copy_context()  # No handler inherits what another has set.
@@ -122,13 +120,14 @@ class Runner:
             if self._inboxes.remove(hold):
                 hold.enter(Phase.SETTLING, now())
                 self._admission.ended(hold.handler, started=False)
-                self._chain(asyncio.create_task(self._settle(hold, self._stopped(hold, gone=True))))
-        elif hold.attempt is not None:
+                self._chain(asyncio.create_task(self._settle(hold, self._stopped(hold))))
+        elif hold.attempt is not None and not (why is Why.SHUTDOWN and hold.handler.kind is Kind.THREAD):
+            # A thread cannot be interrupted, and nobody else must begin its task beside it. It was asked to stop; if
+            # it ends within its grace, what it says counts.
             hold.attempt.cancel()
 
     def came_back(self) -> None:
         """Something that was given up has ended after all: its slot is free."""
-        self._returned.ring()
         for slot, hold in list(self._stuck.items()):
             if not self._executors[hold.handler.kind].running(hold.task.id):
                 del self._stuck[slot]
@@ -169,17 +168,19 @@ class Runner:
     async def _attempt(self, slot: Slot[Hold], hold: Hold) -> Outcome:
         """The outcome of one attempt, whatever happens in it."""
         if hold.cancel.requested:  # While it was on its way from the inbox.
-            return self._stopped(hold, gone=True)
+            return self._stopped(hold)
         try:
-            return await self._serve(slot, hold)
+            outcome = await self._serve(slot, hold)
         except asyncio.CancelledError:
             if hold.attempt is not None:
                 hold.attempt.uncancel()
-            gone = hold.cancel.why is not Why.SHUTDOWN or await self._gone(hold)
-            return self._stopped(hold, gone=gone)
+            return self._stopped(hold)
         except BaseException as error:
             log.exception("task %s: a layer let this pass", hold.task.id)
             return outcome_of(error)
+        if not isinstance(outcome, Outcome):  # pyright: ignore[reportUnnecessaryIsInstance] - layers are the user's.
+            return Retried(f"a layer gave {outcome!r} instead of an outcome: does it return what it awaits?")
+        return outcome
 
     async def _serve(self, slot: Slot[Hold], hold: Hold) -> Outcome:
         config, task = self._config, hold.task
@@ -224,9 +225,10 @@ class Runner:
             return await self._services[hold.handler.task_type](request)
         finally:
             hold.started = request.started
-            context.close()
+            hold.progress = context.close()
 
-    def _stopped(self, hold: Hold, *, gone: bool) -> Outcome:
+    @staticmethod
+    def _stopped(hold: Hold) -> Outcome:
         """What becomes of a claim whose attempt was broken off."""
         match hold.cancel.why:
             case Why.CANCELLED:
@@ -237,26 +239,8 @@ class Runner:
                 return timed_out(hold.clock)
             case None:
                 return Retried("the handler cancelled its own asyncio task")
-            case _ if gone:
+            case Why.SHUTDOWN:
                 return Released(str(Why.SHUTDOWN))
-            case _:
-                log.warning(
-                    "task %s: its handler still runs, so it is not given back; its lease will run out and it will be "
-                    "tried again",
-                    hold.task.id,
-                )
-                return Lost("its handler could not be stopped")
-
-    async def _gone(self, hold: Hold) -> bool:
-        """Whether what was asked to stop has, within its grace: somebody else could begin it beside us."""
-        executor = self._executors[hold.handler.kind]
-        try:
-            async with asyncio.timeout(self._config.cancel_grace_s):
-                while executor.running(hold.task.id):
-                    await self._returned.heard()
-        except TimeoutError:
-            return False
-        return True
 
     def _count_enqueued(self, count: int) -> None:
         self._stats.enqueued += count
@@ -272,7 +256,7 @@ class Runner:
         final: Outcome = Lost("the worker ended before this could be reported")
         self.settling += 1
         try:
-            final = await self._settler.settle(hold.claim, outcome)
+            final = await self._settler.settle(hold.claim, outcome, progress=hold.progress)
         finally:
             self.settling -= 1
             self.forget(hold, final)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from qo.core.task import Status, Task
 from qo.errors import LeaseLost, QoError, StoreError
@@ -27,10 +28,13 @@ class Settler:
         self._stats = stats
         self._patience_s = patience_s
 
-    async def settle(self, claim: Claim, outcome: Outcome) -> Outcome:
-        """Write what became of a claim. Returns what it came to in the end; raises nothing but CancelledError."""
+    async def settle(self, claim: Claim, outcome: Outcome, *, progress: Any = None) -> Outcome:
+        """Write what became of a claim, and the last word on its progress if it is done.
+
+        Returns what it came to in the end; raises nothing but CancelledError.
+        """
         try:
-            return await self._insist(claim, outcome)
+            return await self._insist(claim, outcome, progress)
         except LeaseLost as lost:
             log.warning("task %s: its lease was lost before this could be reported: %s", claim.task.id, lost)
             return Lost(str(lost))
@@ -49,10 +53,10 @@ class Settler:
             )
             return await self.settle(claim, worse)
 
-    async def _insist(self, claim: Claim, outcome: Outcome) -> Outcome:
+    async def _insist(self, claim: Claim, outcome: Outcome, progress: Any) -> Outcome:
         """The fence makes a repetition harmless, so a finished task is reported until the lease must be gone."""
         rest_s, until = REST_FIRST_S, now() + self._patience_s
-        write = self._writing(claim, outcome)
+        write = self._writing(claim, outcome, progress)
         while write is not None:
             try:
                 return self._judge(claim, outcome, await write())
@@ -66,11 +70,11 @@ class Settler:
             rest_s = min(rest_s * 2, REST_MAX_S)
         return outcome
 
-    def _writing(self, claim: Claim, outcome: Outcome) -> Callable[[], Awaitable[Task]] | None:
+    def _writing(self, claim: Claim, outcome: Outcome, progress: Any) -> Callable[[], Awaitable[Task]] | None:
         queue = self._queue
         match outcome:
             case Acked(output):
-                return lambda: queue.complete(claim, dump(output))
+                return lambda: queue.complete(claim, dump(output), progress=progress)
             case Retried(error, traceback, delay_s):
                 return lambda: queue.fail(claim, error, traceback=traceback, delay_s=delay_s)
             case Dead(error, traceback):
@@ -84,7 +88,9 @@ class Settler:
 
     def _judge(self, claim: Claim, outcome: Outcome, task: Task) -> Outcome:
         """What the task has become may be other than what was reported."""
-        self._stats.terminal_failures += task.status is Status.FAILED
+        if task.status is Status.FAILED:
+            self._stats.terminal_failures += 1
+            log.warning("%s %s has failed for good: %s", task.task_type, task.id, task.last_error)
         if task.status is Status.CANCELLED:
             self._stats.cancelled += 1
             return Dead(task.last_error or "cancelled while running")

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # The last comes when a terminal is closed.
 
 
 def stop_on_signals(stopped: asyncio.Event) -> Callable[[], None]:
@@ -55,7 +55,8 @@ class Shutdown:
 
     def install(self) -> None:
         for number in SIGNALS:
-            self._before[number] = signal.signal(number, self._on_signal)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # As nohup wishes.
+                self._before[number] = signal.signal(number, self._on_signal)
 
     def restore(self) -> None:
         for number, before in self._before.items():
@@ -68,6 +69,7 @@ class Shutdown:
             self._acts[self._count - 1]()
             self._watch(self._patience_s[self._count - 1])
         elif self._kills:
+            os.write(2, b"killed by a third signal: leases will run out\n")
             os._exit(self._status)
 
     def _watch(self, patience_s: float) -> None:

@@ -16,3 +16,12 @@ class State(StrEnum):
 
 
 LEAVING = frozenset({State.DRAINING, State.CANCELLING, State.STOPPED, State.FAILED})
+
+# For the log: what an operator should know who wonders why a worker fell silent.
+SAID = {
+    State.RUNNING: "resumed",
+    State.PAUSED: "paused: nothing is claimed until it is resumed",
+    State.DRAINING: "stopping: what runs may finish",
+    State.CANCELLING: "stopping what still runs, and giving it back",
+    State.FAILED: "the dispatcher died: stopping",
+}

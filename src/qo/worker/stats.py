@@ -128,8 +128,8 @@ class Stats:
 
     @property
     def failed(self) -> int:
-        """Attempts that failed, retried or not."""
-        return self.retried + self.dead
+        """Attempts that failed, retried or not. One that was stopped on request has not."""
+        return self.retried + self.dead - self.cancelled
 
     def took(self) -> None:
         self.claimed += 1

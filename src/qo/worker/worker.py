@@ -20,6 +20,7 @@ from qo.worker.admission import Admission
 from qo.worker.app import App
 from qo.worker.bell import Bell
 from qo.worker.cancel import Why
+from qo.worker.clock import running_loop
 from qo.worker.config import WorkerConfig
 from qo.worker.control import Control, Follower
 from qo.worker.departure import Departure
@@ -34,7 +35,7 @@ from qo.worker.pulse import Pulse
 from qo.worker.quietly import quietly
 from qo.worker.runner import Runner
 from qo.worker.services import services
-from qo.worker.state import LEAVING, State
+from qo.worker.state import LEAVING, SAID, State
 from qo.worker.stats import Stats, StatsSnapshot
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Worker:
         self._queue = queue
         self._config = config
         self._open_queue = open_queue
-        self._loop = asyncio.get_running_loop()
+        self._loop = asyncio.getrunning_loop()
         self._begun = False
         self._state = State.STARTING
         self._turned = Bell()  # Rung at each change.
@@ -341,7 +342,8 @@ class Worker:
     def _enter(self, state: State) -> None:
         if state is self._state or (self._state is State.FAILED and state is not State.STOPPED):
             return
-        log.debug("worker %s: %s", self._config.worker_id, state)
+        if (said := SAID.get(state)) is not None and self._state is not State.STARTING:
+            log.info("%s", said)
         self._state = state
         self._heartbeat.changed()
         self._turned.ring()
@@ -374,7 +376,7 @@ class Worker:
         self._on_loop(lambda: self._runner.stop(hold, why))
 
     def _on_loop(self, act: Callable[[], None]) -> None:
-        if _running_loop() is self._loop:
+        if running_loop() is self._loop:
             act()
             return
         try:
@@ -391,10 +393,3 @@ class Worker:
     def _meters(self) -> list[Metered]:
         meters = (self._queue.meter, None if self._threaded is None else self._threaded.meter)
         return [meter for meter in meters if meter is not None]
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

@@ -22,6 +22,8 @@ from qo.worker.request import Request
 
 log = logging.getLogger(__name__)
 
+WARNED_AFTER_S = 1.0  # Who looks at its cancel token ends sooner.
+
 Result = tuple[Any, BaseException | None]  # A future does not carry every exception as it was.
 Job = tuple[Callable[[], Any], "asyncio.Future[Result]"]
 
@@ -80,9 +82,13 @@ class ThreadExecutor:
 
     def _leave(self, result: asyncio.Future[Result], task_id: str) -> None:
         """Wait no longer for a call. What it gives goes nowhere, but until it ends its thread is taken."""
-        log.warning("task %s: its handler cannot be stopped and takes up a slot until it returns", task_id)
         self._left[result] = task_id
         result.add_done_callback(self._forget)
+        asyncio.get_running_loop().call_later(WARNED_AFTER_S, self._warn, result, task_id)
+
+    def _warn(self, result: asyncio.Future[Result], task_id: str) -> None:
+        if result in self._left:
+            log.warning("task %s: its handler cannot be stopped and takes up a slot until it returns", task_id)
 
     def _forget(self, result: asyncio.Future[Result]) -> None:
         del self._left[result]

@@ -17,8 +17,6 @@ from qo.worker.outcome import Outcome
 from qo.worker.request import Overloaded, Request
 from qo.worker.stack import Service
 
-_ROUNDING = 1e-9
-
 
 class ConcurrencyLimit:
     """A permit is given back when what lies inside has returned or raised."""
@@ -53,16 +51,13 @@ class ConcurrencyLimit:
 
 
 class RateLimit:
-    """A bucket that holds one token for each start and fills up evenly: after a pause, ``starts`` may come at once,
-    and in any time ``t`` no more than ``starts + t * starts / per_s``.
-    """
+    """No more than ``starts`` begin within any ``per_s`` seconds, wherever one begins to count."""
 
     def __init__(self, rate: Rate) -> None:
         self._rate = rate
-        self._every_s = rate.per_s / rate.starts
-        self._burst_s = self._every_s * (rate.starts - 1)  # How far ahead of an even pace a start may be.
-        # When the next start would be due at an even pace; by the event loop's time. Before the first: long ago.
-        self._due = float("-inf")
+        self._recent: deque[float] = deque(
+            maxlen=rate.starts
+        )  # When the last ones began, by the event loop's time.
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -70,48 +65,53 @@ class RateLimit:
         """How many more could start now."""
         if self._waiting:
             return 0
-        now = asyncio.get_running_loop().time()
-        ahead = max(0.0, self._due - now) / self._every_s
-        return max(0, int(self._rate.starts - ahead + _ROUNDING))
+        self._forget(asyncio.get_running_loop().time())
+        return self._rate.starts - len(self._recent)
 
     def __call__(self, inner: Service) -> Service:
         async def run(request: Request) -> Outcome:
             now = asyncio.get_running_loop().time()
-            if self._waiting or now < self._due - self._burst_s:
+            self._forget(now)
+            if self._waiting or len(self._recent) == self._rate.starts:
                 await self._wait(request, now)
             else:
-                self._take(now)
+                self._recent.append(now)
             return await inner(request)
 
         return run
 
-    def _take(self, now: float) -> None:
-        self._due = max(self._due, now) + self._every_s
+    def _forget(self, now: float) -> None:
+        """What began so long ago no longer counts."""
+        while self._recent and self._recent[0] + self._rate.per_s <= now:
+            self._recent.popleft()
 
     async def _wait(self, request: Request, now: float) -> None:
         if not request.patient:
-            wait_s = self._due - self._burst_s - now + len(self._waiting) * self._every_s
+            rounds, place = divmod(len(self._waiting), self._rate.starts)
+            first = self._recent[place] if place < len(self._recent) else now
+            wait_s = first + (rounds + 1) * self._rate.per_s - now
             raise Overloaded(f"{self._rate.starts} starts in {self._rate.per_s:g} s, at most", max(0.0, wait_s))
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         if self._timer is None:
             self._arm()
         with request.clock.stopped():
-            # A token that comes in the moment of a cancellation is lost: one start less, never one more.
+            # A turn that comes in the moment of a cancellation is lost: one start less, never one more.
             await turn
 
     def _arm(self) -> None:
-        at = self._due - self._burst_s
+        at = self._recent[0] + self._rate.per_s
         self._timer = asyncio.get_running_loop().call_at(at, self._tick, at)
 
     def _tick(self, at: float) -> None:
         """Let in whoever has waited longest. A timer may ring a tick early, so the later of the two times counts."""
         self._timer = None
         now = max(at, asyncio.get_running_loop().time())
-        while self._waiting and (self._waiting[0].done() or now >= self._due - self._burst_s):
+        self._forget(now)
+        while self._waiting and (self._waiting[0].done() or len(self._recent) < self._rate.starts):
             turn = self._waiting.popleft()
             if not turn.done():  # Otherwise it was cancelled.
-                self._take(now)
+                self._recent.append(now)
                 turn.set_result(None)
         if self._waiting:
             self._arm()
