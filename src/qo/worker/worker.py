@@ -63,7 +63,7 @@ class Worker:
         self._queue = queue
         self._config = config
         self._open_queue = open_queue
-        self._loop = asyncio.getrunning_loop()
+        self._loop = asyncio.get_running_loop()
         self._begun = False
         self._state = State.STARTING
         self._turned = Bell()  # Rung at each change.
