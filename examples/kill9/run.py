@@ -60,7 +60,9 @@ async def watch(
             if victim.poll() is None and len(ended) >= KILL_AFTER:
                 victim.send_signal(signal.SIGKILL)
                 victim.wait()
-                held = sum(task.status is qo.Status.RUNNING and task.worker_id == "worker-1" for task in seen)
+                # Only now does it claim and finish no more. Beside what it ran it held what waited in its inboxes.
+                left = await asyncio.gather(*(queue.get(i) for i in ids if i not in ended))
+                held = sum(task.status is qo.Status.RUNNING and task.worker_id == "worker-1" for task in left)
                 progress.update(bar, description="one worker left")
                 console.print(f"killed worker-1 with -9 after {len(ended)} tasks; it held {held}")
             await asyncio.sleep(0.1)

@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from qo.core import keys, wire
 from qo.core.discovery import Due, IndexMode, Verdict
@@ -17,16 +17,17 @@ from qo.errors import CorruptRecord
 from qo.queue.index import Walk
 from qo.queue.queue import Queue
 from qo.queue.scan import Scan
+from qo.queue.shelf import Judge, Shelf
 from qo.store.port import Entry
 
 log = logging.getLogger(__name__)
 
 HYBRID_SCAN_EVERY_S = 60.0
 DEFERRED_MAX = 50_000
-TYPES_MAX = 100_000
 FRESH_FOR_S = 5.0
 # Long, because an older backlog of types that we do not handle is read once in this time.
 TAKEN_FOR_S = 600.0
+WALK_REST_PER_PAGE_S, WALK_REST_MAX_S = 0.25, 15.0
 SHORT_S = 120.0  # Deferrals up to this are for tasks that we shall run; their end is waited for.
 
 
@@ -41,10 +42,13 @@ class Feed:
         mode: IndexMode = IndexMode.HYBRID,
         ready_page_size: int = 100,
         log_scan_page_size: int = 50,
+        judge: Judge = lambda task_type, ahead: Verdict.TAKE,
     ) -> None:
+        """``judge`` says whether tasks of a type are for us, once that is known."""
         self._queue = queue
         self._monotonic = queue.ambient.monotonic
         self.mode = mode
+        self._page_size = ready_page_size
         self._units: frozenset[str] | None = None  # None: shards are not leased.
         self._late_s: float | None = None
         owned = chosen_shards(shards, queue.prefix_len)
@@ -59,14 +63,14 @@ class Feed:
         self.looked_at = self._monotonic()
         self.fruitful_at = float("-inf")  # When something was last found.
         self._barren_round = False  # Nothing was found since the scan's round began.
-        self.exhausted = False  # After an empty ``take``: everything was looked at, and there was nothing.
+        self._barren = False  # The last look went everywhere, and there was nothing.
         self._deferred_max = DEFERRED_MAX
         self._deferred: dict[tuple[str, str], float] = {}  # A hint, in one writing, to when to offer it again.
         self._ready_again = float("-inf")  # Until when something ready is put off.
         self._again: list[float] = []  # A heap of when short deferrals end.
-        self._types: dict[str, str] = {}  # Of tasks that were read and not taken, by id: read once is enough.
-        self.withheld = False  # Something would have been found, had there been room for its type.
-        self.judge: Callable[[str], Verdict] = lambda task_type: Verdict.TAKE
+        self._shelf = Shelf(judge)
+        self._withheld = 0  # How many the last look would have found, had there been room for their types.
+        self._walk_at = float("-inf")  # Not to walk through all of those again before this.
 
     def prefer(self, rank: int, workers: int) -> None:
         """Begin with the share of worker number ``rank`` of so many, so that fewer races are run and lost."""
@@ -95,7 +99,7 @@ class Feed:
 
     def wants(self, due: Due) -> bool:
         """Whether a hint would be taken, were it found in our units."""
-        return not self._put_off(due) and self._verdict(due) is Verdict.TAKE
+        return not self._put_off(due) and self._shelf.verdict(due.task_id) is Verdict.TAKE
 
     def deferral_ended(self) -> bool:
         """Whether something that was put off for a short while may be taken now. True once for each."""
@@ -109,32 +113,57 @@ class Feed:
         """Up to ``wanted`` candidates, each offered once until its deferral ends. Empty: rest, then ask again."""
         if self._monotonic() - self._found_at > FRESH_FOR_S:
             self._found.clear()  # Others have taken most of these by now.
-        if not self._found and not self._late:
-            self.looks += 1
-            self.looked_at = self._monotonic()
-            self.withheld = self._ready_again > self.looked_at
-            self._found.extend(await self._refill())
-            self.depth = len(self._found)
-            self._found_at = self._monotonic()
-            if self._found:
-                self.fruitful_at = self._found_at
-        taken: list[Due] = []
+        taken = self._shelf.take(wanted)
+        for due in taken:
+            self._hand_out(due)
+        if not taken and not self._found and not self._late and self._monotonic() >= self._walk_at:
+            await self._look()
         while (self._late or self._found) and len(taken) < wanted:
             due = self._late.popleft() if self._late else self._found.popleft()
             if self._usable(due):
-                # In our hands now. When we are done with it, this writing of its hint is worth nothing.
-                self.defer(due, TAKEN_FOR_S)
-                if due.key:
-                    self._queue.hints.learn(due.key, due.etag)
+                self._hand_out(due)
                 taken.append(due)
         return taken
 
+    def _hand_out(self, due: Due) -> None:
+        """In our hands now. When we are done with it, this writing of its hint is worth nothing."""
+        self.defer(due, TAKEN_FOR_S)
+        if due.key:
+            self._queue.hints.learn(due.key, due.etag)
+
+    async def _look(self) -> None:
+        self.looks += 1
+        self.looked_at = self._monotonic()
+        self._withheld = 0
+        self._found.extend(await self._refill())
+        self.depth = len(self._found)
+        self._found_at = self._monotonic()
+        if self._found:
+            self.fruitful_at = self._found_at
+        elif self._withheld:
+            # Whole pages of tasks for which there is no room: those that were read are on the shelf, and to list
+            # all the others over and over would cost more than it brings.
+            pages = self._withheld / self._page_size
+            self._walk_at = self._found_at + min(pages * WALK_REST_PER_PAGE_S, WALK_REST_MAX_S)
+
+    @property
+    def exhausted(self) -> bool:
+        """After an empty ``take``: everything was looked at, and there was nothing that is ready."""
+        return self._barren and not self.withheld and self._ready_again <= self._monotonic()
+
+    @property
+    def withheld(self) -> bool:
+        """Whether something would have been found, had there been room for its type."""
+        return self._withheld > 0
+
     def put_back(self, due: Due, task_type: str) -> None:
         """It was read, and is of a type that is not for us now. It is offered again when ``judge`` says so."""
-        if len(self._types) > TYPES_MAX:
-            self._types.clear()
-        self._types[due.task_id] = task_type
+        self._shelf.put(due, task_type)
         self._deferred.pop((due.task_id, due.etag), None)
+
+    def tried(self, due: Due) -> None:
+        """It has been read: whether there is room for more of its type can be judged without it."""
+        self._shelf.tried(due.task_id)
 
     def defer(self, due: Due, for_s: float, *, ready: bool = False) -> None:
         """Do not offer this hint again for a while, unless it is written anew. If its task is ``ready`` all the same,
@@ -153,17 +182,12 @@ class Feed:
         """Asked when it is found, and again when it is taken: it may have become another's meanwhile."""
         if self._put_off(due) or not self._owns(due):
             return False
-        verdict = self._verdict(due)
-        self.withheld = self.withheld or verdict is Verdict.LATER
+        verdict = self._shelf.verdict(due.task_id)
+        self._withheld += verdict is Verdict.LATER
         return verdict is Verdict.TAKE
 
     def _put_off(self, due: Due) -> bool:
         return self._deferred.get((due.task_id, due.etag), 0.0) > self._monotonic()
-
-    def _verdict(self, due: Due) -> Verdict:
-        """What is to be done with it as far as is known: of most tasks we learn the type by claiming them."""
-        known = self._types.get(due.task_id)
-        return Verdict.TAKE if known is None else self.judge(known)
 
     def _owns(self, due: Due) -> bool:
         if self._units is None or (self._late_s is not None and overdue(due, self._late_s)):
@@ -174,7 +198,7 @@ class Feed:
     async def _refill(self) -> Sequence[Due]:
         if self.mode is not IndexMode.LOG_SCAN:
             found = await self._walk.due(self._usable)
-            self.exhausted = not found and not self.withheld
+            self._barren = not found
             if found or self.mode is IndexMode.INDEX_ONLY or self._monotonic() < self._scan_at:
                 return self._shuffled(found)
             self._scan_at = self._monotonic() + HYBRID_SCAN_EVERY_S
@@ -190,11 +214,14 @@ class Feed:
         barren = self._barren_round or self._scan.after == ""
         self._barren_round = False  # Until the page has been read: one that cannot be is not one without tasks.
         entries = await self._scan.page()
-        checked = await asyncio.gather(*(self._claimable(entry) for entry in entries))
-        found = [due for due in checked if due is not None and self._usable(due)]
-        self._barren_round = barren and not found
+        checked = await asyncio.gather(*(self._claimable(entry) for entry in entries), return_exceptions=True)
+        failed = [each for each in checked if isinstance(each, BaseException)]
+        if failed and len(failed) == len(checked):
+            raise failed[0]
+        found = [due for due in checked if isinstance(due, Due) and self._usable(due)]
+        self._barren_round = barren and not found and not failed
         if self.mode is IndexMode.LOG_SCAN:
-            self.exhausted = self._barren_round and not self.withheld and self._scan.after == ""
+            self._barren = self._barren_round and self._scan.after == ""
         return found
 
     async def _claimable(self, entry: Entry) -> Due | None:

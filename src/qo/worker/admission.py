@@ -30,13 +30,14 @@ class Admission:
         """Ask these before a task of this handler is taken."""
         self._gates[handler.task_type] = gates
 
-    def room(self, handler: Handler) -> bool:
-        limit = self._limits.get(handler.kind)
-        if limit is not None and self._of_kind[handler.kind] >= limit:
-            return False
-        if handler.concurrency is not None and self._of_type[handler.task_type] >= handler.concurrency:
-            return False
-        return all(gate.room() > self._unstarted[gate] for gate in self._gates.get(handler.task_type, ()))
+    def room(self, handler: Handler) -> float:
+        """How many more of its tasks may be taken now."""
+        rooms = [gate.room() - self._unstarted[gate] for gate in self._gates.get(handler.task_type, ())]
+        if (limit := self._limits.get(handler.kind)) is not None:
+            rooms.append(limit - self._of_kind[handler.kind])
+        if handler.concurrency is not None:
+            rooms.append(handler.concurrency - self._of_type[handler.task_type])
+        return min(rooms, default=float("inf"))
 
     def enter(self, handler: Handler) -> None:
         """Taken; to be followed by ``started`` and ``ended``, or by ``ended`` alone."""

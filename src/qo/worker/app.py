@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -88,10 +89,19 @@ def load_app(target: str) -> App:
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise NotFound(f"there is no module {module_name!r} in {here} or on the import path") from error
-        raise UsageError(f"importing {module_name!r} failed: {error}") from error
+        raise UsageError(f"importing {module_name!r} failed{_where(error)}: {error}") from error
     except Exception as error:
-        raise UsageError(f"importing {module_name!r} failed: {type(error).__name__}: {error}") from error
+        raise UsageError(
+            f"importing {module_name!r} failed{_where(error)}: {type(error).__name__}: {error}"
+        ) from error
     app = getattr(module, attribute, None)
     if not isinstance(app, App):
         raise NotFound(f"{module_name!r} has no qo.App named {attribute!r}")
     return app
+
+
+def _where(error: BaseException) -> str:
+    """The line of the user's that went wrong, if one did."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    own = [frame for frame in frames if not frame.filename.startswith(str(Path(__file__).parents[1]))]
+    return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""

@@ -13,6 +13,7 @@ class Clock:
     def __init__(self, timeout_s: float | None) -> None:
         self.timeout_s = timeout_s  # None: as long as it takes.
         self.expired = False
+        self._standing = False
         self._begun = 0.0
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None  # None: not started, standing still, or over.
@@ -36,8 +37,8 @@ class Clock:
 
     @property
     def deadline(self) -> float | None:
-        """When the attempt is stopped, by the event loop's time; None: never."""
-        return self._deadline
+        """When the attempt is stopped, by the event loop's time; None: never, or not while it stands still."""
+        return None if self._standing else self._deadline
 
     @property
     def allowed_s(self) -> float:
@@ -57,9 +58,11 @@ class Clock:
         since = now()
         self._timer.cancel()
         self._timer = None
+        self._standing = True
         try:
             yield
         finally:
+            self._standing = False
             waited_s = now() - since
             self._begun += waited_s
             self._deadline += waited_s

@@ -27,12 +27,17 @@ class TaskLog(logging.LoggerAdapter[logging.Logger]):
         about = {"task_id": task.id, "task_type": task.task_type, "attempt": task.attempt}
         super().__init__(logging.getLogger("qo.task"), about)
 
-    def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         about = self.extra or {}
-        kwargs["extra"] = {**about, **(kwargs.get("extra") or {})}
-        # What a task type contains must not be taken for a place to fill in.
-        which = f"{about['task_type']} {about['task_id']}#{about['attempt']}: ".replace("%", "%%")
-        return f"{which}{msg}", kwargs
+        which = f"{about['task_type']} {about['task_id']}#{about['attempt']}: "
+        if args:  # What a task type contains must not be taken for a place to fill in.
+            which = which.replace("%", "%%")
+        above = kwargs.pop("stacklevel", 1) + 1  # The line is the handler's, not this one.
+        super().log(level, f"{which}{msg}", *args, stacklevel=above, **kwargs)
+
+    def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
 
 
 class Context:

@@ -79,6 +79,7 @@ class Gauge:
             state=state,
             loop_beat_s=at - self._pulse.beat,
             keeper_beat_s=0.0 if state is State.STARTING else at - self._keeper.beat,
+            all_stuck=self._runner.stuck >= self._config.concurrency,
         )
 
     def count_requests(self) -> None:

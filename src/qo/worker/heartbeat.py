@@ -133,6 +133,8 @@ class Heartbeat:
         await roster.report(self._queue.store, info)
 
     async def leave(self) -> None:
+        if self._started_at is None:
+            return  # Never signed on: the record may be another's of the same name.
         await roster.leave(self._queue.store, self._config.worker_id)
 
     async def share(self, feed: Feed) -> None:

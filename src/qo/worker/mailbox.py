@@ -69,7 +69,6 @@ class Mailbox:
         self._unhandled: set[str] = set()  # Types that were warned of.
         self._open = True
         self._wake = asyncio.Event()
-        feed.judge = self._judge
 
     def open(self) -> None:
         self._open = True
@@ -159,7 +158,7 @@ class Mailbox:
     def _start(self, due: Due) -> None:
         if due.task_id in self._claiming or self._runner.holds(due.task_id):
             # Still listed, or taken from us and put back while its handler runs here: leave it to others.
-            self._feed.defer(due, CLAIM_AGAIN_AFTER_S, ready=True)
+            self._feed.defer(due, CLAIM_AGAIN_AFTER_S, ready=self._runner.stuck_on(due.task_id))
             return
         self._claiming[due.task_id] = asyncio.create_task(self._take(due))
 
@@ -177,6 +176,7 @@ class Mailbox:
             log.exception("task %s", due.task_id)
         finally:
             del self._claiming[due.task_id]
+            self._feed.tried(due)
             if hold is None:
                 self._missed = True
                 self._tell_missed()
@@ -217,13 +217,15 @@ class Mailbox:
 
     def _admit(self, due: Due, task: Task) -> Handler | None:
         """The handler, if this worker has one and room for the task now."""
-        if self._open and self._judge(task.task_type) is Verdict.TAKE:
+        self._feed.tried(due)
+        if self._open and self.judge(task.task_type) is Verdict.TAKE:
             return self._handler(task.task_type)
         if task.status is Status.PENDING:
             self._feed.put_back(due, task.task_type)
         return None
 
-    def _judge(self, task_type: str) -> Verdict:
+    def judge(self, task_type: str, ahead: int = 0) -> Verdict:
+        """Whether tasks of a type are for this worker now, if so many others of it come first."""
         if (handler := self._handler(task_type)) is None:
             if task_type not in self._unhandled and len(self._unhandled) < UNHANDLED_WARNED_MAX:
                 self._unhandled.add(task_type)
@@ -231,7 +233,7 @@ class Mailbox:
             return Verdict.PASS
         if self._paused(task_type):
             return Verdict.PASS
-        return Verdict.TAKE if self._admission.room(handler) else Verdict.LATER
+        return Verdict.TAKE if self._admission.room(handler) > ahead else Verdict.LATER
 
     def _handler(self, task_type: str) -> Handler | None:
         return self._app.handler(task_type) or self._otherwise

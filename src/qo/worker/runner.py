@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from qo.queue.queue import Queue
 from qo.telemetry.trace import current_traceparent
@@ -88,7 +89,11 @@ class Runner:
         return len(self._stuck)
 
     def holds(self, task_id: str) -> bool:
-        return task_id in self._held or any(hold.task.id == task_id for hold in self._stuck.values())
+        return task_id in self._held or self.stuck_on(task_id)
+
+    def stuck_on(self, task_id: str) -> bool:
+        """Whether an earlier attempt at it was given up, but still runs."""
+        return any(hold.task.id == task_id for hold in self._stuck.values())
 
     async def run(self, hold: Hold, *, open: bool) -> None:
         """Take charge of a claim. If the worker is not open for it any more, it is given back at once."""
@@ -178,9 +183,23 @@ class Runner:
         except BaseException as error:
             log.exception("task %s: a layer let this pass", hold.task.id)
             return outcome_of(error)
+        await self._absorb(hold)
         if not isinstance(outcome, Outcome):  # pyright: ignore[reportUnnecessaryIsInstance] - layers are the user's.
             return Retried(f"a layer gave {outcome!r} instead of an outcome: does it return what it awaits?")
-        return outcome
+        return self._judged(hold, outcome)
+
+    @staticmethod
+    async def _absorb(hold: Hold) -> None:
+        """A handler that cancelled its own asyncio task and returned: that must not hit its report."""
+        if hold.attempt is not None and hold.attempt.cancelling():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+            hold.attempt.uncancel()
+
+    def _judged(self, hold: Hold, outcome: Outcome) -> Outcome:
+        """A handler that was asked to stop may say so by any exception: what counts is why it was asked."""
+        broken_off = isinstance(outcome, Retried) and hold.cancel.why in (Why.SHUTDOWN, Why.CANCELLED)
+        return self._stopped(hold) if broken_off or hold.cancel.why is Why.LOST else outcome
 
     async def _serve(self, slot: Slot[Hold], hold: Hold) -> Outcome:
         config, task = self._config, hold.task

@@ -40,8 +40,9 @@ def _calling(handler: Handler, executors: Mapping[Kind, Executor], admission: Ad
         )
 
     async def call(request: Request) -> Outcome:
-        request.start()
-        admission.started(handler)
+        if not request.started:  # A layer may call more than once.
+            request.start()
+            admission.started(handler)
         return Acked(await executor.call(request))
 
     return call

@@ -41,7 +41,9 @@ class Settler:
         except StoreError as error:
             log.warning("task %s: %s; its lease will run out and it will be tried again", claim.task.id, error)
             return Lost(str(error))
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # An output's own code runs here.
             # What the handler asked for cannot be done: an output that JSON cannot hold, for example.
             if not isinstance(outcome, Acked | Retried | Released):
                 log.exception("task %s could not be settled", claim.task.id)

@@ -9,9 +9,9 @@ A layer takes the next service and returns a service. It may act before and afte
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import reduce
 from typing import TYPE_CHECKING
 
+from qo.errors import UsageError
 from qo.worker.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -22,9 +22,14 @@ Layer = Callable[[Service], Service]
 
 
 def stack(*layers: Layer) -> Layer:
-    """Several layers as one."""
+    """Several layers as one. Raises UsageError when one of them gives something that cannot be called."""
 
     def wrap(service: Service) -> Service:
-        return reduce(lambda inner, layer: layer(inner), reversed(layers), service)
+        for layer in reversed(layers):
+            service = layer(service)
+            if not callable(service):  # As when it does not return: otherwise each task would find that out.
+                name = getattr(layer, "__qualname__", layer)
+                raise UsageError(f"the layer {name} gave {service!r} instead of a service: return one")
+        return service
 
     return wrap

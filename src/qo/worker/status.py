@@ -30,6 +30,7 @@ class Health:
     state: State
     loop_beat_s: float  # Since the event loop last turned.
     keeper_beat_s: float  # Since the lease thread last turned.
+    all_stuck: bool = False  # Every slot is taken by a handler that was given up and cannot be stopped.
 
 
 def judge(health: Health) -> list[str]:
@@ -41,6 +42,8 @@ def judge(health: Health) -> list[str]:
         reasons.append(f"the event loop has been blocked for {health.loop_beat_s:.0f} s")
     if health.keeper_beat_s > KEEPER_BLOCKED_S_MAX:
         reasons.append(f"the lease thread has been blocked for {health.keeper_beat_s:.0f} s")
+    if health.all_stuck:
+        reasons.append("every slot is stuck in a handler that cannot be stopped")
     return reasons
 
 

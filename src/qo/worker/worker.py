@@ -79,6 +79,7 @@ class Worker:
             mode=config.index_mode,
             ready_page_size=config.ready_page_size,
             log_scan_page_size=config.log_scan_page_size,
+            judge=lambda task_type, ahead: self._mailbox.judge(task_type, ahead),
         )
         self._runner = self._make_runner(app)
         self._mailbox = self._make_mailbox(app)

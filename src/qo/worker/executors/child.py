@@ -17,6 +17,7 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
+from functools import partial
 from multiprocessing import spawn
 from pathlib import Path
 from queue import SimpleQueue
@@ -69,6 +70,7 @@ def offer_to_die_first() -> None:
 class Child:
     def __init__(self, line: Line) -> None:
         self._line = line
+        self._pid = os.getpid()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._cancel = CancelToken()  # Of the current job.
         self._main_loaded = False
@@ -82,10 +84,12 @@ class Child:
         threading.Thread(target=self._listen, name="qo-listener", daemon=True).start()
         while (job := self._jobs.get()) is not None:
             output, failure = self._done(job)
+            if os.getpid() != self._pid:
+                os._exit(0)  # A fork of the handler's that came back here. It has no say on this line.
             for stream in (sys.stdout, sys.stderr):
                 with suppress(Exception):  # A handler may have closed or replaced them.
                     stream.flush()
-            self._line.send(Done(output, failure, resident_mb()))
+            self._line.send(Done(job.number, output, failure, resident_mb()))
 
     # One job
 
@@ -117,13 +121,14 @@ class Child:
             ) from error
         arguments = (pickle.loads(job.input),)
         if job.task is None:
-            self._line.ask(BEGIN)
+            self._line.ask(job.number, BEGIN)
             return function, arguments
         from qo.core.wire import decode_task  # Only handlers that want a context wait for this to load.
 
         task = decode_task(job.task, "the task")
-        facts = self._line.ask(BEGIN).facts
-        return function, (*arguments, ChildContext(task, job.worker_id, self._cancel, self._line.ask, facts))
+        ask = partial(self._line.ask, job.number)
+        facts = ask(BEGIN).facts
+        return function, (*arguments, ChildContext(task, job.worker_id, self._cancel, ask, facts))
 
     # Beside it
 

@@ -41,10 +41,10 @@ class Line:
             self._end.sendall(body)
             self._sender = None
 
-    def ask(self, verb: str, *arguments: Any) -> Answer:
-        """Have the worker call a verb, and wait. Raises what it raised."""
+    def ask(self, job: int, verb: str, *arguments: Any) -> Answer:
+        """Have the worker call a verb for this job, and wait. Raises what it raised."""
         number, answers = next(self._numbers), SimpleQueue[Answer]()
-        asking = Ask(number, verb, pickle.dumps(arguments))
+        asking = Ask(number, job, verb, pickle.dumps(arguments))
         self._asked[number] = answers
         self.send(asking)
         answer = answers.get()

@@ -34,6 +34,9 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Job:
+    number: (
+        int  # What is said of it bears this: a thread or fork that outlived its job must not speak for the next.
+    )
     name: str  # Of the function, for people.
     function: bytes  # Pickled, which for a function means: where to find it.
     input: bytes  # Pickled.
@@ -69,6 +72,7 @@ class Ask:
     """Call a verb of the context, or be told that the time of the attempt begins: the function is loaded."""
 
     number: int
+    job: int
     verb: str
     arguments: bytes  # A pickled tuple.
 
@@ -88,6 +92,7 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Done:
+    job: int
     output: bytes  # Pickled; without meaning if there is a failure.
     failure: Outcome | Stopped | None
     memory_mb: float

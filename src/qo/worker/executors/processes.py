@@ -7,6 +7,7 @@ one that does not stop when asked is killed: nothing runs on after its task was 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import pickle
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from qo.errors import Refused, UsageError
 from qo.worker.cancel import Stopped, Why
 from qo.worker.executors import child as child_module
 from qo.worker.executors.answers import answer, log_again
-from qo.worker.executors.messages import Ask, Cancel, Done, Job, Leave, Logged, Message
+from qo.worker.executors.messages import Answer, Ask, Cancel, Done, Facts, Job, Leave, Logged
 from qo.worker.executors.process import Ended, Process, main_module, start_process
 from qo.worker.handler import Handler
 from qo.worker.outcome import Retried, Told
@@ -57,16 +58,17 @@ class ProcessExecutor:
         self._children: set[Process] = set()  # All that have not ended.
         self._idle: list[Process] = []
         self._left: dict[asyncio.Task[None], str] = {}
+        self._numbers = itertools.count(1)
         self._closed = False
 
     async def call(self, request: Request) -> Any:
         """As ``Executor.call``. When cancelled, it waits until the child has stopped or was killed, so that nobody
         begins the task again beside it; when cancelled once more, it leaves that behind."""
-        job = _job(request)
+        job = _job(request, next(self._numbers))
         with request.clock.stopped():  # Neither a lack of room nor a slow import is the attempt's fault.
             await self._room.acquire()
             child, first = await self._load(request, job)
-        serving = asyncio.create_task(_serve(child, request, first))
+        serving = asyncio.create_task(_serve(child, request, job, first))
         _pass_on(request, child, serving)
         try:
             await asyncio.wait({serving})
@@ -90,7 +92,7 @@ class ProcessExecutor:
 
     # Before the function
 
-    async def _load(self, request: Request, job: Job) -> tuple[Process, Message]:
+    async def _load(self, request: Request, job: Job) -> tuple[Process, Ask | Done]:
         """A child in which the function is ready to be called, and what it said. Takes over the room."""
         while True:
             fresh = not self._idle
@@ -102,7 +104,7 @@ class ProcessExecutor:
             try:
                 async with asyncio.timeout(LOAD_S_MAX):
                     await child.send(job)
-                    return child, await _said(child, request)
+                    return child, await _said(child, request, job)
             except Ended as ended:
                 if fresh:
                     self._room.release()
@@ -203,10 +205,11 @@ def check_function(handler: Handler) -> bytes:
         ) from error
 
 
-def _job(request: Request) -> Job:
+def _job(request: Request, number: int) -> Job:
     handler, function = request.handler, request.handler.function
     module = getattr(function, "__module__", None)
     return Job(
+        number=number,
         name=f"{module}.{getattr(function, '__qualname__', function)}",
         function=check_function(handler),
         input=pickle.dumps(request.input),
@@ -216,25 +219,28 @@ def _job(request: Request) -> Job:
     )
 
 
-async def _said(child: Process, request: Request) -> Message:
-    """What the child says next, its log aside."""
-    while isinstance(message := await child.receive(), Logged):
-        log_again(request, message)
-    return message
-
-
-async def _serve(child: Process, request: Request, first: Message) -> Done:
-    """Do what the child asks for until it is done."""
-    message = first
+async def _said(child: Process, request: Request, job: Job) -> Ask | Done:
+    """What the child says next of this job, its log aside."""
     while True:
-        match message:
-            case Done():
+        match message := await child.receive():
+            case Logged():
+                log_again(request, message)
+            case Ask() if message.job != job.number:  # A thread that outlived its own job.
+                gone = Refused("the attempt that this context was given to has ended")
+                await child.send(Answer(message.number, None, gone, Facts()))
+            case Done() | Ask() if message.job == job.number:
                 return message
-            case Ask():
-                await child.send(await answer(request, message))
             case _:
                 pass
-        message = await _said(child, request)
+
+
+async def _serve(child: Process, request: Request, job: Job, first: Ask | Done) -> Done:
+    """Do what the child asks for until it is done."""
+    message = first
+    while isinstance(message, Ask):
+        await child.send(await answer(request, message))
+        message = await _said(child, request, job)
+    return message
 
 
 def _pass_on(request: Request, child: Process, serving: asyncio.Task[Done]) -> None:

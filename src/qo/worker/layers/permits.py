@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 
 
 class Permits:
@@ -28,7 +29,8 @@ class Permits:
             if turn.done() and not turn.cancelled():
                 self.give()  # It had become ours in the same moment.
             else:
-                self._waiting.remove(turn)
+                with suppress(ValueError):  # Whoever gave one back may have passed it over already.
+                    self._waiting.remove(turn)
             raise
 
     def give(self) -> None:
