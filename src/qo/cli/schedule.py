@@ -207,7 +207,7 @@ def run(
 ) -> int | None:
     """Run the scheduler: submit tasks when their time has come.
 
-    Runs until SIGTERM or SIGINT. Several may run at once; each planned run is submitted once.
+    Runs until SIGTERM, SIGINT or SIGHUP. Several may run at once; each planned run is submitted once.
     """
     interval_s = parse_duration_s(interval, "--interval")
     if interval_s <= 0:

@@ -34,8 +34,8 @@ def worker(
 ) -> None:
     """Run a worker: claim tasks and run their handlers.
 
-    Runs until SIGTERM or SIGINT: the first lets running tasks finish, the second stops them and gives them back,
-    the third ends the process at once.
+    Runs until SIGTERM, SIGINT or SIGHUP: the first lets running tasks finish, the second stops them and gives them
+    back, the third ends the process at once.
     """
     settings = session.settings(
         {

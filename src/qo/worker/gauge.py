@@ -78,7 +78,7 @@ class Gauge:
         return Health(
             state=state,
             loop_beat_s=at - self._pulse.beat,
-            keeper_beat_s=0.0 if state is State.STARTING else at - self._keeper.beat,
+            keeper_beat_s=0.0 if self._keeper.beat is None else at - self._keeper.beat,
             all_stuck=self._runner.stuck >= self._config.concurrency,
         )
 

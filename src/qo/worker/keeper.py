@@ -45,7 +45,7 @@ class Keeper:
         self._queue: Queue | None = None
         self._opening: asyncio.Task[Queue] | None = None
         self._told: WeakSet[Hold] = WeakSet()  # Whose loss was told.
-        self.beat = now()  # When it last turned.
+        self.beat: float | None = None  # When it last turned; None before the first time.
 
     async def run(self, open_queue: Open) -> None:
         """Until cancelled. The queue is opened when the first renewal is due: most tasks are done before."""

@@ -36,7 +36,7 @@ async def run_worker(
     executors: Mapping[str, Executor] | None = None,
     kills: bool = False,
 ) -> Stats:
-    """Work until SIGTERM or SIGINT: the first lets running tasks finish, the second gives them back at once.
+    """Work until SIGTERM, SIGINT or SIGHUP: the first lets running tasks finish, the second gives them back at once.
 
     With ``kills``, the third ends the process, and so does a shutdown that takes longer than its graces allow.
     """
@@ -73,7 +73,7 @@ async def run_worker(
 
 
 async def run_monitor(queue: Queue, settings: Settings) -> None:
-    """Check and sweep until SIGTERM or SIGINT."""
+    """Check and sweep until SIGTERM, SIGINT or SIGHUP."""
     stopped = asyncio.Event()
     restore = stop_on_signals(stopped)
     try:

@@ -25,10 +25,7 @@ def services(
         limits = (*shared, *limits_of(handler.concurrency, handler.rate))
         admission.guard(handler, limits)
         layers = (*default_layers(options, limits), *app.layers, *handler.layers)
-        service = stack(*layers)(_calling(handler, executors, admission))
-        if not callable(service):
-            raise UsageError(f"a layer of {handler.task_type!r} gave {service!r} instead of a service: return one")
-        built[handler.task_type] = service
+        built[handler.task_type] = stack(*layers)(_calling(handler, executors, admission))
     return built
 
 

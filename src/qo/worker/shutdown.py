@@ -19,13 +19,14 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # The last comes when 
 
 
 def stop_on_signals(stopped: asyncio.Event) -> Callable[[], None]:
-    """Set the event on SIGTERM and SIGINT, for what can end at any time; returns what undoes that."""
+    """Set the event on a stop signal, for what can end at any time; returns what undoes that."""
     loop = asyncio.get_running_loop()
-    for number in SIGNALS:
+    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # As nohup wishes.
+    for number in heeded:
         loop.add_signal_handler(number, stopped.set)
 
     def restore() -> None:
-        for number in SIGNALS:
+        for number in heeded:
             loop.remove_signal_handler(number)
 
     return restore
@@ -55,7 +56,7 @@ class Shutdown:
 
     def install(self) -> None:
         for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # As nohup wishes.
+            if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._on_signal)
 
     def restore(self) -> None:

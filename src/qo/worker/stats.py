@@ -163,7 +163,7 @@ class Stats:
             one = self.slots.setdefault(slot, SlotStats())
         one.processed += 1
         one.succeeded += isinstance(outcome, Acked)
-        one.failed += isinstance(outcome, Retried | Dead)
+        one.failed += isinstance(outcome, Retried) or (isinstance(outcome, Dead) and not outcome.cancelled)
         one.last_latency_s = seconds
         one.task_id = None
 
