@@ -22,7 +22,7 @@ async def order_of(queue: Queue, **changes: object) -> list[str]:
     async def record(input: str) -> None:
         ran.append(input)
 
-    await drain(queue, app, concurrency=1, **changes)
+    await drain(queue, app, **{"concurrency": 1, "inbox_capacity": 0, **changes})
     return ran
 
 
