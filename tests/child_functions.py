@@ -261,3 +261,36 @@ def environment(input: Any) -> dict[str, Any]:
         "first": int(Path("/proc/self/oom_score_adj").read_text())
         > int(Path("/proc/1/oom_score_adj").read_text()),
     }
+
+
+def forks(input: Any) -> str:
+    """Both processes return."""
+    fork = os.fork()
+    if fork == 0:
+        return "the fork's"
+    for _ in range(500):
+        if os.waitpid(fork, os.WNOHANG)[0]:
+            return "its own"
+        time.sleep(0.01)
+    os.kill(fork, signal.SIGKILL)
+    os.waitpid(fork, 0)
+    return "the fork stayed"
+
+
+def speaks_later(input: list[str], ctx: Any) -> str:
+    """A thread outlives it, and uses its context once the first file is there; the second says how that went."""
+
+    def speak() -> None:
+        while not Path(input[0]).exists():
+            time.sleep(0.01)
+        try:
+            ctx.renew(progress="late")
+            answer = "heard"
+        except Exception as error:
+            answer = type(error).__name__
+        unread = Path(f"{input[1]}.new")
+        unread.write_text(answer)
+        unread.rename(input[1])
+
+    threading.Thread(target=speak, daemon=True).start()
+    return "done"
