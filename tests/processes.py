@@ -118,7 +118,7 @@ class Place:
             now = await self.now(tasks)
             return now if all(task.ended for task in now) else None
 
-        return await until(all_ended, within_s=within_s, every_s=0.05)
+        return await until(all_ended, within_s=within_s, every_s=0.05, within_s=60)
 
     async def held(self, worker_id: str, at_least: int = 1) -> list[Task]:
         """What the worker holds, once it is as much as that."""
@@ -129,7 +129,7 @@ class Place:
             found = [task for task in await self.queue.list(status=status) if task.worker_id == worker_id]
             return found if len(found) >= at_least else None
 
-        return await until(enough, every_s=0.03)
+        return await until(enough, every_s=0.03, within_s=60)
 
     async def roster(self) -> dict[str, roster.WorkerInfo]:
         return {info.worker_id: info for info in await roster.workers(self.queue.store)}
@@ -141,7 +141,7 @@ class Place:
             info = await roster.find(self.queue.store, worker_id)
             return info if info is not None and info.state == state else None
 
-        return await until(says_so, every_s=0.03)
+        return await until(says_so, every_s=0.03, within_s=60)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # The last comes when 
 def stop_on_signals(stopped: asyncio.Event) -> Callable[[], None]:
     """Set the event on a stop signal, for what can end at any time; returns what undoes that."""
     loop = asyncio.get_running_loop()
-    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # As nohup wishes.
+    heeded = _heeded()
     for number in heeded:
         loop.add_signal_handler(number, stopped.set)
 
@@ -30,6 +30,13 @@ def stop_on_signals(stopped: asyncio.Event) -> Callable[[], None]:
             loop.remove_signal_handler(number)
 
     return restore
+
+
+def _heeded() -> list[signal.Signals]:
+    """All but SIGHUP where it is ignored, as nohup has it. To ignore SIGINT, as shells have it for what they start in
+    the background, is no wish: who sends it to such a process means it."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in SIGNALS if not (ignored and number is signal.SIGHUP)]
 
 
 class Shutdown:
@@ -55,9 +62,8 @@ class Shutdown:
         self._before: dict[int, Any] = {}
 
     def install(self) -> None:
-        for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._on_signal)
+        for number in _heeded():
+            self._before[number] = signal.signal(number, self._on_signal)
 
     def restore(self) -> None:
         for number, before in self._before.items():
