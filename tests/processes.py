@@ -118,7 +118,7 @@ class Place:
             now = await self.now(tasks)
             return now if all(task.ended for task in now) else None
 
-        return await until(all_ended, within_s=within_s, every_s=0.05, within_s=60)
+        return await until(all_ended, within_s=within_s, every_s=0.05)
 
     async def held(self, worker_id: str, at_least: int = 1) -> list[Task]:
         """What the worker holds, once it is as much as that."""

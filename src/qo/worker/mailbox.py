@@ -69,6 +69,8 @@ class Mailbox:
         self._unhandled: set[str] = set()  # Types that were warned of.
         self._open = True
         self._wake = asyncio.Event()
+        self._freed = False  # Since the last look.
+        self._hungry = False  # Whether a freed slot is a reason to look.
 
     def open(self) -> None:
         self._open = True
@@ -79,8 +81,14 @@ class Mailbox:
         self._open = False
 
     def wake(self) -> None:
-        """Something has changed: a slot was freed, or what is wanted."""
+        """There may be something new to find, or what is wanted has changed."""
         self._wake.set()
+
+    def freed(self) -> None:
+        """There is more room. Who has just found nothing does not look again for that."""
+        self._freed = True
+        if self._hungry:
+            self._wake.set()
 
     @property
     def claiming(self) -> int:
@@ -91,9 +99,10 @@ class Mailbox:
         pace = self._config.pace
         while True:
             self._wake.clear()  # Before anything is looked at: what changes from here on is looked at again.
+            self._freed = False
             free = self._free()
             if free <= 0:
-                await self._rest(None)
+                await self._rest(None, hungry=True)
                 continue
             found = await self._look(free)
             if found:
@@ -104,7 +113,7 @@ class Mailbox:
                 return
             else:
                 pace, rest_s = self._rest_after(pace, failed=found is None)
-                await self._rest(rest_s)
+                await self._rest(rest_s, hungry=self._feed.withheld or self._config.stop_when_empty)
 
     def _free(self) -> int:
         if not self._open or self._runner.settling >= self._config.result_buffer:
@@ -118,11 +127,11 @@ class Mailbox:
         )
 
     def _rest_after(self, pace: Pace, *, failed: bool) -> tuple[Pace, float]:
-        if self._missed and not failed:
-            self._missed = False  # Others work here too: what they leave is found by looking again soon.
-            return pace, self._config.dequeue_backoff_s
-        pace = pace.after(found=False)
+        first, pace = pace.current_s == 0.0, pace.after(found=False)
         rest_s = pace.rest_s(self._queue.ambient.unit())
+        if self._missed and first and not failed:
+            rest_s = self._config.dequeue_backoff_s  # Others work here too: what they leave is soon found again.
+        self._missed = False
         # A limit on starts per second tells nobody when there is room again.
         return pace, min(rest_s, FULL_AGAIN_AFTER_S) if self._feed.withheld else rest_s
 
@@ -142,8 +151,11 @@ class Mailbox:
         self._stats.queue_depth = self._feed.depth
         return found
 
-    async def _rest(self, for_s: float | None) -> None:
-        """Until something has changed, or the time is over."""
+    async def _rest(self, for_s: float | None, *, hungry: bool) -> None:
+        """Until something has changed, or the time is over. Only the ``hungry`` are woken by a freed slot."""
+        if hungry and self._freed:
+            return
+        self._hungry = hungry
         if for_s is None:
             await self._wake.wait()
             return

@@ -49,8 +49,9 @@ class Runner:
         admission: Admission,
         draining: Callable[[], bool],
         freed: Callable[[], None],
+        enqueued: Callable[[], None],
     ) -> None:
-        """``freed`` is called whenever there may be room for more."""
+        """``freed`` is called whenever there may be room for more, ``enqueued`` when a handler has submitted some."""
         self._queue = queue
         self._config = config
         self._held = held
@@ -60,6 +61,7 @@ class Runner:
         self._admission = admission
         self._draining = draining
         self._freed = freed
+        self._tell_enqueued = enqueued
         self._settler = Settler(queue, stats, patience_s=config.lease_s)
         self._inboxes: Inboxes[Hold] = Inboxes(config.concurrency, config.inbox_capacity)
         self._stuck: dict[Slot[Hold], Hold] = {}  # Slots whose handler was given up, but still runs.
@@ -263,6 +265,7 @@ class Runner:
 
     def _count_enqueued(self, count: int) -> None:
         self._stats.enqueued += count
+        self._tell_enqueued()
 
     # Settling
 

@@ -120,6 +120,7 @@ class Worker:
             admission=self._admission,
             draining=lambda: self._state in LEAVING,
             freed=self._wake,
+            enqueued=lambda: self._mailbox.wake(),
         )
 
     def _make_mailbox(self, app: App) -> Mailbox:
@@ -364,7 +365,7 @@ class Worker:
 
     def _wake(self) -> None:
         """A claim was missed or settled, or a slot freed."""
-        self._mailbox.wake()
+        self._mailbox.freed()
         if self._state in LEAVING:  # Otherwise nobody waits for that, and it happens all the time.
             self._turned.ring()
 
