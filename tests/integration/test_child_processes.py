@@ -532,7 +532,13 @@ async def main():
 
 {start}
 """
-GUARDED = 'if __name__ == "__main__":\n    asyncio.run(main())'
+# Whoever runs the tests in the background may have SIGINT ignored, and so would the program then.
+GUARDED = """
+if __name__ == "__main__":
+    import signal
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    asyncio.run(main())
+"""
 UNGUARDED = """
 try:
     asyncio.run(main())
