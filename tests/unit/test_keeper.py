@@ -155,3 +155,23 @@ def test_a_claim_that_was_settled_during_its_renewal_is_not_lost(monkeypatch: py
         assert b.news == []
 
     run(scene)
+
+
+def test_a_surprise_in_one_turn_costs_nobody_the_next(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(b: Bench) -> None:
+        turn, surprises = b.keeper._turn, iter([ZeroDivisionError()])
+
+        def surprised(open_queue: Any) -> None:
+            if (error := next(surprises, None)) is not None:
+                raise error
+            turn(open_queue)
+
+        monkeypatch.setattr(b.keeper, "_turn", surprised)
+        await asyncio.sleep(200)
+        assert b.news == []
+        assert await b.lease_s() > LEASE_S / 2
+        assert "ZeroDivisionError" in caplog.text
+
+    run(scene)

@@ -34,10 +34,6 @@ class Inboxes(Generic[T]):
     def idle(self) -> int:
         return self._idle
 
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
-
     def room(self, *, ahead: bool, stuck: int = 0) -> int:
         """How many more tasks could be taken: by idle slots and, ``ahead`` of time, into the inboxes of busy ones.
         So many of those are ``stuck``, and none should wait for them."""
@@ -71,14 +67,6 @@ class Inboxes(Generic[T]):
             owner, item = self._waiting.popleft()
             owner.inbox.remove(item)
         return item
-
-    def empty(self) -> list[T]:
-        """Take out everything that has not been started."""
-        items = [item for _, item in self._waiting]
-        self._waiting.clear()
-        for slot in self.slots:
-            slot.inbox.clear()
-        return items
 
     def remove(self, item: T) -> bool:
         """Take out one task that has not been started; False if it is not waiting."""

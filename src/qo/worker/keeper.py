@@ -51,7 +51,10 @@ class Keeper:
         """Until cancelled. The queue is opened when the first renewal is due: most tasks are done before."""
         while True:
             self.beat = now()
-            self._turn(open_queue)
+            try:
+                self._turn(open_queue)
+            except Exception:
+                log.exception("unexpected, but leases must be renewed: trying again")
             await asyncio.sleep(self._renew_s / TURNS_PER_RENEWAL)
 
     def _turn(self, open_queue: Open) -> None:
