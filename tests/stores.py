@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from qo.ambient import Ambient
-from qo.core import keys
+from qo.core import keys, wire
 from qo.core.lifecycle import Rejected
 from qo.core.poll import Pace
 from qo.core.task import RetryPolicy, Status, Task
@@ -141,6 +141,17 @@ async def claimed(queue: Queue, task_id: str, *, worker_id: str = "w", lease_s: 
 def rejection(answer: Claim | Rejected | None) -> Rejected:
     assert isinstance(answer, Rejected), answer
     return answer
+
+
+async def all_tasks(store: ObjectStore) -> list[Task]:
+    """Every task there is, as its object says."""
+    found: list[Task] = []
+    async for entries in pages(store, keys.TASKS):
+        for entry in entries:
+            stored = await store.get(entry.key)
+            assert stored is not None
+            found.append(wire.decode_task(stored.body, entry.key))
+    return found
 
 
 async def keys_under(store: ObjectStore, prefix: str) -> list[str]:

@@ -20,7 +20,7 @@ from itertools import pairwise
 import pytest
 
 from qo.ambient import Ambient
-from qo.core import keys, wire
+from qo.core import keys
 from qo.core.discovery import IndexMode
 from qo.core.poll import Pace
 from qo.core.task import RetryPolicy, Status, Task
@@ -38,6 +38,7 @@ from qo.worker.app import App
 from qo.worker.context import Context
 from qo.worker.signals import Reschedule, Retry
 from qo.worker.worker import Worker, WorkerConfig
+from stores import all_tasks
 
 TASKS = 30
 FAR_AHEAD_S = 30 * 86_400.0
@@ -166,16 +167,6 @@ async def keep_watching(world: World, over: asyncio.Event) -> None:
         sweep_page_size=world.rng.choice([4, 100]),
     )
     await Monitor(queue, config).run(over)
-
-
-async def all_tasks(store: MemoryStore) -> list[Task]:
-    found: list[Task] = []
-    async for entries in pages(store, keys.TASKS):
-        for entry in entries:
-            stored = await store.get(entry.key)
-            assert stored is not None
-            found.append(wire.decode_task(stored.body, entry.key))
-    return found
 
 
 async def unfinished(store: MemoryStore) -> bool:

@@ -23,14 +23,12 @@ from typing import Any, TypeVar
 import pytest
 
 from qo.ambient import Ambient
-from qo.core import keys, wire
 from qo.core.control import Target
 from qo.core.discovery import IndexMode
 from qo.core.poll import Pace
 from qo.core.task import RetryPolicy, Status, Task
 from qo.errors import QoError, Refused, StoreError, Unavailable
 from qo.queue import control
-from qo.queue.listing import pages
 from qo.queue.monitor import Monitor, MonitorConfig
 from qo.queue.options import Options
 from qo.queue.queue import Queue
@@ -45,6 +43,7 @@ from qo.worker.handler import Rate
 from qo.worker.layers import ServiceOptions
 from qo.worker.signals import Reject, Reschedule, Retry
 from qo.worker.worker import Worker
+from stores import all_tasks
 from watched import Books
 
 T = TypeVar("T")
@@ -311,16 +310,6 @@ async def keep_watching(world: World, over: asyncio.Event) -> None:
     _, queue = world.line()
     config = MonitorConfig(check_interval_s=world.rng.choice([0.5, 3.0]), sweep_interval_s=10.0)
     await Monitor(queue, config).run(over)
-
-
-async def all_tasks(store: MemoryStore) -> list[Task]:
-    found: list[Task] = []
-    async for entries in pages(store, keys.TASKS):
-        for entry in entries:
-            stored = await store.get(entry.key)
-            assert stored is not None
-            found.append(wire.decode_task(stored.body, entry.key))
-    return found
 
 
 async def live(world: World) -> None:
