@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from postgres import PostgresServer
     from qo.store.s3 import S3Store
     from servers import S3Server
 
@@ -31,6 +32,16 @@ def moto_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     from servers import start_moto
 
     server = start_moto(tmp_path_factory.mktemp("moto"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """A real PostgreSQL, one for the whole run."""
+    from postgres import start_postgres
+
+    server = start_postgres(tmp_path_factory.mktemp("postgres"))
     yield server
     server.stop()
 

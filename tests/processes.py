@@ -22,8 +22,8 @@ from stores import until
 if TYPE_CHECKING:
     from servers import S3Server
 
-# Short enough for a test, long enough for a busy machine.
-LEASE_S = 2.0
+# Short enough for a test, long enough for a machine that stands still for a few seconds now and then.
+LEASE_S = 5.0
 SETTINGS = {
     "QO_CONCURRENCY": "4",
     "QO_POLL_MAX_MS": "100",

@@ -7,6 +7,8 @@
     ├── Refused                 the task's state does not allow it: look at the task
     │   ├── LeaseLost           another attempt owns the task now: stop working, write nothing
     │   └── IdempotencyConflict the key was used before for something else: choose another key
+    ├── Unauthenticated         the dispatcher does not know who asks: give it a valid token
+    ├── Forbidden               it knows, and the token does not allow this: ask for one that does
     ├── TaskFailed              the task that was waited for did not complete
     ├── StoreError              the store said no
     │   ├── PreconditionFailed  somebody else wrote first: read again
@@ -53,6 +55,14 @@ class LeaseLost(Refused):
 
 class IdempotencyConflict(Refused):
     pass
+
+
+class Unauthenticated(QoError):
+    exit_code = 9
+
+
+class Forbidden(QoError):
+    exit_code = 9
 
 
 class TaskFailed(QoError):

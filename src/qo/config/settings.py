@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from qo.config import kinds, location
+from qo.config.dispatcher import DispatcherSettings
 from qo.config.setting import PAGE, Setting, setting
 from qo.config.worker import WorkerSettings
 from qo.errors import ConfigError
@@ -119,6 +120,7 @@ class Settings:
     worker: WorkerSettings = WorkerSettings()  # noqa: RUF009 - an immutable value, made once.
     monitor: MonitorSettings = MonitorSettings()
     local: LocalSettings = LocalSettings()
+    dispatcher: DispatcherSettings = DispatcherSettings()  # noqa: RUF009 - an immutable value, made once.
     origins: Mapping[str, str] = field(
         default_factory=lambda: MappingProxyType[str, str]({}), repr=False, compare=False
     )

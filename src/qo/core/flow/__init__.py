@@ -1,0 +1,1 @@
+"""Pipelines, as pure values and rules: DAGs, editions, generations, events, routing, pressure."""

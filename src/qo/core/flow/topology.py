@@ -1,0 +1,104 @@
+"""Everything that is deployed and alive, as one value: who reads what, and what is current.
+
+Loaded from the state database once per change of it (``qo.dispatcher.topology``) and asked by routing, releasing,
+reconciling and backpressure, so that none of them has to query for structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from qo.core.flow.dag import Job
+from qo.core.flow.plan import PlannedInput, PlannedOutput
+
+
+class VersionStatus(StrEnum):
+    STAGED = "staged"  # Being rebuilt beside the active one.
+    READY = "ready"  # Somebody said that it may take over.
+    ACTIVE = "active"
+    RETIRED = "retired"  # Replaced by a later one; can be rolled back to.
+    ROLLED_BACK = "rolled_back"
+    ABANDONED = "abandoned"  # Another was deployed before it ever became active.
+
+
+LIVE = frozenset({VersionStatus.STAGED, VersionStatus.READY, VersionStatus.ACTIVE})
+
+
+@dataclass(frozen=True, slots=True)
+class LiveJob:
+    """A job of a live version. An edition that is in two of them stands here once, as the active one has it."""
+
+    id: str  # Of its row: a job of one version.
+    edition_id: str
+    logical_id: str
+    dag: str
+    version_id: str
+    version_number: int
+    status: VersionStatus
+    queue: str  # Where its wake-ups go; see the registry of runtimes.
+    job: Job
+    config_hash: str
+    inputs: tuple[PlannedInput, ...]
+    outputs: tuple[PlannedOutput, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.dag}.{self.job.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A live job that reads a generation, and by which of its inputs."""
+
+    job: LiveJob
+    input: PlannedInput
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    epoch: int
+    jobs: Mapping[str, LiveJob]  # By edition.
+    current: Mapping[str, str]  # Current generation by dataset: that of the active version.
+    paused: Mapping[str, str]  # Reason by "dag" or "dag.job", as people said it.
+    readers: Mapping[str, tuple[Reader, ...]] = field(default_factory=dict[str, tuple[Reader, ...]])  # By dataset.
+    generations: frozenset[str] = frozenset()  # Those that a live version makes.
+
+    def consumers(self, dataset_id: str, generation_id: str) -> list[Reader]:
+        """Who must hear of something new in this generation."""
+        is_current = self.current.get(dataset_id) == generation_id
+        return [
+            reader
+            for reader in self.readers.get(dataset_id, ())
+            if reader.input.trigger
+            and (
+                reader.input.generation_id == generation_id or (reader.input.generation_id is None and is_current)
+            )
+        ]
+
+    def pause_reason(self, job: LiveJob) -> str | None:
+        return self.paused.get(job.name) or self.paused.get(job.dag)
+
+    def producers(self, job: LiveJob) -> Iterable[LiveJob]:
+        """The live jobs whose outputs this one reads."""
+        read = {each.dataset_id for each in job.inputs}
+        return [other for other in self.jobs.values() if any(made.dataset_id in read for made in other.outputs)]
+
+
+def topology(
+    epoch: int, jobs: Iterable[LiveJob], current: Mapping[str, str], paused: Mapping[str, str]
+) -> Topology:
+    """Index live jobs. Where one edition is in two versions, the active one's row counts."""
+    chosen: dict[str, LiveJob] = {}
+    for job in jobs:
+        known = chosen.get(job.edition_id)
+        if known is None or job.status is VersionStatus.ACTIVE:
+            chosen[job.edition_id] = job
+    readers: dict[str, list[Reader]] = {}
+    for job in chosen.values():
+        for each in job.inputs:
+            readers.setdefault(each.dataset_id, []).append(Reader(job, each))
+    generations = frozenset(made.generation_id for job in chosen.values() for made in job.outputs)
+    frozen = {dataset: tuple(found) for dataset, found in readers.items()}
+    return Topology(epoch, chosen, current, paused, frozen, generations)

@@ -1,0 +1,206 @@
+"""A task, between the dispatcher and who runs it: claim, heartbeat, events, completion."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import Field
+
+from qo.dispatcher.contract.body import Answer, Body
+
+NUMBER_MAX = 2**63 - 1
+
+
+class Fence(Body):
+    """Which attempt speaks. Everything that finishes or publishes carries it; an older one is refused."""
+
+    task_id: str = Field(min_length=1, max_length=36)
+    attempt: int = Field(ge=1, le=2**31 - 1)
+    lease_id: str = Field(min_length=1, max_length=36)
+
+
+# Claim
+
+
+class ClaimRequest(Body):
+    task_id: str = Field(min_length=1, max_length=36)
+    worker_id: str = Field(min_length=1, max_length=200)
+    # Drawn by the worker, so that a claim repeated because no answer came is recognised.
+    lease_id: str | None = Field(default=None, min_length=1, max_length=36)
+
+
+class Piece(Answer):
+    """A committed part of a dataset: read exactly these files."""
+
+    partition_key: str | None = None
+    start: int | None = None
+    end: int | None = None
+    cursor: int | None = None
+    revision: int
+    location: str | None = None
+    files: list[str] = []
+    rows: int | None = None
+    bytes: int | None = None
+
+
+class InputMode(StrEnum):
+    PARTITION = "partition"  # One partition.
+    CURSOR = "cursor"  # Segments after one cursor, up to another.
+    WHOLE = "whole"  # Everything that is committed.
+
+
+class WorkInput(Answer):
+    position: int
+    name: str
+    dataset_id: str
+    generation_id: str
+    mode: InputMode
+    where: dict[str, Any] = {}
+    cursor_after: int | None = None  # Read what lies beyond …
+    cursor_upto: int | None = None  # … up to and including.
+    pieces: list[Piece] = []
+    more: bool = False  # There are further pieces: GET /v1/task/inputs.
+
+
+class WorkOutput(Answer):
+    index: int
+    dataset_id: str
+    generation_id: str
+    prefix: str  # Write below it: it belongs to this attempt alone.
+
+
+class Work(Answer):
+    """Everything an operator needs to run once."""
+
+    task_id: str
+    attempt: int
+    dag: str
+    job: str
+    version: int
+    runtime: str
+    operator: str
+    config: dict[str, Any] = {}
+    inputs: list[WorkInput] = []
+    outputs: list[WorkOutput] = []
+    execution_strategy: str | None = None
+    update_strategy: str
+    unique_key: list[str] = []
+    partition_key: str | None = None
+    start: int | None = None
+    end: int | None = None
+    cursor: int | None = None
+    attributes: dict[str, Any] = {}
+    invalidation_id: str | None = None
+    row_filter: dict[str, Any] | None = None
+    timeout_seconds: float | None = None
+    traceparent: str | None = None
+    bundle_id: str | None = None
+    entrypoint: str | None = None
+
+
+class Claimed(Answer):
+    status: Literal["claimed"] = "claimed"
+    attempt: int
+    lease_id: str
+    lease_expires_at: datetime
+    heartbeat_s: float  # How often to be heard of.
+    capability_token: str = ""
+    work: Work
+
+
+class NotClaimed(Answer):
+    """Nothing to do: drop the wake-up."""
+
+    status: Literal["not_claimed"] = "not_claimed"
+    reason: Literal["running", "completed", "failed", "cancelled", "not_due", "not_found"]
+
+
+class TaskState(Answer):
+    """For who wants to know whether to go on."""
+
+    task_id: str
+    status: str
+    attempt: int
+    cancel_requested: bool
+    work: Work | None = None
+
+
+# While it runs
+
+
+class HeartbeatRequest(Fence):
+    progress: Any = None
+
+
+class HeartbeatAnswer(Answer):
+    lease_expires_at: datetime
+    cancel_requested: bool = False
+    paused: bool = False  # A source that reads this should hold back.
+    capability_token: str | None = None  # A fresh one, when the old one is near its end.
+
+
+class EventBody(Body):
+    output: int | None = Field(default=None, ge=0, le=1000)  # Which output; or dataset_id and generation_id.
+    dataset_id: str | None = None
+    generation_id: str | None = None
+    cursor: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
+    partition_key: str | None = None
+    start: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
+    end: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
+    attributes: dict[str, Any] = {}
+
+
+class EventsRequest(Fence):
+    events: list[EventBody] = Field(min_length=1, max_length=1000)
+
+
+class EventsAnswer(Answer):
+    accepted: int
+    repeated: int  # Known already: said before by this same attempt.
+    event_ids: list[str]
+    paused: bool = False
+
+
+# The end
+
+
+class Outcome(StrEnum):
+    SUCCESS = "success"
+    RETRYABLE = "retryable_error"
+    FATAL = "fatal_error"
+    CANCELLED = "cancelled"
+    RELEASED = "released"  # Not done, through no fault of its own: costs no attempt.
+
+
+class OutputBody(Body):
+    """One committed output: where its files are. Nothing that is not named here was ever written."""
+
+    output: int = Field(ge=0, le=1000)
+    partition_key: str | None = None  # Unset: that of the task.
+    start: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
+    end: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
+    cursor: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
+    location: str | None = Field(default=None, max_length=2000)  # Must lie below the attempt's prefix.
+    files: list[str] = Field(default=[], max_length=10_000)
+    rows: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
+    bytes: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
+    schema_hash: str | None = Field(default=None, max_length=64)
+
+
+class CompleteRequest(Fence):
+    outcome: Outcome
+    outputs: list[OutputBody] = Field(default=[], max_length=1000)
+    events: list[EventBody] = Field(default=[], max_length=1000)
+    error: str | None = Field(default=None, max_length=20_000)
+    traceback: str | None = Field(default=None, max_length=100_000)
+    retry_after_s: float | None = Field(default=None, ge=0, le=86_400)
+    progress: Any = None
+    result: Any = None  # Small, for people to see.
+
+
+class CompleteAnswer(Answer):
+    status: str  # Of the task now.
+    repeated: bool = False  # This attempt had been settled already; nothing changed.
+    retry_at: datetime | None = None

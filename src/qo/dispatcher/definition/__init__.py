@@ -1,0 +1,1 @@
+"""A DAG from its file: read, checked, explained."""

@@ -1,0 +1,1 @@
+"""The state database: schema, migrations, transactions."""

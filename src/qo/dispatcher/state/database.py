@@ -1,0 +1,189 @@
+"""Transactions on the state database, the same on SQLite and PostgreSQL.
+
+    with state.write() as tx:      # BEGIN IMMEDIATE on SQLite: who writes, waits at the beginning, not in the middle
+        tx.execute(...)            # committed at the end of the block, rolled back if it raises
+        tx.now                     # the database's clock; a process's own is never asked
+
+Blocking on purpose: an event loop calls these on a thread (``asyncio.to_thread``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import InterfaceError, OperationalError
+
+from qo.ambient import SYSTEM, Ambient
+from qo.errors import ConfigError, Unavailable
+
+BUSY_S = 30.0  # How long a process waits for another one's transaction on SQLite.
+ROWS_MAX = 500  # Of one INSERT: SQLite limits how many values a statement may carry.
+
+Clock = Callable[[sa.Connection], datetime]
+
+
+class Tx:
+    """One transaction, and what time it is in it."""
+
+    def __init__(self, connection: sa.Connection, now: datetime, ambient: Ambient) -> None:
+        self.connection = connection
+        self.now = now
+        self.ambient = ambient
+        self.execute = connection.execute
+
+    @property
+    def on_postgres(self) -> bool:
+        return self.connection.dialect.name == "postgresql"
+
+    def one(self, query: sa.Select[Any]) -> sa.RowMapping | None:
+        """The first row, or None."""
+        return self.execute(query).mappings().first()
+
+    def all(self, query: sa.Select[Any]) -> Sequence[sa.RowMapping]:
+        return self.execute(query).mappings().all()
+
+    def value(self, query: sa.Select[Any]) -> Any:
+        return self.execute(query).scalar()
+
+    def insert(self, table: sa.Table, rows: Iterable[Mapping[str, Any]]) -> None:
+        for batch in _batches(rows):
+            self.execute(sa.insert(table), batch)
+
+    def insert_absent(
+        self, table: sa.Table, rows: Iterable[Mapping[str, Any]], returning: sa.Column[Any]
+    ) -> set[Any]:
+        """Insert the rows that break no uniqueness; ``returning`` tells which those were."""
+        dialect = postgresql if self.on_postgres else sqlite
+        inserted: set[Any] = set()
+        for batch in _batches(rows):
+            statement = dialect.insert(table).values(batch).on_conflict_do_nothing().returning(returning)
+            inserted.update(self.execute(statement).scalars())
+        return inserted
+
+    def upsert(self, table: sa.Table, row: Mapping[str, Any]) -> None:
+        """Insert the row, or change the one with the same primary key into it."""
+        dialect = postgresql if self.on_postgres else sqlite
+        keys = [column.name for column in table.primary_key.columns]
+        statement = dialect.insert(table).values(**row)
+        changed = {name: statement.excluded[name] for name in row if name not in keys}
+        self.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed))
+
+    def lock(self, query: sa.Select[Any], *, skip: bool = False, shared: bool = False) -> sa.Select[Any]:
+        """The query with its rows locked until the end. On SQLite a writer has the whole database anyway."""
+        return query.with_for_update(skip_locked=skip, read=shared) if self.on_postgres else query
+
+
+class State:
+    """An open state database. Safe to use from many threads and many processes."""
+
+    def __init__(self, engine: sa.Engine, *, ambient: Ambient = SYSTEM, clock: Clock | None = None) -> None:
+        self.engine = engine
+        self.ambient = ambient
+        self._clock = clock or database_clock
+        # SQLite lets waiting processes poll; threads of one process queue up here instead, which is fair and quicker.
+        self._turn = threading.Lock() if engine.dialect.name == "sqlite" else None
+
+    @contextmanager
+    def write(self) -> Generator[Tx]:
+        if self._turn is None:
+            with self._begin() as tx:
+                yield tx
+            return
+        with self._turn, self._begin() as tx:
+            yield tx
+
+    @contextmanager
+    def read(self) -> Generator[Tx]:
+        """A consistent view; what is written in it is undone."""
+        with _translated(), self.engine.connect() as connection:
+            connection = connection.execution_options(qo_reads=True)
+            if connection.dialect.name == "postgresql":
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin() as transaction:
+                yield Tx(connection, self._clock(connection), self.ambient)
+                transaction.rollback()
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    @contextmanager
+    def _begin(self) -> Generator[Tx]:
+        with _translated(), self.engine.begin() as connection:
+            yield Tx(connection, self._clock(connection), self.ambient)
+
+
+def open_state(url: str, *, ambient: Ambient = SYSTEM, clock: Clock | None = None) -> State:
+    """The database that the URL names: ``sqlite:PATH`` or ``postgresql://user@host/name``.
+
+    Says nothing of the schema: ``qo.dispatcher.state.upgrade`` does.
+    """
+    return State(_engine(url), ambient=ambient, clock=clock)
+
+
+def _engine(url: str) -> sa.Engine:
+    if url.startswith("sqlite:"):
+        path = Path(url.removeprefix("sqlite:").removeprefix("///")).expanduser()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        engine = sa.create_engine(
+            sa.URL.create("sqlite", database=str(path)),
+            # The sqlite3 module's own transactions stay off: the hook below begins ours.
+            connect_args={"timeout": BUSY_S, "check_same_thread": False, "isolation_level": None},
+            pool_size=16,
+            max_overflow=64,
+        )
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    if url.startswith(("postgresql:", "postgres:")):
+        named = sa.make_url(url.replace("postgres:", "postgresql:", 1)).set(drivername="postgresql+psycopg")
+        try:
+            return sa.create_engine(named, pool_size=16, max_overflow=16, pool_pre_ping=True)
+        except ModuleNotFoundError as missing:
+            raise ConfigError(
+                f"a PostgreSQL state needs {missing.name}: install qo with its extra, from a checkout, "
+                "pip install '.[dispatcher,postgres]'"
+            ) from None
+    raise ConfigError(f"{url.partition(':')[0]!r} is no state database: write sqlite:PATH or postgresql://…")
+
+
+def _prepare_sqlite(connection: Any, _: Any) -> None:
+    for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON", "temp_store = MEMORY"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    # A transaction that begins as a reader cannot become a writer once another has written: it would fail at once,
+    # however long it is willing to wait.
+    reads = connection.get_execution_options().get("qo_reads", False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def database_clock(connection: sa.Connection) -> datetime:
+    """What time it is, says the database."""
+    if connection.dialect.name == "postgresql":
+        now: datetime = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
+        return now.astimezone(UTC)
+    text: str = connection.exec_driver_sql("SELECT strftime('%Y-%m-%dT%H:%M:%f', 'now')").scalar_one()
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+@contextmanager
+def _translated() -> Generator[None]:
+    try:
+        yield
+    except (OperationalError, InterfaceError) as error:
+        raise Unavailable(f"the state database does not answer: {error.orig}") from error
+
+
+def _batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    listed = list(rows)
+    for start in range(0, len(listed), ROWS_MAX):
+        yield listed[start : start + ROWS_MAX]

@@ -1,0 +1,1 @@
+"""Running pipeline tasks in a worker: wake-up, claim, heartbeat, run, complete."""

@@ -1,0 +1,1 @@
+"""Sources that are processes of their own: cron schedules, arriving files."""
