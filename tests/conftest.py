@@ -6,14 +6,17 @@ The imports are where they are needed, so that fast tests do not wait for what o
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from postgres import PostgresServer
+    from qo.dispatcher.state.database import State
     from qo.store.s3 import S3Store
     from servers import S3Server
+    from states import Clock
 
 
 @pytest.fixture(scope="session")
@@ -64,3 +67,28 @@ async def s3_store(s3_server: S3Server, s3_bucket: str) -> AsyncIterator[S3Store
     store = await s3_server.open_store(s3_bucket)
     yield store
     await store.close()
+
+
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.fast), "postgres"])
+def state_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where an empty state database is; no tables yet. See ``states``."""
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path / 'state.db'}"
+    return request.getfixturevalue("postgres_server").make_database()
+
+
+@pytest.fixture
+def state_clock() -> Clock:
+    """The clock of ``state``, which a test can move on."""
+    from states import Clock
+
+    return Clock()
+
+
+@pytest.fixture
+def state(state_url: str, state_clock: Clock) -> Iterator[State]:
+    """An open state database with its tables, once on SQLite and once on PostgreSQL."""
+    from states import opened
+
+    with opened(state_url, state_clock) as state:
+        yield state

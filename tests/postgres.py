@@ -75,10 +75,10 @@ def start_postgres(directory: Path) -> PostgresServer:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    log = (directory / "log").open("wb")
     command = [str(binaries / "postgres"), "-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", ""]
     command += [part for setting in SETTINGS for part in ("-c", setting)]
-    process = subprocess.Popen([*as_nobody, *command], stdout=log, stderr=log, **quiet)
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen([*as_nobody, *command], stdout=log, stderr=log, **quiet)
     server = PostgresServer(port, process, directory)
     _await(server)
     return server

@@ -131,8 +131,8 @@ class S3Server:
         return True
 
 
-def start_seaweed(directory: Path) -> S3Server:
-    """A SeaweedFS server that keeps its data and logs in the directory."""
+def start_seaweed(directory: Path, *more: str) -> S3Server:
+    """A SeaweedFS server that keeps its data and logs in the directory. ``more``: further options of it."""
     directory.mkdir(parents=True, exist_ok=True)
     ports = dict(zip(SEAWEED_PORTS, free_ports(len(SEAWEED_PORTS)), strict=True))
     command = [
@@ -150,6 +150,7 @@ def start_seaweed(directory: Path) -> S3Server:
         "-admin.ui=false",
         "-webdav=false",
         "-master.telemetry=false",
+        *more,
     ]
     return S3Server(
         endpoint=f"http://127.0.0.1:{ports['s3.port']}",

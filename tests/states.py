@@ -1,15 +1,14 @@
 """State databases for tests: the same test on SQLite (fast) and on a real PostgreSQL.
 
-Import the fixtures where they are used::
-
-    from states import clock, state  # noqa: F401
+The fixtures are in conftest: ``state`` is an open database with its tables, ``state_clock`` moves its time on, and
+``state_url`` is where it is, for a test that opens it once more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -31,30 +30,29 @@ class Clock:
         self.ahead += timedelta(seconds=seconds)
 
 
-@pytest.fixture
+@contextmanager
+def opened(url: str, clock: Clock) -> Iterator[State]:
+    """A state database with its tables, by that clock."""
+    state = open_state(url, clock=clock)
+    create_tables(state)
+    yield state
+    state.close()
+
+
+def create_tables(state: State) -> None:
+    """As the migrations do, only quicker; a test compares the two."""
+    schema.metadata.create_all(state.engine)
+    with state.write() as tx:
+        tx.insert(schema.topology, [{"id": 1, "epoch": 0}])
+
+
+# For modules that import the fixtures by name.
+@pytest.fixture(name="clock")
 def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.fast), "postgres"])
-def state_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where an empty database is; no tables yet."""
-    if request.param == "sqlite":
-        return f"sqlite:{tmp_path / 'state.db'}"
-    return request.getfixturevalue("postgres_server").make_database()
-
-
-@pytest.fixture
+@pytest.fixture(name="state")
 def state(state_url: str, clock: Clock) -> Iterator[State]:
-    """An open state database with its tables."""
-    opened = open_state(state_url, clock=clock)
-    create_tables(opened)
-    yield opened
-    opened.close()
-
-
-def create_tables(opened: State) -> None:
-    """As the migrations do, only quicker; a test compares the two."""
-    schema.metadata.create_all(opened.engine)
-    with opened.write() as tx:
-        tx.insert(schema.topology, [{"id": 1, "epoch": 0}])
+    with opened(state_url, clock) as database:
+        yield database

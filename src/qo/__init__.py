@@ -18,12 +18,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from qo.version import VERSION
+
 if TYPE_CHECKING:
     from qo.core.task import RetryPolicy, Status, Task
+    from qo.dispatcher.definition.declare import Pipeline
     from qo.errors import QoError
     from qo.queue.connecting import blocking, connect
     from qo.queue.options import NewTask, Options
     from qo.queue.queue import Claim, Queue
+    from qo.runner.run import Run
     from qo.worker.app import App
     from qo.worker.cancel import Stopped
     from qo.worker.config import WorkerConfig
@@ -32,7 +36,7 @@ if TYPE_CHECKING:
     from qo.worker.signals import Reject, Reschedule, Retry
     from qo.worker.worker import Worker
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOMES = {
     "App": "qo.worker.app",
@@ -41,6 +45,7 @@ _HOMES = {
     "Context": "qo.worker.context",
     "NewTask": "qo.queue.options",
     "Options": "qo.queue.options",
+    "Pipeline": "qo.dispatcher.definition.declare",
     "QoError": "qo.errors",
     "Queue": "qo.queue.queue",
     "Rate": "qo.worker.handler",
@@ -48,6 +53,7 @@ _HOMES = {
     "Reschedule": "qo.worker.signals",
     "Retry": "qo.worker.signals",
     "RetryPolicy": "qo.core.task",
+    "Run": "qo.runner.run",
     "Status": "qo.core.task",
     "Stopped": "qo.worker.cancel",
     "Task": "qo.core.task",
@@ -64,6 +70,7 @@ __all__ = [
     "Context",
     "NewTask",
     "Options",
+    "Pipeline",
     "QoError",
     "Queue",
     "Rate",
@@ -71,6 +78,7 @@ __all__ = [
     "Reschedule",
     "Retry",
     "RetryPolicy",
+    "Run",
     "Status",
     "Stopped",
     "Task",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from qo.config import kinds
 from qo.config.location import S3, Local, Memory, parse
 from qo.config.setting import Setting
 from qo.config.settings import SETTINGS, Settings
@@ -30,6 +31,15 @@ OTHER: dict[str, tuple[str, str, Any]] = {
     "worker.shard_leasing.lease_ttl_secs": ("40", "40", 40),
     "worker.unknown_types": ("fail", '"fail"', "fail"),
     "worker.http": ("127.0.0.1:9100", '"127.0.0.1:9100"', "127.0.0.1:9100"),
+    "dispatcher.state": ("postgres://qo@db/qo", '"postgresql://qo@db/qo"', "postgresql://qo@db/qo"),
+    "dispatcher.listen": ("0.0.0.0:80", '"0.0.0.0:80"', "0.0.0.0:80"),
+    "dispatcher.internal_listen": ("0.0.0.0:81", '"0.0.0.0:81"', "0.0.0.0:81"),
+    "dispatcher.url": ("https://qo.example/", '"https://qo.example"', "https://qo.example"),
+    "dispatcher.internal_url": ("http://10.0.0.1:8471", '"http://10.0.0.1:8471"', "http://10.0.0.1:8471"),
+    "dispatcher.sts_endpoint": ("http://127.0.0.1:9000", '"http://127.0.0.1:9000"', "http://127.0.0.1:9000"),
+    "dispatcher.data": ("s3://lake/data/", '"s3://lake/data"', "s3://lake/data"),
+    "dispatcher.body_max_bytes": ("4096", "4096", 4096),
+    "dispatcher.pressure.clear_ratio": ("0.25", "0.25", 0.25),
     "worker.index_mode": ("index-only", '"index-only"', IndexMode.INDEX_ONLY),
 }
 
@@ -39,6 +49,8 @@ def other(setting: Setting) -> tuple[str, str, Any]:
         return OTHER[setting.key]
     if isinstance(setting.default, bool):
         return "yes", "true", True
+    if setting.kind is kinds.TEXT:
+        return "chosen", '"chosen"', "chosen"
     return "3", "3", 3
 
 

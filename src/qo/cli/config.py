@@ -6,6 +6,7 @@ from typing import Any
 
 from qo.cli.session import Session, command, new_app, new_group
 from qo.config import sources
+from qo.config.setting import Setting
 from qo.config.settings import SETTINGS, Settings
 
 app = new_app()
@@ -16,23 +17,28 @@ config = new_group(app, "config", "Show the settings, and where each comes from.
 def show(session: Session) -> None:
     """Show every setting, its value, and where that comes from.
 
-    Credentials are no settings: they come from the AWS variables and files, and are never shown.
+    What is secret is only said to be set. The credentials of a bucket are no settings: they come from the AWS
+    variables and files.
     """
     settings = session.settings()
     if session.json:
         session.output.document(
             {
-                row.key: {"value": settings.value(row.key), "origin": settings.origin(row.key), "env": row.env[0]}
+                row.key: {"value": _shown(settings, row), "origin": settings.origin(row.key), "env": row.env[0]}
                 for row in SETTINGS
             }
         )
         return
-    rows = [(row.key, _text(settings, row.key), settings.origin(row.key)) for row in SETTINGS]
+    rows = [(row.key, _text(_shown(settings, row)), settings.origin(row.key)) for row in SETTINGS]
     session.output.table(("setting", "value", "from"), rows)
 
 
-def _text(settings: Settings, key: str) -> str:
-    value: Any = settings.value(key)
+def _shown(settings: Settings, row: Setting) -> Any:
+    value = settings.value(row.key)
+    return "(set)" if row.secret and value not in (None, row.default) else value
+
+
+def _text(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from qo.cli.session import Session, command, new_app, setting_option
+from qo.cli.session import Session, command, new_app, refuse_memory, setting_option, start_logging
+from qo.config.settings import Settings
+from qo.errors import UsageError
 from qo.queue.queue import Queue
 from qo.worker.app import load_app
 from qo.worker.service import run_worker
@@ -19,8 +21,13 @@ app = new_app()
 def worker(
     session: Session,
     target: Annotated[
-        str, typer.Option("--app", metavar="MODULE:APP", help="The handlers: a module and the qo.App in it.")
-    ],
+        str | None,
+        typer.Option("--app", metavar="MODULE:APP", help="The handlers: a module and the qo.App in it."),
+    ] = None,
+    runtime: Annotated[
+        str | None,
+        typer.Option("--runtime", metavar="NAME", help="Run pipeline tasks of this runtime instead of an app's."),
+    ] = None,
     id: Annotated[str | None, setting_option("worker.id")] = None,
     shards: Annotated[str | None, setting_option("worker.shards")] = None,
     concurrency: Annotated[str | None, setting_option("worker.concurrency")] = None,
@@ -37,6 +44,8 @@ def worker(
     Runs until SIGTERM, SIGINT or SIGHUP: the first lets running tasks finish, the second stops them and gives them
     back, the third ends the process at once.
     """
+    if (target is None) == (runtime is None):
+        raise UsageError("say what to run: --app MODULE:APP for tasks, or --runtime NAME for pipelines")
     settings = session.settings(
         {
             "worker.id": id,
@@ -50,12 +59,7 @@ def worker(
             "worker.shard_leasing.enabled": shard_leasing,
         }
     )
-    handlers = load_app(target)
-
-    async def work(queue: Queue) -> Stats:
-        return await run_worker(queue, handlers, settings, stop_when_empty=drain, kills=True)
-
-    stats = session.run(settings, work)
+    stats = _of_runtime(settings, runtime, drain) if target is None else _of_app(session, settings, target, drain)
     if session.json:
         counts = plain_counts(stats)
         session.output.document({"completed": stats.completed, "failed": stats.failed, **counts})
@@ -64,3 +68,22 @@ def worker(
             f"completed {stats.completed}, failed attempts {stats.failed}, given back {stats.released}; "
             f"{stats.requests:,} requests, ${stats.dollars:.4f} on S3"
         )
+
+
+def _of_app(session: Session, settings: Settings, target: str, drain: bool) -> Stats:
+    handlers = load_app(target)
+
+    async def work(queue: Queue) -> Stats:
+        return await run_worker(queue, handlers, settings, stop_when_empty=drain, kills=True)
+
+    return session.run(settings, work)
+
+
+def _of_runtime(settings: Settings, runtime: str | None, drain: bool) -> Stats:
+    import asyncio
+
+    from qo.runner.service import run_runtime
+
+    refuse_memory(settings)
+    start_logging(settings.log_level)
+    return asyncio.run(run_runtime(settings, runtime or "", stop_when_empty=drain, kills=True))

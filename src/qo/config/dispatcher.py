@@ -35,43 +35,46 @@ class DispatcherSettings:
     state: str = setting(
         "sqlite:.qo/state.db",
         "QO_STATE",
-        kind=kinds.TEXT,
+        kind=kinds.STATE,
+        secret=True,
         help="The state database: sqlite:PATH, or postgresql://USER@HOST/NAME.",
     )
     listen: str = setting(
         "127.0.0.1:8470",
         "QO_DISPATCHER_LISTEN",
-        kind=kinds.TEXT,
+        kind=kinds.ADDRESS,
         help="Where the API for people is served.",
     )
     internal_listen: str = setting(
         "127.0.0.1:8471",
         "QO_DISPATCHER_INTERNAL_LISTEN",
-        kind=kinds.TEXT,
+        kind=kinds.ADDRESS,
         help="Where the API for workers and tasks is served. Keep it off public networks.",
     )
     url: str | None = setting(
         None,
         "QO_DISPATCHER_URL",
-        kind=kinds.TEXT,
+        kind=kinds.ENDPOINT,
         help="The dispatcher's API for people, for commands that ask it; unset: open the state database here.",
     )
     internal_url: str | None = setting(
         None,
         "QO_DISPATCHER_INTERNAL_URL",
-        kind=kinds.TEXT,
+        kind=kinds.ENDPOINT,
         help="The dispatcher's API for workers, for workers, the scheduler and sources; unset: internal_listen.",
     )
     token: str | None = setting(
         None,
         "QO_TOKEN",
         kind=kinds.TEXT,
+        secret=True,
         help="The token that commands present to the dispatcher; see qo token create.",
     )
     worker_token: str | None = setting(
         None,
         "QO_WORKER_TOKEN",
         kind=kinds.TEXT,
+        secret=True,
         help="The token that workers present. Unset: kept in secrets_dir. Two, separated by a comma, while it changes.",
     )
     secrets_dir: str = setting(
@@ -83,7 +86,7 @@ class DispatcherSettings:
     data: str = setting(
         "file:.qo/data",
         "QO_DATA",
-        kind=kinds.TEXT,
+        kind=kinds.DATA,
         help="Where datasets are written: file:PATH or s3://BUCKET/PREFIX.",
     )
     tick_ms: int = setting(

@@ -195,3 +195,40 @@ def _accept_listen(value: Any) -> str:
 
 
 LISTEN = Kind("an address such as 127.0.0.1:8090 (port 0: any free one), or off", _same, _accept_listen)
+
+
+def _accept_address(value: Any) -> str:
+    if (text := _accept_listen(value)) == "off":
+        raise Unfit
+    return text
+
+
+ADDRESS = Kind("an address such as 127.0.0.1:8470 (port 0: any free one)", _same, _accept_address)
+
+
+def _accept_state(value: Any) -> str:
+    scheme, _, rest = _text(value).partition(":")
+    if scheme == "postgres":
+        scheme = "postgresql"  # Both are written; one is kept.
+    if scheme not in ("sqlite", "postgresql") or not rest or (scheme != "sqlite" and not rest.startswith("//")):
+        raise Unfit
+    return f"{scheme}:{rest}"
+
+
+STATE = Kind("sqlite:PATH or postgresql://USER@HOST/NAME", _same, _accept_state)
+
+
+def _accept_data(value: Any) -> str:
+    scheme, _, rest = _text(value).partition(":")
+    if scheme == "file" and rest:
+        return value.rstrip("/") or value
+    if scheme != "s3":
+        raise Unfit
+    try:
+        location.parse(value)
+    except ValueError as error:
+        raise Unfit(str(error)) from None
+    return value.rstrip("/")
+
+
+DATA = Kind("file:PATH or s3://BUCKET/PREFIX", _same, _accept_data)

@@ -19,6 +19,7 @@ class Setting:
     kind: Kind
     default: Any
     help: str
+    secret: bool = False  # Not to be shown.
 
     @property
     def flag(self) -> str:
@@ -27,6 +28,6 @@ class Setting:
         return "--" + name.removesuffix(".enabled").replace(".", "-").replace("_", "-")
 
 
-def setting(default: Any, *env: str, kind: Kind, help: str) -> Any:
+def setting(default: Any, *env: str, kind: Kind, help: str, secret: bool = False) -> Any:
     """A field of a group of settings, described."""
-    return field(default=default, metadata={"env": env, "kind": kind, "help": help})
+    return field(default=default, metadata={"env": env, "kind": kind, "help": help, "secret": secret})

@@ -150,7 +150,7 @@ def _table(group: Any, within: str = "") -> Iterator[Setting]:
 
 def _row(key: str, described: Any) -> Setting:
     told = described.metadata
-    return Setting(key, told["env"], told["kind"], described.default, told["help"])
+    return Setting(key, told["env"], told["kind"], described.default, told["help"], told["secret"])
 
 
 SETTINGS = tuple(_table(Settings))

@@ -61,7 +61,13 @@ class WorkInput(Answer):
     cursor_after: int | None = None  # Read what lies beyond …
     cursor_upto: int | None = None  # … up to and including.
     pieces: list[Piece] = []
-    more: bool = False  # There are further pieces: GET /v1/task/inputs.
+    more: bool = False  # There are further pieces: GET /v1/task/inputs …
+    after: str | None = None  # … after this one.
+
+
+class PiecesAnswer(Answer):
+    pieces: list[Piece]
+    after: str | None = None  # Where to go on; None: that was all.
 
 
 class WorkOutput(Answer):

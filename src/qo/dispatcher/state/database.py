@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -27,6 +27,7 @@ from qo.errors import ConfigError, Unavailable
 BUSY_S = 30.0  # How long a process waits for another one's transaction on SQLite.
 ROWS_MAX = 500  # Of one INSERT: SQLite limits how many values a statement may carry.
 
+T = TypeVar("T")
 Clock = Callable[[sa.Connection], datetime]
 
 
@@ -43,18 +44,23 @@ class Tx:
     def on_postgres(self) -> bool:
         return self.connection.dialect.name == "postgresql"
 
-    def one(self, query: sa.Select[Any]) -> sa.RowMapping | None:
+    @property
+    def reads(self) -> bool:
+        """Whether it only looks: it sees one moment throughout, and locks nothing."""
+        return bool(self.connection.get_execution_options().get("qo_reads", False))
+
+    def one(self, query: sa.Select[*tuple[Any, ...]]) -> sa.RowMapping | None:
         """The first row, or None."""
         return self.execute(query).mappings().first()
 
-    def all(self, query: sa.Select[Any]) -> Sequence[sa.RowMapping]:
+    def all(self, query: sa.Select[*tuple[Any, ...]]) -> Sequence[sa.RowMapping]:
         return self.execute(query).mappings().all()
 
-    def value(self, query: sa.Select[Any]) -> Any:
+    def value(self, query: sa.Select[*tuple[Any, ...]]) -> Any:
         return self.execute(query).scalar()
 
     def insert(self, table: sa.Table, rows: Iterable[Mapping[str, Any]]) -> None:
-        for batch in _batches(rows):
+        for batch in batches(rows):
             self.execute(sa.insert(table), batch)
 
     def insert_absent(
@@ -63,9 +69,10 @@ class Tx:
         """Insert the rows that break no uniqueness; ``returning`` tells which those were."""
         dialect = postgresql if self.on_postgres else sqlite
         inserted: set[Any] = set()
-        for batch in _batches(rows):
-            statement = dialect.insert(table).values(batch).on_conflict_do_nothing().returning(returning)
-            inserted.update(self.execute(statement).scalars())
+        for batch in batches(rows):
+            # The rows go in beside the statement, which is then compiled once and not for every batch.
+            statement = dialect.insert(table).on_conflict_do_nothing().returning(returning)
+            inserted.update(self.execute(statement, batch).scalars())
         return inserted
 
     def upsert(self, table: sa.Table, row: Mapping[str, Any]) -> None:
@@ -76,7 +83,9 @@ class Tx:
         changed = {name: statement.excluded[name] for name in row if name not in keys}
         self.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed))
 
-    def lock(self, query: sa.Select[Any], *, skip: bool = False, shared: bool = False) -> sa.Select[Any]:
+    def lock(
+        self, query: sa.Select[*tuple[Any, ...]], *, skip: bool = False, shared: bool = False
+    ) -> sa.Select[*tuple[Any, ...]]:
         """The query with its rows locked until the end. On SQLite a writer has the whole database anyway."""
         return query.with_for_update(skip_locked=skip, read=shared) if self.on_postgres else query
 
@@ -183,7 +192,8 @@ def _translated() -> Generator[None]:
         raise Unavailable(f"the state database does not answer: {error.orig}") from error
 
 
-def _batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+def batches(rows: Iterable[T]) -> Iterator[list[T]]:
+    """In pieces that one statement can carry."""
     listed = list(rows)
     for start in range(0, len(listed), ROWS_MAX):
         yield listed[start : start + ROWS_MAX]

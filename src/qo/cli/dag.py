@@ -1,0 +1,191 @@
+"""qo dag validate, deploy, diff, list, show, ready, activate, rollback, pause, resume, schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qo.cli import dag_view
+from qo.cli.deploying import Deploying
+from qo.cli.dispatching import ask, check_limit, extra, pages
+from qo.cli.durations import parse_duration_s
+from qo.cli.session import Session, command, new_app, new_group
+from qo.cli.timing import shown_instant
+
+if TYPE_CHECKING:
+    from qo.core.flow.dag import Dag
+
+app = new_app()
+dag = new_group(app, "dag", "Deploy pipelines, and decide which version is active.")
+
+Target = Annotated[
+    str,
+    typer.Argument(metavar="FILE|MODULE:PIPELINE", help="A YAML or JSON file, or a pipeline declared in Python."),
+]
+Name = Annotated[str, typer.Argument(metavar="DAG", help="The name of the DAG.")]
+Version = Annotated[int, typer.Argument(metavar="VERSION", min=1, help="The number of the version.")]
+Scope = Annotated[str, typer.Argument(metavar="DAG[.JOB]", help="A DAG, or one of its jobs.")]
+
+
+@command(dag, "validate")
+def validate(session: Session, target: Target) -> None:
+    """Check a pipeline, without asking a dispatcher."""
+    found, _ = _load(target)
+    if session.json:
+        session.output.document({"dag": found.name, "jobs": [job.name for job in found.jobs], "valid": True})
+    else:
+        session.output.line(f"{found.name}: {len(found.jobs)} jobs, nothing wrong")
+
+
+@command(dag, "deploy")
+def deploy(
+    session: Session,
+    target: Target,
+    activate: Annotated[
+        bool, typer.Option("--activate", help="When it is rebuilt, let it take over. Waits for that.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is rebuilt.")] = False,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="DURATION", help="Wait no longer than this.")
+    ] = None,
+) -> None:
+    """Deploy a version of a pipeline.
+
+    It is rebuilt beside the active version, which goes on serving until the new one is activated. Deploying the same
+    file again changes nothing.
+    """
+    timeout_s = None if timeout is None else parse_duration_s(timeout, "--timeout")
+    found, source = _load(target)
+    work = Deploying(found.name, source, wait=wait or activate, activate=activate, timeout_s=timeout_s)
+    done = ask(session, lambda client: work.run(client, None if session.json else session.output.note))
+    if session.json:
+        session.output.document(done)
+    else:
+        dag_view.show_deployed(session, done)
+
+
+@command(dag, "diff")
+def diff(session: Session, target: Target) -> None:
+    """Compare a pipeline with its active version: what would be rebuilt."""
+    found, source = _load(target)
+    path = f"/v1/dags/{found.name}/versions"
+    answer = ask(session, lambda client: client.post(path, {"source": source}, dry_run=True))
+    if session.json:
+        session.output.document(answer)
+    else:
+        dag_view.show_diff(session, answer)
+
+
+@command(dag, "list")
+def list_(
+    session: Session,
+    limit: Annotated[int, typer.Option("--limit", help="Show at most this many [100].", show_default=False)] = 100,
+) -> None:
+    """List the DAGs."""
+    check_limit(limit)
+    found, more = ask(session, lambda client: pages(client, "/v1/dags", "dags", limit))
+    if session.json:
+        session.output.document(found)
+        return
+    dag_view.show_dags(session, found)
+    if more:
+        session.output.note(f"stopped after {limit} DAGs; --limit shows more")
+
+
+@command(dag, "show")
+def show(
+    session: Session,
+    name: Name,
+    version: Annotated[
+        int | None, typer.Option("--version", min=1, help="This version instead of the active one.")
+    ] = None,
+    source: Annotated[bool, typer.Option("--source", help="Print the file as it was deployed.")] = False,
+) -> None:
+    """Show a DAG: its version, its jobs, and its other versions."""
+    path = f"/v1/dags/{name}" + (f"/versions/{version}" if version is not None else "")
+
+    async def look(client: Any) -> tuple[Any, list[Any]]:
+        found, _ = await pages(client, f"/v1/dags/{name}/versions", "versions", 20)
+        return await client.get(path), found
+
+    answer, versions = ask(session, look)
+    if source:
+        session.output.line(answer["source"].rstrip("\n"))
+    elif session.json:
+        session.output.document({**answer, "versions": versions})
+    else:
+        dag_view.show_version(session, answer, versions)
+
+
+@command(dag, "ready")
+def ready(session: Session, name: Name, version: Version) -> None:
+    """Say that a staged version may take over."""
+    path = f"/v1/dags/{name}/versions/{version}/ready"
+    _moved(session, ask(session, lambda client: client.post(path)))
+
+
+@command(dag, "activate")
+def activate(
+    session: Session,
+    name: Name,
+    version: Version,
+    force: Annotated[bool, typer.Option("--force", help="Also a version that is not marked ready.")] = False,
+) -> None:
+    """Let a version take over, all its datasets at once."""
+    body = {"version": version, "force": force}
+    _moved(session, ask(session, lambda client: client.put(f"/v1/dags/{name}/active", body)))
+
+
+@command(dag, "rollback")
+def rollback(session: Session, name: Name) -> None:
+    """Go back to the version that was active before."""
+    # Repeated after a lost answer, it could go back twice.
+    _moved(session, ask(session, lambda client: client.post(f"/v1/dags/{name}/rollback", repeatable=False)))
+
+
+def _moved(session: Session, answer: Mapping[str, Any]) -> None:
+    if session.json:
+        session.output.document(answer)
+    else:
+        dag_view.show_moved(session, answer)
+
+
+@command(dag, "pause")
+def pause(
+    session: Session,
+    scope: Scope,
+    reason: Annotated[str, typer.Option("--reason", help="Why; shown wherever it has an effect.")] = "",
+) -> None:
+    """Release no more tasks of a DAG or a job; what runs goes on."""
+    _paused(session, ask(session, lambda client: client.post(f"/v1/dags/{scope}/pause", {"reason": reason})))
+
+
+@command(dag, "resume")
+def resume(session: Session, scope: Scope) -> None:
+    """Release tasks of a DAG or a job again."""
+    _paused(session, ask(session, lambda client: client.post(f"/v1/dags/{scope}/resume")))
+
+
+def _paused(session: Session, answer: Mapping[str, Any]) -> None:
+    if session.json:
+        session.output.document(answer)
+        return
+    state = "paused" if answer["paused"] else "not paused"
+    since = f" since {shown_instant(answer['at'])} by {answer['by']}" if answer["paused"] else ""
+    session.output.line(f"{answer['scope']}  {state}{since}" + ("" if answer["changed"] else " (as before)"))
+
+
+@command(dag, "schema")
+def schema(session: Session) -> None:
+    """Print the JSON Schema of pipeline files, for editors."""
+    with extra():
+        from qo.dispatcher.definition.jsonschema import schema as made
+    session.output.document(made())
+
+
+def _load(target: str) -> tuple[Dag, str]:
+    with extra():
+        from qo.dispatcher.definition.loading import load
+    return load(target)

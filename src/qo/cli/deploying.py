@@ -1,0 +1,69 @@
+"""Deploying as one piece of work: deploy, wait until the version is rebuilt, mark it ready, activate it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from qo.cli.durations import format_duration
+from qo.errors import TaskFailed
+
+if TYPE_CHECKING:
+    from qo.dispatcher.user_client import UserClient
+
+LOOK_S = 1.0
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Deploying:
+    dag: str
+    source: str
+    wait: bool
+    activate: bool
+    timeout_s: float | None
+
+    async def run(self, client: UserClient, say: Say | None) -> dict[str, Any]:
+        """What was done: the answers of each step. Raises TaskFailed when the rebuild takes too long."""
+        path = f"/v1/dags/{self.dag}"
+        deployed = await client.post(f"{path}/versions", {"source": self.source})
+        done: dict[str, Any] = {"deployed": deployed}
+        number = deployed["version"]
+        if deployed["status"] == "active":
+            return done
+        if self.wait:
+            done["rebuild"] = await self._rebuilt(client, number, say)
+        if self.activate:
+            if deployed["status"] == "staged":
+                await client.post(f"{path}/versions/{number}/ready")
+            done["activated"] = await client.put(f"{path}/active", {"version": number})
+        return done
+
+    async def _rebuilt(self, client: UserClient, number: int, say: Say | None) -> Any:
+        told: str | None = None
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                while True:
+                    found = await client.get(f"/v1/dags/{self.dag}/rebuild", version=number)
+                    if found["caught_up"]:
+                        return found
+                    told = _progress(number, found, told, say)
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            raise TaskFailed(
+                f"version {number} of {self.dag} is not rebuilt after {format_duration(self.timeout_s or 0)}: it goes "
+                f"on in the background; see qo dag show {self.dag} --version {number}"
+            ) from None
+
+
+def _progress(number: int, found: Any, told: str | None, say: Say | None) -> str:
+    tasks = found["tasks"]
+    left = found["remaining"] + sum(tasks.get(status, 0) for status in ("pending", "running"))
+    text = f"version {number} is being rebuilt: {tasks.get('completed', 0):,} tasks done, {left:,} left"
+    if tasks.get("failed"):
+        text += f", {tasks['failed']:,} failed"
+    if say is not None and text != told:
+        say(text)
+    return text

@@ -1,0 +1,161 @@
+"""How commands ask a dispatcher: over HTTP where ``dispatcher.url`` names one, else its routes in this process.
+
+One code path: the command sees the same client either way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from qo.cli.session import Session, start_logging
+from qo.errors import ConfigError, NotFound, UsageError
+
+if TYPE_CHECKING:
+    from qo.config.settings import Settings
+    from qo.dispatcher.http.context import Context
+    from qo.dispatcher.state.database import State
+    from qo.dispatcher.user_client import UserClient
+
+T = TypeVar("T")
+
+PAGE = 500
+
+_EXTRA = frozenset(
+    {"alembic", "cryptography", "fastapi", "httpx", "jwt", "pydantic", "sqlalchemy", "uvicorn", "yaml"}
+)
+
+
+@contextmanager
+def extra() -> Generator[None]:
+    """Around the first import of what only some installations have."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        raise ConfigError(
+            f"this command needs {missing.name}: install qo with its extra, from a checkout, "
+            "pip install '.[dispatcher]'"
+        ) from None
+
+
+def quietly(settings: Settings) -> None:
+    """Log only what is worth a warning, unless asked for more."""
+    from qo.config.settings import DEFAULT, LogLevel
+
+    quiet = settings.origin("log_level") == DEFAULT
+    start_logging(LogLevel.WARNING if quiet else settings.log_level)
+
+
+def ask(session: Session, question: Callable[[UserClient], Awaitable[T]]) -> T:
+    """Put one question to the dispatcher that the settings name."""
+    import asyncio
+
+    settings = session.settings()
+    quietly(settings)
+
+    async def asked() -> T:
+        async with _opened(settings) as client:
+            return await question(client)
+
+    with extra():
+        try:
+            return asyncio.run(asked())
+        except NotFound as error:
+            chosen = settings.dispatcher
+            key = "dispatcher.state" if chosen.url is None else "dispatcher.url"
+            raise NotFound(f"{error} ({without_password(settings.value(key))}, {settings.origin(key)})") from error
+
+
+def without_password(url: str) -> str:
+    return re.sub(r"(://[^:/@]*):[^/]*@", r"\1:***@", url)
+
+
+@asynccontextmanager
+async def _opened(settings: Settings) -> AsyncGenerator[UserClient]:
+    from qo.dispatcher.user_client import UserClient
+
+    chosen = settings.dispatcher
+    if chosen.url is not None:
+        async with UserClient(chosen.url, chosen.token or _own_token(settings)) as client:
+            yield client
+        return
+    context = open_context(settings)
+    try:
+        async with UserClient.inside(context) as client:
+            yield client
+    finally:
+        context.state.close()
+
+
+def _own_token(settings: Settings) -> str | None:
+    """Of a dispatcher on this machine, the admin's token that it keeps here. Others are not shown it."""
+    from pathlib import Path
+    from urllib.parse import urlsplit
+
+    from qo.dispatcher.auth.secret_files import read_secret
+
+    chosen = settings.dispatcher
+    if urlsplit(chosen.url or "").hostname not in ("127.0.0.1", "::1", "localhost"):
+        return None
+    try:
+        return read_secret(Path(chosen.secrets_dir, "admin.token")).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        return None
+
+
+def open_context(settings: Settings) -> Context:
+    """The state database, opened here, with an admin's rights: whoever can open it needs no token."""
+    from qo.dispatcher.auth.keys import KeyRing
+    from qo.dispatcher.auth.principals import LocalTokens
+    from qo.dispatcher.auth.secret_files import draw
+    from qo.dispatcher.http.context import Context
+    from qo.dispatcher.state.database import open_state
+
+    state = open_state(settings.dispatcher.state)
+    try:
+        prepare(state)
+    except BaseException:
+        state.close()
+        raise
+    return Context(
+        state=state,
+        settings=settings,
+        keyring=KeyRing.open(settings.dispatcher.secrets_dir),
+        tokens=LocalTokens((), draw("qo_")),  # Known to this process alone, and gone with it.
+    )
+
+
+def prepare(state: State) -> None:
+    """Refuse tables that are not ours to use. A new SQLite file gets its tables: there was nothing to lose."""
+    from qo.dispatcher.state import upgrade
+
+    found = upgrade.status(state)
+    if found.current is None and state.engine.dialect.name == "sqlite":
+        upgrade.upgrade(state)
+    else:
+        upgrade.require(state)
+
+
+async def pages(
+    client: UserClient, path: str, key: str, limit: int, place: str = "after", **params: Any
+) -> tuple[list[Any], bool]:
+    """Up to ``limit`` items of a paged answer, and whether there are more. ``place``: how the next page is asked."""
+    found: list[Any] = []
+    following: Any = None
+    while True:
+        asked = {**params, place: following, "limit": min(limit - len(found), PAGE)}
+        page = await client.get(path, **asked)
+        found += page[key]
+        following = page.get("next", page.get("after"))
+        if following is None or len(found) >= limit:
+            return found, following is not None
+
+
+def check_limit(limit: int) -> int:
+    if limit < 1:
+        raise UsageError(f"--limit must be at least 1, not {limit}")
+    return limit

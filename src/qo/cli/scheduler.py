@@ -1,0 +1,44 @@
+"""qo scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from qo.cli.dispatching import extra
+from qo.cli.session import Session, command, new_app, start_logging
+
+if TYPE_CHECKING:
+    from qo.config.settings import Settings
+
+app = new_app()
+
+
+@command(app, "scheduler")
+def scheduler(session: Session) -> None:
+    """Run what fires cron sources and watches for files.
+
+    Talks to the dispatcher at dispatcher.internal_url. Runs until SIGTERM, SIGINT or SIGHUP. Several may run at once;
+    each planned moment and each file is announced once.
+    """
+    settings = session.settings()
+    start_logging(settings.log_level)
+    with extra():
+        asyncio.run(_run(settings))
+
+
+async def _run(settings: Settings) -> None:
+    from qo.dispatcher.auth.principals import worker_tokens
+    from qo.dispatcher.client import DispatcherClient, internal_url
+    from qo.sources.emitter import RemoteEmitter
+    from qo.sources.scheduler import run_scheduler
+    from qo.worker.shutdown import stop_on_signals
+
+    stop = asyncio.Event()
+    restore = stop_on_signals(stop)
+    token = worker_tokens(settings.dispatcher)[-1]
+    try:
+        async with DispatcherClient(internal_url(settings.dispatcher), token) as client:
+            await run_scheduler(RemoteEmitter(client), stop, settings)
+    finally:
+        restore()

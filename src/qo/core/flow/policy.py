@@ -1,0 +1,120 @@
+"""What a task may touch in a bucket: prefixes, and the session policy that grants these and nothing else.
+
+A session policy can only take away from what its role may do. Whatever it does not allow is denied, so the rules
+are written as the few things allowed; the one Deny ends them when the task's token ends.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from qo.errors import UsageError
+
+POLICY_MAX = 2048  # Characters of a session policy, says STS.
+
+_BUCKET = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}\Z"
+)  # As settings take it; some servers allow more than AWS.
+# What may stand in a prefix. Left out on purpose: * and ? (wildcards), $ (policy variables), % (encodings of all
+# of these), backslashes, control characters, and whatever else an evaluator might read in its own way.
+_SEGMENT = re.compile(r"[A-Za-z0-9!_.'()=,:@+~ -]+\Z")
+_PARTITION = re.compile(r"aws[a-z-]*\Z")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Prefix:
+    """A directory of a bucket. ``key`` ends with a slash, so that ``foo`` never reaches ``foo-bar``."""
+
+    bucket: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.key}"
+
+    def covers(self, other: Prefix) -> bool:
+        return self.bucket == other.bucket and other.key.startswith(self.key)
+
+
+def normalise(text: str) -> Prefix:
+    """The directory that ``s3://bucket/prefix`` names. Raises UsageError for whatever is not plainly one."""
+    if not text.startswith("s3://"):
+        raise UsageError(f"{text!r} is no prefix of a bucket: write s3://BUCKET/PREFIX/")
+    bucket, _, key = text.removeprefix("s3://").partition("/")
+    if not _BUCKET.match(bucket) or ".." in bucket:
+        raise UsageError(f"{text!r} names no bucket: write s3://BUCKET/PREFIX/")
+    key = key.removesuffix("/")
+    if not key:
+        raise UsageError(f"{text!r} is a whole bucket: name a prefix in it")
+    for segment in key.split("/"):
+        if not segment or segment in (".", "..") or not _SEGMENT.match(segment):
+            raise UsageError(
+                f"{text!r} is no plain prefix: between slashes it has letters, digits and !_.'()=,:@+~-, "
+                "no wildcards, no empty part, no . and no .."
+            )
+    return Prefix(bucket, f"{key}/")
+
+
+def session_policy(
+    read: Iterable[Prefix], write: Iterable[Prefix], *, until: datetime | None = None, partition: str = "aws"
+) -> dict[str, Any]:
+    """GetObject below ``read``, PutObject below ``write``, listing of both, all of it before ``until``.
+
+    Raises UsageError when there is nothing to grant, or more than a session policy can hold.
+    """
+    if not _PARTITION.match(partition):
+        raise UsageError(f"{partition!r} is no partition of AWS")
+    readable, writable = _outermost(read), _outermost(write)
+    if not readable and not writable:
+        raise UsageError("there is no prefix of a bucket to grant")
+    arn = f"arn:{partition}:s3:::"
+    statements: list[dict[str, Any]] = []
+    if readable:
+        statements.append(_allow("s3:GetObject", [f"{arn}{each.bucket}/{each.key}*" for each in readable]))
+    if writable:
+        actions = ["s3:PutObject", "s3:AbortMultipartUpload"]
+        statements.append(_allow(actions, [f"{arn}{each.bucket}/{each.key}*" for each in writable]))
+    listed = _outermost((*readable, *writable))
+    for bucket in sorted({each.bucket for each in listed}):
+        # One statement for each bucket: a prefix of one must not open another.
+        prefixes = [f"{each.key}*" for each in listed if each.bucket == bucket]
+        within = {"Condition": {"StringLike": {"s3:prefix": prefixes}}}
+        statements.append(_allow("s3:ListBucket", [f"{arn}{bucket}"]) | within)
+    if until is not None:
+        statements.append(_deny_after(until))
+    policy = {"Version": "2012-10-17", "Statement": statements}
+    if (size := len(encoded(policy))) > POLICY_MAX:
+        raise UsageError(
+            f"the policy for {len(listed)} prefixes has {size} characters, and STS takes {POLICY_MAX}: "
+            "let the job read fewer datasets, or give the data a shorter prefix"
+        )
+    return policy
+
+
+def encoded(policy: dict[str, Any]) -> str:
+    """As it is sent."""
+    return json.dumps(policy, separators=(",", ":"))
+
+
+def _allow(action: str | list[str], resources: list[str]) -> dict[str, Any]:
+    return {"Effect": "Allow", "Action": action, "Resource": resources}
+
+
+def _deny_after(until: datetime) -> dict[str, Any]:
+    # STS grants no less than 15 minutes; a token may have less left.
+    moment = until.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    over = {"DateGreaterThan": {"aws:CurrentTime": moment}}
+    return {"Effect": "Deny", "Action": "*", "Resource": "*", "Condition": over}
+
+
+def _outermost(prefixes: Iterable[Prefix]) -> list[Prefix]:
+    """Without repetitions, and without those that lie within another one."""
+    kept: list[Prefix] = []
+    for each in sorted(set(prefixes)):
+        if not any(outer.covers(each) for outer in kept):
+            kept.append(each)
+    return kept

@@ -1,0 +1,110 @@
+"""The books: whether the counts of a dataset agree with its events and deliveries, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from qo.dispatcher import datasets, tallies, topology
+from qo.dispatcher.contract.event import CountsAnswer, ReaderCounts
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import Tx
+
+STATES = frozenset({"pending", "routed", "superseded", "filtered"})
+OUTCOMES = frozenset({"consumed", "merged", "superseded", "filtered", "pending"})
+
+Counts = Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    events: int  # How many were received.
+    fanout: int  # How many deliveries they should have, by their own account.
+    tallied: Counts  # By edition (EVENTS for the events themselves) and state or outcome.
+    found: Counts  # The same, counted from the rows.
+    problems: tuple[str, ...]  # Empty: everything adds up.
+
+
+def check(tx: Tx, dataset_id: str) -> Books:
+    """Count everything again. Reads all events of the dataset: for tests and for people in doubt."""
+    tallied, found = tallies.counts(tx, dataset_id), _found(tx, dataset_id)
+    events, deliveries = schema.events, schema.deliveries
+    total, fanout = tx.execute(
+        sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(events.c.fanout), 0)).where(
+            events.c.dataset_id == dataset_id
+        )
+    ).one()
+    delivered = sum(sum(by.values()) for edition, by in found.items() if edition != tallies.EVENTS)
+    problems = [*_differences(tallied, found)]
+    if sum(tallied.get(tallies.EVENTS, {}).values()) != total:
+        problems.append(f"{total} events, but the counts add up to something else")
+    if delivered != int(fanout):
+        problems.append(f"events say {int(fanout)} deliveries, and there are {delivered}")
+    taskless = tx.value(
+        sa.select(sa.func.count()).where(
+            deliveries.c.dataset_id == dataset_id,
+            deliveries.c.outcome.in_(("consumed", "merged")),
+            deliveries.c.task_id.is_(None),
+        )
+    )
+    if taskless:
+        problems.append(f"{taskless} deliveries were consumed or merged by no task")
+    return Books(int(total), int(fanout), tallied, found, tuple(problems))
+
+
+def counts(tx: Tx, text: str, *, checked: bool = False) -> CountsAnswer:
+    """What became of the events of a dataset, in numbers. ``checked``: and whether the rows say the same."""
+    ref = datasets.resolve(tx, text)
+    live, kept = topology.load(tx), tallies.counts(tx, ref.id)
+    editions = sorted(kept.keys() - {tallies.EVENTS})
+    names = datasets.jobs_of(tx, editions)
+    return CountsAnswer(
+        dataset_id=ref.id,
+        events=kept.get(tallies.EVENTS, {}),
+        readers=[
+            ReaderCounts(
+                job=".".join(names[each]) if each in names else None,
+                edition_id=each,
+                live=each in live.jobs,
+                deliveries=kept[each],
+            )
+            for each in editions
+        ],
+        checked=checked,
+        problems=list(check(tx, ref.id).problems) if checked else [],
+    )
+
+
+def _found(tx: Tx, dataset_id: str) -> dict[str, dict[str, int]]:
+    events, deliveries = schema.events, schema.deliveries
+    by_state = (
+        sa.select(sa.literal(tallies.EVENTS).label("edition"), events.c.state.label("outcome"), sa.func.count())
+        .where(events.c.dataset_id == dataset_id)
+        .group_by(events.c.state)
+    )
+    by_outcome = (
+        sa.select(deliveries.c.edition_id, deliveries.c.outcome, sa.func.count())
+        .where(deliveries.c.dataset_id == dataset_id)
+        .group_by(deliveries.c.edition_id, deliveries.c.outcome)
+    )
+    found: dict[str, dict[str, int]] = {}
+    for query in (by_state, by_outcome):
+        for edition, outcome, n in tx.execute(query):
+            found.setdefault(edition, {})[outcome] = n
+    return found
+
+
+def _differences(tallied: Counts, found: Counts) -> list[str]:
+    problems: list[str] = []
+    for edition in sorted(tallied.keys() | found.keys()):
+        ours, theirs = tallied.get(edition, {}), found.get(edition, {})
+        unknown = (ours.keys() | theirs.keys()) - (STATES if edition == tallies.EVENTS else OUTCOMES)
+        problems += [f"{edition or 'events'}: {word!r} is no state" for word in sorted(unknown)]
+        problems += [
+            f"{edition or 'events'}: {ours.get(word, 0)} {word} by count, {theirs.get(word, 0)} by rows"
+            for word in sorted(ours.keys() | theirs.keys())
+            if ours.get(word, 0) != theirs.get(word, 0)
+        ]
+    return problems

@@ -1,0 +1,195 @@
+"""Asking a dispatcher over HTTP: patience when it is away, and its errors as our own again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import httpx
+import msgspec
+
+from qo import errors
+from qo.ambient import SYSTEM, Ambient
+from qo.errors import ConfigError, NotFound, QoError, Unavailable, UsageError
+
+TIMEOUT_S = 30.0  # For one answer.
+CONNECT_S = 5.0
+FIRST_REST_S = 0.1
+LONGEST_REST_S = 5.0
+
+_AWAY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
+
+# The classes by the code in the body of an error, and for bodies without one, by status.
+_BY_CODE: Mapping[str, type[QoError]] = {
+    "lease_lost": errors.LeaseLost,
+    "idempotency_conflict": errors.IdempotencyConflict,
+    "refused": errors.Refused,
+    "not_found": errors.NotFound,
+    "unauthenticated": errors.Unauthenticated,
+    "forbidden": errors.Forbidden,
+    "unavailable": errors.Unavailable,
+    "contended": errors.Contended,
+    "busy": errors.Unavailable,
+}
+_BY_STATUS: Mapping[int, type[QoError]] = {
+    HTTPStatus.UNAUTHORIZED: errors.Unauthenticated,
+    HTTPStatus.FORBIDDEN: errors.Forbidden,
+    HTTPStatus.NOT_FOUND: errors.NotFound,
+    HTTPStatus.CONFLICT: errors.Refused,
+}
+
+
+class Encoded(Protocol):
+    """A body of the contract. Named by what is asked of it, so that who sends none need not load them all."""
+
+    def model_dump_json(self) -> str: ...
+
+
+Sent = Encoded | Mapping[str, Any] | bytes
+
+
+class Asker:
+    """One dispatcher at one address. ``patience_s``: for how long it may be away before a call gives up."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        patience_s: float,
+        transport: httpx.AsyncBaseTransport | None = None,
+        ambient: Ambient = SYSTEM,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._patience_s = patience_s
+        self._ambient = ambient
+        # A proxy from the environment has no business between a worker and its dispatcher.
+        self._http = httpx.AsyncClient(
+            base_url=self.url,
+            transport=transport,
+            timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_S),
+            trust_env=False,
+            limits=httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=20.0),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        token: str | None = None,
+        body: Sent | None = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeatable: bool = True,
+    ) -> httpx.Response:
+        """The answer to a request that was understood.
+
+        A request that got no answer is repeated only if it is ``repeatable``; one that cannot have arrived, always.
+        Raises the QoError that the dispatcher raised; Unavailable when patience runs out.
+        """
+        request = self._http.build_request(
+            method,
+            path,
+            content=_encoded(body),
+            params={key: value for key, value in (params or {}).items() if value is not None},
+            headers=_headers(token, body, headers),
+        )
+        give_up_at, rest_s = self._ambient.monotonic() + self._patience_s, FIRST_REST_S
+        while True:
+            answer = await self._once(request, repeatable)
+            if not isinstance(answer, Unavailable):
+                return answer
+            rest_s = min(rest_s * 2, LONGEST_REST_S)
+            wait_s = rest_s * (0.5 + self._ambient.unit() / 2)
+            if self._ambient.monotonic() + wait_s > give_up_at:
+                raise answer
+            await asyncio.sleep(wait_s)
+
+    async def _once(self, request: httpx.Request, repeatable: bool) -> httpx.Response | Unavailable:
+        """An answer, or why to ask again."""
+        try:
+            response = await self._http.send(request)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            return self._away(error)
+        except httpx.TransportError as error:
+            if repeatable:
+                return self._away(error)
+            raise self._away(error) from error
+        if response.is_success:
+            return response
+        problem = problem_of(response)
+        if response.status_code in _AWAY and isinstance(problem, Unavailable):
+            return problem
+        raise problem
+
+    def _away(self, error: Exception) -> Unavailable:
+        reason = str(error) or type(error).__name__
+        return Unavailable(f"the dispatcher at {self.url} does not answer: {reason}; is it running, and there?")
+
+
+class Closing:
+    """What holds an asker, and closes it."""
+
+    _asker: Asker
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._asker.close()
+
+
+def problem_of(response: httpx.Response) -> QoError:
+    """The error that the answer stands for."""
+    try:
+        said = msgspec.json.decode(response.content, type=dict[str, Any])
+    except msgspec.DecodeError:
+        said = {}
+    status = response.status_code
+    known = "error" in said
+    message = str(said.get("error") or f"{response.request.url} answered {status} {response.reason_phrase}")
+    if detail := said.get("detail"):
+        message = "\n  ".join([message, *map(str, detail)])
+    if status in _AWAY and not known:
+        return Unavailable(message)
+    if status == HTTPStatus.NOT_FOUND and not known:
+        return NotFound(f"{message}: is that the address of a dispatcher?")
+    if kind := _BY_CODE.get(str(said.get("code"))) or _BY_STATUS.get(status):
+        return kind(message)
+    return UsageError(message) if 400 <= status < 500 else QoError(message)
+
+
+def _encoded(body: Sent | None) -> bytes | None:
+    if body is None or isinstance(body, bytes):
+        return body
+    if isinstance(body, Mapping):
+        return msgspec.json.encode(body)
+    return body.model_dump_json().encode()
+
+
+def _headers(token: str | None, body: object, more: Mapping[str, str] | None) -> dict[str, str]:
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise ConfigError("the token has characters that no token has: copy it again")
+    said = {"Authorization": f"Bearer {token}"} if token else {}
+    if body is not None and not isinstance(body, bytes):
+        said["Content-Type"] = "application/json"
+    return {**said, **(more or {})}

@@ -1,0 +1,181 @@
+"""The keys that sign task tokens: PEM files in a directory that all dispatchers share.
+
+A file is named after the moment from which its key signs, ``key-<seconds>.pem``. Everything follows from the names:
+
+    published    from the moment the file exists, so that verifiers know a key before it signs
+    signing      the latest one whose moment has come
+    verifying    until the longest token it may have signed has ended, then ``prune`` deletes it
+
+Time is the database's, given as an argument; it is the same for all dispatchers.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import jwt
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from qo.dispatcher.auth.secret_files import create_secret, open_directory, read_secret
+from qo.errors import ConfigError, Unauthenticated
+
+ALGORITHM = "ES256"
+OVERLAP = timedelta(
+    minutes=5
+)  # From the publication of a key to its first signature: verifiers refresh meanwhile.
+TOKEN_TTL_MAX = timedelta(hours=24)
+TOKEN_CHARS_MAX = 16_384
+
+_FILE = re.compile(r"key-([0-9]{12})\.pem\Z")
+_WORDLESS = "the token is not one of this dispatcher's"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    signs_from: int  # Unix seconds; 0: always did.
+    kid: str  # The thumbprint of the public key (RFC 7638).
+    private: ec.EllipticCurvePrivateKey = field(repr=False)
+    jwk: Mapping[str, str]
+
+
+class KeyRing:
+    """The keys of a directory. Safe to use from many threads; sees what other processes add and delete."""
+
+    def __init__(self, directory: Path, *, overlap: timedelta = OVERLAP) -> None:
+        self._directory = directory
+        self._overlap = overlap
+        self._lock = threading.Lock()
+        self._names: frozenset[str] = frozenset()
+        self._keys: tuple[Key, ...] = ()
+
+    @classmethod
+    def open(cls, directory: Path | str, *, overlap: timedelta = OVERLAP) -> KeyRing:
+        """The ring of the directory; the first key is made if there is none. Raises ConfigError."""
+        path = open_directory(Path(directory))
+        if not _names(path):
+            create_secret(path / _name(0), _pem(ec.generate_private_key(ec.SECP256R1())))
+        ring = cls(path, overlap=overlap)
+        ring._current()
+        return ring
+
+    def sign(self, claims: Mapping[str, Any], now: datetime) -> str:
+        key = self._signing(now)
+        return jwt.encode(dict(claims), key.private, algorithm=ALGORITHM, headers={"kid": key.kid})
+
+    def verify(self, token: str, now: datetime) -> dict[str, Any]:
+        """The claims of a token that a key of this ring signed. Says nothing about what they claim.
+
+        Raises Unauthenticated.
+        """
+        if len(token) > TOKEN_CHARS_MAX:
+            raise Unauthenticated(_WORDLESS)
+        try:
+            header = jwt.get_unverified_header(token)
+            if header.get("alg") != ALGORITHM or "crit" in header:
+                raise Unauthenticated(_WORDLESS)
+            key = self._verifying(header.get("kid"), now)
+            # Dates are the caller's to check: by the database's clock, not by this machine's.
+            options: Any = {f"verify_{each}": False for each in ("exp", "nbf", "iat", "aud", "iss", "sub", "jti")}
+            return jwt.decode(token, key.private.public_key(), algorithms=[ALGORITHM], options=options)
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+            raise Unauthenticated(_WORDLESS) from None
+
+    def jwks(self) -> dict[str, Any]:
+        """The public keys, in the form in which verifiers fetch them."""
+        return {"keys": [dict(key.jwk) for key in self._current()]}
+
+    def rotate(self, now: datetime) -> str:
+        """Publish a new key that signs after the overlap; returns its id.
+
+        Two who rotate at the same second make one key.
+        """
+        name = _name(int(now.timestamp()) + int(self._overlap.total_seconds()) + 1)
+        create_secret(self._directory / name, _pem(ec.generate_private_key(ec.SECP256R1())))
+        return next(key.kid for key in self._current() if _name(key.signs_from) == name)
+
+    def prune(self, now: datetime) -> list[str]:
+        """Delete the keys that no valid token can be signed with any more; returns their ids."""
+        gone = [key for key in self._current() if self._ended(key, now)]
+        for key in gone:
+            (self._directory / _name(key.signs_from)).unlink(missing_ok=True)
+        return [key.kid for key in gone]
+
+    def _signing(self, now: datetime) -> Key:
+        keys = self._current()
+        due = [key for key in keys if key.signs_from <= now.timestamp()]
+        return due[-1] if due else keys[0]
+
+    def _verifying(self, kid: Any, now: datetime) -> Key:
+        for key in self._current():
+            if key.kid == kid and not self._ended(key, now):
+                return key
+        raise Unauthenticated("the token was signed with a key that is unknown here, or no longer valid")
+
+    def _ended(self, key: Key, now: datetime) -> bool:
+        later = [other.signs_from for other in self._keys if other.signs_from > key.signs_from]
+        return bool(later) and min(later) + TOKEN_TTL_MAX.total_seconds() <= now.timestamp()
+
+    def _current(self) -> tuple[Key, ...]:
+        """The keys there are now, in the order in which they sign. Listing a few names is cheap; files never change."""
+        names = _names(self._directory)
+        with self._lock:
+            if names != self._names:
+                self._keys = tuple(
+                    key for name in sorted(names) if (key := _load(self._directory / name)) is not None
+                )
+                self._names = names
+            if not self._keys:
+                raise ConfigError(f"there is no signing key in {self._directory}: start the dispatcher anew")
+            return self._keys
+
+
+def _names(directory: Path) -> frozenset[str]:
+    return frozenset(name for name in os.listdir(directory) if _FILE.match(name))
+
+
+def _name(signs_from: int) -> str:
+    return f"key-{signs_from:012}.pem"
+
+
+def _load(path: Path) -> Key | None:
+    """None if it was deleted just now. Raises ConfigError for a file that is no key of ours."""
+    matched = _FILE.match(path.name)
+    assert matched is not None
+    try:
+        private = serialization.load_pem_private_key(read_secret(path), password=None)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError):
+        raise ConfigError(f"{path} holds no private key in PEM form") from None
+    if not isinstance(private, ec.EllipticCurvePrivateKey) or not isinstance(private.curve, ec.SECP256R1):
+        raise ConfigError(f"{path} holds no P-256 key, which {ALGORITHM} needs")
+    numbers = private.public_key().public_numbers()
+    point = {"crv": "P-256", "kty": "EC", "x": _coordinate(numbers.x), "y": _coordinate(numbers.y)}
+    thumbprint = hashlib.sha256(json.dumps(point, sort_keys=True, separators=(",", ":")).encode()).digest()
+    kid = _base64(thumbprint)
+    return Key(int(matched[1]), kid, private, point | {"use": "sig", "alg": ALGORITHM, "kid": kid})
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _coordinate(value: int) -> str:
+    return _base64(value.to_bytes(32, "big"))
+
+
+def _base64(value: bytes) -> str:
+    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()

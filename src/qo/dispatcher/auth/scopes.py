@@ -1,0 +1,52 @@
+"""What an attempt may touch, as it follows from its work.
+
+It reads the generations of its inputs and writes below the prefixes of its own attempt, which it may read back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from qo.core.flow.policy import normalise
+from qo.dispatcher.auth.capability import Capability, Grant, Scope, with_scope
+from qo.dispatcher.contract.task import Work
+from qo.dispatcher.state.database import Tx
+from qo.dispatcher.tasks import running
+from qo.errors import LeaseLost
+
+
+def scope_of(work: Work, data_root: str) -> Scope:
+    """The datasets of the work and, where they are in a bucket, their prefixes."""
+    read = {(each.dataset_id, each.generation_id) for each in work.inputs}
+    made = {(each.dataset_id, each.generation_id) for each in work.outputs}
+    grants = tuple(Grant(*ids, _storage(_directory(data_root, *ids))) for ids in sorted(read | made))
+    write = _prefixes(each.prefix for each in work.outputs)
+    inputs = _prefixes(_directory(data_root, *ids) for ids in read)
+    return Scope(grants, tuple(sorted({*inputs, *write})), write)
+
+
+def resolve(tx: Tx, capability: Capability, data_root: str) -> Capability:
+    """The capability with its scope; looked up if the token was too small for it. Raises LeaseLost."""
+    if capability.capability_id is None:
+        return capability
+    found = running.fetch(tx, capability.task_id, data_root)
+    if found.work is None or found.attempt != capability.attempt:
+        raise LeaseLost("the attempt is over: its token is good for nothing any more")
+    return with_scope(capability, scope_of(found.work, data_root))
+
+
+def _directory(data_root: str, dataset_id: str, generation_id: str) -> str:
+    return f"{data_root.rstrip('/')}/{dataset_id}/{generation_id}/"
+
+
+def _prefixes(locations: Iterable[str]) -> tuple[str, ...]:
+    """Those that are in a bucket, in their canonical form."""
+    return tuple(sorted({str(normalise(each)) for each in locations if each.startswith("s3://")}))
+
+
+def _storage(location: str) -> dict[str, Any]:
+    if location.startswith("s3://"):
+        prefix = normalise(location)
+        return {"scheme": "s3", "bucket": prefix.bucket, "prefix": prefix.key}
+    return {"scheme": "file", "prefix": location.removeprefix("file:")}

@@ -1,0 +1,81 @@
+"""Files that hold secrets: made whole or not at all, by one of those who try, and readable by few."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from qo.errors import ConfigError
+
+# The owner may do as they like and their group may read, as mounted secrets are; others nothing.
+_TOO_OPEN = stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH | stat.S_IXOTH
+
+
+def open_directory(path: Path) -> Path:
+    """Make the directory if there is none; refuse one that others can look into. Raises ConfigError."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _refuse_open(path, "chmod 700")
+    except OSError as error:
+        raise ConfigError(f"the secrets in {path} cannot be kept: {error.strerror}") from None
+    return path
+
+
+def read_secret(path: Path) -> bytes:
+    """What the file holds. Raises ConfigError if others can read it too, FileNotFoundError if there is none."""
+    _refuse_open(path, "chmod 600")
+    try:
+        return path.read_bytes()
+    except PermissionError:
+        raise ConfigError(f"{path} cannot be read by this user") from None
+
+
+def create_secret(path: Path, content: bytes) -> bool:
+    """Write a new file, whole and for its owner only. False, and nothing written, if there is one already.
+
+    Of several processes that try at once, exactly one is told True.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(draft, path)  # Unlike a rename, this fails when the name is taken.
+        except FileExistsError:
+            return False
+        return True
+    finally:
+        with suppress(FileNotFoundError):
+            draft.unlink()
+
+
+def kept_secret(path: Path, prefix: str) -> str:
+    """The token in the file, drawn and written by whoever asks first."""
+    open_directory(path.parent)
+    with suppress(FileNotFoundError):
+        return _token(path)
+    create_secret(path, f"{draw(prefix)}\n".encode())
+    return _token(path)
+
+
+def draw(prefix: str) -> str:
+    """A new secret: 32 bytes from the operating system, in characters that need no quoting."""
+    return f"{prefix}{secrets.token_urlsafe(32)}"
+
+
+def _token(path: Path) -> str:
+    token = read_secret(path).decode("ascii", "replace").strip()
+    if not token:
+        raise ConfigError(f"{path} is empty: delete it, and a new token is drawn")
+    return token
+
+
+def _refuse_open(path: Path, remedy: str) -> None:
+    if path.stat().st_mode & _TOO_OPEN:
+        raise ConfigError(f"{path} is open to other users: {remedy} {path}")

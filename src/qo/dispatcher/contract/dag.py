@@ -1,0 +1,150 @@
+"""DAGs, their versions, and what becomes of them: deploy, diff, cutover, rollback, pause."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import Field
+
+from qo.dispatcher.contract.body import Answer, Body
+
+
+class DeployRequest(Body):
+    """The file, as it is: YAML or JSON."""
+
+    source: str = Field(min_length=1, max_length=1_000_000)
+
+
+class EditedJob(Answer):
+    job: str
+    fields: list[str]
+
+
+class RebuiltJob(Answer):
+    job: str
+    why: str
+
+
+class DiffAnswer(Answer):
+    """Against the active version; without one, everything is added."""
+
+    dag: str
+    against: int | None = None  # The number of the active version.
+    same: bool = False  # Means exactly what the active version means.
+    added: list[str] = []
+    removed: list[str] = []
+    edited: list[EditedJob] = []
+    operational: list[EditedJob] = []  # Only how they are run: nothing to build again.
+    rebuilt: list[RebuiltJob] = []  # What is added or edited, and everything downstream.
+    carried_over: list[str] = []
+
+
+class VersionAnswer(Answer):
+    """A version as it stands."""
+
+    dag: str
+    version: int
+    version_id: str
+    status: str
+    content_hash: str
+    created_at: datetime
+    created_by: str
+    ready_at: datetime | None = None
+    activated_at: datetime | None = None
+
+
+class DeployAnswer(Answer):
+    dag: str
+    version: int
+    version_id: str
+    status: str
+    content_hash: str
+    created: bool  # False: this file had been deployed before.
+    changed: bool  # False: nothing to do; it was live already.
+    abandoned: int | None = None  # The staged version whose place it took.
+    diff: DiffAnswer
+
+
+class CutoverAnswer(Answer):
+    """After mark_ready, activate, rollback or abandon."""
+
+    dag: str
+    version: int  # The one that was moved; after a rollback, the one that is active again.
+    status: str
+    changed: bool  # False: it was so already.
+    active: int | None  # The number of the active version now.
+    replaced: int | None = None  # The one that was active before.
+    cancelled: int = 0  # Pending tasks that were cancelled.
+    cancel_requested: int = 0  # Running tasks that were asked to stop.
+    withheld: int = 0  # Pending tasks that wait in case of a rollback.
+
+
+class PauseRequest(Body):
+    reason: str = Field(default="", max_length=2000)
+
+
+class PauseAnswer(Answer):
+    scope: str
+    paused: bool
+    changed: bool
+    reason: str | None = None
+    by: str | None = None
+    at: datetime | None = None
+
+
+class DagLine(Answer):
+    name: str
+    active: int | None = None  # The number of the version that serves.
+    next: int | None = None  # The number of the version that is staged or ready beside it.
+    next_status: str | None = None
+    previous: int | None = None  # Where a rollback goes.
+    jobs: int = 0  # Of the active version.
+    paused: str | None = None  # The reason, if the whole DAG is.
+    updated_at: datetime
+
+
+class DagsPage(Answer):
+    dags: list[DagLine]
+    next: str | None = None  # Pass it as ``after`` for the following page.
+
+
+class VersionsPage(Answer):
+    versions: list[VersionAnswer]  # From new to old.
+    next: str | None = None  # Pass it as ``after`` for the following page.
+
+
+class JobLine(Answer):
+    name: str
+    edition_id: str
+    activation: str
+    runtime: str
+    operator: str
+    queue: str
+    reads: list[str] = []  # Jobs of the DAG, or published datasets of others.
+    outputs: int
+    rebuilt: bool = False  # Not as in the active version: it builds data of its own.
+    tasks: dict[str, int] = {}  # By status; COUNT_MAX stands for so many or more.
+    hold: str | None = None  # Why its waiting tasks are not started now.
+    paused: str | None = None  # The reason, if people paused it or its DAG.
+    source: str | None = None  # The state of a source.
+
+
+class VersionShown(VersionAnswer):
+    active: int | None = None
+    paused: str | None = None
+    publish: dict[str, str] = {}  # Job by published name, as name[output] beyond the first.
+    jobs: list[JobLine] = []
+    source: str = ""  # The file, as it was sent.
+
+
+class RebuildAnswer(Answer):
+    """How far the jobs are that a version builds anew. Whether that is enough, somebody says: see mark_ready."""
+
+    dag: str
+    version: int
+    status: str
+    jobs: list[str]  # Those it builds anew, by name.
+    tasks: dict[str, int] = {}  # Of these jobs, by status, without sources and side effects.
+    remaining: int = 0  # Committed inputs that still have no task; the next look for them makes one.
+    waiting: int = 0  # Tasks of side effects, which wait for cutover.
+    caught_up: bool = False  # Nothing remains, waits or runs. Failed tasks do not count: look at them.

@@ -1,0 +1,86 @@
+"""Datasets, for people: generations, partitions, lineage."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from qo.dispatcher.contract.body import Answer
+
+
+class DatasetLine(Answer):
+    id: str
+    dag: str
+    job: str
+    output: int
+    name: str | None = None  # As it is published.
+    generation_id: str | None = None  # The current one; None: no version of its DAG is active.
+
+
+class DatasetsPage(Answer):
+    datasets: list[DatasetLine]
+    next: str | None = None  # Pass it as ``after`` for the following page.
+
+
+class GenerationAnswer(Answer):
+    id: str
+    edition_id: str
+    status: str  # current, staged, ready, or retired
+    versions: list[int] = []  # Numbers of the DAG's versions that point to it.
+    created_at: datetime
+    partitions: int
+    segments: int
+    rows: int
+    bytes: int
+    cursor: int | None = None
+
+
+class DatasetAnswer(Answer):
+    dataset: DatasetLine
+    generations: list[GenerationAnswer]  # The current one first, then from new to old.
+    readers: list[str] = []  # Jobs of live versions that read it, as dag.job.
+    events: dict[str, int] = {}  # By state.
+
+
+class PartitionAnswer(Answer):
+    partition_key: str
+    start: int | None = None
+    end: int | None = None
+    revision: int
+    location: str | None = None
+    files: int = 0
+    rows: int | None = None
+    bytes: int | None = None
+    task_id: str
+    committed_at: datetime
+
+
+class PartitionsPage(Answer):
+    dataset_id: str
+    generation_id: str
+    partitions: list[PartitionAnswer]  # In order of key.
+    next: str | None = None  # Pass it as ``after`` for the following page.
+
+
+class LineageEdge(Answer):
+    """A partition that was made from another one, by which task."""
+
+    depth: int  # 1: directly.
+    dataset: str
+    dataset_id: str
+    generation_id: str
+    partition_key: str | None = None  # None: a cursor range, or everything.
+    cursor_after: int | None = None
+    cursor_upto: int | None = None
+    revision: int | None = None
+    task_id: str
+
+
+class LineageAnswer(Answer):
+    dataset: str
+    dataset_id: str
+    generation_id: str
+    partition_key: str
+    revision: int
+    upstream: list[LineageEdge] = []
+    downstream: list[LineageEdge] = []
+    more: bool = False  # The walk stopped at its bound.

@@ -1,0 +1,131 @@
+"""What is wrong with a definition, and where: collected in one pass, raised together."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from qo.errors import UsageError
+
+LISTED_MAX = 24  # Names in one hint.
+COMPARED_MAX = 500  # Comparing takes long; among more names, only those that begin alike are compared.
+PROBLEMS_MAX = 200  # Nobody reads further; a file of another kind would give one for each line.
+
+Path = tuple[str | int, ...]  # From the top of the document: ("jobs", 0, "source", "kind").
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Line and column count from 1."""
+
+    file: str
+    line: int
+    column: int
+    message: str
+    hint: str  # What to write instead.
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}: {self.message}; {self.hint}"
+
+
+class DefinitionError(UsageError):
+    """A definition that is refused. All that is wrong with it is in ``problems``, in the order of the file."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+@dataclass(slots=True)
+class Spot:
+    """Where a value stands in its file, and where its parts do; ``keys`` are where their names stand.
+
+    Who adds parts or keys gives the dicts.
+    """
+
+    file: str
+    line: int = 1
+    column: int = 1
+    parts: dict[str | int, Spot] = field(default_factory=lambda: _NONE)
+    keys: dict[str | int, Spot] = field(default_factory=lambda: _NONE)
+
+    def at(self, path: Path, *, key: bool = False) -> Spot:
+        """The spot of a part, or of what is nearest above it; with ``key``, of the name in front of it."""
+        spot = self
+        for depth, step in enumerate(path):
+            if key and depth == len(path) - 1 and step in spot.keys:
+                return spot.keys[step]
+            if step not in spot.parts:
+                break
+            spot = spot.parts[step]
+        return spot
+
+
+_NONE: dict[str | int, Spot] = {}  # Shared by the many that have no parts; never written to.
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Plain data (dicts, lists, text, numbers, true, false, null) and where each piece of it was written."""
+
+    value: Any
+    spot: Spot
+
+
+@dataclass(slots=True)
+class Report:
+    """Takes down problems at paths of one document."""
+
+    spot: Spot
+    problems: list[Problem] = field(default_factory=list[Problem])
+    limit: int = PROBLEMS_MAX
+    spoilt: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])  # Places of words nobody can read.
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no need to look further."""
+        return len(self.problems) >= self.limit
+
+    def add(self, path: Path, message: str, hint: str, *, key: bool = False) -> None:
+        self.add_at(self.spot.at(path, key=key), message, hint)
+
+    def add_at(self, spot: Spot, message: str, hint: str) -> None:
+        if not self.full and (spot.line, spot.column) not in self.spoilt:
+            self.problems.append(Problem(spot.file, spot.line, spot.column, message, hint))
+
+    def spoil(self, spot: Spot, message: str, hint: str) -> None:
+        """The value there is not known, so that nothing else can be said of it."""
+        self.add_at(spot, message, hint)
+        self.spoilt.add((spot.line, spot.column))
+
+    def error(self) -> DefinitionError:
+        return DefinitionError(sorted(self.problems, key=lambda each: (each.file, each.line, each.column)))
+
+
+def closest(name: str, known: Iterable[str], *, otherwise: str = "write one of") -> str:
+    """A hint that leads from a wrong name to a right one."""
+    names = sorted(known)
+    likely = (
+        names if len(names) <= COMPARED_MAX else [each for each in names if each[:2] == name[:2]][:COMPARED_MAX]
+    )
+    near = difflib.get_close_matches(name[:128], likely, n=1, cutoff=0.7)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    listed = ", ".join(names[:LISTED_MAX]) + (", ..." if len(names) > LISTED_MAX else "")
+    return f"{otherwise} {listed}" if names else "remove it"
+
+
+def shown(value: Any) -> str:
+    """A value as a message quotes it: short, and in the words of the file."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,245 @@
+"""Deploy a DAG: write down the version that a file means, and let its jobs live beside those that serve.
+
+A version is known by its content, so deploying a file again changes nothing:
+
+    live already               nothing happens
+    deployed before, not live  staged again under its old number; what was cancelled then is taken up where it stood
+    new, nothing is active     active at once: nobody is served by anything else
+    new, nothing to rebuild    ready at once; still somebody says when (``cutover.activate``)
+    new, otherwise             staged: built beside the active version until somebody calls it ready
+
+A DAG has at most one version that is staged or ready: another one takes its place, and it is abandoned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from qo.core.flow import diff as differences
+from qo.core.flow.dag import Dag, SourceKind, to_json
+from qo.core.flow.plan import Plan, PlannedJob, derived, plan
+from qo.core.flow.topology import LIVE, VersionStatus
+from qo.dispatcher import backlog, cutover, publishing, topology
+from qo.dispatcher.contract.dag import DeployAnswer, DiffAnswer, EditedJob, RebuiltJob
+from qo.dispatcher.registry import Registry
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import Tx
+
+_versions, _jobs = schema.dag_versions, schema.jobs
+
+
+def deploy(tx: Tx, dag: Dag, source: str, by: str, registry: Registry) -> DeployAnswer:
+    """Deploy a resolved, validated DAG. ``source``: the file as it was sent.
+
+    Raises UsageError for a dataset that nobody publishes, Refused for a name that belongs to another DAG or that
+    another one would miss.
+    """
+    topology.hold(tx)
+    wanted = _planned(tx, dag)
+    compared = _compared(tx, wanted)
+    known = tx.one(
+        sa.select(_versions).where(_versions.c.dag == dag.name, _versions.c.content_hash == wanted.content_hash)
+    )
+    if known is not None and known["status"] in LIVE:
+        return _answer(known, compared, created=False, changed=False)
+    version_id = _write_version(tx, wanted, source, by, known)
+    _write_jobs(tx, wanted, version_id, registry)
+    _write_datasets(tx, wanted, version_id)
+    _write_sources(tx, wanted)
+    abandoned = _stage(tx, wanted, version_id, by, rebuilds=bool(compared.rebuilt))
+    written = tx.one(sa.select(_versions).where(_versions.c.id == version_id))
+    assert written is not None
+    return _answer(written, compared, created=known is None, changed=True, abandoned=abandoned)
+
+
+def diff(tx: Tx, dag: Dag, registry: Registry) -> DiffAnswer:
+    """What deploying it would change. Raises as ``deploy`` does."""
+    wanted = _planned(tx, dag)
+    for job in wanted.jobs:
+        registry.get(job.job.runtime)
+    return _compared(tx, wanted)
+
+
+def _planned(tx: Tx, dag: Dag) -> Plan:
+    wanted = plan(dag, publishing.resolve(tx, dag))
+    publishing.check(tx, wanted)
+    publishing.check_loop(tx, wanted)
+    return wanted
+
+
+def _compared(tx: Tx, wanted: Plan) -> DiffAnswer:
+    now = cutover.active(tx, wanted.dag.name)
+    found = differences.diff(cutover.stored_plan(tx, now) if now is not None else None, wanted)
+    return DiffAnswer(
+        dag=wanted.dag.name,
+        against=now["number"] if now is not None else None,
+        same=now is not None and now["content_hash"] == wanted.content_hash,
+        added=list(found.added),
+        removed=list(found.removed),
+        edited=[EditedJob(job=each.job, fields=list(each.fields)) for each in found.edited],
+        operational=[EditedJob(job=each.job, fields=list(each.fields)) for each in found.operational],
+        rebuilt=[RebuiltJob(job=each.job, why=each.why) for each in found.rebuilt],
+        carried_over=list(found.carried_over),
+    )
+
+
+def _write_version(tx: Tx, wanted: Plan, source: str, by: str, known: sa.RowMapping | None) -> str:
+    """A new version, or the known one made as good as new."""
+    if known is not None:
+        # Its jobs are written afresh: a name of another DAG may stand for another dataset by now.
+        of_version = sa.select(_jobs.c.id).where(_jobs.c.version_id == known["id"])
+        tx.execute(sa.delete(schema.job_inputs).where(schema.job_inputs.c.job_id.in_(of_version)))
+        tx.execute(sa.delete(_jobs).where(_jobs.c.version_id == known["id"]))
+        pointers = schema.version_generations
+        tx.execute(sa.delete(pointers).where(pointers.c.version_id == known["id"]))
+        return known["id"]
+    name = wanted.dag.name
+    last = tx.value(sa.select(sa.func.max(_versions.c.number)).where(_versions.c.dag == name)) or 0
+    version_id = derived("version", name, wanted.content_hash)
+    row = {
+        "id": version_id,
+        "dag": name,
+        "number": last + 1,
+        "content_hash": wanted.content_hash,
+        "document": to_json(wanted.dag).decode(),
+        "source": source,
+        "status": VersionStatus.STAGED,
+        "created_at": tx.now,
+        "created_by": by,
+    }
+    tx.insert_absent(schema.dags, [{"name": name, "updated_at": tx.now}], schema.dags.c.name)
+    tx.insert(_versions, [row])
+    return version_id
+
+
+def _write_jobs(tx: Tx, wanted: Plan, version_id: str, registry: Registry) -> None:
+    rows: list[dict[str, Any]] = []
+    inputs: list[dict[str, Any]] = []
+    for each in wanted.jobs:
+        job_id = derived("version job", version_id, each.job.name)
+        rows.append(
+            {
+                "id": job_id,
+                "version_id": version_id,
+                "dag": wanted.dag.name,
+                "name": each.job.name,
+                "logical_id": each.logical_id,
+                "edition_id": each.edition_id,
+                "config_hash": each.config_hash,
+                "queue": registry.get(each.job.runtime).queue,
+                "definition": msgspec.to_builtins(each.job),
+            }
+        )
+        inputs.extend(
+            {
+                "job_id": job_id,
+                "position": read.position,
+                "name": read.name,
+                "dataset_id": read.dataset_id,
+                "generation_id": read.generation_id,
+                "trigger_": read.trigger,
+                "where_": dict(read.where) or None,
+            }
+            for read in each.inputs
+        )
+    tx.insert(_jobs, rows)
+    tx.insert(schema.job_inputs, inputs)
+
+
+def _write_datasets(tx: Tx, wanted: Plan, version_id: str) -> None:
+    made = [(job, output) for job in wanted.jobs for output in job.outputs]
+    datasets = [
+        {
+            "id": output.dataset_id,
+            "dag": wanted.dag.name,
+            "job": job.job.name,
+            "output": output.index,
+            "created_at": tx.now,
+        }
+        for job, output in made
+    ]
+    generations = [
+        {
+            "id": output.generation_id,
+            "dataset_id": output.dataset_id,
+            "edition_id": job.edition_id,
+            "config_hash": job.config_hash,
+            "created_at": tx.now,
+        }
+        for job, output in made
+    ]
+    pointers = [
+        {"version_id": version_id, "dataset_id": output.dataset_id, "generation_id": output.generation_id}
+        for _, output in made
+    ]
+    tx.insert_absent(schema.datasets, datasets, schema.datasets.c.id)
+    tx.insert_absent(schema.generations, generations, schema.generations.c.id)
+    tx.insert(schema.version_generations, pointers)
+
+
+def _write_sources(tx: Tx, wanted: Plan) -> None:
+    """A source stands in ``sources`` as long as its edition lives; what it remembers from earlier, it keeps."""
+    rows = [_source(job, wanted.dag.name) | {"updated_at": tx.now} for job in wanted.jobs if job.job.is_source]
+    tx.insert_absent(schema.sources, rows, schema.sources.c.edition_id)
+
+
+def _source(job: PlannedJob, dag: str) -> dict[str, str | int]:
+    kind = job.job.source.kind if job.job.source is not None else SourceKind.MANUAL
+    # Only an always_on source has something to start; the others are there as soon as they are written down.
+    state = "pending" if kind is SourceKind.ALWAYS_ON else "running"
+    return {
+        "edition_id": job.edition_id,
+        "dag": dag,
+        "job": job.job.name,
+        "kind": kind,
+        "state": state,
+        "restarts": 0,
+    }
+
+
+def _stage(tx: Tx, wanted: Plan, version_id: str, by: str, *, rebuilds: bool) -> int | None:
+    """Let the version live. The number of the one whose place it took."""
+    dag = wanted.dag.name
+    waiting = tx.one(
+        sa.select(_versions).where(
+            _versions.c.dag == dag, _versions.c.status.in_(list(cutover.STAGED)), _versions.c.id != version_id
+        )
+    )
+    status = VersionStatus.STAGED if rebuilds else VersionStatus.READY
+    tx.execute(
+        sa.update(_versions)
+        .where(_versions.c.id == version_id)
+        .values(status=status, ready_at=None if rebuilds else tx.now)
+    )
+    epoch = topology.bump(tx)
+    if waiting is not None:
+        cutover.abandon(tx, dag, waiting["number"], by)
+    backlog.revive(tx, _editions(wanted.jobs), token=derived("revive", version_id, epoch), dag=dag)
+    if cutover.active(tx, dag) is None:
+        number = tx.value(sa.select(_versions.c.number).where(_versions.c.id == version_id))
+        cutover.activate(tx, dag, number, by, force=True)
+    return waiting["number"] if waiting is not None else None
+
+
+def _editions(jobs: Iterable[PlannedJob]) -> frozenset[str]:
+    return frozenset(job.edition_id for job in jobs)
+
+
+def _answer(
+    version: sa.RowMapping, compared: DiffAnswer, *, created: bool, changed: bool, abandoned: int | None = None
+) -> DeployAnswer:
+    return DeployAnswer(
+        dag=version["dag"],
+        version=version["number"],
+        version_id=version["id"],
+        status=version["status"],
+        content_hash=version["content_hash"],
+        created=created,
+        changed=changed,
+        abandoned=abandoned,
+        diff=compared,
+    )

@@ -1,0 +1,88 @@
+"""The two applications: what people may ask, and what workers and tasks may. They share no route but health."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+
+from qo.dispatcher.http import (
+    bundles,
+    dags,
+    datasets,
+    errors,
+    health,
+    internal,
+    running,
+    sources,
+    tasks,
+    tokens,
+)
+from qo.dispatcher.http.context import Context
+from qo.dispatcher.http.limits import Limits
+from qo.dispatcher.http.rights import INTERNAL, PUBLIC
+from qo.dispatcher.http.routes import Routes
+from qo.dispatcher.http.traffic import Counted
+
+API_VERSION = "1"
+
+
+def public_app(context: Context) -> FastAPI:
+    """For people and their programs, and for who sends webhooks."""
+    app = _app(context, "qo dispatcher", "Pipelines: deploy them, run them, and ask what became of them.")
+    routes = Routes(app, PUBLIC)
+    for part in (health, dags, datasets, tasks, sources, bundles, tokens):
+        part.install(routes)
+    return app
+
+
+def internal_app(context: Context) -> FastAPI:
+    """For workers, running tasks and sources. Never to be reached from public networks."""
+    app = _app(context, "qo dispatcher, internal", "Tasks: claim them, report on them, finish them.")
+    routes = Routes(app, INTERNAL)
+    for part in (health, internal, running):
+        part.install(routes)
+    return app
+
+
+def _app(context: Context, title: str, description: str) -> FastAPI:
+    app = FastAPI(
+        title=title,
+        description=description,
+        version=API_VERSION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.context = context
+    errors.install(app)
+    settings = context.settings.dispatcher
+    larger = {bundles.UPLOADS: bundles.BYTES_MAX}
+    app.add_middleware(Limits, body_bytes_max=settings.body_max_bytes, larger=larger)
+    app.add_middleware(Counted, traffic=context.traffic)
+    app.openapi = lambda: _described(app)  # type: ignore[method-assign]
+    return app
+
+
+_TOKENS = {
+    "user": "A token from qo token create.",
+    "worker": "The token that all workers share.",
+}
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's description, with how each kind of caller proves who it is."""
+    if not app.openapi_schema:
+        schema = FastAPI.openapi(app)
+        schemes = {
+            name: {"type": "http", "scheme": "bearer", "description": said} for name, said in _TOKENS.items()
+        }
+        schemes["task"] = {
+            "type": "apiKey",
+            "in": "header",
+            "name": "X-Qo-Task-Capability",
+            "description": "The capability of the attempt, from its claim; also accepted as a bearer token.",
+        }
+        schema["components"]["securitySchemes"] = schemes
+        app.openapi_schema = schema
+    return app.openapi_schema

@@ -1,0 +1,59 @@
+"""Routes for bundles of code: announce one, send it, have it checked."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Depends, Path, Request
+
+from qo.core.flow.bundle import ZIP_BYTES_MAX
+from qo.dispatcher.contract.bundle import BundleAnswer, CreateBundle
+from qo.dispatcher.http.routes import Caller, Here, Routes
+from qo.dispatcher.runtimes import bundles
+from qo.dispatcher.runtimes.bundles import shelf_of
+
+UPLOADS = "/v1/bundles/"  # What is sent below it may be as large as a bundle.
+BYTES_MAX = ZIP_BYTES_MAX
+
+BundleId = Annotated[str, Path(max_length=36)]
+
+
+def create_bundle(here: Here, caller: Caller, body: CreateBundle) -> BundleAnswer:
+    """Announce a bundle by its hash; the answer says where to send it."""
+    with here.state.write() as tx:
+        return bundles.register(tx, body, caller.name, shelf_of(here.settings))
+
+
+def show_bundle(here: Here, bundle_id: BundleId) -> BundleAnswer:
+    """Show how far a bundle is."""
+    with here.state.read() as tx:
+        return bundles.show(tx, bundle_id)
+
+
+async def _zip(request: Request) -> bytes:
+    return await request.body()
+
+
+def upload_bundle(here: Here, bundle_id: BundleId, body: Annotated[bytes, Depends(_zip)]) -> BundleAnswer:
+    """Send the zip of an announced bundle, where the answer named no upload_url."""
+    return bundles.upload(here.state, shelf_of(here.settings), bundle_id, body)
+
+
+def finalize_bundle(here: Here, bundle_id: BundleId) -> BundleAnswer:
+    """Have an uploaded bundle checked; if it is sound, jobs may use it."""
+    return bundles.finalize(here.state, shelf_of(here.settings), bundle_id)
+
+
+_ZIP: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+
+def install(routes: Routes) -> None:
+    routes.post("/v1/bundles", create_bundle)
+    routes.get("/v1/bundles/{bundle_id}", show_bundle, 404)
+    routes.put("/v1/bundles/{bundle_id}", upload_bundle, 404, extra=_ZIP)
+    routes.post("/v1/bundles/{bundle_id}/finalize", finalize_bundle, 404)

@@ -1,0 +1,189 @@
+"""Routes for DAGs: deploy, compare, take over, go back, pause."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Depends, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import Field, ValidationError
+
+from qo.core.flow.dag import Dag
+from qo.dispatcher import cutover, deploy, pausing, rebuilding, versions
+from qo.dispatcher.contract.body import Body
+from qo.dispatcher.contract.dag import (
+    CutoverAnswer,
+    DagsPage,
+    DeployAnswer,
+    DeployRequest,
+    DiffAnswer,
+    PauseAnswer,
+    PauseRequest,
+    RebuildAnswer,
+    VersionShown,
+    VersionsPage,
+)
+from qo.dispatcher.definition.reading import read
+from qo.dispatcher.http.context import Context
+from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
+from qo.dispatcher.state.database import Tx
+from qo.errors import UsageError
+
+Name = Annotated[str, Path(max_length=200, description="The DAG's name.")]
+Number = Annotated[int, Path(ge=1, le=2**31 - 1, description="The version's number.")]
+Scope = Annotated[str, Path(max_length=401, description="A DAG, or a job of it as dag.job.")]
+
+
+class ActivateRequest(Body):
+    version: int = Field(ge=1, le=2**31 - 1)
+    force: bool = False  # Also one that nobody said is ready.
+
+
+async def _source(request: Request) -> str:
+    """The file as it was sent: in JSON as ``source``, or bare."""
+    body = await request.body()
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "application/json":
+        try:
+            return DeployRequest.model_validate_json(body).source
+        except ValidationError as error:
+            raise RequestValidationError(error.errors(include_url=False, include_context=False)) from None
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError("the body is not text in UTF-8: send the file as it is, or {source: text}") from None
+    if not text.strip():
+        raise UsageError("the body is empty: send the file as it is, or {source: text}")
+    return text
+
+
+Source = Annotated[str, Depends(_source)]
+_FILE: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": DeployRequest.model_json_schema()},
+            "application/yaml": {"schema": {"type": "string"}},
+        },
+    }
+}
+
+
+def _read(here: Context, dag: str, source: str) -> Dag:
+    found = read(source, file=f"{dag}.yaml", registry=here.registry)
+    if found.name != dag:
+        raise UsageError(
+            f"the file defines {found.name!r}, and was sent to {dag!r}: send it to /v1/dags/{found.name}"
+        )
+    return found
+
+
+def list_dags(here: Here, after: After = None, limit: Limit = 100) -> DagsPage:
+    """List the DAGs, each with its active version."""
+    with here.state.read() as tx:
+        return versions.list_dags(tx, after, limit)
+
+
+def show_dag(here: Here, dag: Name) -> VersionShown:
+    """Show a DAG as its active version has it; before there is one, as its newest has it."""
+    with here.state.read() as tx:
+        serving = cutover.active(tx, dag)
+        return versions.show(tx, dag, None if serving is not None else _newest(tx, dag))
+
+
+def _newest(tx: Tx, dag: str) -> int:
+    """Raises NotFound for a DAG that was never deployed."""
+    return versions.list_versions(tx, dag, limit=1).versions[0].version
+
+
+def list_versions(here: Here, dag: Name, after: After = None, limit: Limit = 100) -> VersionsPage:
+    """List the versions of a DAG, the newest first."""
+    with here.state.read() as tx:
+        return versions.list_versions(tx, dag, after, limit)
+
+
+def show_version(here: Here, dag: Name, number: Number) -> VersionShown:
+    """Show a version of a DAG."""
+    with here.state.read() as tx:
+        return versions.show(tx, dag, number)
+
+
+def deploy_version(
+    here: Here,
+    caller: Caller,
+    dag: Name,
+    source: Source,
+    dry_run: Annotated[bool, Query(description="Only compare with the active version; change nothing.")] = False,
+) -> DeployAnswer | DiffAnswer:
+    """Deploy a version of a DAG; it is rebuilt beside the active one until it takes over.
+
+    The body is the file, as YAML or as {source}. Deploying the same file again changes nothing.
+    """
+    wanted = _read(here, dag, source)
+    if dry_run:
+        with here.state.read() as tx:
+            return deploy.diff(tx, wanted, here.registry)
+    with here.state.write() as tx:
+        answer = deploy.deploy(tx, wanted, source, caller.name, here.registry)
+    here.nudge()
+    return answer
+
+
+def mark_ready(here: Here, caller: Caller, dag: Name, number: Number) -> CutoverAnswer:
+    """Say that a staged version may take over."""
+    with here.state.write() as tx:
+        return cutover.mark_ready(tx, dag, number, caller.name)
+
+
+def activate_version(here: Here, caller: Caller, dag: Name, body: ActivateRequest) -> CutoverAnswer:
+    """Let a version take over, all its datasets at once."""
+    with here.state.write() as tx:
+        answer = cutover.activate(tx, dag, body.version, caller.name, body.force)
+    here.nudge()
+    return answer
+
+
+def rollback_dag(here: Here, caller: Caller, dag: Name) -> CutoverAnswer:
+    """Go back to the version that was active before."""
+    with here.state.write() as tx:
+        answer = cutover.rollback(tx, dag, caller.name)
+    here.nudge()
+    return answer
+
+
+def rebuild_progress(
+    here: Here,
+    dag: Name,
+    version: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Unset: the newest one.")] = None,
+) -> RebuildAnswer:
+    """Show how much a version has left to build."""
+    with here.state.read() as tx:
+        return rebuilding.rebuild(tx, dag, version if version is not None else _newest(tx, dag))
+
+
+def pause(here: Here, caller: Caller, scope: Scope, body: PauseRequest | None = None) -> PauseAnswer:
+    """Pause a DAG or a job: no more of its tasks are released; what runs goes on."""
+    with here.state.write() as tx:
+        return pausing.pause(tx, scope, body.reason if body is not None else "", caller.name)
+
+
+def resume(here: Here, caller: Caller, scope: Scope) -> PauseAnswer:
+    """Resume a DAG or a job."""
+    with here.state.write() as tx:
+        answer = pausing.resume(tx, scope, caller.name)
+    here.nudge()
+    return answer
+
+
+def install(routes: Routes) -> None:
+    routes.get("/v1/dags", list_dags)
+    routes.get("/v1/dags/{dag}", show_dag, 404)
+    routes.get("/v1/dags/{dag}/versions", list_versions, 404)
+    routes.post("/v1/dags/{dag}/versions", deploy_version, 409, extra=_FILE)
+    routes.get("/v1/dags/{dag}/versions/{number}", show_version, 404)
+    routes.post("/v1/dags/{dag}/versions/{number}/ready", mark_ready, 404, 409)
+    routes.put("/v1/dags/{dag}/active", activate_version, 404, 409)
+    routes.post("/v1/dags/{dag}/rollback", rollback_dag, 404, 409)
+    routes.get("/v1/dags/{dag}/rebuild", rebuild_progress, 404)
+    routes.post("/v1/dags/{scope}/pause", pause, 404)
+    routes.post("/v1/dags/{scope}/resume", resume, 404)

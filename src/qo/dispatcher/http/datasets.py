@@ -1,0 +1,107 @@
+"""Routes for datasets: what there is, what it was made of, and why something is missing."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Path, Query
+
+from qo.dispatcher import datasets as known
+from qo.dispatcher import invalidations, lineage
+from qo.dispatcher import why as reasons
+from qo.dispatcher.contract.dataset import DatasetAnswer, DatasetsPage, LineageAnswer, PartitionsPage
+from qo.dispatcher.contract.event import EventsPage
+from qo.dispatcher.contract.invalidation import InvalidateAnswer, InvalidateRequest
+from qo.dispatcher.contract.why import WhyAnswer
+from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
+from qo.errors import NotFound
+
+Name = Annotated[str, Path(max_length=410, description="A published name, dag.job, or dag.job[1].")]
+Key = Annotated[str | None, Query(max_length=200, description="Only of this partition.")]
+Before = Annotated[int | None, Query(ge=0, le=2**63 - 1, description="Where the page before ended: its next.")]
+
+
+def list_datasets(here: Here, dag: str | None = None, after: After = None, limit: Limit = 100) -> DatasetsPage:
+    """List the datasets, each with its current generation."""
+    with here.state.read() as tx:
+        return known.list_datasets(tx, dag, after, limit)
+
+
+def show_dataset(here: Here, name: Name) -> DatasetAnswer:
+    """Show a dataset: its generations, its readers, and counts of its events."""
+    with here.state.read() as tx:
+        return known.show_dataset(tx, name)
+
+
+def list_partitions(
+    here: Here, name: Name, generation_id: str | None = None, after: After = None, limit: Limit = 100
+) -> PartitionsPage:
+    """List the committed partitions of a generation; without one, of the current generation."""
+    with here.state.read() as tx:
+        return known.list_partitions(tx, name, after, limit, generation_id)
+
+
+def list_events(
+    here: Here, name: Name, partition_key: Key = None, before: Before = None, limit: Limit = 100
+) -> EventsPage:
+    """List the events of a dataset, the newest first, each with what became of it."""
+    with here.state.read() as tx:
+        return known.list_events(tx, name, before, limit, partition_key)
+
+
+def show_lineage(
+    here: Here,
+    name: Name,
+    partition_key: Annotated[str, Query(min_length=1, max_length=200, description="Of this partition.")],
+    depth: Annotated[int, Query(ge=1, le=lineage.DEPTH_MAX, description="How many steps to go.")] = 1,
+) -> LineageAnswer:
+    """Show what a partition was made from, and what was made from it."""
+    with here.state.read() as tx:
+        return lineage.lineage(tx, name, partition_key, depth)
+
+
+def why(
+    here: Here,
+    target: Annotated[
+        str,
+        Query(
+            min_length=1, max_length=700, description="DATASET, DATASET@PARTITION, or the id of an event or task."
+        ),
+    ],
+) -> WhyAnswer:
+    """Explain why data is there, or is not."""
+    with here.state.read() as tx:
+        return reasons.why(tx, target)
+
+
+def invalidate(here: Here, caller: Caller, body: InvalidateRequest) -> InvalidateAnswer:
+    """Say that committed data is out of date: whoever has read it, reads it again."""
+    with here.state.write() as tx:
+        ref = known.resolve(tx, body.dataset)
+        generation = body.generation_id or known.generation_of(tx, ref.id)
+        if generation is None:
+            raise NotFound(f"no version of {ref.dag} is live: {ref.label} has no current generation; name one")
+        made = invalidations.invalidate(
+            tx,
+            ref.id,
+            generation,
+            partition_key=body.partition_key,
+            start=body.start,
+            end=body.end,
+            row_filter=body.row_filter,
+            reason=body.reason,
+            by=caller.name,
+            key=body.key,
+        )
+    here.nudge()
+    return InvalidateAnswer(invalidation_id=made)
+
+
+def install(routes: Routes) -> None:
+    routes.get("/v1/datasets", list_datasets)
+    routes.get("/v1/datasets/{name}", show_dataset, 404)
+    routes.get("/v1/datasets/{name}/partitions", list_partitions, 404)
+    routes.get("/v1/datasets/{name}/events", list_events, 404)
+    routes.get("/v1/datasets/{name}/lineage", show_lineage, 404)
+    routes.get("/v1/why", why, 400, 404)
+    routes.post("/v1/invalidations", invalidate, 404)

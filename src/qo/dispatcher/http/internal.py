@@ -1,0 +1,93 @@
+"""Routes for workers, and for the processes that speak for sources."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Path, Query, Response
+from pydantic import Field
+
+from qo.dispatcher import emission, sources
+from qo.dispatcher.auth import capability as capabilities
+from qo.dispatcher.auth import scopes
+from qo.dispatcher.contract.source import EmitAnswer, EmitRequest, MemoryRequest, SourcesAnswer
+from qo.dispatcher.contract.task import Claimed, ClaimRequest, NotClaimed, TaskState
+from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
+from qo.dispatcher.tasks import claiming
+from qo.dispatcher.tasks import running as attempts
+
+KEYS_FRESH_S = 60  # For so long verifiers may keep them; a new key is published well before it signs.
+
+Name = Annotated[str, Path(max_length=200)]
+TaskId = Annotated[str, Query(min_length=1, max_length=36)]
+ClaimAnswer = Annotated[Claimed | NotClaimed, Field(discriminator="status")]
+
+
+def claim_task(here: Here, body: ClaimRequest) -> ClaimAnswer:
+    """Claim a task, or hear why there is nothing to do.
+
+    Repeated with the same lease_id, the answer is the same.
+    """
+    data = here.settings.dispatcher.data
+    with here.state.write() as tx:
+        answer = claiming.claim(tx, body, data)
+        if isinstance(answer, NotClaimed):
+            return answer
+        token = capabilities.issue(
+            here.keyring,
+            task_id=body.task_id,
+            attempt=answer.attempt,
+            lease_id=answer.lease_id,
+            timeout_s=answer.work.timeout_seconds,
+            token_id=tx.ambient.task_id(),
+            now=tx.now,
+            scope=scopes.scope_of(answer.work, data),
+        )
+    return answer.model_copy(update={"capability_token": token})
+
+
+def fetch_task(here: Here, task_id: TaskId) -> TaskState:
+    """Show what became of a task; while it runs, with its work."""
+    with here.state.read() as tx:
+        return attempts.fetch(tx, task_id, here.settings.dispatcher.data)
+
+
+def task_keys(here: Here, response: Response) -> dict[str, Any]:
+    """Show the public keys that capabilities are signed with, as a JWK set."""
+    response.headers["Cache-Control"] = f"max-age={KEYS_FRESH_S}"
+    return here.keyring.jwks()
+
+
+def watched_sources(here: Here, after: After = None, limit: Limit = 500) -> SourcesAnswer:
+    """List the live sources, with what was to be remembered for them and the time by the database."""
+    with here.state.read() as tx:
+        return sources.list_sources(tx, after, limit)
+
+
+def remember_source(here: Here, edition_id: Annotated[str, Path(max_length=36)], body: MemoryRequest) -> Response:
+    """Remember something for a source."""
+    with here.state.write() as tx:
+        sources.remember(tx, edition_id, body.memory)
+    return Response(status_code=204)
+
+
+def emit_source(here: Here, caller: Caller, dag: Name, job: Name, body: EmitRequest) -> EmitAnswer:
+    """Say that a source has something new.
+
+    The same idempotency_key again, with the same events, is answered as before and does nothing.
+    """
+    with here.state.write() as tx:
+        answer = emission.emit(
+            tx, dag, job, key=body.idempotency_key, events=body.events, by=caller.name, edition_id=body.edition_id
+        )
+    here.nudge()
+    return answer
+
+
+def install(routes: Routes) -> None:
+    routes.post("/internal/task-claim", claim_task)
+    routes.get("/internal/task-fetch", fetch_task, 404)
+    routes.get("/internal/jwks/task", task_keys)
+    routes.get("/internal/sources", watched_sources)
+    routes.put("/internal/sources/{edition_id}/memory", remember_source, 404, status_code=204)
+    routes.post("/internal/sources/{dag}/{job}/events", emit_source, 404, 409)

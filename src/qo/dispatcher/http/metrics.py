@@ -1,0 +1,150 @@
+"""The dispatcher's metrics, asked of the state database at each scrape, beside the traffic of this process.
+
+Each question is answered by an index and looks at a bounded number of rows: a count that reaches ``COUNT_MAX``
+means "at least so many".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from qo.dispatcher.http.traffic import BUCKETS_S, Traffic
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import Tx
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+    from qo.dispatcher.http.context import Context
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+COUNT_MAX = 10_000
+
+QUEUE_DEPTH = "qo_dispatcher_queue_depth"
+QUEUE_AGE = "qo_dispatcher_queue_oldest_seconds"
+QUEUE_TRIPPED = "qo_dispatcher_queue_tripped"
+SOURCES = "qo_dispatcher_sources"
+REQUESTS = "qo_dispatcher_requests_total"
+DURATION = "qo_dispatcher_request_seconds"
+
+
+def _bounded(table: sa.Table, *where: Any) -> sa.Select[Any]:
+    some = sa.select(sa.literal(1)).select_from(table).where(*where).limit(COUNT_MAX).subquery()
+    return sa.select(sa.func.count()).select_from(some)
+
+
+def _is(table: sa.Table, column: str, value: str) -> Any:
+    return table.c[column] == sa.literal_column(f"'{value}'")  # As the partial indexes have it.
+
+
+_TASKS, _OUTBOX, _EVENTS = schema.tasks, schema.outbox, schema.events
+
+COUNTS: tuple[tuple[str, Callable[[Tx], sa.Select[Any]], str], ...] = (
+    (
+        "qo_dispatcher_tasks_running",
+        lambda tx: _bounded(_TASKS, _is(_TASKS, "status", "running")),
+        "Running tasks.",
+    ),
+    (
+        "qo_dispatcher_tasks_released",
+        lambda tx: _bounded(_TASKS, _is(_TASKS, "status", "pending"), _TASKS.c.released_at.is_not(None)),
+        "Pending tasks whose wake-up is on its way.",
+    ),
+    (
+        "qo_dispatcher_tasks_failed",
+        lambda tx: _bounded(_TASKS, _TASKS.c.status == "failed"),
+        "Tasks that failed for good and were not replayed.",
+    ),
+    (
+        "qo_dispatcher_leases_expired",
+        lambda tx: _bounded(_TASKS, _is(_TASKS, "status", "running"), _TASKS.c.lease_expires_at < tx.now),
+        "Running tasks whose lease has run out; the reaper takes them back.",
+    ),
+    (
+        "qo_dispatcher_events_pending",
+        lambda tx: _bounded(_EVENTS, _is(_EVENTS, "state", "pending")),
+        "Events that are not routed yet.",
+    ),
+    (
+        "qo_dispatcher_outbox_pending",
+        lambda tx: _bounded(_OUTBOX, _is(_OUTBOX, "state", "pending")),
+        "Side effects that are not done yet.",
+    ),
+    ("qo_dispatcher_holds", lambda tx: _bounded(schema.holds), "Editions of jobs whose tasks are withheld."),
+)
+
+NAMES = (*(name for name, _, _ in COUNTS), QUEUE_DEPTH, QUEUE_AGE, QUEUE_TRIPPED, SOURCES, REQUESTS, DURATION)
+
+
+def exposition(context: Context) -> bytes:
+    """The Prometheus text format, version 0.0.4. Raises Unavailable without the database."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    with context.state.read() as tx:
+        families = [*_counts(tx), *_queues(tx), *_sources(tx), *context.families(tx), *_traffic(context.traffic)]
+    registry = CollectorRegistry()
+    registry.register(_Collected(families))
+    return generate_latest(registry)
+
+
+class _Collected:
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def _counts(tx: Tx) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    for name, question, says in COUNTS:
+        yield GaugeMetricFamily(name, says, value=tx.value(question(tx)) or 0)
+
+
+def _queues(tx: Tx) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    depth = GaugeMetricFamily(QUEUE_DEPTH, "Wake-ups that wait, as last measured.", labels=["queue"])
+    age = GaugeMetricFamily(QUEUE_AGE, "How long the oldest wake-up has waited.", labels=["queue"])
+    tripped = GaugeMetricFamily(QUEUE_TRIPPED, "1 while the producers of a queue are paused.", labels=["queue"])
+    for row in tx.all(sa.select(schema.queues).order_by(schema.queues.c.name).limit(COUNT_MAX)):
+        depth.add_metric([row["name"]], row["depth"])
+        age.add_metric([row["name"]], row["oldest_s"])
+        tripped.add_metric([row["name"]], row["tripped_at"] is not None)
+    yield from (depth, age, tripped)
+
+
+def _sources(tx: Tx) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    table = schema.sources
+    family = GaugeMetricFamily(SOURCES, "Live sources, by kind and state.", labels=["kind", "state"])
+    query = sa.select(table.c.kind, table.c.state, sa.func.count().label("n")).group_by(
+        table.c.kind, table.c.state
+    )
+    for row in tx.all(query):
+        family.add_metric([row["kind"], row["state"]], row["n"])
+    yield family
+
+
+def _traffic(traffic: Traffic) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
+    answers = CounterMetricFamily(
+        REQUESTS, "Requests answered, by operation and status.", labels=["operation", "status"]
+    )
+    for (operation, status), count in sorted(traffic.answers.copy().items()):
+        answers.add_metric([operation, str(status)], count)
+    yield answers
+    took = HistogramMetricFamily(DURATION, "How long answers took, by operation.", labels=["operation"])
+    bounds = [*map(str, BUCKETS_S), "+Inf"]
+    for operation, durations in sorted(traffic.durations.copy().items()):
+        took.add_metric(
+            [operation], list(zip(bounds, accumulate(durations.counts), strict=True)), durations.total_s
+        )
+    yield took

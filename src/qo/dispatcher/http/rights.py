@@ -1,0 +1,78 @@
+"""Who may call what. One table: the routes obey it, the OpenAPI files show it, and a test walks it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class Need(StrEnum):
+    """What a caller must present."""
+
+    NOTHING = "nothing"
+    SIGNATURE = "signature"  # Of the body, checked by who takes it: webhooks.
+    READER = "reader"
+    WRITER = "writer"
+    ADMIN = "admin"
+    WORKER = "worker"  # The token that all workers share.
+    TASK = "task"  # The capability of one attempt.
+
+
+USERS = (Need.READER, Need.WRITER, Need.ADMIN)  # Each may do what the ones before it may.
+
+# By operation. Readers look; writers run pipelines and change what they are; admins decide who may.
+PUBLIC: Mapping[str, Need] = {
+    "livez": Need.NOTHING,
+    "readyz": Need.NOTHING,
+    "metrics": Need.READER,
+    "list_dags": Need.READER,
+    "show_dag": Need.READER,
+    "list_versions": Need.READER,
+    "show_version": Need.READER,
+    "rebuild_progress": Need.READER,
+    "deploy_version": Need.WRITER,
+    "mark_ready": Need.WRITER,
+    "activate_version": Need.WRITER,
+    "rollback_dag": Need.WRITER,
+    "pause": Need.WRITER,
+    "resume": Need.WRITER,
+    "list_datasets": Need.READER,
+    "show_dataset": Need.READER,
+    "list_partitions": Need.READER,
+    "list_events": Need.READER,
+    "show_lineage": Need.READER,
+    "why": Need.READER,
+    "list_tasks": Need.READER,
+    "show_task": Need.READER,
+    "cancel_task": Need.WRITER,
+    "replay_task": Need.WRITER,
+    "list_sources": Need.READER,
+    "list_queues": Need.READER,
+    "emit": Need.WRITER,
+    "webhook": Need.SIGNATURE,
+    "invalidate": Need.WRITER,
+    "show_bundle": Need.READER,
+    "create_bundle": Need.WRITER,
+    "upload_bundle": Need.WRITER,
+    "finalize_bundle": Need.WRITER,
+    "create_token": Need.ADMIN,
+    "list_tokens": Need.ADMIN,
+    "revoke_token": Need.ADMIN,
+}
+
+INTERNAL: Mapping[str, Need] = {
+    "livez": Need.NOTHING,
+    "readyz": Need.NOTHING,
+    "metrics": Need.NOTHING,  # Scraped from inside; the listener is not for the public.
+    "claim_task": Need.WORKER,
+    "fetch_task": Need.WORKER,
+    "task_keys": Need.NOTHING,  # Public keys.
+    "watched_sources": Need.WORKER,
+    "remember_source": Need.WORKER,
+    "emit_source": Need.WORKER,
+    "heartbeat": Need.TASK,
+    "emit_events": Need.TASK,
+    "complete": Need.TASK,
+    "credentials": Need.TASK,
+    "task_inputs": Need.TASK,
+}

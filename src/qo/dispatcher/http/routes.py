@@ -1,0 +1,132 @@
+"""How routes are declared: the endpoint's name is the operation, its docstring the summary, and the table of
+rights says who may call it. Whoever may not is turned away before the body is read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
+
+from qo.dispatcher.contract.body import Problem
+from qo.dispatcher.http import principals
+from qo.dispatcher.http.context import Context
+from qo.dispatcher.http.principals import Who
+from qo.dispatcher.http.rights import Need
+from qo.errors import Forbidden, Unauthenticated
+
+log = logging.getLogger(__name__)
+
+PAGE_MAX = 1000
+
+_SAYS = {
+    400: "The request breaks a rule: the body says which.",
+    401: "No token, or one that nobody knows: the body says which to present.",
+    403: "The token does not allow this.",
+    404: "There is no such thing.",
+    409: "The state of things does not allow it: look again, then decide again.",
+    413: "The body is larger than the dispatcher reads.",
+    422: "A field is missing or has the wrong form: detail names each.",
+    503: "Busy, or without its database: ask again after Retry-After seconds.",
+}
+_SCHEMES = {
+    Need.READER: "user",
+    Need.WRITER: "user",
+    Need.ADMIN: "user",
+    Need.WORKER: "worker",
+    Need.TASK: "task",
+}
+
+
+def context_of(request: Request) -> Context:
+    found: Context = request.app.state.context
+    return found
+
+
+def who_of(request: Request) -> Who:
+    found: Who = request.state.who
+    return found
+
+
+Here = Annotated[Context, Depends(context_of)]
+Caller = Annotated[Who, Depends(who_of)]
+After = Annotated[str | None, Query(max_length=500, description="Where the page before ended: its next.")]
+Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many at most.")]
+
+
+class _Guarded(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        operation = self.operation_id or ""
+
+        async def guarded(request: Request) -> Response:
+            context, need = context_of(request), rights_of(request.app)[operation]
+            try:
+                # Known tokens are looked up in the database, which blocks.
+                request.state.who = await run_in_threadpool(principals.identify, context, need, request.headers)
+            except (Unauthenticated, Forbidden) as error:
+                log.warning("%s was refused to %s: %s", operation, _where_from(request), error)
+                raise
+            return await handle(request)
+
+        return guarded
+
+
+def _where_from(request: Request) -> str:
+    return request.client.host if request.client is not None else "somebody here"
+
+
+def rights_of(app: FastAPI) -> Mapping[str, Need]:
+    found: Mapping[str, Need] = app.state.rights
+    return found
+
+
+class Routes:
+    """The routes of one listener."""
+
+    def __init__(self, app: FastAPI, rights: Mapping[str, Need]) -> None:
+        self._app = app
+        self._rights = rights
+        app.state.rights = rights
+        app.router.route_class = _Guarded
+
+    def get(self, path: str, endpoint: Callable[..., Any], *problems: int, **options: Any) -> None:
+        self._add("GET", path, endpoint, problems, options)
+
+    def post(self, path: str, endpoint: Callable[..., Any], *problems: int, **options: Any) -> None:
+        self._add("POST", path, endpoint, (413, *problems), options)
+
+    def put(self, path: str, endpoint: Callable[..., Any], *problems: int, **options: Any) -> None:
+        self._add("PUT", path, endpoint, (413, *problems), options)
+
+    def delete(self, path: str, endpoint: Callable[..., Any], *problems: int, **options: Any) -> None:
+        self._add("DELETE", path, endpoint, problems, options)
+
+    def _add(
+        self,
+        method: str,
+        path: str,
+        endpoint: Callable[..., Any],
+        problems: tuple[int, ...],
+        options: dict[str, Any],
+    ) -> None:
+        operation = endpoint.__name__
+        need = self._rights[operation]
+        summary, _, more = (endpoint.__doc__ or "").partition("\n")
+        told = sorted({*problems, 422, 503, *(() if need is Need.NOTHING else (400, 401, 403))})
+        scheme = _SCHEMES.get(need)
+        extra: dict[str, Any] = {"security": [{scheme: []}]} if scheme else {}
+        self._app.add_api_route(
+            path,
+            endpoint,
+            methods=[method],
+            operation_id=operation,
+            summary=summary.strip().rstrip("."),
+            description=" ".join(more.split()) or (f"For {need}." if need is not Need.NOTHING else ""),
+            responses={status: {"model": Problem, "description": _SAYS[status]} for status in told},
+            openapi_extra={**extra, "x-qo-needs": str(need), **options.pop("extra", {})},
+            **options,
+        )

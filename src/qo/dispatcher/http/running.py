@@ -1,0 +1,106 @@
+"""Routes for running tasks. Each is called with the capability of an attempt, and speaks of that attempt only."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+
+from qo.dispatcher.auth import capability as capabilities
+from qo.dispatcher.auth import credentials as minting
+from qo.dispatcher.auth import scopes
+from qo.dispatcher.contract.credential import CredentialsAnswer, CredentialsRequest
+from qo.dispatcher.contract.task import (
+    CompleteAnswer,
+    CompleteRequest,
+    EventsAnswer,
+    EventsRequest,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    PiecesAnswer,
+)
+from qo.dispatcher.http.context import Context
+from qo.dispatcher.http.routes import Caller, Here, Routes
+from qo.dispatcher.state.database import Tx
+from qo.dispatcher.tasks import completion, pins
+from qo.dispatcher.tasks import running as attempts
+
+
+def heartbeat(here: Here, caller: Caller, body: HeartbeatRequest) -> HeartbeatAnswer:
+    """Renew the lease of the attempt, and hear whether to go on.
+
+    Brings a fresh capability when the old one is near its end.
+    """
+    capabilities.bind(caller.capability, body)
+    with here.state.write() as tx:
+        answer = attempts.heartbeat(tx, body)
+        if not capabilities.near_its_end(caller.capability, tx.now):
+            return answer
+        return answer.model_copy(update={"capability_token": _fresh(here, tx, body)})
+
+
+def _fresh(here: Context, tx: Tx, fence: HeartbeatRequest) -> str | None:
+    data = here.settings.dispatcher.data
+    found = attempts.fetch(tx, fence.task_id, data)
+    if found.work is None:
+        return None
+    return capabilities.issue(
+        here.keyring,
+        task_id=fence.task_id,
+        attempt=fence.attempt,
+        lease_id=fence.lease_id,
+        timeout_s=found.work.timeout_seconds,
+        token_id=tx.ambient.task_id(),
+        now=tx.now,
+        scope=scopes.scope_of(found.work, data),
+    )
+
+
+def emit_events(here: Here, caller: Caller, body: EventsRequest) -> EventsAnswer:
+    """Announce what is new in the outputs of the attempt, before it ends."""
+    capabilities.bind(caller.capability, body)
+    with here.state.write() as tx:
+        answer = attempts.emit(tx, body)
+    here.nudge()
+    return answer
+
+
+def complete(here: Here, caller: Caller, body: CompleteRequest) -> CompleteAnswer:
+    """End the attempt: commit its outputs, or say how it failed.
+
+    Repeated, it is answered as before and changes nothing.
+    """
+    capabilities.bind(caller.capability, body)
+    with here.state.write() as tx:
+        answer = completion.complete(tx, body)
+    here.nudge()
+    return answer
+
+
+def credentials(here: Here, caller: Caller, body: CredentialsRequest) -> CredentialsAnswer:
+    """Get credentials of the bucket, for the prefixes of the attempt and nothing else."""
+    return minting.mint(here.state, body, caller.capability, here.settings)
+
+
+def task_inputs(
+    here: Here,
+    caller: Caller,
+    position: Annotated[int, Query(ge=0, le=1000, description="Which input of the task.")],
+    after: Annotated[
+        str | None, Query(max_length=500, description="Where the page before ended: its after.")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=pins.PIECES_MAX)] = pins.PIECES_MAX,
+) -> PiecesAnswer:
+    """List further pieces of an input, where the claim did not hold them all."""
+    with here.state.read() as tx:
+        capabilities.still_valid(tx, caller.capability)
+        found, rest = pins.page(tx, caller.capability.task_id, position, after, limit)
+        return PiecesAnswer(pieces=found, after=rest)
+
+
+def install(routes: Routes) -> None:
+    routes.post("/v1/task/heartbeat", heartbeat, 404, 409)
+    routes.post("/v1/task/events", emit_events, 404, 409)
+    routes.post("/v1/task/complete", complete, 404, 409)
+    routes.post("/v1/task/credentials", credentials, 409)
+    routes.get("/v1/task/inputs", task_inputs, 400, 404, 409)

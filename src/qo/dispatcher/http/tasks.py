@@ -1,0 +1,56 @@
+"""Routes for the tasks of pipelines, as people see and move them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+
+from fastapi import Path, Query
+
+from qo.dispatcher.contract.task_view import CancelRequest, MovedAnswer, TaskList, TaskView
+from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
+from qo.dispatcher.tasks import moves
+
+log = logging.getLogger(__name__)
+
+TaskId = Annotated[str, Path(max_length=36)]
+Word = Annotated[str | None, Query(max_length=200)]
+
+
+def list_tasks(
+    here: Here, dag: Word = None, job: Word = None, status: Word = None, after: After = None, limit: Limit = 100
+) -> TaskList:
+    """List tasks, the newest first."""
+    with here.state.read() as tx:
+        return moves.list_tasks(tx, dag=dag, job=job, status=status, after=after, limit=limit)
+
+
+def show_task(here: Here, task_id: TaskId) -> TaskView:
+    """Show a task: its attempts, what it read and what it committed."""
+    with here.state.read() as tx:
+        return moves.show_task(tx, task_id)
+
+
+def cancel_task(here: Here, caller: Caller, task_id: TaskId, body: CancelRequest | None = None) -> MovedAnswer:
+    """Cancel a pending task; ask a running one to stop."""
+    with here.state.write() as tx:
+        answer = moves.cancel(tx, task_id, caller.name, body.reason if body is not None else None)
+    log.info("task %s was cancelled by %s", task_id, caller.name)
+    here.nudge()
+    return answer
+
+
+def replay_task(here: Here, caller: Caller, task_id: TaskId) -> MovedAnswer:
+    """Run a failed or cancelled task again, with all its attempts."""
+    with here.state.write() as tx:
+        answer = moves.replay(tx, task_id, caller.name)
+    log.info("task %s was replayed by %s", task_id, caller.name)
+    here.nudge()
+    return answer
+
+
+def install(routes: Routes) -> None:
+    routes.get("/v1/tasks", list_tasks, 400)
+    routes.get("/v1/tasks/{task_id}", show_task, 404)
+    routes.post("/v1/tasks/{task_id}/cancel", cancel_task, 404, 409)
+    routes.post("/v1/tasks/{task_id}/replay", replay_task, 404, 409)

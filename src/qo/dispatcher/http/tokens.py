@@ -1,0 +1,40 @@
+"""Routes for the tokens of people and workers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Path
+
+from qo.dispatcher.auth import principals
+from qo.dispatcher.contract.token import CreateToken, TokenAnswer, TokenCreated, TokenPage
+from qo.dispatcher.http.routes import After, Here, Limit, Routes
+
+TokenId = Annotated[str, Path(max_length=36, description="The token's id, not the token.")]
+
+
+def create_token(here: Here, body: CreateToken) -> TokenCreated:
+    """Create a token.
+
+    The answer is the only place where it is ever seen: only its hash is kept.
+    """
+    with here.state.write() as tx:
+        return principals.create_token(tx, body)
+
+
+def list_tokens(here: Here, after: After = None, limit: Limit = 100) -> TokenPage:
+    """List the tokens, without what they are."""
+    with here.state.read() as tx:
+        return principals.list_tokens(tx, after, limit)
+
+
+def revoke_token(here: Here, token_id: TokenId) -> TokenAnswer:
+    """Revoke a token: from now on it is refused."""
+    with here.state.write() as tx:
+        return principals.revoke_token(tx, token_id)
+
+
+def install(routes: Routes) -> None:
+    routes.post("/v1/tokens", create_token, status_code=201)
+    routes.get("/v1/tokens", list_tokens)
+    routes.delete("/v1/tokens/{token_id}", revoke_token, 404)

@@ -1,0 +1,150 @@
+"""Invalidations: committed data that others have read is no longer what it was, so they read it again.
+
+One that names a partition is given to its direct readers (``loops.invalidation``), each as a task; what they replace
+invalidates in turn, so a change goes as far as it has effects. One that names a range, or a whole generation, is
+first split into one for each partition it touches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from qo.core.flow.event import NUMBER_MAX, PARTITION_KEY, Event
+from qo.core.flow.plan import derived
+from qo.dispatcher.contract.invalidation import InvalidationView, ReaderView
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import Tx
+from qo.dispatcher.tasks.rows import Row
+from qo.errors import NotFound, UsageError
+
+REASONS = ("replaced", "reorg", "correction", "manual", "schema_change")
+
+_rows, _readers = schema.invalidations, schema.invalidation_readers
+
+
+def invalidate(
+    tx: Tx,
+    dataset_id: str,
+    generation_id: str,
+    *,
+    partition_key: str | None = None,
+    start: int | None = None,
+    end: int | None = None,
+    row_filter: Mapping[str, Any] | None = None,
+    reason: str = "manual",
+    by: str | None = None,
+    source_task_id: str | None = None,
+    key: str | None = None,
+) -> str:
+    """Declare a partition, a half-open range, or (neither given) all of a generation out of date; its id.
+
+    ``key``: said again with the same key, it is the same invalidation. Raises UsageError, NotFound.
+    """
+    _check(tx, dataset_id, generation_id, partition_key, start, end, reason)
+    id_ = tx.ambient.task_id() if key is None else derived("invalidation", generation_id, "by", key)
+    row = {
+        "id": id_,
+        "dataset_id": dataset_id,
+        "generation_id": generation_id,
+        "partition_key": partition_key,
+        "start": start,
+        "end": end,
+        "row_filter": dict(row_filter) if row_filter else None,
+        "revision": None,
+        "reason": reason,
+        "source_task_id": source_task_id,
+        "created_at": tx.now,
+        "created_by": by,
+    }
+    tx.insert_absent(_rows, [row], returning=_rows.c.id)
+    return id_
+
+
+def replaced(tx: Tx, event: Event, *, revision: int, source_task_id: str) -> str:
+    """A commit took the place of another in its partition."""
+    where = {"partition_key": event.partition_key, "start": event.start, "end": event.end}
+    return _replaced(tx, event, where, revision, source_task_id)
+
+
+def replaced_range(tx: Tx, event: Event, start: int, end: int, *, revision: int, source_task_id: str) -> str:
+    """A commit took the place of segments, whose cursors lie in the half-open range."""
+    return _replaced(tx, event, {"start": start, "end": end}, revision, source_task_id)
+
+
+def _replaced(tx: Tx, event: Event, where: Mapping[str, Any], revision: int, source_task_id: str) -> str:
+    # The revision makes the id, so one commit invalidates once.
+    id_ = derived("invalidation", event.generation_id, revision)
+    row = {
+        "id": id_,
+        "dataset_id": event.dataset_id,
+        "generation_id": event.generation_id,
+        "revision": revision,
+        "reason": "replaced",
+        "source_task_id": source_task_id,
+        "created_at": tx.now,
+        **where,
+    }
+    tx.insert_absent(_rows, [row], returning=_rows.c.id)
+    return id_
+
+
+def processed(tx: Tx, row: Row) -> None:
+    """A task that was made for an invalidation has completed: its reader is done, and perhaps it was the last."""
+    if row["invalidation_id"] is None:
+        return
+    mine = sa.and_(
+        _readers.c.invalidation_id == row["invalidation_id"], _readers.c.edition_id == row["edition_id"]
+    )
+    tx.execute(sa.update(_readers).where(mine, _readers.c.processed_at.is_(None)).values(processed_at=tx.now))
+    close(tx, row["invalidation_id"])
+
+
+def close(tx: Tx, invalidation_id: str) -> bool:
+    """Mark it as processed if it was given to its readers and all of them are done."""
+    # Held, so that of two readers that finish at once the second one sees the first.
+    tx.one(tx.lock(sa.select(_rows.c.id).where(_rows.c.id == invalidation_id)))
+    open_ = sa.select(_readers.c.edition_id).where(
+        _readers.c.invalidation_id == invalidation_id, _readers.c.processed_at.is_(None)
+    )
+    if tx.one(open_.limit(1)) is not None:
+        return False
+    spread = sa.and_(_rows.c.id == invalidation_id, _rows.c.spread_at.is_not(None), _rows.c.processed_at.is_(None))
+    return tx.execute(sa.update(_rows).where(spread).values(processed_at=tx.now)).rowcount == 1
+
+
+def show(tx: Tx, invalidation_id: str) -> InvalidationView:
+    """One invalidation with its readers. Raises NotFound."""
+    row = tx.one(sa.select(_rows).where(_rows.c.id == invalidation_id))
+    if row is None:
+        raise NotFound(f"there is no invalidation {invalidation_id}")
+    readers = tx.all(
+        sa.select(_readers).where(_readers.c.invalidation_id == invalidation_id).order_by(_readers.c.edition_id)
+    )
+    fields = {name: row[name] for name in InvalidationView.model_fields if name != "readers"}
+    return InvalidationView(**fields, readers=[ReaderView.model_validate(dict(each)) for each in readers])
+
+
+def _check(
+    tx: Tx,
+    dataset_id: str,
+    generation_id: str,
+    partition_key: str | None,
+    start: int | None,
+    end: int | None,
+    reason: str,
+) -> None:
+    if reason not in REASONS:
+        raise UsageError(f"{reason!r} is no reason to invalidate: write one of {', '.join(REASONS)}")
+    if partition_key is not None and not PARTITION_KEY.match(partition_key):
+        raise UsageError(f"{partition_key!r} is not a partition key")
+    if (start is None) != (end is None):
+        raise UsageError("a range needs both ends: give start and end, or neither")
+    if start is not None and end is not None and not 0 <= start < end <= NUMBER_MAX:
+        raise UsageError(f"the range [{start}, {end}) is empty or out of bounds: end must be greater than start")
+    table = schema.generations
+    owner = tx.value(sa.select(table.c.dataset_id).where(table.c.id == generation_id))
+    if owner != dataset_id:
+        raise NotFound(f"dataset {dataset_id} has no generation {generation_id}")

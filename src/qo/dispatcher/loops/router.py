@@ -1,0 +1,251 @@
+"""Routing: takes events that nobody has looked at, and gives each dependent job its task.
+
+Everything that one batch causes (tasks, deliveries, the state of the events, the counts) is written in one
+transaction: an event is either still pending or fully accounted for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from qo.core.flow import routing
+from qo.core.flow.event import Event
+from qo.core.flow.routing import Create, Piece, Superseded, Unread
+from qo.core.flow.topology import LiveJob, Topology
+from qo.dispatcher import events, tallies, topology
+from qo.dispatcher.events import PENDING
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import ROWS_MAX, State, Tx
+from qo.dispatcher.tasks import creation
+from qo.dispatcher.tasks.creation import NewTask
+
+
+def tick(state: State, limit: int = 500) -> int:
+    """Route at most so many events; how many rows were dealt with. 0: there is nothing to do."""
+    with state.read() as tx:
+        if not _anything(tx, topology.load(tx)):
+            return 0  # Who has nothing to change keeps no writer waiting.
+    with state.write() as tx:
+        live = topology.load(tx)
+        taken = _take(tx, limit)
+        changes = _Changes()
+        if taken:
+            _route(tx, live, taken, changes)
+        forsaken = _forsake(tx, live, limit, changes)
+        tallies.add(tx, changes)
+        return len(taken) + forsaken
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    seq: int
+    event: Event
+
+
+class _Changes(Counter[tuple[str, str, str]]):
+    """Of the counts, by dataset, edition and outcome; written once, at the end."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What a batch of events comes to, gathered before anything is written."""
+
+    changes: _Changes
+
+    wanted: list[NewTask] = field(default_factory=list[NewTask])
+    wanted_by: list[_Taken] = field(default_factory=list[_Taken])  # The event of each wanted task.
+    deliveries: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    ends: dict[tuple[str, str | None, int], list[int]] = field(
+        default_factory=dict[tuple[str, str | None, int], list[int]]
+    )
+
+    def end(self, taken: _Taken, state: str, reason: str | None, fanout: int) -> None:
+        self.ends.setdefault((state, reason, fanout), []).append(taken.seq)
+        self.changes[taken.event.dataset_id, tallies.EVENTS, "pending"] -= 1
+        self.changes[taken.event.dataset_id, tallies.EVENTS, state] += 1
+
+    def deliver(
+        self, taken: _Taken, edition: str, outcome: str, reason: str | None = None, task: str | None = None
+    ) -> None:
+        self.deliveries.append(
+            {
+                "event_seq": taken.seq,
+                "edition_id": edition,
+                "dataset_id": taken.event.dataset_id,
+                "partition_key": taken.event.partition_key,
+                "outcome": outcome,
+                "reason": reason,
+                "task_id": task,
+            }
+        )
+        self.changes[taken.event.dataset_id, edition, outcome] += 1
+
+
+def _anything(tx: Tx, live: Topology) -> bool:
+    some = tx.one(sa.select(schema.events.c.seq).where(schema.events.c.state == PENDING).limit(1))
+    return some is not None or bool(_forsaken(tx, live))
+
+
+def _take(tx: Tx, limit: int) -> list[_Taken]:
+    table = schema.events
+    columns = (
+        table.c.seq,
+        table.c.dataset_id,
+        table.c.generation_id,
+        table.c.cursor,
+        table.c.partition_key,
+        table.c.start,
+        table.c.end,
+        table.c.attributes,
+    )
+    query = sa.select(*columns).where(table.c.state == PENDING).order_by(table.c.seq).limit(limit)
+    return [
+        _Taken(
+            seq,
+            Event(
+                dataset_id=dataset,
+                generation_id=generation,
+                cursor=cursor,
+                partition_key=partition,
+                start=start,
+                end=end,
+                attributes=attributes or {},
+            ),
+        )
+        for seq, dataset, generation, cursor, partition, start, end, attributes in tx.execute(
+            tx.lock(query, skip=True)
+        )
+    ]
+
+
+def _route(tx: Tx, live: Topology, taken: Sequence[_Taken], changes: _Changes) -> None:
+    announced = _announced(tx, live, taken)
+    batch = _Batch(changes)
+    for each in taken:
+        decisions = routing.route(each.event, live, announced)
+        if isinstance(decisions, Superseded):
+            batch.end(each, "superseded", decisions.reason, 0)
+        elif isinstance(decisions, Unread):
+            batch.end(each, "filtered", decisions.reason, 0)
+        else:
+            batch.end(each, "routed", None, len(decisions))
+            for decision in decisions:
+                if isinstance(decision, Create):
+                    batch.wanted.append(_new_task(decision.job, each))
+                    batch.wanted_by.append(each)
+                else:
+                    outcome = "filtered" if isinstance(decision, routing.Filter) else "pending"
+                    batch.deliver(each, decision.job.edition_id, outcome, decision.reason)
+    _write(tx, batch)
+
+
+def _new_task(job: LiveJob, taken: _Taken) -> NewTask:
+    event = taken.event
+    if event.partition_key is not None:
+        key = creation.partition_dedupe_key(job, event.dataset_id, event.generation_id, event.partition_key)
+    else:
+        key = creation.cursor_dedupe_key(event.dataset_id, event.generation_id, event.cursor or 0)
+    return NewTask(
+        job=job,
+        dedupe_key=key,
+        event_seq=taken.seq,
+        dataset_id=event.dataset_id,
+        generation_id=event.generation_id,
+        partition_key=event.partition_key,
+        start=event.start,
+        end=event.end,
+        cursor=event.cursor,
+        attributes=event.attributes,
+    )
+
+
+def _write(tx: Tx, batch: _Batch) -> None:
+    joined: dict[tuple[str, str], str] = {}
+    for new, by, made in zip(batch.wanted, batch.wanted_by, creation.create(tx, batch.wanted), strict=True):
+        batch.deliver(by, new.job.edition_id, "consumed" if made.new else "merged", None, made.task_id)
+        if new.partition_key is not None and routing.joins(new.job):
+            joined[new.job.edition_id, new.partition_key] = made.task_id
+    tx.insert(schema.deliveries, batch.deliveries)
+    table = schema.events
+    for (state, reason, fanout), seqs in batch.ends.items():
+        for part in _parts(seqs):
+            tx.execute(
+                sa.update(table).where(table.c.seq.in_(part)).values(state=state, reason=reason, fanout=fanout)
+            )
+    # One batch may hold the event that waits and the one it waits for, so this comes after both are written.
+    if joined:
+        batch.changes.update(events.moved("pending", "merged", events.settled(tx, joined)))
+
+
+def _announced(tx: Tx, live: Topology, taken: Sequence[_Taken]) -> set[Piece]:
+    """Which of the partitions that joins depend on are there: committed, or at least announced."""
+    pieces = {piece for each in taken for piece in routing.wanted(each.event, live)}
+    if not pieces:
+        return set()
+    _one_at_a_time(tx, live, taken)
+    by_generation: dict[tuple[str, str], list[str]] = {}
+    for piece in pieces:
+        by_generation.setdefault((piece.dataset_id, piece.generation_id), []).append(piece.partition_key)
+    found: set[Piece] = set()
+    for (dataset, generation), keys in by_generation.items():
+        for part in _parts(keys):
+            for table in (schema.events, schema.partitions):
+                query = sa.select(table.c.partition_key).where(
+                    table.c.dataset_id == dataset,
+                    table.c.generation_id == generation,
+                    table.c.partition_key.in_(part),
+                )
+                found.update(Piece(dataset, generation, key) for key in tx.execute(query.distinct()).scalars())
+    return found
+
+
+def _one_at_a_time(tx: Tx, live: Topology, taken: Sequence[_Taken]) -> None:
+    # Two dispatchers that route the two sides of a join at once would not see each other's wait.
+    ids = {
+        reader.job.id
+        for each in taken
+        for reader in live.consumers(each.event.dataset_id, each.event.generation_id)
+        if routing.joins(reader.job)
+    }
+    table = schema.jobs
+    for part in _parts(sorted(ids)):
+        tx.execute(tx.lock(sa.select(table.c.id).where(table.c.id.in_(part)).order_by(table.c.id))).all()
+
+
+def _forsake(tx: Tx, live: Topology, limit: int, changes: _Changes) -> int:
+    """Nobody waits any more at an edition that is no longer live: close a bounded number of its waits."""
+    table, closed = schema.deliveries, 0
+    for edition in _forsaken(tx, live):
+        if closed >= limit:
+            break
+        query = (
+            sa.select(table.c.event_seq, table.c.dataset_id)
+            .where(table.c.outcome == PENDING, table.c.edition_id == edition)
+            .order_by(table.c.partition_key)
+            .limit(limit - closed)
+        )
+        rows = tx.execute(tx.lock(query, skip=True)).all()
+        for part in _parts([seq for seq, _ in rows]):
+            tx.execute(
+                sa.update(table)
+                .where(table.c.edition_id == edition, table.c.event_seq.in_(part))
+                .values(outcome="superseded", reason="no live version has this edition of the job any more")
+            )
+        changes.update(events.moved("pending", "superseded", ((dataset, edition) for _, dataset in rows)))
+        closed += len(rows)
+    return closed
+
+
+def _forsaken(tx: Tx, live: Topology) -> list[str]:
+    return sorted(tallies.editions_that_wait(tx) - live.jobs.keys())
+
+
+def _parts(items: Iterable[Any]) -> Iterable[list[Any]]:
+    listed = list(items)
+    for start in range(0, len(listed), ROWS_MAX):
+        yield listed[start : start + ROWS_MAX]

@@ -1,0 +1,152 @@
+"""The outbox: side effects, written in the transaction that decided them and carried out after it.
+
+    take    in one transaction: these rows are ours for a while, nobody else sees them
+    act     outside of any: enqueue, invoke, run
+    done    in another one, or ``failed``, which lets the row come again later
+
+Who dies in between has lost nothing: the row comes back by itself, and what it does is known by its id, so doing it
+twice is doing it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+import sqlalchemy as sa
+
+from qo.core.flow.plan import derived
+from qo.core.retry import delay_s
+from qo.core.task import RetryPolicy
+from qo.dispatcher.registry import Launcher
+from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.schema import outbox
+
+TAKEN_S = 15.0  # For so long a row that was taken is kept from others.
+ATTEMPTS_MAX = 20
+KEPT_S = 86_400.0  # For so long rows that are done stay, for people to see.
+BACKOFF = RetryPolicy(initial_interval_ms=1_000, max_interval_ms=300_000, multiplier=2.0, jitter_percent=0.5)
+ERROR_LEN_MAX = 2_000
+
+# Written out, not bound: a partial index is used only where the planner can see its condition.
+PENDING = outbox.c.state == sa.literal_column("'pending'")
+DONE = outbox.c.state == sa.literal_column("'done'")
+
+
+class Kind(StrEnum):
+    WAKE = "wake"  # A message to the queue of a runtime.
+    INVOKE = "invoke"  # A call of a function service.
+    RUN = "run"  # A run inside the dispatcher.
+
+
+KIND_OF = {Launcher.QUEUE: Kind.WAKE, Launcher.INVOKE: Kind.INVOKE, Launcher.IN_PROCESS: Kind.RUN}
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    id: str
+    kind: Kind
+    queue: str
+    task_id: str
+    payload: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An effect that is ours to carry out for the next ``TAKEN_S`` seconds."""
+
+    effect: Effect
+    attempts: int  # Those that failed so far.
+
+
+def wake_id(task_id: str, attempt: int, wakes: int) -> str:
+    """The id of a task's wake-up number ``wakes``, where ``attempt`` attempts have begun so far."""
+    return derived("wake", task_id, attempt + 1, wakes)
+
+
+def add(tx: Tx, effects: Sequence[Effect]) -> int:
+    """Write down what is to be done; how many of these were not written down before."""
+    rows = [
+        {
+            "id": each.id,
+            "kind": each.kind,
+            "queue": each.queue,
+            "task_id": each.task_id,
+            "payload": each.payload,
+            "state": "pending",
+            "available_at": tx.now,
+            "attempts": 0,
+            "created_at": tx.now,
+        }
+        for each in effects
+    ]
+    return len(tx.insert_absent(outbox, rows, returning=outbox.c.id)) if rows else 0
+
+
+def due(tx: Tx, kinds: Collection[Kind] = frozenset({Kind.WAKE})) -> bool:
+    """Whether there is anything to take."""
+    return tx.one(_due(tx, kinds, 1)) is not None
+
+
+def take(
+    tx: Tx, limit: int, kinds: Collection[Kind] = frozenset({Kind.WAKE}), *, taken_s: float = TAKEN_S
+) -> list[Taken]:
+    """Up to ``limit`` effects that are due, the longest due first. Two who take at once get different ones."""
+    rows = tx.all(tx.lock(_due(tx, kinds, limit), skip=True))
+    if rows:
+        held = sa.update(outbox).where(outbox.c.seq.in_([row["seq"] for row in rows]))
+        tx.execute(held.values(available_at=tx.now + timedelta(seconds=taken_s)))
+    return [
+        Taken(Effect(row["id"], Kind(row["kind"]), row["queue"], row["task_id"], row["payload"]), row["attempts"])
+        for row in rows
+    ]
+
+
+def _due(tx: Tx, kinds: Collection[Kind], limit: int) -> sa.Select[*tuple[Any, ...]]:
+    ripe = sa.select(outbox).where(PENDING, outbox.c.available_at <= tx.now, outbox.c.kind.in_(sorted(kinds)))
+    return ripe.order_by(outbox.c.available_at, outbox.c.seq).limit(limit)
+
+
+def done(tx: Tx, ids: Collection[str]) -> None:
+    """These were carried out. Saying so twice changes nothing."""
+    if ids:
+        changed = sa.update(outbox).where(outbox.c.id.in_(sorted(ids)), outbox.c.state == "pending")
+        tx.execute(changed.values(state="done", done_at=tx.now, last_error=None))
+
+
+def failed(tx: Tx, id: str, error: str) -> bool:
+    """It could not be carried out: it comes again later, or never after ``ATTEMPTS_MAX`` times; whether never."""
+    row = tx.one(tx.lock(sa.select(outbox.c.attempts).where(outbox.c.id == id, outbox.c.state == "pending")))
+    if row is None:
+        return False  # Somebody else has carried it out meanwhile.
+    attempts = row["attempts"] + 1
+    is_dead = attempts >= ATTEMPTS_MAX
+    rest = timedelta(seconds=delay_s(BACKOFF, attempts - 1, tx.ambient.unit()))
+    tx.execute(
+        sa.update(outbox)
+        .where(outbox.c.id == id)
+        .values(
+            attempts=attempts,
+            state="dead" if is_dead else "pending",
+            available_at=tx.now + rest,
+            last_error=error[:ERROR_LEN_MAX],
+        )
+    )
+    return is_dead
+
+
+def purge(tx: Tx, *, kept_s: float = KEPT_S, limit: int = 1000) -> int:
+    """Forget some of those that were done long ago; how many."""
+    old = (
+        sa.select(outbox.c.seq)
+        .where(DONE, outbox.c.done_at < tx.now - timedelta(seconds=kept_s))
+        .order_by(outbox.c.done_at)
+        .limit(limit)
+    )
+    seqs = tx.execute(tx.lock(old, skip=True)).scalars().all()
+    if seqs:
+        tx.execute(sa.delete(outbox).where(outbox.c.seq.in_(seqs)))
+    return len(seqs)

@@ -1,0 +1,143 @@
+"""How far a version is with the data that it builds anew."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from qo.core.flow.dag import Join, Strategy
+from qo.core.flow.plan import PlannedInput, PlannedJob
+from qo.core.flow.topology import VersionStatus
+from qo.core.task import Status
+from qo.dispatcher import backlog, cutover
+from qo.dispatcher.contract.dag import RebuildAnswer
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import Tx, batches
+
+_tasks, _generations = schema.tasks, schema.generations
+
+
+def rebuild(tx: Tx, dag: str, number: int | None = None) -> RebuildAnswer:
+    """The jobs of a version that the active one does not have; of the active one, those its predecessor had not.
+
+    Without a number, of the newest live one. Raises NotFound.
+    """
+    version = cutover.find(tx, dag, number)
+    serving = cutover.active(tx, dag)
+    against = serving["id"] if serving is not None else None
+    if version["status"] == VersionStatus.ACTIVE:
+        against = version["replaced_version_id"]
+    known = backlog.editions(tx, against) if against is not None else frozenset[str]()
+    jobs = [job for job in cutover.stored_plan(tx, version).jobs if job.edition_id not in known]
+    building = [job for job in jobs if job.outputs and not job.job.is_source]
+    effects = {job.edition_id for job in jobs if not job.outputs}
+    tasks = _summed(tx, {job.edition_id for job in building})
+    waiting = _summed(tx, effects)
+    reads = _reads(tx, building)
+    remaining = sum(_remaining(tx, job, reads) for job in building)
+    open_ = remaining + tasks.get(Status.PENDING, 0) + tasks.get(Status.RUNNING, 0)
+    return RebuildAnswer(
+        dag=dag,
+        version=version["number"],
+        status=version["status"],
+        jobs=sorted(job.job.name for job in jobs),
+        tasks=tasks,
+        remaining=remaining,
+        waiting=waiting.get(Status.PENDING, 0),
+        caught_up=open_ == 0,
+    )
+
+
+def _summed(tx: Tx, editions: set[str]) -> dict[str, int]:
+    summed: dict[str, int] = {}
+    for counted in backlog.counts(tx, editions).values():
+        for status, n in counted.items():
+            summed[status] = summed.get(status, 0) + n
+    return summed
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What is committed in a generation that a job reads."""
+
+    prefix: str  # Of the dedupe keys of tasks, without their kind.
+    generation_id: str
+    partitions: int
+    cursor: int | None
+
+
+def _reads(tx: Tx, jobs: Sequence[PlannedJob]) -> dict[str, _Read]:
+    """By dataset and generation of a triggering input, as ``_key`` has it; without those that hold nothing yet."""
+    wanted = [each for job in jobs for each in job.inputs if each.trigger]
+    outside = _current(tx, {each.dataset_id for each in wanted if each.generation_id is None})
+    chosen = {_key(each): each.generation_id or outside.get(each.dataset_id) for each in wanted}
+    found: dict[str, sa.RowMapping] = {}
+    for some in batches(sorted({generation for generation in chosen.values() if generation is not None})):
+        rows = tx.all(sa.select(_generations).where(_generations.c.id.in_(some)))
+        found |= {row["id"]: row for row in rows if row["partitions"] or row["cursor"] is not None}
+    return {
+        key: _Read(f"{row['dataset_id']}:{row['id']}:", row["id"], row["partitions"], row["cursor"])
+        for key, generation in chosen.items()
+        if (row := found.get(generation or "")) is not None
+    }
+
+
+def _key(each: PlannedInput) -> str:
+    return f"{each.dataset_id}:{each.generation_id}"
+
+
+def _current(tx: Tx, datasets: Collection[str]) -> dict[str, str]:
+    pointers, dags = schema.version_generations, schema.dags
+    found: dict[str, str] = {}
+    for some in batches(sorted(datasets)):
+        rows = tx.execute(
+            sa.select(pointers.c.dataset_id, pointers.c.generation_id)
+            .join(dags, dags.c.active_version_id == pointers.c.version_id)
+            .where(pointers.c.dataset_id.in_(some))
+        )
+        found |= {row.dataset_id: row.generation_id for row in rows}
+    return found
+
+
+def _remaining(tx: Tx, job: PlannedJob, reads: Mapping[str, _Read]) -> int:
+    """At most so many tasks are still to be made for what is committed; 0 is exact."""
+    triggering = [reads.get(_key(each)) for each in job.inputs if each.trigger]
+    there = [read for read in triggering if read is not None]
+    if job.job.execution_strategy is Strategy.PER_UPDATE:
+        return sum(_cursor_remains(tx, job.edition_id, read) for read in there)
+    if job.job.join is Join.ALL:
+        if len(there) < len(triggering):
+            return 0
+        held = min((read.partitions for read in there), default=0)
+        return max(0, held - _made(tx, job.edition_id, "partition:")) if held else 0
+    return sum(
+        max(0, read.partitions - _made(tx, job.edition_id, f"partition:{read.prefix}"))
+        for read in there
+        if read.partitions
+    )
+
+
+def _made(tx: Tx, edition_id: str, prefix: str) -> int:
+    # Read from the unique index alone: it has both columns.
+    made = sa.and_(_tasks.c.edition_id == edition_id, _tasks.c.dedupe_key.startswith(prefix, autoescape=True))
+    return int(tx.value(sa.select(sa.func.count()).select_from(_tasks).where(made)))
+
+
+def _cursor_remains(tx: Tx, edition_id: str, read: _Read) -> bool:
+    """Whether the furthest cursor has no task yet and has not been read."""
+    if read.cursor is None:
+        return False
+    cursors = schema.cursors
+    done = tx.value(
+        sa.select(cursors.c.value).where(
+            cursors.c.edition_id == edition_id, cursors.c.generation_id == read.generation_id
+        )
+    )
+    if done is not None and done >= read.cursor:
+        return False
+    key = f"cursor:{read.prefix}{read.cursor}"
+    return (
+        tx.one(sa.select(_tasks.c.id).where(_tasks.c.edition_id == edition_id, _tasks.c.dedupe_key == key)) is None
+    )

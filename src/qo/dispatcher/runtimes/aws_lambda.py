@@ -1,0 +1,91 @@
+"""A function of AWS Lambda, or of a service that takes the same call.
+
+One function runs all bundles: it fetches the bundle from the URL in the invocation, checks its hash, runs the
+entrypoint, sends heartbeats and reports through /v1/task. It is invoked without waiting. Nobody but the dispatcher
+tries again: our client does not, and the service is told not to.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from qo.dispatcher import aws
+from qo.dispatcher.contract.bundle import Invocation
+from qo.dispatcher.contract.task import Outcome
+from qo.dispatcher.runtimes.bundles import Shelf
+from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
+from qo.errors import NotFound, QoError, Refused, Unavailable
+
+log = logging.getLogger(__name__)
+
+PAYLOAD_MAX = 256 * 1024  # Of an invocation that nobody waits for.
+
+
+class AwsFunctions:
+    """Invokes one function. Safe to use from many threads."""
+
+    def __init__(self, function: str, shelf: Shelf, *, region: str, endpoint: str | None = None) -> None:
+        self._function = function
+        self._shelf = shelf
+        self._region, self._endpoint = region, endpoint
+        self._lock = threading.Lock()
+        self._retries_off = False
+
+    def launch(self, invocation: Invocation, watch: Callable[[], Stop | None]) -> Verdict | None:
+        """Hand the attempt to the function. None: it is on its way, and the function reports how it went."""
+        try:
+            self._switch_retries_off()
+            self._invoke(payload_of(invocation, self._shelf.get_url(invocation.bundle_sha256)))
+        except Unavailable as error:
+            # It may have been invoked all the same; then its reports meet a fence.
+            return Verdict(Outcome.RETRYABLE, error=str(error))
+        except QoError as error:
+            return Verdict(Outcome.FATAL, error=str(error))
+        return None
+
+    def _invoke(self, payload: bytes) -> None:
+        with aws.asking("Lambda"):
+            answer = self._client().invoke(FunctionName=self._function, InvocationType="Event", Payload=payload)
+        if answer["StatusCode"] != 202:
+            raise Refused(f"Lambda answered {answer['StatusCode']} to an invocation of {self._function}, not 202")
+
+    def _switch_retries_off(self) -> None:
+        with self._lock:
+            if self._retries_off:
+                return
+            try:
+                with aws.asking("Lambda"):
+                    self._client().put_function_event_invoke_config(
+                        FunctionName=self._function, MaximumRetryAttempts=0, MaximumEventAgeInSeconds=60
+                    )
+            except NotFound:
+                raise
+            except Refused as error:
+                # Whoever set the function up may keep this right to themselves.
+                log.warning("switch off the retries of the function %s: %s", self._function, error)
+            self._retries_off = True
+
+    def _client(self) -> Any:
+        return aws.client("lambda", self._region, self._endpoint, attempts=1)
+
+
+def payload_of(invocation: Invocation, bundle_url: str | None) -> bytes:
+    """What is sent. Lists that are too long for one call are left for the function to ask for.
+
+    Raises Refused for work that does not fit even so.
+    """
+    whole = invocation.model_copy(update={"bundle_url": bundle_url})
+    payload = whole.model_dump_json().encode()
+    if len(payload) <= PAYLOAD_MAX:
+        return payload
+    inputs = [each.model_copy(update={"pieces": [], "more": True, "after": None}) for each in whole.work.inputs]
+    short = whole.model_copy(update={"work": whole.work.model_copy(update={"inputs": inputs})})
+    payload = short.model_dump_json().encode()
+    if len(payload) > PAYLOAD_MAX:
+        raise Refused(
+            f"the invocation has {len(payload)} bytes, and Lambda takes {PAYLOAD_MAX}: shorten the job's config"
+        )
+    return payload

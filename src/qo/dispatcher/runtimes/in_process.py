@@ -1,0 +1,233 @@
+"""The runtime ``dispatcher``: bookkeeping that needs no worker, done where the books are.
+
+    noop               passes on what it got: the same partition, with its files, or the same cursor
+    range_splitter     cuts a partition's range into chunks of ``chunk_size``; the files stay those of the whole
+    range_aggregator   closes ranges of ``range_size``, from ``start`` on, as the cursor of its input moves over them
+
+A run is claimed, worked out and completed in one transaction: it has happened or it has not, and of two dispatchers
+one finds nothing to claim. Runs of one edition share a transaction, for that is what they cost most.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from qo.core.flow.event import Event, validate
+from qo.core.flow.plan import derived
+from qo.core.flow.ranges import Aggregate, aggregate, split
+from qo.core.task import Status
+from qo.dispatcher import outbox
+from qo.dispatcher.contract.task import (
+    ClaimRequest,
+    CompleteRequest,
+    EventBody,
+    NotClaimed,
+    Outcome,
+    OutputBody,
+    Piece,
+    Work,
+    WorkOutput,
+)
+from qo.dispatcher.outbox import Effect, Kind, Taken
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import State, Tx
+from qo.dispatcher.tasks import claiming, completion
+from qo.dispatcher.tasks.commits import Write
+from qo.errors import UsageError
+
+log = logging.getLogger(__name__)
+
+WORKER = "dispatcher"
+RANGES_KEY = "ranges"  # Of the aggregator's memory in operator_state.
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a run makes, and what its operator remembers once that counts."""
+
+    writes: Sequence[Write] = ()
+    events: Sequence[EventBody] = ()
+    state: Aggregate | None = None
+
+
+def tick(state: State, data_root: str, limit: int = 50) -> int:
+    """Run up to ``limit`` tasks whose turn it is; how many wake-ups were dealt with."""
+    with state.read() as tx:
+        due = sa.select(schema.outbox.c.seq).where(
+            outbox.PENDING, schema.outbox.c.available_at <= tx.now, schema.outbox.c.kind == Kind.RUN.value
+        )
+        if tx.one(due.limit(1)) is None:
+            return 0  # Whoever has nothing to run keeps no writer waiting.
+    with state.write() as tx:
+        taken = _by_edition(tx, outbox.take(tx, limit, {Kind.RUN}))
+    for batch in taken:
+        _run_batch(state, batch, data_root)
+    return sum(map(len, taken))
+
+
+def _by_edition(tx: Tx, taken: Sequence[Taken]) -> list[list[Taken]]:
+    """Runs of one edition lock the same rows in the same order; of several, they could wait crosswise."""
+    if not taken:
+        return []
+    tasks = schema.tasks
+    query = sa.select(tasks.c.id, tasks.c.edition_id).where(
+        tasks.c.id.in_({each.effect.task_id for each in taken})
+    )
+    editions = {row["id"]: row["edition_id"] for row in tx.all(query)}
+    batches: dict[str, list[Taken]] = {}
+    for each in taken:
+        batches.setdefault(editions.get(each.effect.task_id, ""), []).append(each)
+    return list(batches.values())
+
+
+def _run_batch(state: State, batch: Sequence[Taken], data_root: str) -> None:
+    try:
+        with state.write() as tx:
+            for each in batch:
+                run(tx, each.effect, data_root)
+            outbox.done(tx, [each.effect.id for each in batch])
+    except Exception as error:
+        # Nothing of it has happened. One of them must not keep the others from being done.
+        if len(batch) > 1:
+            for each in batch:
+                _run_batch(state, [each], data_root)
+            return
+        log.exception("task %s could not be run", batch[0].effect.task_id)
+        with state.write() as tx:
+            outbox.failed(tx, batch[0].effect.id, f"{type(error).__name__}: {error}")
+
+
+def run(tx: Tx, wake: Effect, data_root: str) -> str:
+    """Claim, work out, complete; the task's status then, or why it was not claimed."""
+    task_id, lease_id = wake.task_id, derived("run", wake.id)  # A wake-up begins one attempt at most.
+    claim = claiming.claim(tx, ClaimRequest(task_id=task_id, worker_id=WORKER, lease_id=lease_id), data_root)
+    if isinstance(claim, NotClaimed):
+        return claim.reason
+    attempt = {"task_id": task_id, "attempt": claim.attempt, "lease_id": lease_id}
+    try:
+        made = _worked_out(tx, claim.work)
+    except UsageError as error:  # It will not get better by trying again.
+        failed = CompleteRequest.model_validate(attempt | {"outcome": Outcome.FATAL, "error": str(error)})
+        return completion.complete(tx, failed).status
+    done = CompleteRequest.model_validate(attempt | {"outcome": Outcome.SUCCESS, "events": made.events})
+    answer = completion.complete(tx, done, trusted=made.writes)
+    if made.state is not None and answer.status == Status.COMPLETED:
+        _remember(tx, task_id, made.state)
+    return answer.status
+
+
+def _worked_out(tx: Tx, work: Work) -> Made:
+    """Raises UsageError for work that makes no sense."""
+    match work.operator:
+        case "noop":
+            return _passed_on(work)
+        case "range_splitter":
+            return Made(writes=_cut(work))
+        case "range_aggregator":
+            return _closed(tx, work)
+        case _:
+            raise UsageError(f"the dispatcher itself cannot run {work.operator!r}: choose another runtime for it")
+
+
+def _passed_on(work: Work) -> Made:
+    if work.partition_key is None:
+        said = [
+            EventBody(output=each.index, cursor=work.cursor) for each in work.outputs if work.cursor is not None
+        ]
+        return Made(events=said)
+    whole = _place(work)
+    return Made(
+        writes=[_write(work, output, work.partition_key, work.start, work.end, whole) for output in work.outputs]
+    )
+
+
+def _cut(work: Work) -> list[Write]:
+    if work.start is None or work.end is None:
+        raise UsageError(f"partition {work.partition_key} has no range to split: give its events start and end")
+    whole, size = _place(work), _whole_number(work, "chunk_size")
+    return [
+        _write(work, output, chunk.partition_key, chunk.start, chunk.end, whole)
+        for output in work.outputs
+        for chunk in split(work.start, work.end, size)
+    ]
+
+
+def _closed(tx: Tx, work: Work) -> Made:
+    if work.cursor is None:
+        raise UsageError("a range_aggregator follows a cursor: its input must emit cursors, not partitions")
+    start = _whole_number(work, "start") if "start" in work.config else 0
+    known = Aggregate(_whole_number(work, "range_size"), start, _recalled(tx, work.task_id))
+    after, closed = aggregate(known, work.cursor)
+    return Made(
+        writes=[
+            _write(work, output, each.partition_key, each.start, each.end, _Place())
+            for output in work.outputs
+            for each in closed
+        ],
+        state=after if closed else None,
+    )
+
+
+def _whole_number(work: Work, name: str) -> int:
+    value = work.config.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise UsageError(f"the config of {work.job} needs {name}, a whole number, not {value!r}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    location: str | None = None
+    files: tuple[str, ...] = ()
+
+
+def _place(work: Work) -> _Place:
+    """Where the partition that was read lies. One in several pieces keeps them all, by full names."""
+    pieces: list[Piece] = [piece for each in work.inputs for piece in each.pieces if piece.location is not None]
+    pieces = [piece for piece in pieces if piece.partition_key == work.partition_key]
+    if not pieces:
+        return _Place()
+    first = pieces[0]
+    if len(pieces) == 1:
+        return _Place(first.location, tuple(first.files))
+    names = [f"{str(piece.location).rstrip('/')}/{name}" for piece in pieces for name in piece.files]
+    return _Place(first.location, tuple(names))
+
+
+def _write(work: Work, output: WorkOutput, key: str, start: int | None, end: int | None, place: _Place) -> Write:
+    event = Event(
+        dataset_id=output.dataset_id,
+        generation_id=output.generation_id,
+        partition_key=key,
+        start=start,
+        end=end,
+        attributes=work.attributes if place.location is not None or key == work.partition_key else {},
+    )
+    return Write(
+        validate(event), OutputBody(output=output.index, location=place.location, files=list(place.files))
+    )
+
+
+def _edition(tx: Tx, task_id: str) -> str:
+    return str(tx.value(sa.select(schema.tasks.c.edition_id).where(schema.tasks.c.id == task_id)))
+
+
+def _recalled(tx: Tx, task_id: str) -> int | None:
+    """How far ranges have been closed. The row is ours until the transaction ends, so each is closed once."""
+    table, edition = schema.operator_state, _edition(tx, task_id)
+    new = {"edition_id": edition, "key": RANGES_KEY, "value": {"end": None}, "updated_at": tx.now}
+    tx.insert_absent(table, [new], returning=table.c.key)
+    row = tx.value(
+        tx.lock(sa.select(table.c.value).where(table.c.edition_id == edition, table.c.key == RANGES_KEY))
+    )
+    return row["end"]
+
+
+def _remember(tx: Tx, task_id: str, state: Aggregate) -> None:
+    table, edition = schema.operator_state, _edition(tx, task_id)
+    this = sa.and_(table.c.edition_id == edition, table.c.key == RANGES_KEY)
+    tx.execute(sa.update(table).where(this).values(value={"end": state.end}, updated_at=tx.now))

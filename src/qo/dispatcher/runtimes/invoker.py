@@ -1,0 +1,264 @@
+"""The runtime ``lambda``: functions that the dispatcher itself starts.
+
+    1. take a wake-up of the kind ``invoke`` from the outbox
+    2. in one transaction: lease the task, make its token, and strike the wake-up off
+    3. outside of any: start the function; a local one is watched, and kept leased by heartbeats
+    4. in another transaction: report how a local one ended
+
+Who dies between 2 and 4 leaves a lease that runs out; the reaper then decides about the next attempt. Functions of a
+service report by themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from qo.dispatcher import outbox
+from qo.dispatcher.auth import capability
+from qo.dispatcher.auth.keys import KeyRing
+from qo.dispatcher.auth.scopes import scope_of
+from qo.dispatcher.contract.bundle import Invocation
+from qo.dispatcher.contract.task import (
+    Claimed,
+    ClaimRequest,
+    CompleteRequest,
+    HeartbeatRequest,
+    Outcome,
+)
+from qo.dispatcher.outbox import Kind, Taken
+from qo.dispatcher.runtimes import bundles, subprocess_lambda
+from qo.dispatcher.runtimes.bundles import Shelf
+from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
+from qo.dispatcher.state.database import State, Tx
+from qo.dispatcher.tasks import completion, running
+from qo.dispatcher.tasks.claiming import claim
+from qo.errors import Forbidden, LeaseLost, NotFound, QoError, Refused, Unavailable, UsageError
+
+log = logging.getLogger(__name__)
+
+WORKER = "lambda"
+PARALLEL = 8
+ERROR_MAX = 20_000
+# A function is stopped a little before its attempt's time is up, while its end can still be reported.
+MARGIN_S, MARGIN_PART = 2.0, 0.1
+
+
+class Functions(Protocol):
+    """Where functions run. ``launch`` blocks while it watches; None: the function reports by itself."""
+
+    def launch(self, invocation: Invocation, watch: Callable[[], Stop | None]) -> Verdict | None: ...
+
+
+class LocalFunctions:
+    """Functions as processes of this machine. ``offered``: variables that a bundle may ask for."""
+
+    def __init__(self, shelf: Shelf, offered: Mapping[str, str] | None = None) -> None:
+        self._shelf = shelf
+        self._offered = dict(offered or {})
+
+    def launch(self, invocation: Invocation, watch: Callable[[], Stop | None]) -> Verdict | None:
+        try:
+            body = self._shelf.read(invocation.bundle_sha256)
+        except Unavailable as error:
+            return Verdict(Outcome.RETRYABLE, error=str(error))
+        except QoError as error:
+            return Verdict(Outcome.FATAL, error=str(error))
+        timeout = invocation.work.timeout_seconds or subprocess_lambda.TIMEOUT_S
+        limit = timeout - min(MARGIN_S, timeout * MARGIN_PART)
+        return subprocess_lambda.run(invocation, body, offered=self._offered, watch=watch, timeout_s=limit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """An attempt that has begun, and whose function cannot be started."""
+
+    claimed: Claimed
+    error: str
+
+
+class Invoker:
+    """Carries out ``invoke`` wake-ups, several at once. ``url``: where functions reach the task API."""
+
+    def __init__(
+        self,
+        state: State,
+        ring: KeyRing,
+        functions: Functions,
+        *,
+        data_root: str,
+        url: str,
+        parallel: int = PARALLEL,
+    ) -> None:
+        self._state, self._ring, self._functions = state, ring, functions
+        self._data_root, self._url = data_root, url
+        self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="qo-invoke")
+        self._free = threading.Semaphore(parallel)
+        self._closing = threading.Event()
+
+    def tick(self) -> int:
+        """Start as many functions as there is room for; how many. Does not wait for them."""
+        slots = 0
+        while not self._closing.is_set() and self._free.acquire(blocking=False):
+            slots += 1
+        try:
+            taken = self._take(slots)
+        except BaseException:
+            self._free.release(slots)
+            raise
+        if slots > len(taken):
+            self._free.release(slots - len(taken))
+        for each in taken:
+            try:
+                self._pool.submit(self._guarded, each)
+            except RuntimeError:
+                self._free.release()  # Closed meanwhile: the wake-up comes again, to another dispatcher.
+        return len(taken)
+
+    def close(self) -> None:
+        """Stop the functions that run here, give their tasks back, and wait until that is done."""
+        self._closing.set()
+        self._pool.shutdown(wait=True)
+
+    def _take(self, limit: int) -> list[Taken]:
+        if limit == 0:
+            return []
+        with self._state.read() as tx:
+            if not outbox.due(tx, {Kind.INVOKE}):
+                return []  # Whoever has nothing to do keeps no writer waiting.
+        with self._state.write() as tx:
+            return outbox.take(tx, limit, {Kind.INVOKE})
+
+    def _guarded(self, taken: Taken) -> None:
+        try:
+            self._carry_out(taken)
+        except Exception:
+            log.exception("task %s could not be invoked", taken.effect.task_id)  # Its lease runs out.
+        finally:
+            self._free.release()
+
+    def _carry_out(self, taken: Taken) -> None:
+        try:
+            with self._state.write() as tx:
+                begun = self._begin(tx, taken.effect.task_id)
+                outbox.done(tx, [taken.effect.id])
+        except Exception as error:
+            log.exception("task %s could not be leased", taken.effect.task_id)
+            with self._state.write() as tx:
+                outbox.failed(tx, taken.effect.id, f"{type(error).__name__}: {error}")
+            return
+        if begun is None:
+            return
+        if isinstance(begun, _Refusal):
+            self._report(_end(begun.claimed, Verdict(Outcome.FATAL, error=begun.error)))
+            return
+        verdict = self._launched(begun)
+        if verdict is not None and verdict.stopped is not Stop.LOST:
+            self._report(_end(begun, verdict))
+
+    def _begin(self, tx: Tx, task_id: str) -> Invocation | _Refusal | None:
+        """Lease the task. None: there is nothing to do any more."""
+        claimed = claim(tx, ClaimRequest(task_id=task_id, worker_id=WORKER), self._data_root)
+        if not isinstance(claimed, Claimed):
+            return None
+        work = claimed.work
+        try:
+            if work.bundle_id is None:
+                raise Refused("the job names no bundle: give it udf with bundle_id and entrypoint")
+            bundle = bundles.usable(tx, work.bundle_id)
+        except (NotFound, Refused) as error:
+            return _Refusal(claimed, str(error))
+        token = capability.issue(
+            self._ring,
+            task_id=task_id,
+            attempt=claimed.attempt,
+            lease_id=claimed.lease_id,
+            timeout_s=work.timeout_seconds,
+            token_id=tx.ambient.token(),
+            now=tx.now,
+            scope=scope_of(work, self._data_root),
+        )
+        return Invocation(
+            task_id=task_id,
+            attempt=claimed.attempt,
+            lease_id=claimed.lease_id,
+            lease_expires_at=claimed.lease_expires_at,
+            heartbeat_s=claimed.heartbeat_s,
+            capability_token=token,
+            dispatcher_url=self._url,
+            bundle_sha256=bundle.sha256,
+            entrypoint=work.entrypoint or bundle.entrypoint or "",
+            work=work,
+        )
+
+    def _launched(self, invocation: Invocation) -> Verdict | None:
+        try:
+            return self._functions.launch(invocation, self._watch(invocation))
+        except Exception as error:
+            log.exception("the function of task %s could not be run", invocation.task_id)
+            return Verdict(
+                Outcome.RETRYABLE, error=f"the function could not be run: {type(error).__name__}: {error}"
+            )
+
+    def _watch(self, invocation: Invocation) -> Callable[[], Stop | None]:
+        """Called often while the function runs; speaks up as often as the lease wants."""
+        monotonic = self._state.ambient.monotonic
+        beat = HeartbeatRequest(
+            task_id=invocation.task_id, attempt=invocation.attempt, lease_id=invocation.lease_id
+        )
+        heard = monotonic()
+
+        def watch() -> Stop | None:
+            nonlocal heard
+            if self._closing.is_set():
+                return Stop.RELEASED
+            if monotonic() - heard < invocation.heartbeat_s:
+                return None
+            try:
+                with self._state.write() as tx:
+                    answer = running.heartbeat(tx, beat)
+            except (LeaseLost, NotFound):
+                return Stop.LOST
+            except Unavailable:
+                return None  # The lease outlives two lost beats; the next call tries again.
+            heard = monotonic()
+            return Stop.CANCELLED if answer.cancel_requested else None
+
+        return watch
+
+    def _report(self, end: CompleteRequest) -> None:
+        try:
+            with self._state.write() as tx:
+                completion.complete(tx, end, self._data_root)
+        except LeaseLost as error:
+            log.info("task %s was settled by somebody else: %s", end.task_id, error)
+        except (UsageError, Forbidden) as error:
+            told = f"the function's report is not valid: {error}"
+            fatal = CompleteRequest(
+                task_id=end.task_id,
+                attempt=end.attempt,
+                lease_id=end.lease_id,
+                outcome=Outcome.FATAL,
+                error=told[:ERROR_MAX],
+            )
+            with self._state.write() as tx:
+                completion.complete(tx, fatal, self._data_root)
+
+
+def _end(begun: Invocation | Claimed, verdict: Verdict) -> CompleteRequest:
+    reply = verdict.reply
+    return CompleteRequest(
+        task_id=begun.work.task_id,
+        attempt=begun.attempt,
+        lease_id=begun.lease_id,
+        outcome=verdict.outcome,
+        outputs=reply.outputs if reply is not None else [],
+        events=reply.events if reply is not None else [],
+        error=verdict.error[:ERROR_MAX] if verdict.error is not None else None,
+        retry_after_s=reply.retry_after_s if reply is not None else None,
+        result=reply.result if reply is not None else None,
+    )

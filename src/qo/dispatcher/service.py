@@ -1,0 +1,266 @@
+"""The dispatcher: all loops together, and the process around them.
+
+It keeps nothing to itself. Everything is in the state database, so it can be killed at any instant, started again,
+or run twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from qo.config.settings import Settings
+from qo.dispatcher import outbox, publisher
+from qo.dispatcher.auth.keys import KeyRing
+from qo.dispatcher.auth.principals import local_tokens
+from qo.dispatcher.http.context import Context
+from qo.dispatcher.http.serving import Addresses, serve
+from qo.dispatcher.limits import limits, thresholds
+from qo.dispatcher.loops import (
+    invalidation,
+    pressure,
+    reaper,
+    reconciler,
+    release,
+    router,
+    source_monitor,
+    sweeper,
+)
+from qo.dispatcher.loops.loop import Loop, Tick
+from qo.dispatcher.metrics import Counters, Metrics
+from qo.dispatcher.outbox import Taken
+from qo.dispatcher.publisher import WakeUps
+from qo.dispatcher.queues import BucketQueues, queue_settings
+from qo.dispatcher.registry import DEFAULT, Registry
+from qo.dispatcher.runtimes import in_process
+from qo.dispatcher.runtimes.bundles import shelf_of
+from qo.dispatcher.runtimes.invoker import Functions, Invoker, LocalFunctions
+from qo.dispatcher.state.database import State, open_state
+from qo.dispatcher.state.upgrade import upgrade
+
+log = logging.getLogger(__name__)
+
+WATCH_S = 1.0  # Between looks at leases, queues and sources: nobody waits for these.
+PURGE_S = 60.0
+SWEEPS = 4  # Looks for lost wake-ups while one becomes old enough.
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One loop of the dispatcher."""
+
+    name: str
+    tick: Tick
+    rest_s: float
+    flows: bool = False  # Whether it carries events and tasks on, and so does not rest while others do.
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        state: State,
+        queues: WakeUps,
+        settings: Settings,
+        *,
+        registry: Registry = DEFAULT,
+        invoke: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """``queues``: where wake-ups go. ``invoke``: the tick of who starts functions.
+
+        Raises ConfigError for settings that cannot be read.
+        """
+        self.state = state
+        self.settings = settings
+        self.registry = registry
+        self.counters = Counters()
+        self._queues = queues
+        self._invoke = invoke
+        parts = self._parts()
+        self._executor = ThreadPoolExecutor(len(parts), thread_name_prefix="qo-loop")
+        self.loops = [self._made(part) for part in parts]
+        self._flowing = [loop for loop, part in zip(self.loops, parts, strict=True) if part.flows]
+        self._events: asyncio.AbstractEventLoop | None = None
+        self.metrics = Metrics(self.loops, self.counters)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Do everything there is to do until ``stop``, then finish what is under way."""
+        self._events = asyncio.get_running_loop()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for loop in self.loops:
+                    group.create_task(loop.run(), name=f"qo-{loop.name}")
+                await stop.wait()
+                for loop in self.loops:
+                    loop.stop()
+        finally:
+            self._events = None
+            self._executor.shutdown(wait=False)
+
+    def nudge(self) -> None:
+        """There is something new in the state: look at once. From any thread; nothing while it does not run."""
+        if (events := self._events) is not None and not events.is_closed():
+            events.call_soon_threadsafe(self._nudge)
+
+    async def step(self) -> int:
+        """Every tick once, in a fixed order, here and now; how much they did. For tests and simulations."""
+        return sum([await loop.once() for loop in self.loops])
+
+    async def settle(self, max_steps: int = 100) -> int:
+        """Step until there is nothing left to do; how many steps that took. Raises RuntimeError if it never ends."""
+        for number in range(max_steps):
+            if await self.step() == 0:
+                return number
+        raise RuntimeError(f"there is still something to do after {max_steps} steps")
+
+    def trouble(self) -> list[str]:
+        """What keeps it from its work now, in words for a person."""
+        return [said for loop in self.loops if (said := loop.trouble) is not None]
+
+    def _nudge(self) -> None:
+        for loop in self._flowing:
+            loop.nudge()
+
+    def _made(self, part: Part) -> Loop:
+        # What one did may be what another waits for: an event becomes a task, a task a wake-up.
+        return Loop(
+            part.name,
+            part.tick,
+            rest_s=part.rest_s,
+            on_work=self._nudge,
+            executor=self._executor,
+            ambient=self.state.ambient,
+        )
+
+    def _parts(self) -> Sequence[Part]:
+        state, chosen, registry = self.state, self.settings.dispatcher, self.registry
+        rest_s = chosen.tick_ms / 1000
+        watch_s = max(WATCH_S, rest_s)
+        bound, press = limits(chosen), thresholds(chosen.pressure)
+        return (
+            Part("source monitor", partial(source_monitor.tick, state), watch_s),
+            Part("invalidation", partial(invalidation.tick, state), rest_s, flows=True),
+            Part("router", partial(router.tick, state), rest_s, flows=True),
+            Part("reconciler", partial(reconciler.tick, state), chosen.reconcile_s),
+            Part("reaper", partial(reaper.tick, state), watch_s),
+            Part("pressure", partial(pressure.tick, state, press), watch_s),
+            Part("release", partial(release.tick, state, bound, registry=registry), rest_s, flows=True),
+            Part("publisher", self._publish, rest_s, flows=True),
+            Part("in process", partial(in_process.tick, state, chosen.data), rest_s, flows=True),
+            Part(
+                "sweeper", partial(sweeper.tick, state, chosen.sweep_s, registry=registry), chosen.sweep_s / SWEEPS
+            ),
+            Part("purge", self._purge, PURGE_S),
+        )
+
+    async def _publish(self) -> int:
+        return await publisher.tick(self.state, self._queues, on_dead=self._gave_up)
+
+    def _gave_up(self, _: Taken) -> None:
+        self.counters.dead += 1
+
+    def _purge(self) -> int:
+        with self.state.write() as tx:
+            return outbox.purge(tx)
+
+
+async def run_dispatcher(
+    settings: Settings,
+    *,
+    stop: asyncio.Event | None = None,
+    on_start: Callable[[Addresses], None] = lambda addresses: None,
+    registry: Registry = DEFAULT,
+    functions: Functions | None = None,
+) -> None:
+    """Serve and run until ``stop``, or SIGTERM, SIGINT or SIGHUP; a second signal ends the process at once.
+
+    ``on_start`` hears the addresses. ``functions``: where those of the runtime ``lambda`` run; None: as processes of
+    this machine. Raises ConfigError for settings that cannot work, Refused if the state belongs to a later qo.
+    """
+    queue_settings(settings, "any")  # Refuses here a store that no worker could share.
+    state = open_state(settings.dispatcher.state)
+    queues = BucketQueues(settings)
+    stopped = stop or asyncio.Event()
+    try:
+        await asyncio.to_thread(upgrade, state)
+        with _signals(stopped):
+            await _run(state, queues, settings, stopped, on_start, registry, functions)
+    finally:
+        await queues.close()
+        state.close()
+
+
+async def _run(
+    state: State,
+    queues: WakeUps,
+    settings: Settings,
+    stopped: asyncio.Event,
+    on_start: Callable[[Addresses], None],
+    registry: Registry,
+    functions: Functions | None,
+) -> None:
+    chosen = settings.dispatcher
+    ring = KeyRing.open(chosen.secrets_dir)
+    ran_by = functions or LocalFunctions(shelf_of(settings))
+    invoker: Invoker | None = None
+
+    def started(addresses: Addresses) -> None:
+        nonlocal invoker
+        url = chosen.internal_url or addresses.internal  # Functions must know it, so none begins before.
+        invoker = Invoker(state, ring, ran_by, data_root=chosen.data, url=url)
+        on_start(addresses)
+
+    def invoke() -> int:
+        return 0 if invoker is None else invoker.tick()
+
+    dispatcher = Dispatcher(state, queues, settings, registry=registry, invoke=invoke)
+    context = Context(
+        state=state,
+        settings=settings,
+        keyring=ring,
+        tokens=local_tokens(chosen),
+        registry=registry,
+        nudge=dispatcher.nudge,
+        troubles=dispatcher.trouble,
+        families=dispatcher.metrics.families,
+    )
+    running = asyncio.create_task(dispatcher.run(stopped))
+    running.add_done_callback(lambda _: stopped.set())  # Nobody should be served by a dead dispatcher.
+    try:
+        await serve(context, chosen, stopped, started)
+    finally:
+        stopped.set()
+        try:
+            await running
+        finally:
+            if invoker is not None:
+                await asyncio.to_thread(invoker.close)
+
+
+@contextmanager
+def _signals(stopped: asyncio.Event) -> Generator[None]:
+    loop = asyncio.get_running_loop()
+    heeded = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # As nohup has it.
+        heeded.append(signal.SIGHUP)
+
+    def restore() -> None:
+        for number in heeded:
+            loop.remove_signal_handler(number)
+
+    def stop() -> None:
+        log.info("stopping: what is under way is finished, a second signal ends it at once")
+        stopped.set()
+        restore()
+
+    for number in heeded:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        restore()

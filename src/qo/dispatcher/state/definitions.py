@@ -1,0 +1,123 @@
+"""Tables of what is deployed: DAGs, versions, jobs, datasets and their generations."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from qo.dispatcher.state.columns import Id, Instant, Json, Name, column, metadata, where
+
+topology = sa.Table(
+    "topology",
+    metadata,
+    sa.Column(
+        "id", sa.Integer, primary_key=True
+    ),  # One row. Locked shared by who routes, for writing by who deploys.
+    column("epoch", sa.BigInteger),
+)
+
+dags = sa.Table(
+    "dags",
+    metadata,
+    sa.Column("name", Name, primary_key=True),
+    column("active_version_id", Id, null=True),
+    column("previous_version_id", Id, null=True),  # Where a rollback goes.
+    column("updated_at", Instant),
+)
+
+dag_versions = sa.Table(
+    "dag_versions",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    column("dag", Name),
+    column("number", sa.Integer),
+    column("content_hash", sa.String(64)),
+    column("document", sa.Text),  # Canonical JSON of the resolved DAG.
+    column("source", sa.Text),  # As it was sent.
+    column("status", sa.String(20)),
+    column("created_at", Instant),
+    column("created_by", Name),
+    column("ready_at", Instant, null=True),
+    column("activated_at", Instant, null=True),
+    column("replaced_version_id", Id, null=True),  # What was active before it.
+    sa.UniqueConstraint("dag", "content_hash"),
+    sa.UniqueConstraint("dag", "number"),
+    sa.Index("ix_dag_versions_live", "status", **where("status IN ('staged', 'ready', 'active')")),
+)
+
+jobs = sa.Table(
+    "jobs",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    column("version_id", Id, sa.ForeignKey("dag_versions.id")),
+    column("dag", Name),
+    column("name", Name),
+    column("logical_id", Id),
+    column("edition_id", Id, index=True),
+    column("config_hash", sa.String(64)),
+    column("queue", Name),
+    column("definition", Json),  # The job, as in the resolved DAG.
+    sa.UniqueConstraint("version_id", "name"),
+)
+
+job_inputs = sa.Table(
+    "job_inputs",
+    metadata,
+    sa.Column("job_id", Id, sa.ForeignKey("jobs.id"), primary_key=True),
+    sa.Column("position", sa.Integer, primary_key=True),
+    column("name", Name),
+    column("dataset_id", Id, index=True),
+    column("generation_id", Id, null=True),
+    column("trigger_", sa.Boolean),
+    column("where_", Json, null=True),
+)
+
+datasets = sa.Table(
+    "datasets",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    column("dag", Name),
+    column("job", Name),
+    column("output", sa.Integer),
+    column("created_at", Instant),
+    sa.UniqueConstraint("dag", "job", "output"),
+)
+
+publications = sa.Table(
+    "publications",  # Names of datasets, as the active versions publish them.
+    metadata,
+    sa.Column("name", Name, primary_key=True),
+    column("dataset_id", Id, sa.ForeignKey("datasets.id"), index=True),
+    column("dag", Name, index=True),
+)
+
+generations = sa.Table(
+    "generations",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    column("dataset_id", Id, sa.ForeignKey("datasets.id"), index=True),
+    column("edition_id", Id, index=True),
+    column("config_hash", sa.String(64)),
+    column("created_at", Instant),
+    column("partitions", sa.BigInteger, server_default="0"),  # Sums over what is committed and not replaced.
+    column("segments", sa.BigInteger, server_default="0"),
+    column("rows", sa.BigInteger, server_default="0"),
+    column("bytes", sa.BigInteger, server_default="0"),
+    column("cursor", sa.BigInteger, null=True),  # The furthest one announced.
+)
+
+version_generations = sa.Table(
+    "version_generations",  # The pointer set of a version: cutover and rollback choose a whole one.
+    metadata,
+    sa.Column("version_id", Id, sa.ForeignKey("dag_versions.id"), primary_key=True),
+    sa.Column("dataset_id", Id, sa.ForeignKey("datasets.id"), primary_key=True),
+    column("generation_id", Id, sa.ForeignKey("generations.id"), index=True),
+)
+
+pauses = sa.Table(
+    "pauses",
+    metadata,
+    sa.Column("scope", sa.String(401), primary_key=True),  # "dag" or "dag.job"
+    column("reason", sa.Text),
+    column("by", Name),
+    column("at", Instant),
+)

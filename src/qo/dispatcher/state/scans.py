@@ -1,0 +1,89 @@
+"""Questions about tasks that stay cheap however many there are: each is answered from a partial index.
+
+The conditions are written out, not bound: a planner uses a partial index only where it can see that its condition
+holds, and neither SQLite nor a prepared statement of PostgreSQL looks at parameters for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.schema import tasks
+
+
+def withheld(table: Any = tasks) -> sa.ColumnElement[bool]:
+    """Pending, and no wake-up is on its way."""
+    return sa.and_(table.c.status == _word("pending"), table.c.released_at.is_(None))
+
+
+def released(table: Any = tasks) -> sa.ColumnElement[bool]:
+    """Pending, and a wake-up is on its way."""
+    return sa.and_(table.c.status == _word("pending"), table.c.released_at.is_not(None))
+
+
+def running(table: Any = tasks) -> sa.ColumnElement[bool]:
+    return table.c.status == _word("running")
+
+
+@dataclass(frozen=True, slots=True)
+class Among:
+    """A condition, spelled out for where an index must be named, too."""
+
+    index: str
+    column: str  # The first of the index.
+    where: str
+
+
+WITHHELD_EDITIONS = Among("ix_tasks_withheld", "edition_id", "status = 'pending' AND released_at IS NULL")
+RELEASED_QUEUES = Among("ix_tasks_released", "queue", "status = 'pending' AND released_at IS NOT NULL")
+
+
+def distinct(tx: Tx, among: Among) -> list[str]:
+    """The values of a column among the tasks of a condition, in order, by one step through the index for each.
+
+    A plain DISTINCT would read every row of it.
+    """
+    # Without statistics SQLite takes a wider index for the better one; it has to be told.
+    hint = "" if tx.on_postgres else f" INDEXED BY {among.index}"
+    step = f"SELECT min({among.column}) FROM tasks{hint} WHERE {among.where}"
+    query = (
+        f"WITH RECURSIVE steps (value) AS ({step} UNION ALL SELECT ({step} AND {among.column} > steps.value) "
+        "FROM steps WHERE steps.value IS NOT NULL) SELECT value FROM steps WHERE value IS NOT NULL"
+    )
+    return list(tx.execute(sa.text(query)).scalars())
+
+
+def counted(tx: Tx, *conditions: sa.ColumnElement[bool], along: str, most: int) -> int:
+    """How many tasks meet the conditions; ``most`` if so many or more do. ``along``: the next column of the index."""
+    some = sa.select(tasks.c.id).where(*conditions).order_by(tasks.c[along]).limit(most).subquery()
+    return int(tx.value(sa.select(sa.func.count()).select_from(some)))
+
+
+def in_flight_by(tx: Tx, column: str, values: Sequence[str]) -> Mapping[str, int]:
+    """How many tasks are in flight, by a column with these values. Reads all that are in flight."""
+    if not values:
+        return {}
+    query = f"SELECT {column}, count(*) FROM {_in_flight(tx)} AND {column} IN :these GROUP BY {column}"
+    bound = sa.text(query).bindparams(sa.bindparam("these", list(values), expanding=True))
+    return {row[0]: int(row[1]) for row in tx.execute(bound)}
+
+
+def in_flight_jobs(tx: Tx, most: int) -> Sequence[sa.RowMapping]:
+    """How many tasks are in flight, by ``operator``, ``dag`` and ``job``; the first ``most`` of them are counted."""
+    some = f"SELECT operator, dag, job FROM {_in_flight(tx)} LIMIT :most"
+    query = f"SELECT operator, dag, job, count(*) AS n FROM ({some}) AS first_ones GROUP BY operator, dag, job"
+    return tx.execute(sa.text(query).bindparams(most=most)).mappings().all()
+
+
+def _in_flight(tx: Tx) -> str:
+    hint = "" if tx.on_postgres else " INDEXED BY ix_tasks_inflight"
+    return f"tasks{hint} WHERE (status = 'running' OR (status = 'pending' AND released_at IS NOT NULL))"
+
+
+def _word(status: str) -> sa.ColumnElement[str]:
+    return sa.literal_column(f"'{status}'", sa.String)

@@ -1,0 +1,85 @@
+"""Bring the tables of a state database to what this qo needs. Forward only, and all or nothing.
+
+Several processes may start at once and all of them upgrade: one does it, the others find it done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from qo.dispatcher.state.database import State, Tx
+from qo.errors import Refused
+
+_HERE = Path(__file__).parent / "migrations"
+_LOCK = 0x716F_6462  # Any number that nobody else locks in the same database.
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaStatus:
+    current: str | None  # The last step taken; None: an empty database.
+    head: str  # The last step that this qo knows.
+    pending: tuple[str, ...]  # The steps from the one to the other.
+    newer: bool  # Made by a later qo: we do not know its last step.
+
+    @property
+    def fits(self) -> bool:
+        return self.current == self.head
+
+
+def upgrade(state: State) -> tuple[str | None, str]:
+    """Take all steps that are missing; from which step, to which. Raises Refused if a later qo was here."""
+    config = _config()
+    with state.write() as tx:
+        if tx.on_postgres:
+            tx.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+        found = _status(tx)
+        if found.newer:
+            raise _newer(found)
+        if not found.fits:
+            config.attributes["connection"] = tx.connection
+            command.upgrade(config, "head")
+    return found.current, found.head
+
+
+def require(state: State) -> None:
+    """Raises Refused unless the tables are exactly those that this qo needs, and says what to do."""
+    found = status(state)
+    if found.newer:
+        raise _newer(found)
+    if not found.fits:
+        at = f"is at step {found.current}" if found.current is not None else "has no tables"
+        raise Refused(f"the state database {at} and this qo needs step {found.head}: run qo db upgrade")
+
+
+def status(state: State) -> SchemaStatus:
+    with state.read() as tx:
+        return _status(tx)
+
+
+def _status(tx: Tx) -> SchemaStatus:
+    known = [step.revision for step in reversed(list(ScriptDirectory.from_config(_config()).walk_revisions()))]
+    current = MigrationContext.configure(tx.connection).get_current_revision()
+    newer = current is not None and current not in known
+    taken = 0 if current is None or newer else known.index(current) + 1
+    return SchemaStatus(current, known[-1], () if newer else tuple(known[taken:]), newer)
+
+
+def _newer(found: SchemaStatus) -> Refused:
+    return Refused(
+        f"the state database is at step {found.current}, made by a later qo than this one, which knows steps "
+        f"up to {found.head}: install the later qo here, or restore the backup from before its upgrade"
+    )
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_HERE).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config

@@ -1,0 +1,175 @@
+"""Tables of what happens: events, what became of them, tasks, and side effects to come."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from qo.dispatcher.state.columns import Id, Instant, Json, Name, column, metadata, seq, where
+
+events = sa.Table(
+    "events",
+    metadata,
+    seq(),
+    column("id", Id, unique=True),
+    column("dataset_id", Id),
+    column("generation_id", Id),
+    column("cursor", sa.BigInteger, null=True),
+    column("partition_key", Name, null=True),
+    column("start", sa.BigInteger, null=True),
+    column("end", sa.BigInteger, null=True),
+    column("attributes", Json, null=True),
+    column("producer_task_id", Id, null=True, index=True),
+    column("producer_attempt", sa.Integer, null=True),
+    column("received_at", Instant),
+    # pending (not routed yet), routed (see deliveries), superseded, filtered
+    column("state", sa.String(12)),
+    column("reason", sa.Text, null=True),
+    column("fanout", sa.Integer, server_default="0"),  # How many deliveries it has.
+    sa.Index("ix_events_pending", "seq", **where("state = 'pending'")),
+    sa.Index("ix_events_partition", "dataset_id", "generation_id", "partition_key", "seq"),
+    sa.Index("ix_events_dataset", "dataset_id", "seq"),
+)
+
+deliveries = sa.Table(
+    "deliveries",  # What became of an event at one of its readers.
+    metadata,
+    sa.Column("event_seq", sa.BigInteger, sa.ForeignKey("events.seq"), primary_key=True),
+    sa.Column("edition_id", Id, primary_key=True),
+    column("dataset_id", Id),
+    column("partition_key", Name, null=True),
+    column("outcome", sa.String(12)),  # consumed, merged, superseded, filtered, pending
+    column("reason", sa.Text, null=True),
+    column("task_id", Id, null=True, index=True),
+    sa.Index("ix_deliveries_pending", "edition_id", "partition_key", **where("outcome = 'pending'")),
+)
+
+tallies = sa.Table(
+    "tallies",  # Counts of events (edition_id '') and deliveries, kept in the transactions that change them.
+    metadata,
+    sa.Column("dataset_id", Id, primary_key=True),
+    sa.Column("edition_id", Id, primary_key=True),
+    sa.Column("outcome", sa.String(12), primary_key=True),
+    column("n", sa.BigInteger),
+)
+
+# Tasks
+
+tasks = sa.Table(
+    "tasks",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    column("job_id", Id),  # The row of the version that asked for it.
+    column("edition_id", Id),
+    column("logical_id", Id),
+    column("dag", Name),
+    column("job", Name),
+    column("operator", Name),
+    column("queue", Name),
+    column("dedupe_key", sa.String(400)),
+    # What it is about
+    column("event_seq", sa.BigInteger, null=True),  # What started it.
+    column("dataset_id", Id, null=True),
+    column("generation_id", Id, null=True),
+    column("partition_key", Name, null=True),
+    column("start", sa.BigInteger, null=True),
+    column("end", sa.BigInteger, null=True),
+    column("cursor", sa.BigInteger, null=True),
+    column("attributes", Json, null=True),
+    column("invalidation_id", Id, null=True),
+    # Its life, as core.lifecycle has it
+    column("status", sa.String(12)),
+    column("token", sa.String(40)),
+    column("attempt", sa.Integer),
+    column("available_at", Instant),
+    column("lease_id", Id, null=True),
+    column("lease_expires_at", Instant, null=True),
+    column("settled_lease_id", Id, null=True),
+    column(
+        "late_lease_id", Id, null=True
+    ),  # Of an attempt that timed out: may still finish until the next begins.
+    column("worker_id", Name, null=True),
+    column("timeout_seconds", sa.Float, null=True),
+    column("lease_s", sa.Float),
+    column("retry_count", sa.Integer),
+    column("max_retries", sa.Integer),
+    column("deliveries", sa.Integer),
+    column("max_deliveries", sa.Integer),
+    column("last_error", sa.Text, null=True),
+    column("traceback", sa.Text, null=True),
+    column("cancel_requested", sa.Boolean),
+    column("cancelled_by", Name, null=True),
+    column("cancel_reason", sa.Text, null=True),
+    column("progress", Json, null=True),
+    column("output", Json, null=True),
+    column("traceparent", sa.String(100), null=True),
+    column("created_at", Instant),
+    column("updated_at", Instant),
+    column("started_at", Instant, null=True),
+    column("completed_at", Instant, null=True),
+    # Its wake-up
+    column("released_at", Instant, null=True),  # None: withheld. Set while a wake-up is on its way or it runs.
+    column("wakes", sa.Integer),  # Wake-ups so far: makes each one's id its own.
+    sa.UniqueConstraint("edition_id", "dedupe_key"),
+    sa.Index(
+        "ix_tasks_withheld", "edition_id", "available_at", **where("status = 'pending' AND released_at IS NULL")
+    ),
+    sa.Index(
+        "ix_tasks_released", "queue", "released_at", **where("status = 'pending' AND released_at IS NOT NULL")
+    ),
+    sa.Index(
+        "ix_tasks_inflight",
+        "logical_id",
+        **where("status = 'running' OR (status = 'pending' AND released_at IS NOT NULL)"),
+    ),
+    sa.Index("ix_tasks_leases", "lease_expires_at", **where("status = 'running'")),
+    sa.Index("ix_tasks_edition", "edition_id", "status", "created_at"),
+    sa.Index("ix_tasks_partition", "edition_id", "partition_key"),
+    sa.Index("ix_tasks_created", "created_at"),
+    sa.Index("ix_tasks_status", "status", "created_at"),
+)
+
+attempts = sa.Table(
+    "attempts",
+    metadata,
+    sa.Column("task_id", Id, sa.ForeignKey("tasks.id"), primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True),
+    column("lease_id", Id),
+    column("worker_id", Name, null=True),
+    column("started_at", Instant),
+    column("ended_at", Instant, null=True),
+    column("outcome", sa.String(20), null=True),  # completed, failed, retried, released, timed_out, cancelled
+    column("error", sa.Text, null=True),
+)
+
+task_inputs = sa.Table(
+    "task_inputs",  # Lineage: which committed revision of what was read.
+    metadata,
+    sa.Column("task_id", Id, sa.ForeignKey("tasks.id"), primary_key=True),
+    sa.Column("position", sa.Integer, primary_key=True),
+    sa.Column("partition_key", Name, primary_key=True),  # '' for a cursor range or a whole dataset
+    column("dataset_id", Id),
+    column("generation_id", Id),
+    column("revision", sa.BigInteger, null=True),
+    column("cursor_after", sa.BigInteger, null=True),
+    column("cursor_upto", sa.BigInteger, null=True),
+    sa.Index("ix_task_inputs_read", "generation_id", "partition_key"),
+)
+
+outbox = sa.Table(
+    "outbox",  # Side effects, decided together with the state that wants them.
+    metadata,
+    seq(),
+    column("id", Id, unique=True),  # Follows from what it does, so deciding twice writes once.
+    column("kind", sa.String(12)),  # wake, invoke, run, revoke
+    column("queue", Name),
+    column("task_id", Id),
+    column("payload", Json, null=True),
+    column("state", sa.String(8)),  # pending, done, dead
+    column("available_at", Instant),  # Also how long a publisher that took it keeps others away.
+    column("attempts", sa.Integer),
+    column("last_error", sa.Text, null=True),
+    column("created_at", Instant),
+    column("done_at", Instant, null=True),
+    sa.Index("ix_outbox_pending", "available_at", **where("state = 'pending'")),
+    sa.Index("ix_outbox_done", "done_at", **where("state = 'done'")),
+)

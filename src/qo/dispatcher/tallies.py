@@ -1,0 +1,59 @@
+"""Counts of events and of what became of them, kept by the transactions that change them.
+
+For edition ``''`` events are counted by state; for any other, its deliveries by outcome. Every event is in exactly
+one state and every delivery has exactly one outcome, so the counts of a dataset always add up to how many there are:
+``qo.dispatcher.accounting`` proves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import Tx
+
+EVENTS = ""  # Stands in the place of an edition where events themselves are counted.
+
+Counted = tuple[str, str, str]  # Dataset, edition or EVENTS, state or outcome.
+
+
+def add(tx: Tx, changes: Mapping[Counted, int]) -> None:
+    """Change counts by so much. Call it last in a transaction: the rows are shared by many writers."""
+    table = schema.tallies
+    # In order: two transactions that change the same counts must not wait for each other crosswise.
+    rows = [
+        {"dataset_id": dataset, "edition_id": edition, "outcome": outcome, "n": n}
+        for (dataset, edition, outcome), n in sorted(changes.items())
+        if n != 0
+    ]
+    if not rows:
+        return
+    dialect = postgresql if tx.on_postgres else sqlite
+    statement = dialect.insert(table)
+    statement = statement.on_conflict_do_update(
+        index_elements=["dataset_id", "edition_id", "outcome"],
+        set_={"n": table.c.n + statement.excluded.n},
+    )
+    for row in rows:
+        tx.execute(statement, row)
+
+
+def counts(tx: Tx, dataset_id: str) -> dict[str, dict[str, int]]:
+    """Counts by state for EVENTS and by outcome for each edition that reads the dataset; zeros are left out."""
+    table = schema.tallies
+    found: dict[str, dict[str, int]] = {}
+    for row in tx.all(sa.select(table).where(table.c.dataset_id == dataset_id, table.c.n != 0)):
+        found.setdefault(row["edition_id"], {})[row["outcome"]] = row["n"]
+    return found
+
+
+def editions_that_wait(tx: Tx) -> set[str]:
+    """Wherever a delivery is pending. The table is small: it grows with jobs, not with events."""
+    table = schema.tallies
+    query = sa.select(table.c.edition_id).where(
+        table.c.outcome == "pending", table.c.edition_id != EVENTS, table.c.n > 0
+    )
+    return set(tx.execute(query.distinct()).scalars())

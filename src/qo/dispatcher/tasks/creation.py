@@ -1,0 +1,134 @@
+"""New tasks. What a task is about decides its id, so wanting it twice makes it once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from qo.core.flow.dag import HEARTBEAT_TIMEOUT_S, MAX_ATTEMPTS, Join, SourceKind
+from qo.core.flow.plan import derived
+from qo.core.flow.topology import LiveJob
+from qo.core.task import Status
+from qo.dispatcher import registry
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import Tx
+
+SOURCE_KEY = "source"  # The one long-lived task of an always-on job.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTask:
+    """Work that is wanted of a live job. The functions below say what the dedupe key is."""
+
+    job: LiveJob
+    dedupe_key: str
+    event_seq: int | None = None  # What started it.
+    dataset_id: str | None = None  # Of the event, and pinned with its generation.
+    generation_id: str | None = None
+    partition_key: str | None = None
+    start: int | None = None
+    end: int | None = None
+    cursor: int | None = None
+    attributes: Mapping[str, Any] | None = None
+    invalidation_id: str | None = None
+    available_at: datetime | None = None  # None: at once.
+    traceparent: str | None = None
+
+    @property
+    def task_id(self) -> str:
+        return task_id(self.job.edition_id, self.dedupe_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    task_id: str
+    new: bool  # False: it was there already.
+
+
+def task_id(edition_id: str, dedupe_key: str) -> str:
+    return derived("task", edition_id, dedupe_key)
+
+
+def partition_dedupe_key(job: LiveJob, dataset_id: str, generation_id: str, partition_key: str) -> str:
+    """A job that joins its inputs works once on a partition, whichever of them completes it."""
+    if job.job.join is Join.ALL:
+        return f"partition:{partition_key}"
+    return f"partition:{dataset_id}:{generation_id}:{partition_key}"
+
+
+def cursor_dedupe_key(dataset_id: str, generation_id: str, cursor: int) -> str:
+    return f"cursor:{dataset_id}:{generation_id}:{cursor}"
+
+
+def invalidation_dedupe_key(invalidation_id: str, partition_key: str | None = None) -> str:
+    """``partition_key``: where one invalidation asks a reader for the work of several partitions."""
+    return f"invalidation:{invalidation_id}" + (f":{partition_key}" if partition_key is not None else "")
+
+
+def create(tx: Tx, wanted: Sequence[NewTask]) -> list[Created]:
+    """Make the tasks that are not there yet; the answers stand in the order of what was wanted.
+
+    They begin withheld: the release loop wakes their workers when nothing speaks against it.
+    """
+    rows = {each.task_id: _row(tx, each) for each in reversed(wanted)}  # The first one of its kind counts.
+    # In order of id: two routers that want the same tasks must not wait for each other crosswise.
+    made = tx.insert_absent(schema.tasks, [rows[id_] for id_ in sorted(rows)], returning=schema.tasks.c.id)
+    answers: list[Created] = []
+    for each in wanted:
+        answers.append(Created(each.task_id, each.task_id in made))
+        made.discard(each.task_id)  # Wanted twice in one call is new once.
+    return answers
+
+
+def _row(tx: Tx, new: NewTask) -> dict[str, Any]:
+    job = new.job.job
+    attempts = job.max_attempts or MAX_ATTEMPTS
+    return {
+        "id": new.task_id,
+        "job_id": new.job.id,
+        "edition_id": new.job.edition_id,
+        "logical_id": new.job.logical_id,
+        "dag": new.job.dag,
+        "job": job.name,
+        "operator": job.operator,
+        "queue": new.job.queue,
+        "dedupe_key": new.dedupe_key,
+        "event_seq": new.event_seq,
+        "dataset_id": new.dataset_id,
+        "generation_id": new.generation_id,
+        "partition_key": new.partition_key,
+        "start": new.start,
+        "end": new.end,
+        "cursor": new.cursor,
+        "attributes": dict(new.attributes) if new.attributes else None,
+        "invalidation_id": new.invalidation_id,
+        "status": Status.PENDING.value,
+        "token": tx.ambient.token(),
+        "attempt": 0,
+        "available_at": new.available_at or tx.now,
+        "timeout_seconds": timeout_s(new.job),
+        "lease_s": float(job.heartbeat_timeout_seconds or HEARTBEAT_TIMEOUT_S),
+        "retry_count": 0,
+        "max_retries": attempts - 1,
+        "deliveries": 0,
+        # Attempts that nobody ended count as retries, too; that limit is the one people know.
+        "max_deliveries": attempts + 1,
+        "cancel_requested": False,
+        "traceparent": new.traceparent,
+        "created_at": tx.now,
+        "updated_at": tx.now,
+        "wakes": 0,
+    }
+
+
+def timeout_s(live: LiveJob) -> float | None:
+    """How long one attempt may take; None: as long as it is heard of."""
+    job = live.job
+    if job.timeout_seconds is not None:
+        return float(job.timeout_seconds)
+    if job.source is not None and job.source.kind is SourceKind.ALWAYS_ON:
+        return None
+    runtime = registry.DEFAULT.runtimes.get(job.runtime)
+    return runtime.timeout_seconds if runtime is not None else None

@@ -1,0 +1,143 @@
+"""The topology of the moment, from the state database.
+
+Whoever routes, releases or reconciles asks ``load`` inside its transaction. On PostgreSQL that shares a lock on the
+one row of ``topology``; whoever deploys, cuts over or pauses holds it alone (``hold``) and counts it up (``bump``).
+So nothing is ever decided by a topology that has been replaced in the meantime. On SQLite one writer at a time does
+the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from weakref import WeakKeyDictionary, WeakSet
+
+import msgspec
+import sqlalchemy as sa
+
+from qo.core.flow.dag import Job
+from qo.core.flow.plan import PlannedInput, PlannedOutput
+from qo.core.flow.topology import LIVE, LiveJob, Topology, VersionStatus
+from qo.core.flow.topology import topology as indexed
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import Tx
+from qo.errors import Unavailable
+
+_ROW = sa.select(schema.topology.c.epoch).where(schema.topology.c.id == 1)
+
+_known: WeakKeyDictionary[sa.Engine, Topology] = WeakKeyDictionary()
+_moved: WeakSet[Tx] = WeakSet()  # Those that have counted up: what they see may yet be undone.
+
+
+def load(tx: Tx) -> Topology:
+    """The topology, from memory if nobody has changed it. It holds until the transaction ends."""
+    epoch = _epoch(tx, _ROW if tx.reads else tx.lock(_ROW, shared=True))
+    engine = tx.connection.engine
+    known = _known.get(engine)
+    if tx in _moved:
+        return _read(tx, epoch)
+    if known is None or known.epoch != epoch:
+        known = _read(tx, epoch)
+        _known[engine] = known
+    return known
+
+
+def hold(tx: Tx) -> int:
+    """Keep everyone else from loading and changing the topology until the transaction ends; its epoch.
+
+    Comes first in a transaction that changes it: who has loaded before and holds then waits for others like itself.
+    """
+    return _epoch(tx, tx.lock(_ROW))
+
+
+def bump(tx: Tx) -> int:
+    """Say that the topology is another one from now on; the new epoch."""
+    _moved.add(tx)
+    epoch = hold(tx) + 1
+    tx.execute(sa.update(schema.topology).where(schema.topology.c.id == 1).values(epoch=epoch))
+    return epoch
+
+
+def _epoch(tx: Tx, query: sa.Select[tuple[int]]) -> int:
+    epoch = tx.value(query)
+    if epoch is None:
+        raise Unavailable("the state database has not been set up: run qo db upgrade")
+    return int(epoch)
+
+
+def _read(tx: Tx, epoch: int) -> Topology:
+    jobs, versions, dags = schema.jobs, schema.dag_versions, schema.dags
+    live = versions.c.status.in_(sorted(LIVE))
+    inputs = _inputs(tx, live)
+    made = _outputs(tx, live)
+    found = tx.execute(
+        sa.select(jobs, versions.c.number, versions.c.status)
+        .join(versions, versions.c.id == jobs.c.version_id)
+        .where(live)
+        .order_by(jobs.c.dag, versions.c.number, jobs.c.name)
+    )
+    listed = [
+        LiveJob(
+            id=row.id,
+            edition_id=row.edition_id,
+            logical_id=row.logical_id,
+            dag=row.dag,
+            version_id=row.version_id,
+            version_number=row.number,
+            status=VersionStatus(row.status),
+            queue=row.queue,
+            job=msgspec.convert(row.definition, Job),
+            config_hash=row.config_hash,
+            inputs=tuple(inputs.get(row.id, ())),
+            outputs=tuple(made.get((row.version_id, row.name), ())),
+        )
+        for row in found
+    ]
+    pointers = schema.version_generations
+    current = tx.execute(
+        sa.select(pointers.c.dataset_id, pointers.c.generation_id).join(
+            dags, dags.c.active_version_id == pointers.c.version_id
+        )
+    )
+    paused = tx.execute(sa.select(schema.pauses.c.scope, schema.pauses.c.reason))
+    return indexed(
+        epoch,
+        listed,
+        {row.dataset_id: row.generation_id for row in current},
+        {row.scope: row.reason for row in paused},
+    )
+
+
+def _inputs(tx: Tx, live: sa.ColumnElement[bool]) -> Mapping[str, list[PlannedInput]]:
+    """By row of a job."""
+    inputs, jobs, versions = schema.job_inputs, schema.jobs, schema.dag_versions
+    rows = tx.execute(
+        sa.select(inputs)
+        .join(jobs, jobs.c.id == inputs.c.job_id)
+        .join(versions, versions.c.id == jobs.c.version_id)
+        .where(live)
+        .order_by(inputs.c.job_id, inputs.c.position)
+    )
+    found: dict[str, list[PlannedInput]] = {}
+    for row in rows:
+        each = PlannedInput(
+            row.position, row.name, row.dataset_id, row.generation_id, row.trigger_, row.where_ or {}
+        )
+        found.setdefault(row.job_id, []).append(each)
+    return found
+
+
+def _outputs(tx: Tx, live: sa.ColumnElement[bool]) -> Mapping[tuple[str, str], list[PlannedOutput]]:
+    """By version and name of a job."""
+    pointers, datasets, versions = schema.version_generations, schema.datasets, schema.dag_versions
+    rows = tx.execute(
+        sa.select(pointers, datasets.c.job, datasets.c.output)
+        .join(datasets, datasets.c.id == pointers.c.dataset_id)
+        .join(versions, versions.c.id == pointers.c.version_id)
+        .where(live)
+        .order_by(pointers.c.version_id, datasets.c.job, datasets.c.output)
+    )
+    found: dict[tuple[str, str], list[PlannedOutput]] = {}
+    for row in rows:
+        made = PlannedOutput(row.output, row.dataset_id, row.generation_id)
+        found.setdefault((row.version_id, row.job), []).append(made)
+    return found

@@ -1,0 +1,58 @@
+"""The client of a dispatcher's public listener, for people and their programs. Loads little: commands start quickly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import msgspec
+
+from qo.dispatcher.asking import Asker, Closing
+
+if TYPE_CHECKING:
+    from qo.dispatcher.http.context import Context
+
+PEOPLE_S = 3.0  # People would rather be told.
+
+
+class UserClient(Closing):
+    """What people ask of the public listener. Answers are plain values, as they came: what is done with them is to
+    show them."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        *,
+        patience_s: float = PEOPLE_S,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._asker = Asker(url, patience_s=patience_s, transport=transport)
+        self._token = token
+
+    @classmethod
+    def inside(cls, context: Context) -> UserClient:
+        """Without a dispatcher: the same routes, in this process, as an admin. The caller closes the state."""
+        from qo.dispatcher.http.app import public_app
+
+        transport = httpx.ASGITransport(public_app(context), raise_app_exceptions=False)
+        return cls("http://qo", context.tokens.admin, transport=transport)
+
+    async def get(self, path: str, **params: Any) -> Any:
+        return await self._value("GET", path, params=params)
+
+    async def post(
+        self, path: str, body: Mapping[str, Any] | bytes | None = None, *, repeatable: bool = True, **params: Any
+    ) -> Any:
+        return await self._value("POST", path, body=body, params=params, repeatable=repeatable)
+
+    async def put(self, path: str, body: Mapping[str, Any] | bytes | None = None, **params: Any) -> Any:
+        return await self._value("PUT", path, body=body, params=params)
+
+    async def delete(self, path: str) -> Any:
+        return await self._value("DELETE", path)
+
+    async def _value(self, method: str, path: str, **how: Any) -> Any:
+        answer = await self._asker.ask(method, path, token=self._token, **how)
+        return msgspec.json.decode(answer.content) if answer.content else None

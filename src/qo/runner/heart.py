@@ -1,0 +1,120 @@
+"""Heartbeats for every task that is held, from a thread of its own: an operator that keeps the event loop busy, or
+a worker that is shutting down, does not lose its leases for that."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from qo.dispatcher.client import DispatcherClient
+from qo.dispatcher.contract.task import Claimed, HeartbeatRequest
+from qo.errors import Forbidden, LeaseLost, NotFound, QoError, Unauthenticated
+from qo.worker.cancel import CancelToken, Why
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 1.0  # After a heartbeat that got no answer.
+
+
+@dataclass(slots=True)
+class Held:
+    """One claimed task."""
+
+    claimed: Claimed
+    cancel: CancelToken
+    progress: Any = None
+    token: str = ""  # The newest capability: a long run is given fresh ones.
+    paused: bool = False  # What reads its events cannot keep up.
+    _told: Any = field(default=None, repr=False)
+
+    @property
+    def task_id(self) -> str:
+        return self.claimed.work.task_id
+
+    async def beat(self, api: DispatcherClient) -> None:
+        said = self.progress
+        request = HeartbeatRequest(
+            task_id=self.task_id,
+            attempt=self.claimed.attempt,
+            lease_id=self.claimed.lease_id,
+            progress=None if said is self._told else said,
+        )
+        answer = await api.heartbeat(self.token, request)
+        self._told = said
+        self.paused = answer.paused
+        self.token = answer.capability_token or self.token
+        if answer.cancel_requested:
+            self.cancel.request(Why.CANCELLED)
+
+
+class Heart:
+    """Start it once; ``hold`` and ``let_go`` from any thread."""
+
+    def __init__(self, connect: Callable[[], DispatcherClient]) -> None:
+        """``connect`` opens a connection of the heart's own; it is called in the heart's event loop."""
+        self._connect = connect
+        self._loop = asyncio.new_event_loop()
+        self._beating: dict[str, asyncio.Task[None]] = {}
+        self._api: DispatcherClient | None = None
+        self._thread = threading.Thread(target=self._run, name="qo-heart", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def hold(self, held: Held) -> None:
+        self._loop.call_soon_threadsafe(self._begin, held)
+
+    def let_go(self, held: Held) -> None:
+        self._loop.call_soon_threadsafe(self._end, held)
+
+    def stop(self) -> None:
+        """After all was let go."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            for task in self._beating.values():
+                task.cancel()
+            self._loop.run_until_complete(self._leave())
+            self._loop.close()
+
+    async def _leave(self) -> None:
+        await asyncio.gather(*self._beating.values(), return_exceptions=True)
+        if self._api is not None:
+            await self._api.close()
+
+    def _begin(self, held: Held) -> None:
+        self._beating[held.claimed.lease_id] = self._loop.create_task(self._beat(held))
+
+    def _end(self, held: Held) -> None:
+        if (task := self._beating.pop(held.claimed.lease_id, None)) is not None:
+            task.cancel()
+
+    async def _beat(self, held: Held) -> None:
+        rest_s = held.claimed.heartbeat_s
+        while True:
+            await asyncio.sleep(rest_s)
+            try:
+                if self._api is None:
+                    self._api = self._connect()
+                await held.beat(self._api)
+                rest_s = held.claimed.heartbeat_s
+            except (LeaseLost, NotFound, Forbidden, Unauthenticated) as lost:
+                log.warning("task %s: no longer ours: %s", held.task_id, lost)
+                held.cancel.request(Why.LOST)
+                return
+            except QoError as error:
+                # Whether the lease still stands, only the dispatcher can say: go on until it answers.
+                log.warning("task %s: heartbeat failed: %s", held.task_id, error)
+                rest_s = min(RETRY_S, held.claimed.heartbeat_s)
+            except Exception:
+                log.exception("task %s: heartbeat failed", held.task_id)
+                rest_s = min(RETRY_S, held.claimed.heartbeat_s)

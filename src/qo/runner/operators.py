@@ -1,0 +1,93 @@
+"""From the word ``module:function`` in a pipeline to something that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import importlib
+import inspect
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from qo.errors import NotFound, UsageError
+from qo.runner.run import Run
+
+Operator = Callable[[Run], Any]
+
+
+class Executor(Protocol):
+    """Runs the operators of one runtime."""
+
+    async def execute(self, run: Run) -> None:
+        """Run to the end. Cancelled: stop, and leave nothing running that could still write."""
+        ...
+
+
+def load(operator: str) -> Operator:
+    """The function. Raises NotFound or UsageError, which no retry would mend."""
+    module_name, _, path = operator.partition(":")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise NotFound(f"there is no module {module_name!r} in {here} or on the import path") from error
+        raise
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    found = getattr(found, "__wrapped_operator__", found)  # A declaration knows the function that it was put on.
+    if not callable(found):
+        raise NotFound(f"{module_name!r} has no function {path!r}")
+    return found
+
+
+class PythonExecutor:
+    """``async def`` in the worker's loop, plain functions on a thread each."""
+
+    async def execute(self, run: Run) -> None:
+        function = load(run.work.operator)
+        if inspect.iscoroutinefunction(function):
+            result = await function(run)
+        else:
+            result = await on_thread(function, run)
+        if inspect.isawaitable(result):
+            raise UsageError(f"{run.work.operator} returned something to await: declare it with async def")
+        if result is not None:
+            run.result = result
+
+
+async def on_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a plain function on a thread of its own, with this context's variables.
+
+    A thread cannot be stopped. If this is cancelled, the call is left behind: what it still writes belongs to an
+    attempt that nobody will commit, and it does not keep the process from ending.
+    """
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[Any] = loop.create_future()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if result.done():
+            return
+        if error is None:
+            result.set_result(value)
+        else:
+            result.set_exception(RuntimeError("StopIteration") if isinstance(error, StopIteration) else error)
+
+    def call() -> None:
+        value, error = None, None
+        try:
+            value = context.run(function, *args)
+        except BaseException as raised:  # SystemExit too: it is the operator's, not this thread's.
+            error = raised
+        try:
+            loop.call_soon_threadsafe(settle, value, error)
+        except RuntimeError:
+            return  # The loop has been closed: nobody is left to tell.
+
+    context = contextvars.copy_context()
+    threading.Thread(target=call, name="qo-operator", daemon=True).start()
+    return await result

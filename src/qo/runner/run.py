@@ -1,0 +1,213 @@
+"""One attempt at one pipeline task, as an operator sees it.
+
+    def clean(run: qo.Run) -> None:
+        rows = [json.loads(line) for line in run.input("orders").lines()]
+        run.output().write("part-0.jsonl", ..., rows=len(rows))
+
+What is written below an output's prefix becomes part of its dataset when the operator has returned and the
+dispatcher has accepted it; until then, and if either does not happen, nobody ever reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from qo.dispatcher.contract.task import EventBody, OutputBody, Piece, PiecesAnswer, Work, WorkInput, WorkOutput
+from qo.errors import NotFound, UsageError
+from qo.runner.storage import Storage, path_of
+from qo.worker.cancel import CancelToken
+
+
+class RunInput:
+    """What the task may read of one input: exactly the files that were committed when it began."""
+
+    def __init__(
+        self, given: WorkInput, storage: Storage, more: Callable[[WorkInput, str | None], PiecesAnswer]
+    ) -> None:
+        self.given = given
+        self.name = given.name
+        self.where: Mapping[str, Any] = given.where
+        self._storage = storage
+        self._more = more
+
+    @property
+    def pieces(self) -> Iterator[Piece]:
+        """Committed parts, in the order of their commits; further ones are asked for as they are needed."""
+        yield from self.given.pieces
+        after = self.given.after if self.given.more else None
+        while after is not None:
+            page = self._more(self.given, after)
+            yield from page.pieces
+            after = page.after
+
+    @property
+    def files(self) -> Iterator[str]:
+        """The URI of every file."""
+        for piece in self.pieces:
+            for name in piece.files:
+                yield name if ":" in name else f"{(piece.location or '').rstrip('/')}/{name}"
+
+    def read(self) -> Iterator[bytes]:
+        """The body of every file."""
+        return (self._storage.read(uri) for uri in self.files)
+
+    def lines(self) -> Iterator[str]:
+        """Every line of every file, as text."""
+        for body in self.read():
+            yield from body.decode().splitlines()
+
+
+class RunOutput:
+    """Where the task writes one of its outputs."""
+
+    def __init__(self, given: WorkOutput, storage: Storage) -> None:
+        self.given = given
+        self.prefix = given.prefix.rstrip("/")
+        self._storage = storage
+        self._files: list[str] = []
+        self._bytes = 0
+        self._rows: int | None = None
+        self._about: dict[str, Any] = {}
+        self.skipped = False
+
+    def write(self, name: str, body: bytes | str, *, rows: int | None = None) -> str:
+        """Write one file; the answer is its URI."""
+        data = body.encode() if isinstance(body, str) else body
+        uri = self.uri(name)
+        self._storage.write(uri, data)
+        self.add(name, size=len(data), rows=rows)
+        return uri
+
+    def path(self, name: str = "") -> Path:
+        """Where to write on this machine, if the data root is there. Tell of the file with ``add``."""
+        found = path_of(self.uri(name) if name else self.prefix)
+        (found.parent if name else found).mkdir(parents=True, exist_ok=True)
+        return found
+
+    def uri(self, name: str) -> str:
+        if not name or name.startswith("/") or ".." in name.split("/"):
+            raise UsageError(f"{name!r} cannot name an output file: it is relative to the output's own prefix")
+        return f"{self.prefix}/{name}"
+
+    def add(self, name: str, *, size: int = 0, rows: int | None = None) -> None:
+        """Count a file that was written by other means as part of the output."""
+        if name in self._files:
+            raise UsageError(f"{name!r} was written twice: give every file a name of its own")
+        self._files.append(name)
+        self._bytes += size
+        if rows is not None:
+            self._rows = (self._rows or 0) + rows
+
+    def describe(
+        self,
+        *,
+        partition_key: str | None = None,
+        start: int | None = None,
+        end: int | None = None,
+        cursor: int | None = None,
+    ) -> None:
+        """Say what the output is, where that is not simply what the task is about."""
+        self._about = {"partition_key": partition_key, "start": start, "end": end, "cursor": cursor}
+
+    def skip(self) -> None:
+        """Commit nothing, and so start nothing downstream."""
+        self.skipped = True
+
+    def body(self, work: Work) -> OutputBody:
+        """What to tell the dispatcher of it. An output that nothing was written to is an empty one."""
+        about: dict[str, Any] = {"partition_key": work.partition_key, "start": work.start, "end": work.end}
+        if work.partition_key is None:
+            about = {"cursor": work.cursor}
+        chosen = {key: value for key, value in self._about.items() if value is not None}
+        return OutputBody(
+            output=self.given.index,
+            location=self.prefix + "/",
+            files=self._files,
+            rows=self._rows if self._files else 0,
+            bytes=self._bytes,
+            **(chosen or about),
+        )
+
+
+class Run:
+    def __init__(
+        self,
+        work: Work,
+        storage: Storage,
+        *,
+        cancel: CancelToken,
+        progress: Callable[[Any], None],
+        emit: Callable[[list[EventBody]], Coroutine[Any, Any, bool]],
+        wait: Callable[[Coroutine[Any, Any, bool]], bool],
+        more: Callable[[WorkInput, str | None], PiecesAnswer],
+    ) -> None:
+        self.work = work
+        self.storage = storage
+        self.cancel = cancel  # Threads cannot be interrupted: look at it in loops (``cancel.check()``).
+        self.progress = progress
+        self._emit = emit
+        self._wait = wait
+        self.inputs = {each.name: RunInput(each, storage, more) for each in work.inputs}
+        self.outputs = [RunOutput(each, storage) for each in work.outputs]
+        self.result: Any = None  # Something small for people to see.
+        about = {"task_id": work.task_id, "attempt": work.attempt, "job": f"{work.dag}.{work.job}"}
+        self.log = logging.LoggerAdapter(logging.getLogger("qo.run"), about)
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self.work.config
+
+    @property
+    def partition_key(self) -> str | None:
+        return self.work.partition_key
+
+    @property
+    def cursor(self) -> int | None:
+        return self.work.cursor
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """What the source said beside."""
+        return self.work.attributes
+
+    def input(self, name: str | None = None) -> RunInput:
+        """An input by its name; without one, the only input."""
+        if name is None and len(self.inputs) == 1:
+            return next(iter(self.inputs.values()))
+        if name not in self.inputs:
+            raise NotFound(f"{self.work.job} has no input {name!r}: it has {', '.join(self.inputs) or 'none'}")
+        return self.inputs[name]
+
+    def output(self, index: int = 0) -> RunOutput:
+        if not 0 <= index < len(self.outputs):
+            raise NotFound(f"{self.work.job} has no output {index}: it has {len(self.outputs)}")
+        return self.outputs[index]
+
+    def emit(self, *, output: int = 0, **event: Any) -> bool:
+        """Announce something while running, as sources do. False: hold back, what reads it cannot keep up.
+
+        For plain functions; an ``async def`` awaits ``announce``.
+        """
+        if _in_event_loop():
+            raise UsageError("run.emit would block the event loop: in an async def, write await run.announce(...)")
+        return self._wait(self.announce(output=output, **event))
+
+    async def announce(self, *, output: int = 0, **event: Any) -> bool:
+        """``emit`` for ``async def`` operators."""
+        return await self._emit([EventBody(output=output, **event)])
+
+    def committed(self) -> list[OutputBody]:
+        """Every output, as the dispatcher is told."""
+        return [each.body(self.work) for each in self.outputs if not each.skipped]
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

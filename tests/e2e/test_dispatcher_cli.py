@@ -1,0 +1,197 @@
+"""Pipelines from the command line: in one process without a dispatcher, and against one over HTTP."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command import Qo
+
+SHOP = """
+name: shop
+jobs:
+  - name: orders
+    activation: source
+    runtime: python
+    operator: shop.feed:run
+    outputs: 1
+    source: {kind: manual}
+  - name: clean
+    activation: reactive
+    runtime: python
+    operator: shop.clean:run
+    outputs: 1
+    execution_strategy: PerPartition
+    inputs:
+      - from: {job: orders}
+publish:
+  clean_orders: {from: {job: clean}}
+"""
+
+
+@pytest.fixture
+def qo(tmp_path: Path) -> Qo:
+    (tmp_path / "shop.yaml").write_text(SHOP)
+    return Qo(tmp_path)
+
+
+def until(condition: Callable[[], Any], within_s: float = 60.0) -> Any:
+    deadline = time.monotonic() + within_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.05)
+    return found
+
+
+@contextmanager
+def running(qo: Qo) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """A dispatcher, and where it listens."""
+    process = qo.start(
+        "dispatcher",
+        "--listen",
+        "127.0.0.1:0",
+        "--internal-listen",
+        "127.0.0.1:0",
+        "--json",
+        "--log-level",
+        "error",
+    )
+    assert process.stdout is not None
+    said = ""
+    while not said.rstrip().endswith("}"):
+        line = process.stdout.readline()
+        assert line, process.communicate()
+        said += line
+    try:
+        yield process, json.loads(said)
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def test_a_pipeline_is_looked_after_without_a_dispatcher(qo: Qo) -> None:
+    assert qo.ok("dag", "validate", "shop.yaml") == "shop: 2 jobs, nothing wrong\n"
+    assert qo.json("dag", "diff", "shop.yaml")["added"] == ["clean", "orders"]
+    assert "active" in qo.ok("dag", "deploy", "shop.yaml")
+    assert "as before" in qo.ok("dag", "deploy", "shop.yaml")
+    assert [each["name"] for each in qo.json("dag", "list")] == ["shop"]
+    shown = qo.json("dag", "show", "shop")
+    assert (shown["version"], [each["version"] for each in shown["versions"]]) == (1, [1])
+    assert qo.ok("dag", "show", "shop", "--source").strip() == SHOP.strip()
+    event = qo.ok("emit", "shop.orders", "--partition", "2026-01-01", "--key", "k").strip()
+    again = qo.here("emit", "shop.orders", "--partition", "2026-01-01", "--key", "k")
+    assert (again.out.strip(), "nothing new" in again.err) == (event, True)
+    assert qo.json("why", "clean_orders@2026-01-01")["verdict"] == "under_way"
+    assert qo.ok("why", "clean_orders@2026-01-01").startswith("clean_orders@2026-01-01 is under way")
+    assert qo.json("datasets", "show", "clean_orders")["dataset"]["job"] == "clean"
+    assert qo.json("datasets", "partitions", "shop.orders")[0]["partition_key"] == "2026-01-01"
+    assert qo.json("datasets", "events", "shop.orders")[0]["id"] == event
+    (task,) = qo.json("runs", "list", "shop.orders")
+    assert "completed" in qo.ok("runs", "show", task["id"])
+    assert qo.json("sources")[0]["job"] == "orders"
+    assert qo.json("queues") == []
+    assert "paused" in qo.ok("dag", "pause", "shop", "--reason", "a look")
+    assert qo.json("dag", "list")[0]["paused"] == "a look"
+    assert "not paused" in qo.ok("dag", "resume", "shop")
+    assert qo.ok("invalidate", "shop.orders@2026-01-01").strip()
+    assert qo.json("dag", "schema")["title"]
+
+
+def test_tokens_and_keys_are_looked_after(qo: Qo) -> None:
+    made = qo.json("token", "create", "ann", "--role", "writer", "--expires-in", "1d")
+    assert made["token"].startswith("qo_")
+    assert [each["name"] for each in qo.json("token", "list")] == ["ann"]
+    assert "revoked ann" in qo.ok("token", "revoke", made["id"])
+    before = len(qo.json("keys", "list"))
+    qo.ok("keys", "rotate")
+    assert len(qo.json("keys", "list")) == before + 1
+
+
+def test_the_database_is_upgraded_and_says_where_it_stands(qo: Qo) -> None:
+    assert qo.here("db", "status").code == 4
+    assert qo.json("db", "upgrade")["changed"]
+    assert not qo.json("db", "upgrade")["changed"]
+    assert qo.json("db", "status")["fits"]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["dag", "show", "nobody"], 3, "there is no DAG 'nobody'"),
+        (["dag", "deploy", "nowhere.yaml"], 2, "nowhere.yaml"),
+        (["emit", "orders", "--cursor", "1"], 2, "DAG.JOB"),
+        (["emit", "shop.orders"], 2, "--partition"),
+        (["emit", "shop.orders", "--cursor", "1"], 3, "no live source"),
+        (["invalidate", "shop.orders"], 2, "--all"),
+        (["why", "nothing"], 3, "there is no dataset"),
+        (["runs", "cancel", "nobody"], 3, "nobody"),
+        (["token", "revoke", "nobody"], 3, "qo token list"),
+    ],
+)
+def test_an_error_is_one_line_and_a_code(qo: Qo, args: list[str], code: int, said: str) -> None:
+    answer = qo.here(*args)
+    assert answer.code == code, answer
+    assert answer.err.startswith("error: ")
+    assert said in answer.err
+    assert answer.out == ""
+
+
+def test_everything_that_is_wrong_with_a_file_is_said_at_once(qo: Qo) -> None:
+    (qo.cwd / "shop.yaml").write_text(
+        SHOP.replace("kind: manual", "kind: magic").replace("outputs: 1", "outputs: x")
+    )
+    answer = qo.here("dag", "validate", "shop.yaml")
+    assert answer.code == 2
+    assert len([line for line in answer.err.splitlines() if "shop.yaml:" in line]) >= 3
+
+
+def test_commands_ask_the_dispatcher_that_the_settings_name(qo: Qo) -> None:
+    qo.ok("dag", "deploy", "shop.yaml")
+    with running(qo) as (process, listens):
+        far = replace(qo, environ={"QO_DISPATCHER_URL": listens["url"]})
+        assert [each["name"] for each in far.json("dag", "list")] == ["shop"]  # With the token it keeps here.
+        reader = far.json("token", "create", "bob")["token"]
+        other = replace(far, environ={**far.environ, "QO_TOKEN": reader})
+        refused = other.here("emit", "shop.orders", "-p", "a")
+        assert (refused.code, "writer" in refused.err) == (9, True)
+        stranger = replace(far, environ={**far.environ, "QO_TOKEN": "qo_nobody"})
+        assert stranger.here("dag", "list").code == 9
+        far.ok("emit", "shop.orders", "-p", "a")
+        # It routes by itself: soon there is a task for the reader.
+        (task,) = until(lambda: far.json("runs", "list", "shop.clean"))
+        assert task["partition_key"] == "a"
+        assert "cancelled" in far.ok("runs", "cancel", task["id"], "--reason", "enough")
+        assert far.ok("runs", "replay", task["id"]).split() == [task["id"], "pending"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert far.here("dag", "list").code == 5
+
+
+def test_a_dispatcher_that_cannot_listen_says_so(qo: Qo) -> None:
+    with running(qo) as (_, listens):
+        taken = listens["url"].removeprefix("http://")
+        answer = qo("dispatcher", "--listen", taken, "--internal-listen", "127.0.0.1:0")
+        assert answer.code == 2
+        assert "something else listens there" in answer.err
+
+
+def test_a_deploy_that_is_activated_waits_for_its_rebuild(qo: Qo) -> None:
+    qo.ok("dag", "deploy", "shop.yaml")
+    qo.ok("emit", "shop.orders", "-p", "a")
+    (qo.cwd / "shop.yaml").write_text(SHOP.replace("shop.clean:run", "shop.clean:again"))
+    late = qo.here("dag", "deploy", "shop.yaml", "--activate", "--timeout", "1s")
+    assert (late.code, "1 left" in late.err) == (8, True)
+    assert qo.json("dag", "show", "shop")["version"] == 1
+    assert qo.here("dag", "activate", "shop", "2").code == 4  # Nobody said that it is ready.
+    assert "ready" in qo.ok("dag", "ready", "shop", "2")
+    assert "active" in qo.ok("dag", "activate", "shop", "2")
+    assert qo.json("dag", "rollback", "shop")["active"] == 1

@@ -1,0 +1,328 @@
+# ruff: noqa: F811
+"""Credentials of tasks, against a server that enforces session policies: what is outside the prefixes stays out.
+
+SeaweedFS has an STS and judges every request by role and session policy. moto has an STS too, but looks at no
+session policy; it only shows here that the request is one that another implementation understands. Neither knows
+aws:CurrentTime, so that everything is denied once the token has ended is judged by the rules of IAM alone
+(tests/property/test_policy.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import sqlalchemy as sa
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from pipelines import dag, deployed, job, live, source
+from qo.config.dispatcher import DispatcherSettings
+from qo.config.settings import S3Settings, Settings
+from qo.dispatcher import aws
+from qo.dispatcher.auth import capability as capabilities
+from qo.dispatcher.auth import credentials, scopes
+from qo.dispatcher.auth.capability import Capability, Scope
+from qo.dispatcher.auth.keys import KeyRing
+from qo.dispatcher.contract.credential import CredentialsAnswer
+from qo.dispatcher.contract.task import Claimed, ClaimRequest, Fence
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import State, open_state
+from qo.dispatcher.tasks.claiming import claim
+from qo.dispatcher.tasks.creation import NewTask, create
+from qo.errors import ConfigError, Forbidden, LeaseLost, Refused, Unavailable, UsageError
+from servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server, free_ports, start_seaweed
+from states import Clock, clock, create_tables, state  # noqa: F401
+
+ROLE = "arn:aws:iam::role/tasks"
+SHOP = dag("shop", source("orders"), job("clean", reads="orders"))
+
+# A role that may do everything: what is refused below, the session policy refuses.
+IAM = {
+    "sts": {
+        "tokenDuration": "1h",
+        "maxSessionLength": "12h",
+        "issuer": "tests",
+        "signingKey": "dGVzdCBrZXkgb2YgMzIgY2hhcmFjdGVycyBsb25n",
+    },
+    "policy": {"defaultEffect": "Deny", "storeType": "memory"},
+    "roles": [
+        {
+            "roleName": "tasks",
+            "roleArn": ROLE,
+            "trustPolicy": {
+                "Version": "2012-10-17",
+                "Statement": [{"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": ["sts:AssumeRole"]}],
+            },
+            "attachedPolicies": ["everything"],
+        }
+    ],
+    "policies": [
+        {
+            "name": "everything",
+            "document": {
+                "Version": "2012-10-17",
+                "Statement": [{"Effect": "Allow", "Action": ["s3:*"], "Resource": ["*"]}],
+            },
+        }
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def sts_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """SeaweedFS with a role that tasks' credentials are minted from."""
+    directory = tmp_path_factory.mktemp("seaweed-sts")
+    (directory / "iam.json").write_text(json.dumps(IAM))
+    server = start_seaweed(directory, f"-s3.iam.config={directory / 'iam.json'}")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(autouse=True)
+def _own_credentials(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    aws.client.cache_clear()
+    yield
+    aws.client.cache_clear()
+
+
+def settings_of(endpoint: str | None, data: str, **changed: Any) -> Settings:
+    fields: dict[str, Any] = {"data": data, "role_arn": ROLE, "sts_endpoint": endpoint}
+    return Settings(
+        dispatcher=DispatcherSettings(**fields | changed), s3=S3Settings(endpoint=endpoint, region=REGION)
+    )
+
+
+class Attempt:
+    """A running attempt of shop.clean, its token, and how to ask for its credentials."""
+
+    def __init__(self, state: State, ring: KeyRing, settings: Settings) -> None:
+        self.state, self.settings = state, settings
+        topology = deployed(state, SHOP)
+        clean = live(topology, "shop.clean")
+        self.read = f"{clean.inputs[0].dataset_id}/{clean.inputs[0].generation_id}/"
+        data = settings.dispatcher.data
+        with state.write() as tx:
+            (made,) = create(tx, [NewTask(job=clean, dedupe_key="manual:1", partition_key="p1")])
+            claimed = claim(tx, ClaimRequest(task_id=made.task_id, worker_id="w"), data)
+            assert isinstance(claimed, Claimed)
+            self.write = claimed.work.outputs[0].prefix.removeprefix(data).lstrip("/")
+            self.fence = Fence(task_id=made.task_id, attempt=claimed.attempt, lease_id=claimed.lease_id)
+            self.scope = scopes.scope_of(claimed.work, data)
+            token = capabilities.issue(
+                ring,
+                task_id=made.task_id,
+                attempt=claimed.attempt,
+                lease_id=claimed.lease_id,
+                timeout_s=claimed.work.timeout_seconds,
+                token_id="jti",
+                now=tx.now,
+                scope=self.scope,
+            )
+            self.capability = capabilities.verify(ring, token, tx.now)
+
+    def mint(self, capability: Capability | None = None, **changed: Any) -> CredentialsAnswer:
+        settings = replace(self.settings, dispatcher=replace(self.settings.dispatcher, **changed))
+        return credentials.mint(self.state, self.fence, capability or self.capability, settings)
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Iterator[State]:
+    """A state for tests that need a server: what the database is makes no difference to it."""
+    opened = open_state(f"sqlite:{tmp_path / 'books.db'}")
+    create_tables(opened)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> KeyRing:
+    return KeyRing.open(tmp_path / "keys")
+
+
+@pytest.fixture
+def attempt(state: State, ring: KeyRing) -> Attempt:
+    """One that has no STS to ask."""
+    return Attempt(state, ring, settings_of(f"http://127.0.0.1:{free_ports(1)[0]}", "s3://data/root"))
+
+
+def client_of(answer: CredentialsAnswer) -> Any:
+    return boto3.client(
+        "s3",
+        endpoint_url=answer.endpoint,
+        region_name=answer.region,
+        aws_access_key_id=answer.access_key_id,
+        aws_secret_access_key=answer.secret_access_key,
+        aws_session_token=answer.session_token,
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+
+
+def is_refused(ask: Callable[[], Any]) -> bool:
+    try:
+        ask()
+    except ClientError as error:
+        return error.response["ResponseMetadata"]["HTTPStatusCode"] in (400, 403)
+    return False
+
+
+@pytest.mark.s3
+def test_minted_credentials_reach_their_prefixes_and_nothing_else(
+    books: State, ring: KeyRing, sts_server: S3Server
+) -> None:
+    bucket, other = sts_server.make_bucket(versioned=False), sts_server.make_bucket(versioned=False)
+    attempt = Attempt(books, ring, settings_of(sts_server.endpoint, f"s3://{bucket}/root"))
+    read, write = f"root/{attempt.read}", f"root/{attempt.write}"
+    beside = f"root/{attempt.read.rstrip('/')}-x/"
+    sibling = f"{write.rstrip('/').rpartition('/')[0]}/2/"  # The next attempt's.
+    for key in (f"{read}a", f"{beside}a", f"{sibling}a", "root/a", "a", f"{write}old"):
+        sts_server.admin.put_object(Bucket=bucket, Key=key, Body=b"1")
+    sts_server.admin.put_object(Bucket=other, Key=f"{read}a", Body=b"1")
+
+    task = client_of(attempt.mint())
+    assert task.get_object(Bucket=bucket, Key=f"{read}a")["Body"].read() == b"1"
+    task.put_object(Bucket=bucket, Key=f"{write}part-0", Body=b"2")
+    assert task.get_object(Bucket=bucket, Key=f"{write}part-0")["Body"].read() == b"2"
+    assert task.list_objects_v2(Bucket=bucket, Prefix=read)["KeyCount"] == 1
+    upload = task.create_multipart_upload(Bucket=bucket, Key=f"{write}large")["UploadId"]
+    task.abort_multipart_upload(Bucket=bucket, Key=f"{write}large", UploadId=upload)
+
+    outside = [f"{beside}a", f"{sibling}a", "root/a", "a", f"{read}../../../a", f"{write}../2/a", read.rstrip("/")]
+    for key in outside:
+        assert is_refused(lambda key=key: task.get_object(Bucket=bucket, Key=key)), key
+        assert is_refused(lambda key=key: task.head_object(Bucket=bucket, Key=key)), key
+        assert is_refused(lambda key=key: task.put_object(Bucket=bucket, Key=key, Body=b"3")), key
+        assert is_refused(lambda key=key: task.delete_object(Bucket=bucket, Key=key)), key
+        assert is_refused(lambda key=key: task.create_multipart_upload(Bucket=bucket, Key=key)), key
+        from_there = {"Bucket": bucket, "Key": key}
+        assert is_refused(lambda it=from_there: task.copy_object(Bucket=bucket, Key=f"{write}c", CopySource=it)), (
+            key
+        )
+    for key in (f"{read}a", f"{read}new"):
+        assert is_refused(lambda key=key: task.put_object(Bucket=bucket, Key=key, Body=b"3")), (
+            "inputs are read only"
+        )
+    for key in (f"{read}a", f"{write}old"):
+        assert is_refused(lambda key=key: task.delete_object(Bucket=bucket, Key=key)), "nothing is ever deleted"
+    for prefix in ("", "root/", beside, f"{read.rstrip('/')}", sibling):
+        assert is_refused(lambda prefix=prefix: task.list_objects_v2(Bucket=bucket, Prefix=prefix)), prefix
+    assert is_refused(lambda: task.list_objects_v2(Bucket=bucket))
+    assert is_refused(lambda: task.get_object(Bucket=other, Key=f"{read}a"))
+    assert is_refused(lambda: task.put_object(Bucket=other, Key=f"{write}a", Body=b"3"))
+    assert is_refused(lambda: task.list_objects_v2(Bucket=other, Prefix=read))
+    assert is_refused(lambda: task.create_bucket(Bucket="one-of-my-own"))
+    assert is_refused(lambda: task.delete_bucket(Bucket=other))
+    # And it is all still there.
+    for key in (f"{read}a", f"{beside}a", f"{sibling}a", "root/a", "a", f"{write}old"):
+        assert sts_server.admin.get_object(Bucket=bucket, Key=key)["Body"].read() == b"1"
+
+
+@pytest.mark.s3
+def test_credentials_are_never_said_to_outlive_the_token(
+    books: State, ring: KeyRing, sts_server: S3Server
+) -> None:
+    attempt = Attempt(books, ring, settings_of(sts_server.endpoint, "s3://data/root"))
+    soon = attempt.capability.issued_at + timedelta(seconds=90)
+    assert attempt.mint(replace(attempt.capability, expires_at=soon)).expiration == soon
+
+
+@pytest.mark.s3
+def test_a_role_that_may_not_be_assumed_is_a_refusal_in_words(
+    books: State, ring: KeyRing, sts_server: S3Server
+) -> None:
+    attempt = Attempt(books, ring, settings_of(sts_server.endpoint, "s3://data/root"))
+    with pytest.raises(Refused, match="STS"):
+        attempt.mint(role_arn="arn:aws:iam::role/somebody-elses")
+
+
+@pytest.mark.s3
+def test_another_sts_understands_the_request(books: State, ring: KeyRing, moto_server: S3Server) -> None:
+    attempt = Attempt(books, ring, settings_of(moto_server.endpoint, "s3://data/root"))
+    answer = attempt.mint(role_arn="arn:aws:iam::123456789012:role/tasks")
+    assert answer.access_key_id
+    assert answer.expiration <= attempt.capability.expires_at
+    assert answer.session_token not in repr(answer)
+    assert answer.secret_access_key not in repr(answer)
+
+
+def test_an_attempt_that_is_over_gets_no_credentials(attempt: Attempt, clock: Clock) -> None:
+    clock.advance(61)
+    with pytest.raises(LeaseLost, match="heartbeat"):
+        attempt.mint()
+    with attempt.state.write() as tx:
+        tx.execute(sa.update(schema.tasks).values(status="completed", lease_id=None))
+    with pytest.raises(LeaseLost, match="over"):
+        attempt.mint()
+
+
+def test_another_attempts_token_gets_no_credentials(attempt: Attempt) -> None:
+    with pytest.raises(Forbidden):
+        attempt.mint(replace(attempt.capability, attempt=2))
+    with pytest.raises(Forbidden):
+        attempt.mint(replace(attempt.capability, task_id="another"))
+
+
+def test_a_dispatcher_without_a_role_mints_none(attempt: Attempt) -> None:
+    with pytest.raises(Refused, match="QO_CREDENTIALS_ROLE_ARN"):
+        attempt.mint(role_arn=None)
+    with pytest.raises(ConfigError, match="ARN"):
+        attempt.mint(role_arn="tasks")
+
+
+def test_data_that_is_in_no_bucket_needs_none(attempt: Attempt) -> None:
+    with pytest.raises(Refused, match="no data in a bucket"):
+        attempt.mint(replace(attempt.capability, scope=Scope()))
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["s3://data/", "s3://data", "s3://data/*", "s3://data/a/../b", "s3://*/a/", "file:/etc/", "s3://data/a?"],
+)
+def test_a_prefix_that_is_too_wide_is_refused_even_in_a_signed_token(attempt: Attempt, prefix: str) -> None:
+    for scope in (Scope(read_prefixes=(prefix,)), Scope(write_prefixes=(prefix,))):
+        with pytest.raises(UsageError):
+            attempt.mint(replace(attempt.capability, scope=scope))
+
+
+def test_an_sts_that_does_not_answer_can_be_asked_again(attempt: Attempt) -> None:
+    with pytest.raises(Unavailable):
+        attempt.mint()
+
+
+def test_a_scope_that_was_too_long_for_the_token_comes_from_the_state(attempt: Attempt) -> None:
+    reference = capabilities.capability_id(attempt.fence.task_id, attempt.fence.attempt)
+    bare = replace(attempt.capability, scope=Scope(), capability_id=reference)
+    with attempt.state.read() as tx:
+        assert scopes.resolve(tx, bare, "s3://data/root").scope == attempt.scope
+        order = credentials.authorise(tx, attempt.fence, bare, attempt.settings)
+        assert order == credentials.authorise(tx, attempt.fence, attempt.capability, attempt.settings)
+
+
+def test_what_is_asked_of_sts_is_the_scope_of_the_attempt(attempt: Attempt) -> None:
+    with attempt.state.read() as tx:
+        order = credentials.authorise(tx, attempt.fence, attempt.capability, attempt.settings)
+    assert attempt.fence.task_id in order.session_name
+    assert 900 <= order.duration_s <= 3600
+    read, write, _, deny = json.loads(order.policy)["Statement"]
+    assert sorted(read["Resource"]) == sorted(
+        [f"arn:aws:s3:::data/root/{attempt.read}*", f"arn:aws:s3:::data/root/{attempt.write}*"]
+    )
+    assert write["Resource"] == [f"arn:aws:s3:::data/root/{attempt.write}*"]
+    assert deny["Effect"] == "Deny"
+
+
+def test_the_scope_of_data_in_files_has_no_prefixes(attempt: Attempt) -> None:
+    with attempt.state.write() as tx:
+        found = scopes.running.fetch(tx, attempt.fence.task_id, "file:/srv/data")
+    assert found.work is not None
+    scope = scopes.scope_of(found.work, "file:/srv/data")
+    assert (scope.read_prefixes, scope.write_prefixes) == ((), ())
+    assert {each.storage_ref["scheme"] for each in scope.datasets} == {"file"}

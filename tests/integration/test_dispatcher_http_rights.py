@@ -1,0 +1,196 @@
+"""Who may call what: every route with every kind of token, from the same table that the routes obey."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatchers import Served, served
+from pipelines import dag, deployed, job, source
+from qo.dispatcher.auth import capability
+from qo.dispatcher.auth.principals import create_token, revoke_token
+from qo.dispatcher.contract.task import Claimed, EventBody
+from qo.dispatcher.contract.token import CreateToken, Role
+from qo.dispatcher.emission import emit
+from qo.dispatcher.http.rights import INTERNAL, PUBLIC, USERS, Need
+from qo.dispatcher.loops import router
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import State
+from states import Clock, clock, state  # noqa: F401
+
+SHOP = dag("shop", source("orders"), job("clean", reads="orders"))
+FENCED = ("heartbeat", "emit_events", "complete", "credentials")
+
+
+@pytest.fixture
+async def dispatcher(state: State, tmp_path: Path) -> AsyncIterator[Served]:  # noqa: F811
+    async with served(state, tmp_path) as running:
+        yield running
+
+
+def routes(document: Any) -> list[tuple[str, str, str]]:
+    """Operation, method and a path that leads to it."""
+    found: list[tuple[str, str, str]] = []
+    for path, methods in document["paths"].items():
+        filled = path.replace("{number}", "1").replace("{", "").replace("}", "")
+        found += [(each["operationId"], method.upper(), filled) for method, each in methods.items()]
+    return found
+
+
+def expected(need: Need, kind: str) -> set[int]:
+    """What a caller with this kind of token may hear: 401 and 403 only where the table says so."""
+    if need is Need.NOTHING:
+        return set()
+    if need is Need.SIGNATURE:
+        return {401, 404}  # No source listens there; a token is not looked at.
+    if kind in ("none", "garbage", "expired", "revoked", "capability", "expired capability"):
+        known = need is Need.TASK and kind == "capability"
+        return set() if known else {401}
+    if need is Need.TASK:
+        return {401}
+    if need is Need.WORKER:
+        return set() if kind in ("worker", "worker's own") else {403}
+    if kind in ("worker", "worker's own"):
+        return {403}
+    return set() if USERS.index(Need(kind)) >= USERS.index(need) else {403}
+
+
+async def test_every_route_is_open_to_whom_the_table_says_and_to_nobody_else(
+    dispatcher: Served,
+    clock: Clock,  # noqa: F811
+) -> None:
+    deployed(dispatcher.context.state, SHOP)
+    tokens = await every_kind(dispatcher, clock)
+    checked = 0
+    for rights, internal in ((PUBLIC, False), (INTERNAL, True)):
+        document = (await dispatcher.get("/openapi.json", internal=internal)).json()
+        for operation, method, path in routes(document):
+            for kind, token in tokens.items():
+                headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+                # The wrong kind of body: who may call hears of it, who may not does not.
+                answer = await dispatcher.ask(method, path, internal=internal, headers=headers, content=b"{")
+                refused, wanted = answer.status_code in (401, 403), expected(rights[operation], kind)
+                told = (operation, kind, answer.status_code, answer.text)
+                assert answer.status_code in wanted if wanted else not refused, told
+                assert answer.status_code < 500, told
+                checked += 1
+    assert checked == (len(PUBLIC) + len(INTERNAL)) * len(tokens)
+
+
+async def every_kind(dispatcher: Served, clock: Clock) -> dict[str, str | None]:  # noqa: F811
+    context = dispatcher.context
+    with context.state.write() as tx:
+        short = create_token(tx, CreateToken(name="short", role=Role.ADMIN, ttl_s=60)).token
+        gone = create_token(tx, CreateToken(name="gone", role=Role.ADMIN))
+        revoke_token(tx, gone.id)
+        own = create_token(tx, CreateToken(name="machine", role=Role.WORKER)).token
+        fence: dict[str, Any] = {"task_id": "nobody", "attempt": 1, "lease_id": "l", "token_id": "t"}
+        passed = capability.issue(context.keyring, timeout_s=60, now=tx.now - timedelta(hours=2), **fence)
+    clock.advance(120)
+    with context.state.read() as tx:
+        fresh = capability.issue(context.keyring, timeout_s=60, now=tx.now, **fence)
+    return {
+        "none": None,
+        "garbage": "garbage",
+        "reader": dispatcher.tokens["reader"],
+        "writer": dispatcher.tokens["writer"],
+        "admin": dispatcher.tokens["admin"],
+        "worker": dispatcher.tokens["worker"],
+        "worker's own": own,
+        "expired": short,
+        "revoked": gone.token,
+        "capability": fresh,
+        "expired capability": passed,
+    }
+
+
+def two_tasks(state: State) -> list[str]:  # noqa: F811
+    """Two tasks that may be claimed."""
+    deployed(state, SHOP)
+    with state.write() as tx:
+        said = [EventBody(partition_key="a"), EventBody(partition_key="b")]
+        emit(tx, "shop", "orders", key="k", events=said, by="tests")
+    router.tick(state)
+    with state.read() as tx:
+        rows = tx.all(schema.tasks.select().where(schema.tasks.c.job == "clean"))
+    return [row["id"] for row in rows]
+
+
+def fence_of(task_id: str, claimed: Claimed) -> dict[str, Any]:
+    return {"task_id": task_id, "attempt": claimed.attempt, "lease_id": claimed.lease_id}
+
+
+def body_of(operation: str, fence: dict[str, Any]) -> dict[str, Any]:
+    more: dict[str, Any] = {
+        "emit_events": {"events": [{"partition_key": "a"}]},
+        "complete": {"outcome": "fatal_error", "error": "no"},
+    }
+    return {**fence, **more.get(operation, {})}
+
+
+async def test_the_capability_of_another_task_opens_nothing(dispatcher: Served) -> None:
+    mine, other = two_tasks(dispatcher.context.state)
+    paths = {each[0]: each for each in routes((await dispatcher.get("/openapi.json", internal=True)).json())}
+    async with dispatcher.worker() as worker:
+        claimed, theirs = await worker.claim(mine, "w"), await worker.claim(other, "w")
+    assert isinstance(claimed, Claimed)
+    assert isinstance(theirs, Claimed)
+    for operation in FENCED:
+        _, method, path = paths[operation]
+        headers = {"X-Qo-Task-Capability": theirs.capability_token}
+        body = body_of(operation, fence_of(mine, claimed))
+        answer = await dispatcher.ask(method, path, internal=True, headers=headers, json=body)
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), operation
+    with dispatcher.context.state.read() as tx:
+        rows = tx.all(schema.tasks.select().where(schema.tasks.c.id.in_([mine, other])))
+    assert {row["status"] for row in rows} == {"running"}
+
+
+async def test_the_capability_of_an_older_attempt_opens_nothing(dispatcher: Served, clock: Clock) -> None:  # noqa: F811
+    (mine, _) = two_tasks(dispatcher.context.state)
+    paths = {each[0]: each for each in routes((await dispatcher.get("/openapi.json", internal=True)).json())}
+    async with dispatcher.worker() as worker:
+        old = await worker.claim(mine, "w")
+        assert isinstance(old, Claimed)
+        body = {**fence_of(mine, old), "outcome": "released"}
+        headers = {"X-Qo-Task-Capability": old.capability_token}
+        given_back = await dispatcher.post("/v1/task/complete", internal=True, headers=headers, json=body)
+        assert given_back.status_code == 200, given_back.text
+        clock.advance(3600)
+        new = await worker.claim(mine, "w")
+        assert isinstance(new, Claimed)
+        assert new.attempt > old.attempt
+    # Of the current attempt it may not speak, and of its own there is nothing left to say.
+    with dispatcher.context.state.read() as tx:
+        fresh = capability.issue(
+            dispatcher.context.keyring,
+            **fence_of(mine, old),
+            timeout_s=60,
+            token_id="t",
+            now=tx.now,
+        )
+    headers = {"X-Qo-Task-Capability": fresh}
+    for operation in FENCED:
+        _, method, path = paths[operation]
+        body = body_of(operation, fence_of(mine, new))
+        answer = await dispatcher.ask(method, path, internal=True, headers=headers, json=body)
+        assert answer.status_code == 403, operation
+        body = body_of(operation, fence_of(mine, old))
+        answer = await dispatcher.ask(method, path, internal=True, headers=headers, json=body)
+        assert answer.status_code == 409, (operation, answer.text)
+    answer = await dispatcher.get("/v1/task/inputs?position=0", internal=True, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (409, "lease_lost")
+
+
+async def test_a_token_is_never_logged(dispatcher: Served, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    secret = "qo_swordfish_swordfish"
+    for path in ("/v1/dags", "/v1/tokens"):
+        await dispatcher.get(path, headers={"Authorization": f"Bearer {secret}"})
+    refused = [record.getMessage() for record in caplog.records if record.name.startswith("qo.")]
+    assert any("refused" in each for each in refused)
+    assert not any(secret in each for each in refused)

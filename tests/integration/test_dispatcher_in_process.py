@@ -1,0 +1,189 @@
+"""Jobs that the dispatcher runs itself: once each, in one transaction, by pure rules."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from pipelines import dag, deployed, source
+from pipelines import job as reactive
+from qo.core.lifecycle import Cancel
+from qo.dispatcher import emission
+from qo.dispatcher.contract.task import EventBody
+from qo.dispatcher.limits import Limits
+from qo.dispatcher.loops import release, router
+from qo.dispatcher.runtimes import in_process
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import State
+from qo.dispatcher.tasks import rows
+
+ROOT = "file:/data"
+
+
+def own(name: str, operator: str, **fields: Any) -> Any:
+    return reactive(name, reads="in", runtime="dispatcher", operator=operator, **fields)
+
+
+SPLIT = dag("d", source("in"), own("cut", "range_splitter", config={"chunk_size": 10}))
+CLOSE = dag(
+    "d",
+    source("in"),
+    own("close", "range_aggregator", config={"range_size": 10}, execution_strategy="PerUpdate"),
+)
+PASS = dag("d", source("in"), own("pass", "noop", outputs=2))
+
+
+def say(state: State, key: str, **event: Any) -> None:
+    with state.write() as tx:
+        emission.emit(tx, "d", "in", key=key, events=[EventBody(**event)], by="tests")
+
+
+def work(state: State) -> int:
+    """Route, release and run until nothing is left; how many runs that took."""
+    ran = 0
+    while router.tick(state) + release.tick(state, Limits()) + (more := in_process.tick(state, ROOT)):
+        ran += more
+    return ran
+
+
+def found(state: State, query: sa.Select[Any]) -> list[tuple[Any, ...]]:
+    with state.read() as tx:
+        return [tuple(row) for row in tx.execute(query)]
+
+
+def made(state: State, job: str) -> list[tuple[Any, ...]]:
+    table, datasets = schema.partitions, schema.datasets
+    query = sa.select(table.c.partition_key, table.c.start, table.c.end, table.c.location).join(
+        datasets, datasets.c.id == table.c.dataset_id
+    )
+    return found(state, query.where(datasets.c.job == job).order_by(datasets.c.output, table.c.start))
+
+
+def statuses(state: State, job: str) -> list[tuple[Any, ...]]:
+    table = schema.tasks
+    return found(state, sa.select(table.c.status, table.c.last_error).where(table.c.job == job))
+
+
+def test_a_splitter_makes_a_partition_of_each_chunk_where_the_whole_lies(state: State) -> None:
+    deployed(state, SPLIT)
+    say(state, "k", partition_key="0-25", start=0, end=25, attributes={"location": "s3://in/x/"})
+    assert work(state) == 1
+    assert made(state, "cut") == [
+        ("0-10", 0, 10, "s3://in/x/"),
+        ("10-20", 10, 20, "s3://in/x/"),
+        ("20-25", 20, 25, "s3://in/x/"),
+    ]
+    assert statuses(state, "cut") == [("completed", None)]
+    assert len(found(state, sa.select(schema.events.c.id))) == 4
+    assert found(state, sa.select(schema.outbox.c.state)) == [("done",)]
+
+
+def test_a_splitter_without_a_range_fails_and_says_why(state: State) -> None:
+    deployed(state, SPLIT)
+    say(state, "k", partition_key="all")
+    work(state)
+    ((status, error),) = statuses(state, "cut")
+    assert status == "failed"
+    assert "no range" in error
+    assert made(state, "cut") == []
+
+
+def test_too_many_chunks_fail_once_and_for_good(state: State) -> None:
+    deployed(state, SPLIT)
+    say(state, "k", partition_key="huge", start=0, end=2**40)
+    assert work(state) == 1
+    ((status, error),) = statuses(state, "cut")
+    assert status == "failed"
+    assert "chunk_size" in error
+
+
+def test_an_aggregator_closes_each_range_once_whatever_the_order(state: State) -> None:
+    deployed(state, CLOSE)
+    for number, cursor in enumerate([12, 3, 12, 29, 28]):
+        say(state, f"{number}", cursor=cursor)
+    work(state)
+    assert made(state, "close") == [("0-10", 0, 10, None), ("10-20", 10, 20, None), ("20-30", 20, 30, None)]
+    assert found(state, sa.select(schema.operator_state.c.value)) == [({"end": 30},)]
+    say(state, "later", cursor=40)
+    work(state)
+    assert [row[0] for row in made(state, "close")] == ["0-10", "10-20", "20-30", "30-40"]
+    assert len(found(state, sa.select(schema.commits.c.revision))) == 4
+
+
+def test_an_aggregator_far_from_its_start_fails_and_says_what_to_set(state: State) -> None:
+    deployed(state, CLOSE)
+    say(state, "k", cursor=1_700_000_000)
+    work(state)
+    ((status, error),) = statuses(state, "close")
+    assert status == "failed"
+    assert "set start" in error
+
+
+def test_a_noop_passes_its_partition_on_to_each_output(state: State) -> None:
+    deployed(state, PASS)
+    say(state, "k", partition_key="a", attributes={"location": "s3://in/a/", "files": ["x"]})
+    work(state)
+    assert made(state, "pass") == [("a", None, None, "s3://in/a/")] * 2
+
+
+def test_a_noop_passes_a_cursor_on(state: State) -> None:
+    deployed(state, dag("d", source("in"), own("pass", "noop", execution_strategy="PerUpdate")))
+    say(state, "k", cursor=7)
+    work(state)
+    assert found(state, sa.select(schema.generations.c.cursor)) == [(7,), (7,)]
+    assert statuses(state, "pass") == [("completed", None)]
+
+
+def test_dispatchers_at_once_run_each_task_once(state: State) -> None:
+    deployed(state, CLOSE)
+    for cursor in range(0, 200, 7):
+        say(state, f"{cursor}", cursor=cursor)
+    while router.tick(state) + release.tick(state, Limits()):
+        pass
+    threads = [
+        threading.Thread(target=lambda: [in_process.tick(state, ROOT, 5) for _ in range(12)]) for _ in range(4)
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    work(state)
+    assert {row[0] for row in statuses(state, "close")} == {"completed"}
+    assert {row[0] for row in found(state, sa.select(schema.attempts.c.attempt))} == {1}
+    assert [row[0] for row in made(state, "close")] == [f"{low}-{low + 10}" for low in range(0, 190, 10)]
+
+
+def test_a_wake_up_for_a_task_that_was_cancelled_runs_nothing(state: State) -> None:
+    deployed(state, SPLIT)
+    say(state, "k", partition_key="0-25", start=0, end=25)
+    router.tick(state)
+    release.tick(state, Limits())
+    with state.write() as tx:
+        task = tx.value(sa.select(schema.tasks.c.id).where(schema.tasks.c.job == "cut"))
+        rows.move(tx, rows.load(tx, task), Cancel(tx.ambient.token(), by="anna"))
+    assert in_process.tick(state, ROOT) == 1
+    assert made(state, "cut") == []
+    assert in_process.tick(state, ROOT) == 0
+
+
+def test_one_run_that_breaks_does_not_keep_the_others(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    deployed(state, SPLIT)
+    for low in (0, 100, 200):
+        say(state, f"{low}", partition_key=f"p{low}", start=low, end=low + 10)
+    router.tick(state)
+    release.tick(state, Limits())
+    real = in_process.split
+
+    def breaking(start: int, end: int, chunk: int) -> Any:
+        if start == 100:
+            raise RuntimeError("a bug")
+        return real(start, end, chunk)
+
+    monkeypatch.setattr(in_process, "split", breaking)
+    in_process.tick(state, ROOT)
+    assert [row[1] for row in made(state, "cut")] == [0, 200]
+    broken = found(state, sa.select(schema.outbox.c.last_error).where(schema.outbox.c.state == "pending"))
+    assert broken == [("RuntimeError: a bug",)]

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+
+from qo.dispatcher import topology
+from qo.dispatcher.state import data, schema
+from qo.dispatcher.state.database import State, open_state
+from qo.dispatcher.state.upgrade import require, status, upgrade
+from qo.errors import Refused, Unavailable
+
+PROCESS = """
+import sys
+from qo.dispatcher import topology
+from qo.dispatcher.state.database import open_state
+from qo.dispatcher.state.upgrade import upgrade
+state = open_state(sys.argv[1])
+print(*upgrade(state))
+for _ in range(40):
+    with state.write() as tx:
+        topology.bump(tx)
+"""
+
+
+@pytest.fixture
+def empty(state_url: str):
+    opened = open_state(state_url)
+    yield opened
+    opened.close()
+
+
+def test_the_migrations_make_the_tables_that_the_code_means(empty: State) -> None:
+    upgrade(empty)
+    with empty.engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "compare_server_default": True}
+        )
+        assert compare_metadata(context, schema.metadata) == []
+
+
+def test_migrated_and_created_databases_have_the_same_indexes(empty: State) -> None:
+    """Comparing metadata overlooks the conditions of partial indexes."""
+    upgrade(empty)
+    made = _indexes(empty)
+    with empty.engine.begin() as connection:
+        connection.execute(sa.text("DROP TABLE alembic_version"))
+        schema.metadata.drop_all(connection)
+        schema.metadata.create_all(connection)
+    assert made == _indexes(empty)
+    assert any("WHERE" in text for text in made)
+
+
+def test_an_upgrade_seeds_the_one_row_and_says_from_where_to_where(empty: State) -> None:
+    before = status(empty)
+    assert (before.current, before.newer, before.fits) == (None, False, False)
+    assert upgrade(empty) == (None, before.head)
+    with empty.read() as tx:
+        assert topology.load(tx).epoch == 0
+    require(empty)
+
+
+def test_upgrading_twice_changes_nothing(empty: State) -> None:
+    upgrade(empty)
+    with empty.write() as tx:
+        topology.bump(tx)
+    head = status(empty).head
+    assert upgrade(empty) == (head, head)
+    with empty.read() as tx:
+        assert tx.value(sa.select(sa.func.count()).select_from(schema.topology)) == 1
+        assert topology.load(tx).epoch == 1
+
+
+def test_an_upgrade_goes_on_from_where_an_older_one_stopped(empty: State) -> None:
+    upgrade(empty)
+    last = status(empty).head
+    with empty.write() as tx:  # As the release before the last step left it.
+        tx.execute(sa.text("UPDATE alembic_version SET version_num = '0002'"))
+        for table in reversed(schema.metadata.sorted_tables):
+            if table.name in {each.name for each in vars(data).values() if isinstance(each, sa.Table)}:
+                table.drop(tx.connection)
+    assert status(empty).pending == (last,)
+    with pytest.raises(Refused, match=r"at step 0002.*qo db upgrade"):
+        require(empty)
+    assert upgrade(empty) == ("0002", last)
+    require(empty)
+
+
+def test_a_database_of_a_later_qo_is_refused_and_left_alone(empty: State) -> None:
+    upgrade(empty)
+    with empty.write() as tx:
+        tx.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    for attempt in (require, upgrade):
+        with pytest.raises(Refused, match=r"9999.*later qo"):
+            attempt(empty)
+    assert status(empty).newer
+
+
+def test_an_empty_database_is_refused_with_what_to_do(empty: State) -> None:
+    with pytest.raises(Refused, match=r"has no tables.*qo db upgrade"):
+        require(empty)
+
+
+def test_a_database_without_its_one_row_says_what_to_do(state: State) -> None:
+    with state.write() as tx:
+        tx.execute(sa.delete(schema.topology))
+    with state.read() as tx, pytest.raises(Unavailable, match="qo db upgrade"):
+        topology.load(tx)
+
+
+def test_threads_that_upgrade_at_once_upgrade_once(state_url: str) -> None:
+    opened = [open_state(state_url) for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        took = list(threads.map(upgrade, opened))
+    assert [before for before, _ in took].count(None) == 1
+    require(opened[0])
+    for each in opened:
+        each.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_processes_that_upgrade_and_write_at_once_upgrade_once_and_lose_no_write(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    postgres = request.getfixturevalue("postgres_server") if kind == "postgres" else None
+    url = postgres.make_database() if postgres is not None else f"sqlite:{tmp_path / 'state.db'}"
+    started = [
+        subprocess.Popen([sys.executable, "-c", PROCESS, url], stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    said = [process.communicate(timeout=90)[0].split() for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0]
+    assert [before for before, _ in said].count("None") == 1
+    state = open_state(url)
+    with state.read() as tx:
+        assert topology.load(tx).epoch == 3 * 40
+    state.close()
+
+
+def test_threads_that_read_and_write_at_once_wait_for_each_other_and_fail_never(state: State) -> None:
+    def work(_: int) -> None:
+        for _ in range(20):
+            with state.write() as tx:
+                topology.bump(tx)
+            with state.read() as tx:
+                assert topology.load(tx).epoch > 0
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(8)))
+    with state.read() as tx:
+        assert topology.load(tx).epoch == 160
+
+
+def test_an_upgrade_that_fails_leaves_nothing(empty: State) -> None:
+    with empty.write() as tx:
+        tx.execute(sa.text("CREATE TABLE api_tokens (id INTEGER)"))  # In the way of the last step.
+    with pytest.raises(Exception, match="already exists"):
+        upgrade(empty)
+    with empty.engine.connect() as connection:
+        assert sa.inspect(connection).get_table_names() == ["api_tokens"]
+
+
+def _indexes(state: State) -> list[str]:
+    query = (
+        "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' AND indexname NOT LIKE 'alembic%'"
+        if state.engine.dialect.name == "postgresql"
+        else "SELECT sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+    )
+    with state.engine.connect() as connection:
+        return sorted(" ".join(text.split()) for text in connection.execute(sa.text(query)).scalars())

@@ -1,0 +1,258 @@
+"""File sources: every file that arrives or changes is announced once, and none before it is whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from pipelines import dag, deployed, edited, source, staged
+from qo.config.settings import S3Settings, Settings
+from qo.core.flow.naming import partition_key
+from qo.dispatcher import pausing
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import State
+from qo.sources.files import Watchers
+from qo.sources.listing import matches
+from qo.sources.sightings import BUCKETS, Sightings, digests
+from servers import S3Server
+from speaking import LocalEmitter
+
+
+class Inbox:
+    """A watched directory. Time passes for its watcher as the test says."""
+
+    def __init__(self, state: State, root: Path, pattern: str = "*") -> None:
+        self.state, self.root, self.seconds = state, root, 0.0
+        self.dag = dag("d", source("in", "files", of={"path": f"file:{root}", "pattern": pattern}))
+        deployed(state, self.dag)
+        self.emitter = LocalEmitter(state)
+        self.restart()
+
+    def restart(self) -> None:
+        from qo.ambient import Ambient
+
+        ambient = Ambient.seeded(1, monotonic=lambda: self.seconds)
+        self.watchers = Watchers(self.emitter, Settings(), ambient=ambient)
+
+    async def look(self) -> int:
+        self.seconds += 31
+        looked = await self.watchers.look()
+        assert not looked.failures, looked.failures
+        return looked.announced
+
+    async def settle(self) -> int:
+        """Two looks: whatever was whole by the first is announced."""
+        return await self.look() + await self.look()
+
+    def write(self, name: str, text: str = "data") -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def partitions(self) -> dict[str, str]:
+        """Location and file by key."""
+        with self.state.read() as tx:
+            rows = tx.all(sa.select(schema.partitions))
+        return {row["partition_key"]: row["location"] + row["files"][0] for row in rows}
+
+
+@pytest.fixture
+def inbox(state: State, tmp_path: Path) -> Inbox:
+    (tmp_path / "in").mkdir()
+    return Inbox(state, tmp_path / "in")
+
+
+async def test_a_file_that_arrives_is_a_partition_that_says_where_it_lies(inbox: Inbox) -> None:
+    path = inbox.write("2024/01/a b.csv")
+    assert await inbox.settle() == 1
+    assert inbox.partitions() == {partition_key("2024/01/a b.csv"): f"file:{path}"}
+    with inbox.state.read() as tx:
+        (event,) = tx.all(sa.select(schema.events))
+    assert event["attributes"]["path"] == "2024/01/a b.csv"
+    assert event["attributes"]["size"] == 4
+    assert await inbox.look() == 0
+
+
+async def test_a_file_that_is_being_written_waits_until_it_rests(inbox: Inbox) -> None:
+    inbox.write("a", "one")
+    assert await inbox.look() == 0
+    inbox.write("a", "one and two")
+    assert await inbox.look() == 0
+    assert await inbox.look() == 1
+
+
+async def test_a_changed_file_is_the_same_partition_again(inbox: Inbox) -> None:
+    inbox.write("a", "old")
+    await inbox.settle()
+    inbox.write("a", "newer")
+    assert await inbox.settle() == 1
+    assert list(inbox.partitions()) == ["a"]
+    with inbox.state.read() as tx:
+        assert len(tx.all(sa.select(schema.commits))) == 2
+
+
+async def test_a_file_that_disappears_is_not_announced(inbox: Inbox) -> None:
+    path = inbox.write("a")
+    await inbox.settle()
+    path.unlink()
+    assert await inbox.settle() == 0
+
+
+async def test_marks_links_to_nothing_and_what_is_no_file_are_not_looked_at(inbox: Inbox) -> None:
+    for name in (".hidden", "_SUCCESS", "_temporary/part", "good"):
+        inbox.write(name)
+    (inbox.root / "dangling").symlink_to("nowhere")
+    os.mkfifo(inbox.root / "pipe")
+    assert await inbox.settle() == 1
+
+
+async def test_a_restarted_watcher_announces_nothing_again(inbox: Inbox) -> None:
+    for number in range(20):
+        inbox.write(f"f{number}")
+    assert await inbox.settle() == 20
+    inbox.restart()
+    assert await inbox.settle() == 0
+    inbox.write("new")
+    assert await inbox.settle() >= 1
+    assert inbox.emitter.new == 21
+
+
+async def test_a_watcher_that_dies_in_between_loses_nothing_and_says_nothing_twice(inbox: Inbox) -> None:
+    for number in range(5):
+        inbox.write(f"f{number}")
+    await inbox.look()
+    inbox.emitter.fails = 3
+    inbox.seconds += 31
+    assert (await inbox.watchers.look()).failures
+    inbox.restart()
+    await inbox.settle()
+    assert len(inbox.partitions()) == 5
+    with inbox.state.read() as tx:
+        assert len(tx.all(sa.select(schema.events))) == 5
+
+
+async def test_two_watchers_of_one_source_announce_each_file_once(inbox: Inbox) -> None:
+    other = Watchers(LocalEmitter(inbox.state), Settings())
+    inbox.write("a")
+    await other.look()
+    await inbox.settle()
+    inbox.write("b")
+    await inbox.settle()
+    with inbox.state.read() as tx:
+        assert len(tx.all(sa.select(schema.events))) == 2
+
+
+async def test_a_paused_source_finds_what_came_meanwhile(inbox: Inbox) -> None:
+    with inbox.state.write() as tx:
+        pausing.pause(tx, "d.in", "holidays", "anna")
+    inbox.write("a")
+    assert await inbox.settle() == 0
+    with inbox.state.write() as tx:
+        pausing.resume(tx, "d.in", "anna")
+    assert await inbox.settle() == 1
+
+
+async def test_another_edition_hears_of_all_the_files_that_are_there(inbox: Inbox) -> None:
+    inbox.write("a")
+    inbox.write("b.csv")
+    await inbox.settle()
+    staged(inbox.state, edited(inbox.dag, "in", config={"more": True}))
+    await inbox.settle()
+    with inbox.state.read() as tx:
+        generations = [row["generation_id"] for row in tx.all(sa.select(schema.events))]
+    assert sorted(map(generations.count, set(generations))) == [2, 2]
+
+
+async def test_a_place_that_is_not_there_is_named_and_looked_for_again(state: State, tmp_path: Path) -> None:
+    inbox = Inbox(state, tmp_path / "later")
+    looked = await inbox.watchers.look()
+    assert "there is no directory" in looked.failures[0]
+    inbox.write("a")
+    assert await inbox.settle() == 1
+
+
+# Buckets
+
+
+@pytest.fixture
+async def watched(
+    state: State, s3_server: S3Server, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Watchers]:
+    for name, value in s3_server.environment(s3_bucket).items():
+        monkeypatch.setenv(name, value)
+    where = {"path": f"s3://{s3_bucket}/in", "pattern": "*.csv", "poll_seconds": 1}
+    deployed(state, dag("d", source("in", "files", of=where)))
+    settings = Settings(s3=S3Settings(endpoint=s3_server.endpoint, region=s3_server.region))
+    now = [0.0]
+
+    def monotonic() -> float:
+        now[0] += 10.0
+        return now[0]
+
+    from qo.ambient import Ambient
+
+    async with Watchers(LocalEmitter(state), settings, ambient=Ambient.seeded(1, monotonic)) as watchers:
+        yield watchers
+
+
+async def test_objects_below_a_prefix_are_announced_at_once(
+    state: State, watched: Watchers, s3_server: S3Server, s3_bucket: str
+) -> None:
+    for key in ("in/a.csv", "in/deep/b.csv", "in/c.txt", "in/_tmp/d.csv", "other/e.csv"):
+        s3_server.admin.put_object(Bucket=s3_bucket, Key=key, Body=b"x")
+    looked = await watched.look()
+    assert (looked.announced, looked.failures) == (2, ())
+    with state.read() as tx:
+        rows = tx.all(sa.select(schema.partitions))
+    assert {row["location"] + row["files"][0] for row in rows} == {
+        f"s3://{s3_bucket}/in/a.csv",
+        f"s3://{s3_bucket}/in/deep/b.csv",
+    }
+    assert (await watched.look()).announced == 0
+    s3_server.admin.put_object(Bucket=s3_bucket, Key="in/a.csv", Body=b"changed")
+    assert (await watched.look()).announced == 1
+
+
+# What is remembered
+
+
+@pytest.mark.fast
+def test_memory_of_a_hundred_thousand_files_is_small_and_knows_them_all() -> None:
+    present = {f"2024/part-{number}.csv": f"etag-{number}" for number in range(100_000)}
+    sightings = Sightings()
+    assert len(sightings.fresh(present)) == 100_000
+    for path, mark in present.items():
+        sightings.announced(path, mark)
+    memory = sightings.memory()
+    assert len(str(memory)) < 16_384
+    assert Sightings(memory).fresh(present) == []
+    present["new"] = "etag"
+    again = Sightings(memory).fresh(present)
+    assert "new" in again
+    assert len(again) < 3 * 100_000 / BUCKETS
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("memory", [None, {}, 7, {"buckets": "!"}, {"buckets": "abc"}, {"buckets": None}])
+def test_a_memory_that_cannot_be_read_is_none(memory: object) -> None:
+    assert Sightings(memory).fresh({"a": "1"}) == ["a"]
+
+
+@pytest.mark.fast
+def test_digests_do_not_depend_on_order() -> None:
+    files = [(f"f{number}", "x") for number in range(100)]
+    assert digests(files) == digests(reversed(files))
+    assert digests(files) != digests([*files[:-1], ("f99", "y")])
+
+
+@pytest.mark.fast
+def test_a_pattern_is_about_the_name_or_with_a_slash_about_the_path() -> None:
+    assert matches("a/b.csv", "*.csv")
+    assert matches("a/b.csv", "a/*.csv")
+    assert not matches("a/b.csv", "b/*.csv")
+    assert not matches("a/b.CSV", "*.csv")

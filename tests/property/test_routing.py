@@ -1,0 +1,172 @@
+"""What holds of every history of events over every small DAG: the books balance, and order makes no difference."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipelines import dag, deployed, edited, job, source, staged
+from qo.core.flow.dag import Dag, Job
+from qo.core.flow.event import Event
+from qo.core.flow.plan import plan
+from qo.dispatcher import accounting, cutover
+from qo.dispatcher.events import accept
+from qo.dispatcher.loops import router
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import State, open_state
+from states import create_tables
+
+pytestmark = pytest.mark.fast
+
+STRATEGIES = ("PerPartition", "PerUpdate")
+
+
+@st.composite
+def dags(draw: st.DrawFn) -> Dag:
+    """Two sources, a job that joins them, and up to two more, each of which reads some of those before it."""
+    jobs: list[Job] = [source("s0"), source("s1"), job("j0", reads=["s0", "s1"], join="all")]
+    for n in range(1, draw(st.integers(1, 3))):
+        names = draw(st.lists(st.sampled_from([each.name for each in jobs]), min_size=1, max_size=2, unique=True))
+        reads = [{"job": name, "trigger": draw(st.booleans())} for name in names[1:]]
+        strategy = draw(st.sampled_from(STRATEGIES))
+        join = draw(st.sampled_from(("any", "all"))) if strategy == "PerPartition" else "any"
+        jobs.append(job(f"j{n}", reads=[names[0], *reads], execution_strategy=strategy, join=join))
+    return dag("d", *jobs)
+
+
+@dataclass(frozen=True)
+class Said:
+    """An event by where it comes from. Version 0 is retired, 1 is active, 2 is staged."""
+
+    version: int
+    job: str
+    producer: str
+    partition: str | None
+    cursor: int | None
+
+
+SAYINGS = st.builds(
+    lambda version, job, producer, scope: Said(version, job, producer, *scope),
+    st.sampled_from((1, 1, 2, 0)),
+    st.sampled_from(("s0", "s1", "s0", "s1", "j0", "j1")),
+    st.sampled_from(("p", "q")),
+    st.sampled_from((("a", None), ("b", None), ("a", None), (None, 1), (None, 2))),
+)
+
+
+@contextmanager
+def database(template: Path) -> Iterator[State]:
+    copy = template.with_name("copy.db")
+    shutil.copyfile(template, copy)
+    state = open_state(f"sqlite:{copy}")
+    try:
+        yield state
+    finally:
+        state.close()
+        for left in copy.parent.glob("copy.db*"):
+            left.unlink()
+
+
+def prepare(template: Path, versions: Sequence[Dag]) -> None:
+    state = open_state(f"sqlite:{template}")
+    create_tables(state)
+    deployed(state, versions[0])
+    number = staged(state, versions[1]).version
+    with state.write() as tx:
+        cutover.activate(tx, "d", number, "ada", force=True)
+    staged(state, versions[2])
+    with state.engine.connect() as connection:
+        connection.exec_driver_sql("ROLLBACK")
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    state.close()
+
+
+def event(said: Said, versions: Sequence[Dag]) -> Event:
+    jobs = {each.job.name: each for each in plan(versions[said.version]).jobs}
+    made = jobs.get(said.job, jobs["j0"]).outputs[0]
+    return Event(
+        dataset_id=made.dataset_id,
+        generation_id=made.generation_id,
+        partition_key=said.partition,
+        cursor=said.cursor,
+    )
+
+
+def history(state: State, versions: Sequence[Dag], sayings: Sequence[Said], batch: int) -> set[tuple[str, str]]:
+    """Send and route; check the books after every step. Edition and key of all tasks in the end."""
+    datasets = {made.dataset_id for each in plan(versions[1]).jobs for made in each.outputs}
+    for start in range(0, len(sayings), batch):
+        with state.write() as tx:
+            for said in sayings[start : start + batch]:
+                accept(tx, said.producer, [event(said, versions)])
+        _check(state, datasets)
+        router.tick(state, limit=3)
+        _check(state, datasets)
+    while router.tick(state, limit=3):
+        _check(state, datasets)
+    with state.read() as tx:
+        rows = tx.all(sa.select(schema.tasks.c.edition_id, schema.tasks.c.dedupe_key))
+        assert tx.value(sa.select(sa.func.count()).where(schema.events.c.state == "pending")) == 0
+        waits = tx.all(sa.select(schema.deliveries).where(schema.deliveries.c.outcome == "pending"))
+    made = [(row["edition_id"], row["dedupe_key"]) for row in rows]
+    assert len(made) == len(set(made))
+    assert {(row["edition_id"], f"partition:{row['partition_key']}") for row in waits}.isdisjoint(made)
+    return set(made)
+
+
+def expected(versions: Sequence[Dag], sayings: Sequence[Said]) -> set[tuple[str, str]]:
+    """The tasks there must be, from what was said and in no order at all."""
+    said = {
+        (each.dataset_id, each.generation_id, each.partition_key, each.cursor)
+        for each in _events(versions, sayings)
+    }
+    wanted: set[tuple[str, str]] = set()
+    for reader in (each for version in versions[1:] for each in plan(version).jobs):
+        inputs = {each.generation_id for each in reader.inputs if each.trigger}
+        for dataset, generation, partition, cursor in said:
+            takes = cursor is None if reader.job.execution_strategy == "PerPartition" else partition is None
+            if generation not in inputs or not takes:
+                continue
+            if reader.job.join != "all":
+                scope = f"partition:{dataset}:{generation}:{partition}"
+                wanted.add(
+                    (reader.edition_id, scope if cursor is None else f"cursor:{dataset}:{generation}:{cursor}")
+                )
+            elif inputs <= {other for _, other, key, _ in said if key == partition}:
+                wanted.add((reader.edition_id, f"partition:{partition}"))
+    return wanted
+
+
+def _events(versions: Sequence[Dag], sayings: Sequence[Said]) -> list[Event]:
+    return [event(said, versions) for said in sayings]
+
+
+def _check(state: State, datasets: set[str]) -> None:
+    with state.read() as tx:
+        assert [problem for each in sorted(datasets) for problem in accounting.check(tx, each).problems] == []
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), first=dags(), sayings=st.lists(SAYINGS, max_size=16))
+def test_the_books_balance_at_all_times_and_order_changes_no_task(
+    data: st.DataObject, first: Dag, sayings: list[Said]
+) -> None:
+    versions = [edited(first, "s0", config={"v": 0}), first, edited(first, "s1", config={"v": 2})]
+    shuffled = data.draw(st.permutations(sayings))
+    with TemporaryDirectory() as directory:
+        template = Path(directory) / "template.db"
+        prepare(template, versions)
+        with database(template) as state:
+            once = history(state, versions, sayings, batch=data.draw(st.integers(1, 5)))
+        with database(template) as state:
+            again = history(state, versions, [*shuffled, *shuffled], batch=4)
+    assert once == again == expected(versions, sayings)

@@ -1,0 +1,209 @@
+"""Whole pipelines in virtual time, under faults drawn from a seed: dispatchers that die at every transaction boundary,
+queues that lose and repeat, workers that vanish and come back late, and people who deploy, pause and roll back
+meanwhile. The books balance after every step; in the end every task has ended and every table is up to date.
+
+One seed is one history; ``SIM_SEEDS=17`` or ``SIM_SEEDS=100-199`` chooses which are run, ``PROVE=1`` runs many more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from flows import World
+from pipelines import dag, edited, job, loaded, source, staged
+from qo.core.flow.topology import Topology
+from qo.dispatcher import cutover, pausing
+from qo.dispatcher.contract.task import EventBody, Outcome
+from qo.dispatcher.deploy import deploy
+from qo.dispatcher.registry import DEFAULT
+from qo.dispatcher.state import schema
+from qo.dispatcher.tasks import moves
+
+STEPS = 160
+DAYS = [f"2024-01-0{day}" for day in range(1, 7)]
+
+SHOP = dag(
+    "shop",
+    source("orders", runtime="dispatcher", operator="noop"),
+    source("prices", runtime="dispatcher", operator="noop"),
+    source("ticks", runtime="dispatcher", operator="noop"),
+    job("clean", reads="orders", outputs=2),
+    job("priced", reads=[{"job": "clean"}, {"job": "prices"}], join="all", scaling={"max_concurrency": 2}),
+    job("daily", reads=["priced", {"job": "clean", "output": 1}]),
+    job("follow", reads="ticks", execution_strategy="PerUpdate"),
+    job(
+        "weeks",
+        reads="ticks",
+        runtime="dispatcher",
+        operator="range_aggregator",
+        execution_strategy="PerUpdate",
+        config={"range_size": 3},
+    ),
+    job("report", reads="weeks"),
+    job("alert", reads="daily", outputs=0),
+    publish={"daily": "daily"},
+)
+OTHER = dag("finance", job("ledger", reads={"dataset": "daily"}))
+
+
+def seeds() -> Iterable[int]:
+    chosen = os.environ.get("SIM_SEEDS")
+    if chosen is None:
+        return range(400 if os.environ.get("PROVE") else 16)
+    first, _, last = chosen.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+@pytest.mark.parametrize("seed", seeds())
+def test_whatever_fails_the_books_balance_and_every_task_ends(seed: int, tmp_path: Path) -> None:
+    world = World(seed, tmp_path)
+    try:
+        staged(world.truth, SHOP)
+        staged(world.truth, OTHER)
+        for step in range(STEPS):
+            _act(world, step)
+            world.check()
+        _everything_arrived(world)
+        world.settle()
+        world.check()
+        _nothing_is_left_open(world)
+        _every_table_is_up_to_date(world)
+    finally:
+        world.close()
+
+
+def _act(world: World, step: int) -> None:
+    rng = world.rng
+    drawn = rng.random()
+    if drawn < 0.45:
+        world.tick(rng.choice(world.loops))
+    elif drawn < 0.57:
+        _emit(world, step)
+    elif drawn < 0.72:
+        world.claim()
+    elif drawn < 0.80:
+        world.beat()
+    elif drawn < 0.91:
+        world.finish(rng.choice([Outcome.SUCCESS] * 6 + [Outcome.RETRYABLE, Outcome.FATAL, Outcome.RELEASED]))
+    elif drawn < 0.94:
+        world.vanish()
+    elif drawn < 0.97:
+        _operate(world)
+    world.pass_time(rng.choice([0.1, 1.0, 10.0, 40.0]))
+
+
+def _emit(world: World, step: int) -> None:
+    rng = world.rng
+    name = rng.choice(["orders", "prices", "ticks"])
+    if name == "ticks":
+        events = [EventBody(output=0, cursor=rng.randrange(12))]
+    else:
+        events = [EventBody(output=0, partition_key=rng.choice(DAYS))]
+    world.emit("shop", name, f"{name}-{step}", events)
+
+
+def _operate(world: World) -> None:
+    rng = world.rng
+    what = rng.choice(["deploy", "activate", "rollback", "pause", "resume", "cancel"])
+    if what == "deploy":
+        changed = edited(SHOP, rng.choice(["clean", "priced", "daily", "report"]), config={"x": rng.randrange(3)})
+        world.call(lambda tx: deploy(tx, changed, "as Python", "sim", DEFAULT))
+    elif what == "activate":
+        number = rng.randrange(1, 5)
+        world.call(lambda tx: cutover.activate(tx, "shop", number, "sim", force=True))
+    elif what == "rollback":
+        world.call(lambda tx: cutover.rollback(tx, "shop", "sim"))
+    elif what == "pause":
+        world.call(
+            lambda tx: pausing.pause(tx, rng.choice(["shop", "shop.clean", "shop.daily"]), "why not", "sim")
+        )
+    elif what == "resume":
+        _resume_all(world)
+    else:
+        with world.truth.read() as tx:
+            ids = tx.execute(sa.select(schema.tasks.c.id).order_by(schema.tasks.c.id)).scalars().all()
+        if ids:
+            chosen = rng.choice(ids)
+            world.call(lambda tx: moves.cancel(tx, chosen, "sim", "why not"))
+
+
+def _resume_all(world: World) -> None:
+    for scope in ("shop", "shop.clean", "shop.daily"):
+        world.call(lambda tx, scope=scope: pausing.resume(tx, scope, "sim"))
+
+
+def _everything_arrived(world: World) -> None:
+    """The last word on everything, so that the end is known."""
+    _resume_all(world)
+    for name in ("orders", "prices"):
+        for day in DAYS:
+            world.emit("shop", name, f"last-{name}-{day}", [EventBody(output=0, partition_key=day)])
+    world.emit("shop", "ticks", "last-tick", [EventBody(output=0, cursor=12)])
+
+
+def _nothing_is_left_open(world: World) -> None:
+    live = set(loaded(world.truth).jobs)
+    tasks = schema.tasks
+    with world.truth.read() as tx:
+        rows = tx.all(sa.select(tasks).where(tasks.c.status.in_(["pending", "running"])))
+        left = [row for row in rows if row["edition_id"] in live and not _waits_for_cutover(world, row)]
+        assert left == [], f"seed {world.seed}: {[(row['dag'], row['job'], row['status']) for row in left]}"
+        unrouted = tx.all(sa.select(schema.events.c.seq).where(schema.events.c.state == "pending"))
+        assert unrouted == [], f"seed {world.seed}: events were never routed"
+        waiting = tx.all(sa.select(schema.deliveries).where(schema.deliveries.c.outcome == "pending"))
+        assert waiting == [], f"seed {world.seed}: deliveries wait for ever: {waiting}"
+
+
+def _waits_for_cutover(world: World, row: sa.RowMapping) -> bool:
+    found = loaded(world.truth).jobs[row["edition_id"]]
+    return found.job.outputs == 0 and found.status != "active"
+
+
+def _every_table_is_up_to_date(world: World) -> None:
+    """Each live edition has every partition of its inputs, made from their last revisions."""
+    topology = loaded(world.truth)
+    for day in DAYS:
+        for name in ("clean", "priced", "daily"):
+            for edition, job_ in topology.jobs.items():
+                if job_.name == f"shop.{name}":
+                    _is_fresh(world, topology, edition, day)
+    for edition, job_ in topology.jobs.items():
+        if job_.name == "finance.ledger":
+            for day in DAYS:
+                _is_fresh(world, topology, edition, day)
+
+
+def _is_fresh(world: World, topology: Topology, edition: str, day: str) -> None:
+    job_ = topology.jobs[edition]
+    partitions, pins = schema.partitions, schema.task_inputs
+    with world.truth.read() as tx:
+        for made in job_.outputs:
+            row = tx.one(
+                sa.select(partitions).where(
+                    partitions.c.generation_id == made.generation_id, partitions.c.partition_key == day
+                )
+            )
+            assert row is not None, f"seed {world.seed}: {job_.name}@{day} is missing"
+            for each in job_.inputs:
+                generation = each.generation_id or topology.current[each.dataset_id]
+                latest = tx.value(
+                    sa.select(partitions.c.revision).where(
+                        partitions.c.generation_id == generation, partitions.c.partition_key == day
+                    )
+                )
+                read = tx.value(
+                    sa.select(sa.func.max(pins.c.revision)).where(
+                        pins.c.task_id == row["task_id"],
+                        pins.c.position == each.position,
+                        pins.c.generation_id == generation,
+                    )
+                )
+                assert read == latest, (
+                    f"seed {world.seed}: {job_.name}@{day} was made from revision {read} of {each.name}, "
+                    f"which is at {latest}"
+                )

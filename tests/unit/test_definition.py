@@ -1,0 +1,395 @@
+"""What a definition may say, and what is said about one that is wrong: place, reason, and what to write instead."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from qo.core.flow.dag import Dag, Join, SourceKind, Strategy
+from qo.core.flow.plan import plan
+from qo.dispatcher.definition.problems import PROBLEMS_MAX, DefinitionError
+from qo.dispatcher.definition.reading import read
+from qo.errors import UsageError
+
+pytestmark = pytest.mark.fast
+
+GOOD = """\
+name: sales
+defaults: {max_attempts: 5}
+jobs:
+- name: totals
+  activation: reactive
+  runtime: spark
+  operator: sql
+  outputs: 1
+  execution_strategy: PerPartition
+  inputs:
+  - from: {job: orders}
+    where: {country: [DE, FR], paid: true}
+  config: {query: "SELECT 1"}
+- name: orders
+  activation: source
+  runtime: dispatcher
+  operator: noop
+  outputs: 1
+  source: {kind: manual}
+publish:
+  daily_totals: {from: {job: totals}}
+"""
+
+SOURCE: dict[str, Any] = {
+    "name": "orders",
+    "activation": "source",
+    "runtime": "dispatcher",
+    "operator": "noop",
+    "outputs": 1,
+    "source": {"kind": "manual"},
+}
+JOB: dict[str, Any] = {
+    "name": "totals",
+    "activation": "reactive",
+    "runtime": "python",
+    "operator": "sales.jobs:totals",
+    "outputs": 1,
+    "execution_strategy": "PerPartition",
+    "inputs": [{"from": {"job": "orders"}}],
+}
+UDF: dict[str, Any] = {
+    **JOB,
+    "runtime": "lambda",
+    "operator": "udf",
+    "udf": {"bundle_id": "b-1", "entrypoint": "main.run"},
+}
+SPLIT: dict[str, Any] = {
+    **JOB,
+    "runtime": "dispatcher",
+    "operator": "range_splitter",
+    "config": {"chunk_size": 10},
+}
+GATHER: dict[str, Any] = {
+    **JOB,
+    "runtime": "dispatcher",
+    "operator": "range_aggregator",
+    "execution_strategy": "PerUpdate",
+    "config": {"range_size": 10},
+}
+
+
+def document(*jobs: dict[str, Any], **top: Any) -> dict[str, Any]:
+    return {"name": "sales", "jobs": list(jobs), **top}
+
+
+def accepted(*jobs: dict[str, Any], **top: Any) -> Dag:
+    return read(json.dumps(document(*jobs, **top)))
+
+
+def refused(text: str | dict[str, Any], **options: Any) -> list[str]:
+    with pytest.raises(DefinitionError) as caught:
+        read(text if isinstance(text, str) else json.dumps(text, indent=1), **options)
+    assert all(problem.line >= 1 and problem.column >= 1 and problem.hint for problem in caught.value.problems)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def only(problems: list[str]) -> str:
+    assert len(problems) == 1, problems
+    return problems[0]
+
+
+def without(job: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in job.items() if key not in names}
+
+
+def test_a_file_becomes_a_resolved_dag():
+    dag = read(GOOD)
+    assert [job.name for job in dag.jobs] == ["orders", "totals"]
+    totals = dag.jobs[1]
+    assert totals.max_attempts == 5
+    assert totals.heartbeat_timeout_seconds == 60
+    assert totals.inputs[0].name == "orders"
+    assert totals.inputs[0].where == {"country": ["DE", "FR"], "paid": True}
+    assert totals.execution_strategy is Strategy.PER_PARTITION
+    assert len(plan(dag).jobs) == 2
+
+
+def test_json_is_accepted_as_it_is_written():
+    dag = accepted(SOURCE, {**JOB, "config": {"smile": "\U0001f600", "path": "a\\ud83d/b", "tab": "\t"}})
+    assert dag.jobs[1].config == {"smile": "\U0001f600", "path": "a\\ud83d/b", "tab": "\t"}
+    assert read(json.dumps(document(SOURCE), indent="\t")) == accepted(SOURCE)
+
+
+def test_every_problem_of_a_file_is_told_at_once_in_the_order_of_the_file():
+    text = GOOD.replace("runtime: spark", "runtime: sparc").replace("{job: orders}", "{job: order}")
+    text = text.replace("outputs: 1\n  source", "outputs: many\n  source").replace(
+        "totals}}", "totals, output: 3}}"
+    )
+    with pytest.raises(DefinitionError) as caught:
+        read(text, file="dags/sales.yaml")
+    places = [(problem.line, problem.column) for problem in caught.value.problems]
+    assert places == [(6, 12), (11, 17), (18, 12), (21, 46)]
+    first = str(caught.value).splitlines()[0]
+    assert first == "dags/sales.yaml:6:12: there is no runtime 'sparc'; did you mean 'spark'?"
+    assert isinstance(caught.value, UsageError)
+
+
+def test_who_reads_a_job_with_a_wrong_field_is_not_blamed():
+    message = only(refused(GOOD.replace("kind: manual", "kind: manuel")))
+    assert "'kind' is 'manuel'; did you mean 'manual'?" in message
+
+
+@pytest.mark.parametrize(
+    ("jobs", "message", "hint"),
+    [
+        ([{**SOURCE, "operatr": "x"}], "no field 'operatr'", "did you mean 'operator'?"),
+        ([without(SOURCE, "operator")], "the job 'orders' has no 'operator'", "write 'operator: ...'"),
+        ([{**SOURCE, "name": "Orders"}], "'name' is 'Orders'", "lower-case letters"),
+        ([{**SOURCE, "name": "o" * 129}], "129 characters", "at most 128"),
+        ([{**SOURCE, "outputs": 1001}], "'outputs' is 1001", "from 0 to 1000"),
+        ([{**SOURCE, "outputs": True}], "'outputs' is true", "whole number"),
+        ([{**SOURCE, "outputs": 1.0}], "'outputs' is 1.0", "whole number"),
+        ([{**SOURCE, "activation": "manual"}], "'activation' is 'manual'", "source: {kind: manual}"),
+        ([{**SOURCE, "runtime": "ecs_platform"}], "no runtime 'ecs_platform'", "runtime: spark"),
+        ([{**SOURCE, "runtime": "ecs_udf"}], "no runtime 'ecs_udf'", "'runtime: lambda' with 'operator: udf'"),
+        ([{**SOURCE, "operator": "sql"}], "no operator 'sql'", "write 'runtime: spark'"),
+        ([{**SOURCE, "runtime": "python"}], "no operator 'noop'", "write 'runtime: dispatcher'"),
+        ([{**SOURCE, "runtime": "spark", "operator": "f"}], "no operator 'f'", "module:function"),
+        ([without(SOURCE, "source")], "no 'source'", "write 'source:'"),
+        ([SOURCE, {**SOURCE, "name": "b", "inputs": JOB["inputs"]}], "'inputs' is for reactive", "remove it"),
+        ([{**SOURCE, "execution_strategy": "PerUpdate"}], "'execution_strategy' is for reactive", "remove it"),
+        ([SOURCE, without(JOB, "inputs")], "no 'inputs'", "write 'inputs:'"),
+        ([SOURCE, without(JOB, "execution_strategy")], "no 'execution_strategy'", "write 'execution_strategy:'"),
+        ([SOURCE, {**JOB, "execution_strategy": "Bulk"}], "'Bulk'", "one task for each event"),
+        ([SOURCE, {**JOB, "bootstrap": {"reset_outputs": True}}], "'bootstrap' is for source jobs", "remove it"),
+        ([SOURCE, {**JOB, "update_strategy": "append"}], "no unique_key", "unique_key: [...]"),
+        (
+            [SOURCE, {**JOB, "unique_key": ["id"]}],
+            "'unique_key' is for jobs that append",
+            "update_strategy: append",
+        ),
+        (
+            [SOURCE, {**JOB, "update_strategy": "append", "unique_key": ["id", "Task_Id"]}],
+            "'Task_Id' is another one in each attempt",
+            "come from the data",
+        ),
+        (
+            [SOURCE, {**JOB, "update_strategy": "append", "unique_key": ["id", "id"]}],
+            "'id' stands twice",
+            "keep one",
+        ),
+        ([SOURCE, {**JOB, "idle_timeout": "5 minutes"}], "'idle_timeout'", "never, 0, or a time such as"),
+        ([SOURCE, {**JOB, "idle_timeout": None}], "'idle_timeout' is empty", "leave the field out"),
+        ([SOURCE, without(UDF, "udf")], "needs 'udf'", "bundle_id"),
+        ([SOURCE, {**JOB, "udf": UDF["udf"]}], "'udf' is for the operator udf", "runtime: lambda"),
+        ([SOURCE, {**UDF, "secrets": ["key"]}], "code of a user", "not trusted with secrets"),
+        ([SOURCE, {**JOB, "timeout_seconds": 0}], "'timeout_seconds' is 0", "1 to 86400"),
+        ([SOURCE, {**JOB, "heartbeat_timeout_seconds": 4}], "is 4", "5 to 3600"),
+        ([SOURCE, {**JOB, "max_attempts": 101}], "is 101", "1 to 100"),
+        ([SOURCE, {**JOB, "scaling": {"max_concurrency": 0}}], "is 0", "from 1"),
+        ([SOURCE, {**JOB, "config": {"x": "y" * 65_536}}], "'config' has", "at most 65536 bytes"),
+        ([SOURCE, {**JOB, "join": "all"}], "'join: all' waits", "two inputs that trigger"),
+        ([SOURCE, JOB, JOB], "two jobs named 'totals'", "another name"),
+        ([{**SOURCE, "schedule": "x"}], "no field 'schedule'", "under source"),
+    ],
+)
+def test_a_wrong_job_is_explained(jobs: list[dict[str, Any]], message: str, hint: str):
+    said, _, advice = only(refused(document(*jobs))).partition("; ")
+    assert message in said
+    assert hint in advice
+
+
+@pytest.mark.parametrize("name", ["max_queue_depth", "max_queue_age", "backpressure_mode"])
+def test_reserved_fields_are_refused_at_every_level(name: str):
+    places = [
+        document(SOURCE, **{name: 1}),
+        document(SOURCE, defaults={name: 1}),
+        document({**SOURCE, name: 1}),
+        document({**SOURCE, "source": {"kind": "manual", name: 1}}),
+        document({**SOURCE, "config": {"deep": [{name: 1}]}}),
+    ]
+    for wrong in places:
+        message = only(refused(wrong))
+        assert f"{name!r} is reserved" in message
+        assert "pressure.depth" in message
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"kind": "manual"},
+        {"kind": "cron", "schedule": "*/5 0-6 1,15 JAN-MAR MON#2", "timezone": "Europe/Berlin"},
+        {"kind": "cron", "schedule": "rate(5 minutes)"},
+        {"kind": "cron", "schedule": "rate(1 day)"},
+        {"kind": "webhook", "webhook_path": "/orders/new", "secret": "shop"},
+        {"kind": "files", "path": "s3://in/orders", "pattern": "*.csv", "poll_seconds": 5},
+    ],
+)
+def test_each_kind_of_source_is_accepted_with_its_fields(source: dict[str, Any]):
+    dag = accepted({**SOURCE, "source": source, "bootstrap": {"reset_outputs": True}})
+    assert msgspec.to_builtins(dag.jobs[0].source) == source
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"kind": "cron"}, "a cron source needs 'schedule'"),
+        ({"kind": "cron", "schedule": "* * * *"}, "not a schedule"),
+        ({"kind": "cron", "schedule": "60 * * * *"}, "not a schedule"),
+        ({"kind": "cron", "schedule": "rate(5 parsecs)"}, "not a schedule"),
+        ({"kind": "cron", "schedule": "rate(1 day)", "timezone": "Mars/Base"}, "no time zone 'Mars/Base'"),
+        ({"kind": "webhook", "webhook_path": "orders"}, "a webhook source needs 'secret'"),
+        ({"kind": "webhook", "webhook_path": "a b", "secret": "s"}, "'webhook_path' is 'a b'"),
+        ({"kind": "files"}, "a files source needs 'path'"),
+        ({"kind": "manual", "path": "x"}, "'path' is for files sources"),
+        ({"kind": "always_on", "schedule": "rate(1 day)"}, "'schedule' is for cron sources"),
+        ({}, "'source' has no 'kind'"),
+        ("manual", "'source' is 'manual'"),
+    ],
+)
+def test_a_source_has_the_fields_of_its_kind(source: Any, message: str):
+    runtime = {"runtime": "python", "operator": "a:b"}
+    assert message in only(refused(document({**SOURCE, **runtime, "source": source})))
+
+
+def test_a_source_that_runs_for_ever_needs_workers():
+    always = {**SOURCE, "source": {"kind": "always_on"}}
+    assert accepted({**always, "runtime": "python", "operator": "a:b"}).jobs[0].source is not None
+    assert "runs for ever" in only(refused(document(always)))
+
+
+def test_a_webhook_path_belongs_to_one_source():
+    source = {"kind": "webhook", "webhook_path": "orders", "secret": "shop"}
+    other = {**SOURCE, "name": "b", "source": {**source, "webhook_path": "/orders"}}
+    assert "belongs to 'orders' already" in only(refused(document({**SOURCE, "source": source}, other)))
+
+
+def test_the_forms_of_idle_timeout():
+    for written, kept in [("never", "never"), (0, "0"), ("0", "0"), ("90s", "90s"), ("5m", "5m"), ("2h", "2h")]:
+        assert accepted(SOURCE, {**JOB, "idle_timeout": written}).jobs[1].idle_timeout == kept
+
+
+def test_joining_needs_partitions_of_two_inputs():
+    two = {**JOB, "join": "all", "inputs": [*JOB["inputs"], {"from": {"dataset": "rates"}}]}
+    assert accepted(SOURCE, two).jobs[1].join is Join.ALL
+    side = {**two, "inputs": [two["inputs"][0], {**two["inputs"][1], "trigger": False}]}
+    for wrong in [side, {**two, "execution_strategy": "PerUpdate"}]:
+        assert "'join: all'" in only(refused(document(SOURCE, wrong)))
+
+
+def test_at_least_one_input_starts_a_job():
+    silent = {**JOB, "inputs": [{"from": {"job": "orders"}, "trigger": False}]}
+    assert "no input of 'totals' starts it" in only(refused(document(SOURCE, silent)))
+
+
+def test_inputs_of_a_job_have_different_names():
+    twice = {**JOB, "inputs": [*JOB["inputs"], *JOB["inputs"]]}
+    assert "write 'as: another_name'" in only(refused(document(SOURCE, twice)))
+    named = {**JOB, "inputs": [*JOB["inputs"], {"from": {"job": "orders"}, "as": "again"}]}
+    assert [each.name for each in accepted(SOURCE, named).jobs[1].inputs] == ["orders", "again"]
+
+
+@pytest.mark.parametrize(
+    ("from_", "message"),
+    [
+        ({"job": "order"}, "there is no job 'order'; did you mean 'orders'?"),
+        ({"job": "orders", "output": 1}, "no output 1"),
+        ({"job": "orders", "dataset": "x"}, "either 'job' or 'dataset'"),
+        ({}, "either 'job' or 'dataset'"),
+        ({"dataset": "rates", "output": 0}, "'output' belongs to a job"),
+        ({"dataset": "ratez"}, "no pipeline publishes a dataset 'ratez'"),
+        ({"dataset": "orders"}, "write 'from: {job: orders}'"),
+    ],
+)
+def test_a_reference_leads_somewhere(from_: dict[str, Any], message: str):
+    wrong = document(SOURCE, {**JOB, "inputs": [{"from": from_}]})
+    assert message in only(refused(wrong, known_datasets=lambda name: name == "rates"))
+
+
+def test_a_dataset_of_this_pipeline_can_be_read_by_its_name():
+    jobs = [SOURCE, {**JOB, "inputs": [{"from": {"dataset": "raw"}}]}]
+    text = json.dumps(document(*jobs, publish={"raw": {"from": {"job": "orders"}}}))
+    assert plan(read(text, known_datasets=lambda _: False)).published.keys() == {"raw"}
+
+
+@pytest.mark.parametrize(
+    ("publish", "message"),
+    [
+        ({"Raw": {"from": {"job": "orders"}}}, "'Raw' is not a name"),
+        ({"raw": {"from": {"job": "nobody"}}}, "no job 'nobody'"),
+        ({"raw": {"from": {"job": "orders", "output": 1}}}, "no output 1"),
+        ({"raw": {"from": {"dataset": "x", "job": "orders"}}}, "no field 'dataset'"),
+        ({"raw": {"from": {"job": "orders"}, "storage": "s3"}}, "publishing only gives an output a name"),
+        ({"raw": {"from": {"job": "orders"}, "write_mode": "direct"}}, "publishing only gives an output a name"),
+        ({"raw": {"from": {"job": "orders"}, "schema": {}}}, "publishing only gives an output a name"),
+    ],
+)
+def test_a_publication_names_an_output_and_nothing_else(publish: dict[str, Any], message: str):
+    assert message in only(refused(document(SOURCE, publish=publish)))
+
+
+def test_a_cycle_is_named_in_the_direction_of_the_data():
+    jobs = [{**JOB, "name": name, "inputs": [{"from": {"job": up}}]} for name, up in ["ac", "ba", "cb", "db"]]
+    message = only(refused(document(*jobs)))
+    assert "wait for each other: b -> c -> a -> b" in message
+    assert "a -> a" in only(refused(document({**JOB, "name": "a", "inputs": [{"from": {"job": "a"}}]})))
+
+
+def test_a_cycle_through_a_published_name_is_found():
+    jobs = [{**JOB, "name": "a", "inputs": [{"from": {"dataset": "loop"}}]}]
+    assert "a -> a" in only(refused(document(*jobs, publish={"loop": {"from": {"job": "a"}}})))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, "cannot be compared"),
+        ({"a": 1}, "cannot be compared"),
+        ([1, "a"], "mixes numbers and text"),
+        ([True, 1], "mixes numbers and true or false"),
+        ([], "has 0 values"),
+        (list(range(101)), "has 101 values"),
+    ],
+)
+def test_a_filter_compares_with_scalars_of_one_type(value: Any, message: str):
+    wrong = {**JOB, "inputs": [{"from": {"job": "orders"}, "where": {"x": value}}]}
+    assert message in only(refused(document(SOURCE, wrong)))
+
+
+def test_a_job_that_waits_for_cursors_is_not_fed_with_partitions():
+    late = {**JOB, "name": "late", "execution_strategy": "PerUpdate", "inputs": [{"from": {"job": "totals"}}]}
+    for producer in [JOB, SPLIT, GATHER]:
+        message = only(refused(document(SOURCE, producer, late)))
+        assert "'totals' emits partitions, and 'late' waits for cursors" in message
+    beside = {**late, "inputs": [{"from": {"job": "totals"}, "trigger": False}, {"from": {"job": "orders"}}]}
+    assert len(accepted(SOURCE, JOB, beside).jobs) == 3
+    assert len(accepted(SOURCE, {**JOB, "execution_strategy": "PerUpdate"}, late).jobs) == 3
+
+
+@pytest.mark.parametrize("job", [SPLIT, GATHER])
+def test_the_range_operators_say_what_they_need(job: dict[str, Any]):
+    other = "PerUpdate" if job is SPLIT else "PerPartition"
+    assert accepted(SOURCE, job).jobs[1].operator == job["operator"]
+    assert "needs its 'config'" in only(refused(document(SOURCE, without(job, "config"))))
+    assert "has no" in only(refused(document(SOURCE, {**job, "config": {}})))
+    assert "has one output" in only(refused(document(SOURCE, {**job, "outputs": 2})))
+    assert "does not work with" in only(refused(document(SOURCE, {**job, "execution_strategy": other})))
+    key = next(iter(job["config"]))
+    assert "whole number from 1" in only(refused(document(SOURCE, {**job, "config": {key: 0}})))
+
+
+def test_code_of_users_is_accepted_where_it_belongs():
+    assert accepted(SOURCE, UDF).jobs[1].udf is not None
+
+
+def test_there_is_an_end_to_the_number_of_jobs_and_of_problems():
+    many = [{**SOURCE, "name": f"s{number}"} for number in range(5_001)]
+    assert "'jobs' has 5001 items" in only(refused(document(*many)))
+    assert "'jobs' has 0 items" in only(refused(document()))
+    assert len(refused(document(*[{"x": 1} for _ in range(4_000)]))) == PROBLEMS_MAX
+
+
+def test_the_kinds_of_sources_all_have_a_rule():
+    from qo.dispatcher.definition.fields import SOURCE_FIELDS
+
+    assert set(SOURCE_FIELDS) == set(SourceKind)

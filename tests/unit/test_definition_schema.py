@@ -1,0 +1,149 @@
+"""The JSON Schema, the reference page and the validation say the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+
+from qo.core.flow import dag
+from qo.dispatcher.definition import fields
+from qo.dispatcher.definition.document import parse
+from qo.dispatcher.definition.jsonschema import schema, text
+from qo.dispatcher.definition.kinds import Record
+from qo.dispatcher.definition.problems import DefinitionError, Report, Spot
+from qo.dispatcher.definition.reading import read
+
+pytestmark = pytest.mark.fast
+
+REFERENCE = Path(__file__).parents[2] / "docs/reference"
+PAGE = (REFERENCE / "dag.md").read_text()
+EXAMPLES = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+VALIDATOR = jsonschema.Draft202012Validator(schema())
+
+STRUCTS: list[tuple[Record, type[msgspec.Struct]]] = [
+    (fields.DAG, dag.Dag),
+    (fields.DEFAULTS, dag.Defaults),
+    (fields.JOB, dag.Job),
+    (fields.INPUT, dag.Input),
+    (fields.FROM, dag.From),
+    (fields.SOURCE, dag.Source),
+    (fields.BOOTSTRAP, dag.Bootstrap),
+    (fields.SCALING, dag.Scaling),
+    (fields.UDF, dag.Udf),
+    (fields.PUBLISH, dag.Publish),
+]
+
+JOB: dict[str, Any] = {
+    "name": "a",
+    "activation": "reactive",
+    "runtime": "spark",
+    "operator": "sql",
+    "outputs": 1,
+    "inputs": [{"from": {"dataset": "x"}}],
+    "execution_strategy": "PerPartition",
+}
+SOURCE: dict[str, Any] = {
+    "name": "s",
+    "activation": "source",
+    "runtime": "dispatcher",
+    "operator": "noop",
+    "outputs": 1,
+    "source": {"kind": "manual"},
+}
+
+
+def value(example: str) -> Any:
+    document = parse(example, Report(Spot("f")))
+    assert document is not None
+    return document.value
+
+
+def test_the_published_schema_is_the_one_of_the_code():
+    # To write it anew: qo dag schema > docs/reference/dag.schema.json
+    assert json.loads((REFERENCE / "dag.schema.json").read_text()) == json.loads(text())
+
+
+def test_the_schema_is_one():
+    jsonschema.Draft202012Validator.check_schema(schema())
+
+
+@pytest.mark.parametrize(("record", "struct"), STRUCTS, ids=lambda each: getattr(each, "__name__", ""))
+def test_the_table_has_the_fields_of_the_dag_and_no_other(record: Record, struct: type[msgspec.Struct]):
+    known = {each.encode_name: each.required for each in msgspec.structs.fields(struct)}
+    assert {field.name: field.required for field in record.fields} == known
+
+
+@pytest.mark.parametrize(("record", "struct"), STRUCTS, ids=lambda each: getattr(each, "__name__", ""))
+def test_the_defaults_of_the_table_are_those_of_the_dag(record: Record, struct: type[msgspec.Struct]):
+    resolved = {"heartbeat_timeout_seconds": dag.HEARTBEAT_TIMEOUT_S, "max_attempts": dag.MAX_ATTEMPTS}
+    # Where the default is worked out later, it is None in the file's own fields.
+    later = {**resolved, "timezone": "UTC"}
+    for each in msgspec.structs.fields(struct):
+        told = record.by_name[each.encode_name].default
+        if told is not None:
+            assert told == (later[each.name] if each.default is None else each.default)
+
+
+@pytest.mark.parametrize(("record", "struct"), STRUCTS, ids=lambda each: getattr(each, "__name__", ""))
+def test_every_field_is_on_the_reference_page(record: Record, struct: type[msgspec.Struct]):
+    for field in record.fields:
+        assert re.search(rf"^\| `{field.name}` \|", PAGE, re.MULTILINE), field.name
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_the_examples_of_the_page_are_what_they_claim(example: str):
+    if example.startswith("# invalid"):
+        with pytest.raises(DefinitionError):
+            read(example)
+    else:
+        read(example)
+        VALIDATOR.validate(value(example))
+
+
+def test_the_page_has_examples_of_both_sorts():
+    assert {example.startswith("# invalid") for example in EXAMPLES} == {True, False}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": "p"},
+        {"name": "P", "jobs": [SOURCE]},
+        {"name": "p", "jobs": []},
+        {"name": "p", "jobs": [SOURCE], "x": 1},
+        {"name": "p", "jobs": [{**SOURCE, "max_queue_depth": 1}]},
+        {"name": "p", "jobs": [{**SOURCE, "outputs": -1}]},
+        {"name": "p", "jobs": [{**SOURCE, "source": {"kind": "cron"}}]},
+        {"name": "p", "jobs": [{**SOURCE, "source": {"kind": "manual", "path": "x"}}]},
+        {"name": "p", "jobs": [{**SOURCE, "inputs": JOB["inputs"]}]},
+        {"name": "p", "jobs": [{key: part for key, part in SOURCE.items() if key != "source"}]},
+        {"name": "p", "jobs": [{key: part for key, part in JOB.items() if key != "execution_strategy"}]},
+        {"name": "p", "jobs": [{**JOB, "update_strategy": "append"}]},
+        {"name": "p", "jobs": [{**JOB, "unique_key": ["id"]}]},
+        {"name": "p", "jobs": [{**JOB, "idle_timeout": 5}]},
+        {"name": "p", "jobs": [{**JOB, "operator": "udf", "runtime": "lambda"}]},
+        {"name": "p", "jobs": [{**JOB, "inputs": [{"from": {"job": "a", "dataset": "b"}}]}]},
+        {"name": "p", "jobs": [{**JOB, "inputs": [{"from": {"dataset": "b"}, "where": {"x": [1, "a"]}}]}]},
+        {"name": "p", "jobs": [{**JOB, "inputs": [{"from": {"dataset": "b"}, "where": {"x": None}}]}]},
+        {"name": "p", "jobs": [SOURCE], "publish": {"x": {"from": {"job": "s"}, "storage": "s3"}}},
+        {"name": "p", "jobs": [SOURCE], "publish": {"x": {"from": {}}}},
+        [],
+    ],
+)
+def test_what_an_editor_underlines_is_refused(wrong: Any):
+    assert not VALIDATOR.is_valid(wrong)
+    with pytest.raises(DefinitionError):
+        read(json.dumps(wrong))
+
+
+@pytest.mark.parametrize("good", [SOURCE, JOB, {**JOB, "idle_timeout": 0}, {**JOB, "join": "any"}])
+def test_what_is_accepted_is_not_underlined(good: dict[str, Any]):
+    whole = {"name": "p", "jobs": [good]}
+    read(json.dumps(whole))
+    VALIDATOR.validate(whole)

@@ -1,0 +1,144 @@
+"""What an operator sees: its inputs' committed files, and outputs that belong to its attempt alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qo.dispatcher.contract.task import EventBody, Piece, PiecesAnswer, Work, WorkInput, WorkOutput
+from qo.errors import NotFound, UsageError
+from qo.runner.run import Run
+from qo.runner.storage import FileStorage
+from qo.worker.cancel import CancelToken
+
+pytestmark = pytest.mark.fast
+
+
+def work(tmp_path: Path, **about: Any) -> Work:
+    return Work(
+        task_id="t",
+        attempt=2,
+        dag="shop",
+        job="clean",
+        version=1,
+        runtime="python",
+        operator="orders:clean",
+        update_strategy="replace",
+        outputs=[WorkOutput(index=0, dataset_id="d", generation_id="g", prefix=f"file:{tmp_path}/d/g/t/2/")],
+        **about,
+    )
+
+
+def run_of(given: Work, pages: list[PiecesAnswer] | None = None, said: list[EventBody] | None = None) -> Run:
+    waiting = list(pages or [])
+
+    async def emit(events: list[EventBody]) -> bool:
+        assert said is not None
+        said.extend(events)
+        return True
+
+    def wait(call: Coroutine[Any, Any, bool]) -> bool:
+        return asyncio.run(call)
+
+    return Run(
+        given,
+        FileStorage(),
+        cancel=CancelToken(),
+        progress=lambda value: None,
+        emit=emit,
+        wait=wait,
+        more=lambda given, after: waiting.pop(0),
+    )
+
+
+def test_an_output_tells_what_was_written_below_its_prefix(tmp_path: Path) -> None:
+    run = run_of(work(tmp_path, partition_key="2024-01-01", start=0, end=10))
+    run.output().write("a.jsonl", "one\n", rows=1)
+    run.output().write("sub/b.jsonl", b"two\nthree\n", rows=2)
+    (told,) = run.committed()
+    assert (told.location, told.files) == (f"file:{tmp_path}/d/g/t/2/", ["a.jsonl", "sub/b.jsonl"])
+    assert (told.rows, told.bytes) == (3, 14)
+    assert (told.partition_key, told.start, told.end, told.cursor) == ("2024-01-01", 0, 10, None)
+    assert (tmp_path / "d/g/t/2/sub/b.jsonl").read_bytes() == b"two\nthree\n"
+
+
+def test_an_output_that_nothing_was_written_to_is_an_empty_one_and_a_skipped_one_is_none(tmp_path: Path) -> None:
+    run = run_of(work(tmp_path, partition_key="p"))
+    assert [(told.files, told.rows) for told in run.committed()] == [([], 0)]
+    run.output().skip()
+    assert run.committed() == []
+
+
+def test_an_output_of_a_cursor_task_is_the_segment_up_to_that_cursor(tmp_path: Path) -> None:
+    (told,) = run_of(work(tmp_path, cursor=17)).committed()
+    assert (told.cursor, told.partition_key) == (17, None)
+
+
+def test_an_output_can_be_another_partition_than_the_tasks(tmp_path: Path) -> None:
+    run = run_of(work(tmp_path, partition_key="2024-01-01"))
+    run.output().describe(partition_key="2024-01", start=1, end=32)
+    (told,) = run.committed()
+    assert (told.partition_key, told.start, told.end) == ("2024-01", 1, 32)
+
+
+@pytest.mark.parametrize("name", ["", "/etc/passwd", "../other", "a/../../b", ".."])
+def test_an_output_file_cannot_be_named_outside_its_prefix(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot name an output file"):
+        run_of(work(tmp_path)).output().write(name, "x")
+
+
+def test_a_file_is_written_once(tmp_path: Path) -> None:
+    output = run_of(work(tmp_path)).output()
+    output.add("a")
+    with pytest.raises(UsageError, match="written twice"):
+        output.add("a")
+
+
+def test_an_input_reads_exactly_the_committed_files_however_many_pages_they_fill(tmp_path: Path) -> None:
+    pieces = []
+    for revision in range(1, 6):
+        (tmp_path / f"{revision}").write_text(f"line {revision}\n")
+        pieces.append(Piece(revision=revision, location=f"file:{tmp_path}/", files=[str(revision)]))
+    (tmp_path / "stray").write_text("nobody committed this\n")
+    given = WorkInput(
+        position=0,
+        name="orders",
+        dataset_id="d",
+        generation_id="g",
+        mode="whole",
+        pieces=pieces[:2],
+        more=True,
+        after="2",
+    )
+    run = run_of(
+        work(tmp_path, inputs=[given]),
+        pages=[PiecesAnswer(pieces=pieces[2:4], after="4"), PiecesAnswer(pieces=pieces[4:])],
+    )
+    assert list(run.input().lines()) == [f"line {revision}" for revision in range(1, 6)]
+    assert run.input("orders") is run.input()
+
+
+def test_a_name_that_is_no_input_or_output_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    run = run_of(work(tmp_path))
+    with pytest.raises(NotFound, match="no input 'x': it has none"):
+        run.input("x")
+    with pytest.raises(NotFound, match="no output 1: it has 1"):
+        run.output(1)
+
+
+def test_a_plain_function_emits_and_an_async_one_is_told_how(tmp_path: Path) -> None:
+    said: list[EventBody] = []
+    run = run_of(work(tmp_path), said=said)
+    assert run.emit(cursor=3)
+
+    async def operator() -> None:
+        with pytest.raises(UsageError, match=r"await run\.announce"):
+            run.emit(cursor=4)
+        assert await run.announce(cursor=5)
+
+    asyncio.run(operator())
+    assert [event.cursor for event in said] == [3, 5]
