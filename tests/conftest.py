@@ -40,13 +40,17 @@ def moto_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+def postgres_server() -> Iterator[PostgresServer]:
     """A real PostgreSQL, one for the whole run."""
+    from tempfile import TemporaryDirectory
+
     from postgres import start_postgres
 
-    server = start_postgres(tmp_path_factory.mktemp("postgres"))
-    yield server
-    server.stop()
+    # Not below pytest's own directory: the next session to start closes that to other users, and root's server is one.
+    with TemporaryDirectory(prefix="qo-postgres-") as directory:
+        server = start_postgres(Path(directory))
+        yield server
+        server.stop()
 
 
 @pytest.fixture

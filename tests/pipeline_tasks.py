@@ -21,7 +21,7 @@ from qo.dispatcher.contract.task import (
 )
 from qo.dispatcher.loops import router
 from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import State
+from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import claiming, completion, creation, rows, running
 from qo.dispatcher.tasks.creation import NewTask
 
@@ -66,8 +66,16 @@ def made(state: State, wanted: NewTask) -> str:
         return creation.create(tx, [wanted])[0].task_id
 
 
+def woken(tx: Tx, task_id: str) -> None:
+    """Its wake-up is on its way, as the release loop would have it once the task is due."""
+    table = schema.tasks
+    withheld = sa.and_(table.c.id == task_id, table.c.status == "pending", table.c.released_at.is_(None))
+    tx.execute(sa.update(table).where(withheld).values(released_at=tx.now))
+
+
 def ask(state: State, task_id: str, lease_id: str | None = None, worker: str = "w") -> Claimed | NotClaimed:
     with state.write() as tx:
+        woken(tx, task_id)
         return claiming.claim(tx, ClaimRequest(task_id=task_id, worker_id=worker, lease_id=lease_id), ROOT)
 
 

@@ -1,24 +1,39 @@
 """Every example in the documentation runs.
 
-In a page, a ``python`` block that begins with ``# name.py`` is written to that file and any other is run. Of a
-``console`` block, the lines after ``$`` are run one after the other, and must succeed. All blocks of a page
-share a directory, with an empty embedded store.
+In a page, a ``python`` block that begins with ``# name.py`` is written to that file and any other is run; so are
+``yaml`` and ``toml`` blocks that begin with a file name. Of a ``console`` block, the lines after ``$`` are run one
+after the other, and must succeed. One that ends with ``&`` goes on beside the rest of the page. What stands below a
+command is what it prints, in this order, among other things: ids and times may differ, ``...`` stands for anything,
+and a command that does not say so yet is run again for a while. All blocks of a page share a directory, with an empty
+embedded store, and the examples of this project.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
+import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```(python|console|json|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE = re.compile(r"# (\S+\.(?:py|toml))\n")
+BLOCK = re.compile(r"^```(python|console|yaml|json|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# (\S+\.(?:py|toml|yaml))\n")
+PEOPLE, WORKERS = "127.0.0.1:8470", "127.0.0.1:8471"  # As the pages have them; here, any free ports.
+PATIENCE_S = 60.0
+VARYING = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:Z| UTC)"
+)
 
 
 def examples(page: Path) -> list[tuple[str, str]]:
@@ -27,25 +42,128 @@ def examples(page: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=lambda page: page.name)
 def test_the_examples_of_every_page_run(page: Path, tmp_path: Path):
-    environ = {k: v for k, v in os.environ.items() if not k.startswith(("QO_", "S3_", "AWS_"))}
-    environ["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"
-    environ["NO_COLOR"] = "1"
-    for language, text in examples(page):
-        named = FILE.match(text)
-        if named is not None:
-            (tmp_path / named[1]).write_text(text)
-        elif language == "python":
-            run([sys.executable, "-c", text], tmp_path, environ)
-        elif language == "console":
-            for line in commands(text):
-                run(["bash", "-c", line], tmp_path, environ)
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    with desk(tmp_path) as work:
+        for language, text in examples(page):
+            named = FILE.match(text)
+            if named is not None:
+                (tmp_path / named[1]).write_text(work.placed(text))
+            elif language == "python":
+                work.run([sys.executable, "-c", work.placed(text)])
+            elif language == "console":
+                for line, printed in commands(text):
+                    work.enter(work.placed(line), printed)
 
 
-def commands(text: str) -> list[str]:
-    joined = text.replace("\\\n", "")
-    return [line.removeprefix("$ ") for line in joined.splitlines() if line.startswith("$ ")]
+def commands(text: str) -> list[tuple[str, list[str]]]:
+    """Each command of a block, with the lines that follow it."""
+    found: list[tuple[str, list[str]]] = []
+    for line in text.replace("\\\n", "").splitlines():
+        if line.startswith("$ "):
+            found.append((line.removeprefix("$ "), []))
+        elif found and line.strip():
+            found[-1][1].append(line)
+    return found
 
 
-def run(command: list[str], cwd: Path, environ: dict[str, str]) -> None:
-    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, f"{command[-1]}\n{done.stdout}\n{done.stderr}"
+class Desk:
+    """Where the examples of one page are run."""
+
+    def __init__(self, cwd: Path) -> None:
+        self.cwd = cwd
+        self.ports = {PEOPLE: f"127.0.0.1:{free_port()}", WORKERS: f"127.0.0.1:{free_port()}"}
+        self.beside: list[subprocess.Popen[bytes]] = []
+        self.environ = {k: v for k, v in os.environ.items() if not k.startswith(("QO_", "S3_", "AWS_"))}
+        self.environ |= {
+            "PATH": f"{Path(sys.executable).parent}:{self.environ['PATH']}",
+            "NO_COLOR": "1",
+            "QO_DISPATCHER_LISTEN": self.ports[PEOPLE],
+            "QO_DISPATCHER_INTERNAL_LISTEN": self.ports[WORKERS],
+            "QO_DISPATCHER_RECONCILE_S": "1",
+        }
+
+    def placed(self, text: str) -> str:
+        for written, here in self.ports.items():
+            text = text.replace(written, here)
+        return text
+
+    def enter(self, line: str, printed: list[str]) -> None:
+        if line.endswith("&"):
+            self.start(line.removesuffix("&").strip())
+            return
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            said = self.run(["bash", "-c", line])
+            if says(said, printed):
+                return
+            assert time.monotonic() < deadline, f"{line}\n\n{said}\n\ndoes not say\n\n" + "\n".join(printed)
+
+    def start(self, line: str) -> None:
+        log = self.cwd / f"beside-{len(self.beside)}.log"
+        with log.open("wb") as told:
+            process = subprocess.Popen(
+                ["bash", "-c", f"exec {line}"],
+                cwd=self.cwd,
+                env=self.environ,
+                stdout=told,
+                stderr=told,
+                start_new_session=True,
+            )
+        self.beside.append(process)
+        if line.startswith("qo dispatcher"):
+            await_ready(f"http://{self.ports[PEOPLE]}/readyz", process, log)
+
+    def run(self, command: list[str]) -> str:
+        done = subprocess.run(
+            command, cwd=self.cwd, env=self.environ, capture_output=True, text=True, timeout=PATIENCE_S
+        )
+        assert done.returncode == 0, f"{command[-1]}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    def close(self) -> None:
+        for process in reversed(self.beside):
+            process.send_signal(signal.SIGTERM)
+        for process in self.beside:
+            try:
+                process.wait(timeout=PATIENCE_S)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+@contextmanager
+def desk(cwd: Path) -> Iterator[Desk]:
+    made = Desk(cwd)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def says(said: str, printed: list[str]) -> bool:
+    """Whether all lines are there, in their order."""
+    lines = iter(plain(line) for line in said.splitlines())
+    return all(any(pattern(line).fullmatch(each) for each in lines) for line in printed)
+
+
+def plain(line: str) -> str:
+    return " ".join(VARYING.sub("~", line).split())
+
+
+def pattern(line: str) -> re.Pattern[str]:
+    return re.compile(re.escape(plain(line)).replace(re.escape("..."), ".*"))
+
+
+def await_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        with suppress(OSError), urllib.request.urlopen(url, timeout=5):
+            return
+        assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]

@@ -12,6 +12,7 @@ import pytest
 from dispatchers import Served, context_of, listening, served
 from pipelines import dag, deployed, job, source
 from qo import errors
+from qo.config.dispatcher import DispatcherSettings
 from qo.dispatcher.asking import Asker, problem_of
 from qo.dispatcher.auth.principals import LocalTokens
 from qo.dispatcher.client import DispatcherClient
@@ -29,7 +30,8 @@ from qo.dispatcher.contract.task import (
 )
 from qo.dispatcher.definition.writing import to_yaml
 from qo.dispatcher.http.errors import KINDS
-from qo.dispatcher.loops import router
+from qo.dispatcher.limits import limits
+from qo.dispatcher.loops import release, router
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.user_client import UserClient
@@ -50,6 +52,7 @@ async def dispatcher(state: State, tmp_path: Path) -> AsyncIterator[Served]:  # 
 async def task_of(dispatcher: Served, worker: DispatcherClient) -> str:
     await worker.emit("shop", "orders", SEEN)
     await asyncio.to_thread(router.tick, dispatcher.context.state)
+    await asyncio.to_thread(release.tick, dispatcher.context.state, limits(DispatcherSettings()))
     with dispatcher.context.state.read() as tx:
         row = tx.one(schema.tasks.select().where(schema.tasks.c.job == "clean"))
     assert row is not None

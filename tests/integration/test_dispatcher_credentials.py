@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from pipeline_tasks import woken
 from pipelines import dag, deployed, job, live, source
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import S3Settings, Settings
@@ -112,6 +113,7 @@ class Attempt:
         data = settings.dispatcher.data
         with state.write() as tx:
             (made,) = create(tx, [NewTask(job=clean, dedupe_key="manual:1", partition_key="p1")])
+            woken(tx, made.task_id)
             claimed = claim(tx, ClaimRequest(task_id=made.task_id, worker_id="w"), data)
             assert isinstance(claimed, Claimed)
             self.write = claimed.work.outputs[0].prefix.removeprefix(data).lstrip("/")

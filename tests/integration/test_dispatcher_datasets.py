@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from pipeline_tasks import woken
 from pipelines import dag, deployed, edited, job, live, loaded, source, staged
 from qo.core.flow.event import Event
 from qo.dispatcher import accounting, cutover, datasets, emission
@@ -50,6 +51,7 @@ def run_all(state: State) -> None:
             return
         for id_ in ids:
             with state.write() as tx:
+                woken(tx, id_)
                 claimed = claiming.claim(tx, ClaimRequest(task_id=id_, worker_id="w"), "file:data")
                 assert claimed.status == "claimed"
                 outputs = [OutputBody(output=each.index, rows=5, bytes=50) for each in claimed.work.outputs]

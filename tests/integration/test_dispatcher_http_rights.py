@@ -11,13 +11,15 @@ import pytest
 
 from dispatchers import Served, served
 from pipelines import dag, deployed, job, source
+from qo.config.dispatcher import DispatcherSettings
 from qo.dispatcher.auth import capability
 from qo.dispatcher.auth.principals import create_token, revoke_token
 from qo.dispatcher.contract.task import Claimed, EventBody
 from qo.dispatcher.contract.token import CreateToken, Role
 from qo.dispatcher.emission import emit
 from qo.dispatcher.http.rights import INTERNAL, PUBLIC, USERS, Need
-from qo.dispatcher.loops import router
+from qo.dispatcher.limits import limits
+from qo.dispatcher.loops import release, router
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from states import Clock, clock, state  # noqa: F401
@@ -115,6 +117,7 @@ def two_tasks(state: State) -> list[str]:  # noqa: F811
         said = [EventBody(partition_key="a"), EventBody(partition_key="b")]
         emit(tx, "shop", "orders", key="k", events=said, by="tests")
     router.tick(state)
+    release.tick(state, limits(DispatcherSettings()))
     with state.read() as tx:
         rows = tx.all(schema.tasks.select().where(schema.tasks.c.job == "clean"))
     return [row["id"] for row in rows]
@@ -161,6 +164,7 @@ async def test_the_capability_of_an_older_attempt_opens_nothing(dispatcher: Serv
         given_back = await dispatcher.post("/v1/task/complete", internal=True, headers=headers, json=body)
         assert given_back.status_code == 200, given_back.text
         clock.advance(3600)
+        release.tick(dispatcher.context.state, limits(DispatcherSettings()))
         new = await worker.claim(mine, "w")
         assert isinstance(new, Claimed)
         assert new.attempt > old.attempt

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from pipeline_tasks import woken
 from pipelines import dag, deployed, edited, job, live, loaded, source, staged
 from qo.core.flow.topology import LiveJob
 from qo.dispatcher import outbox, pausing
@@ -54,6 +55,7 @@ def held(state: State) -> dict[str, str]:
 
 def claimed(state: State, task_id: str) -> None:
     with state.write() as tx:
+        woken(tx, task_id)
         answer = claim(tx, ClaimRequest(task_id=task_id, worker_id="w"), "file:/data")
     assert answer.status == "claimed"
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from pipeline_tasks import woken
 from pipelines import dag, deployed, edited, live, loaded, source, staged
 from pipelines import job as reactive
 from qo.core.lifecycle import Lapse
@@ -65,6 +66,7 @@ class Feed:
 
     def claim(self) -> Claimed:
         with self.state.write() as tx:
+            woken(tx, self.id)
             answer = claiming.claim(tx, ClaimRequest(task_id=self.id, worker_id="w"), "file:/data")
         assert isinstance(answer, Claimed), answer
         return answer

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from pipeline_tasks import woken
 from pipelines import dag, deployed, edited, job, live, loaded, source, staged
 from qo.core.flow.event import Event
 from qo.core.lifecycle import Cancel
@@ -57,6 +58,7 @@ def task_of(state: State, name: str) -> str:
 
 def begin(state: State, task_id: str) -> dict[str, Any]:
     with state.write() as tx:
+        woken(tx, task_id)
         claimed = claiming.claim(tx, ClaimRequest(task_id=task_id, worker_id="w1"), "file:data")
     assert claimed.status == "claimed"
     return {"task_id": task_id, "attempt": claimed.attempt, "lease_id": claimed.lease_id}

@@ -37,6 +37,7 @@ OTHER: dict[str, tuple[str, str, Any]] = {
     "dispatcher.url": ("https://qo.example/", '"https://qo.example"', "https://qo.example"),
     "dispatcher.internal_url": ("http://10.0.0.1:8471", '"http://10.0.0.1:8471"', "http://10.0.0.1:8471"),
     "dispatcher.sts_endpoint": ("http://127.0.0.1:9000", '"http://127.0.0.1:9000"', "http://127.0.0.1:9000"),
+    "dispatcher.lambda_endpoint": ("http://127.0.0.1:9001", '"http://127.0.0.1:9001"', "http://127.0.0.1:9001"),
     "dispatcher.data": ("s3://lake/data/", '"s3://lake/data"', "s3://lake/data"),
     "dispatcher.body_max_bytes": ("4096", "4096", 4096),
     "dispatcher.pressure.clear_ratio": ("0.25", "0.25", 0.25),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from qo.config import kinds
 from qo.config.setting import setting
@@ -125,6 +126,18 @@ class DispatcherSettings:
         kind=kinds.ENDPOINT,
         help="Where an STS-compatible server listens; unset: AWS.",
     )
+    lambda_function: str | None = setting(
+        None,
+        "QO_LAMBDA_FUNCTION",
+        kind=kinds.TEXT,
+        help="The AWS Lambda function that runs bundles, by name or ARN; unset: a process on the dispatcher's machine.",
+    )
+    lambda_endpoint: str | None = setting(
+        None,
+        "QO_LAMBDA_ENDPOINT",
+        kind=kinds.ENDPOINT,
+        help="Where a Lambda-compatible server listens; unset: AWS.",
+    )
     body_max_bytes: int = setting(
         1_048_576,
         "QO_DISPATCHER_BODY_MAX_BYTES",
@@ -132,3 +145,9 @@ class DispatcherSettings:
         help="The largest request body that is read.",
     )
     pressure: PressureSettings = PressureSettings()
+
+    @property
+    def data_root(self) -> str:
+        """``data``, a relative path made absolute: what one process is told of a file must mean the same to another."""
+        scheme, _, path = self.data.partition(":")
+        return f"file:{Path(path).expanduser().absolute()}" if scheme == "file" else self.data

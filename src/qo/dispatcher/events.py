@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
 from qo.core.flow.event import Event, event_id, validate
 from qo.dispatcher import tallies
 from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import ROWS_MAX, Tx
+from qo.dispatcher.state.database import ROWS_MAX, Tx, batches
 from qo.errors import NotFound, UsageError
 
 # A constant and no parameter: only so does a database know that its index of pending rows will do.
@@ -48,6 +49,28 @@ def accept(
         changes[key] = changes.get(key, 0) + 1
     tallies.add(tx, changes)
     return Accepted(tuple(ids), len(fresh), len(events) - len(fresh))
+
+
+def attributes(tx: Tx, dataset_id: str, generation_id: str, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """What the last event of each of these partitions said beside, for those of which one did.
+
+    For tasks that no event makes: an operator that needs to know where its file lies needs it then, too.
+    """
+    table, found = schema.events, dict[str, dict[str, Any]]()
+    for some in batches(sorted(keys)):
+        last = (
+            sa.select(sa.func.max(table.c.seq))
+            .where(
+                table.c.dataset_id == dataset_id,
+                table.c.generation_id == generation_id,
+                table.c.partition_key.in_(some),
+                table.c.attributes.is_not(None),
+            )
+            .group_by(table.c.partition_key)
+        )
+        rows = tx.execute(sa.select(table.c.partition_key, table.c.attributes).where(table.c.seq.in_(last)))
+        found.update((key, said) for key, said in rows)
+    return found
 
 
 def settle(tx: Tx, made: Mapping[tuple[str, str], str]) -> int:

@@ -7,7 +7,8 @@ first split into one for each partition it touches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -63,32 +64,38 @@ def invalidate(
     return id_
 
 
-def replaced(tx: Tx, event: Event, *, revision: int, source_task_id: str) -> str:
-    """A commit took the place of another in its partition."""
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A commit that took the place of others."""
+
+    event: Event  # Of what it committed.
+    where: Mapping[str, Any]  # What was there: a partition, or a half-open range of cursors.
+    revision: int
+    task_id: str
+
+
+def replaced_partition(event: Event, revision: int, task_id: str) -> Replaced:
     where = {"partition_key": event.partition_key, "start": event.start, "end": event.end}
-    return _replaced(tx, event, where, revision, source_task_id)
+    return Replaced(event, where, revision, task_id)
 
 
-def replaced_range(tx: Tx, event: Event, start: int, end: int, *, revision: int, source_task_id: str) -> str:
-    """A commit took the place of segments, whose cursors lie in the half-open range."""
-    return _replaced(tx, event, {"start": start, "end": end}, revision, source_task_id)
-
-
-def _replaced(tx: Tx, event: Event, where: Mapping[str, Any], revision: int, source_task_id: str) -> str:
-    # The revision makes the id, so one commit invalidates once.
-    id_ = derived("invalidation", event.generation_id, revision)
-    row = {
-        "id": id_,
-        "dataset_id": event.dataset_id,
-        "generation_id": event.generation_id,
-        "revision": revision,
-        "reason": "replaced",
-        "source_task_id": source_task_id,
-        "created_at": tx.now,
-        **where,
-    }
-    tx.insert_absent(_rows, [row], returning=_rows.c.id)
-    return id_
+def replaced(tx: Tx, commits: Sequence[Replaced]) -> None:
+    """What these took the place of is no longer what others have read."""
+    rows = [
+        {
+            # The revision makes the id, so one commit invalidates once.
+            "id": derived("invalidation", each.event.generation_id, each.revision),
+            "dataset_id": each.event.dataset_id,
+            "generation_id": each.event.generation_id,
+            "revision": each.revision,
+            "reason": "replaced",
+            "source_task_id": each.task_id,
+            "created_at": tx.now,
+            **each.where,
+        }
+        for each in commits
+    ]
+    tx.insert_absent(_rows, rows, returning=_rows.c.id)
 
 
 def processed(tx: Tx, row: Row) -> None:

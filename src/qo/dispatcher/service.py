@@ -151,7 +151,7 @@ class Dispatcher:
             Part("pressure", partial(pressure.tick, state, press), watch_s),
             Part("release", partial(release.tick, state, bound, registry=registry), rest_s, flows=True),
             Part("publisher", self._publish, rest_s, flows=True),
-            Part("in process", partial(in_process.tick, state, chosen.data), rest_s, flows=True),
+            Part("in process", partial(in_process.tick, state, chosen.data_root), rest_s, flows=True),
             Part(
                 "sweeper", partial(sweeper.tick, state, chosen.sweep_s, registry=registry), chosen.sweep_s / SWEEPS
             ),
@@ -206,13 +206,13 @@ async def _run(
 ) -> None:
     chosen = settings.dispatcher
     ring = KeyRing.open(chosen.secrets_dir)
-    ran_by = functions or LocalFunctions(shelf_of(settings))
+    ran_by = functions or _functions(settings)
     invoker: Invoker | None = None
 
     def started(addresses: Addresses) -> None:
         nonlocal invoker
         url = chosen.internal_url or addresses.internal  # Functions must know it, so none begins before.
-        invoker = Invoker(state, ring, ran_by, data_root=chosen.data, url=url)
+        invoker = Invoker(state, ring, ran_by, data_root=chosen.data_root, url=url)
         on_start(addresses)
 
     def invoke() -> int:
@@ -264,3 +264,15 @@ def _signals(stopped: asyncio.Event) -> Generator[None]:
         yield
     finally:
         restore()
+
+
+def _functions(settings: Settings) -> Functions:
+    """What runs bundles, as the settings have it."""
+    chosen, shelf = settings.dispatcher, shelf_of(settings)
+    if chosen.lambda_function is None:
+        return LocalFunctions(shelf)
+    from qo.dispatcher.aws import FALLBACK_REGION
+    from qo.dispatcher.runtimes.aws_lambda import AwsFunctions
+
+    region = settings.s3.region or FALLBACK_REGION
+    return AwsFunctions(chosen.lambda_function, shelf, region=region, endpoint=chosen.lambda_endpoint)

@@ -57,7 +57,7 @@ def authorise(tx: Tx, fence: Fence, capability: Capability, settings: Settings) 
     role_arn = settings.dispatcher.role_arn
     if role_arn is None:
         raise Refused("this dispatcher mints no credentials: set QO_CREDENTIALS_ROLE_ARN to a role it may assume")
-    scope = scopes.resolve(tx, capability, settings.dispatcher.data).scope
+    scope = scopes.resolve(tx, capability, settings.dispatcher.data_root).scope
     # Canonical or not, a token's prefixes are looked at again: this is the last place to refuse a wide one.
     read, write = _prefixes(scope.read_prefixes), _prefixes(scope.write_prefixes)
     if not read and not write:

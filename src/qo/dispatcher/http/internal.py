@@ -28,7 +28,7 @@ def claim_task(here: Here, body: ClaimRequest) -> ClaimAnswer:
 
     Repeated with the same lease_id, the answer is the same.
     """
-    data = here.settings.dispatcher.data
+    data = here.settings.dispatcher.data_root
     with here.state.write() as tx:
         answer = claiming.claim(tx, body, data)
         if isinstance(answer, NotClaimed):
@@ -49,7 +49,7 @@ def claim_task(here: Here, body: ClaimRequest) -> ClaimAnswer:
 def fetch_task(here: Here, task_id: TaskId) -> TaskState:
     """Show what became of a task; while it runs, with its work."""
     with here.state.read() as tx:
-        return attempts.fetch(tx, task_id, here.settings.dispatcher.data)
+        return attempts.fetch(tx, task_id, here.settings.dispatcher.data_root)
 
 
 def task_keys(here: Here, response: Response) -> dict[str, Any]:

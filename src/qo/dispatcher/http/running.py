@@ -40,7 +40,7 @@ def heartbeat(here: Here, caller: Caller, body: HeartbeatRequest) -> HeartbeatAn
 
 
 def _fresh(here: Context, tx: Tx, fence: HeartbeatRequest) -> str | None:
-    data = here.settings.dispatcher.data
+    data = here.settings.dispatcher.data_root
     found = attempts.fetch(tx, fence.task_id, data)
     if found.work is None:
         return None
@@ -72,7 +72,7 @@ def complete(here: Here, caller: Caller, body: CompleteRequest) -> CompleteAnswe
     """
     capabilities.bind(caller.capability, body)
     with here.state.write() as tx:
-        answer = completion.complete(tx, body)
+        answer = completion.complete(tx, body, here.settings.dispatcher.data_root)
     here.nudge()
     return answer
 

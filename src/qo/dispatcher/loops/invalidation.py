@@ -7,6 +7,7 @@ others replace invalidates in turn, and since no job reads what follows from it,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -14,7 +15,7 @@ from qo.core.flow.dag import Strategy
 from qo.core.flow.plan import derived
 from qo.core.flow.topology import LiveJob, Topology
 from qo.core.task import Status
-from qo.dispatcher import invalidations, topology
+from qo.dispatcher import events, invalidations, topology
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import creation
@@ -23,6 +24,11 @@ from qo.dispatcher.tasks.creation import NewTask
 SPLIT_MAX = 500  # Partitions of one range in one step.
 
 _rows, _readers = schema.invalidations, schema.invalidation_readers
+# Whose reading counts. What waits for another attempt decides anew what it reads, unless the last one may still
+# finish late; what failed has made nothing.
+_STANDS = sa.or_(
+    schema.tasks.c.status.in_([Status.RUNNING, Status.COMPLETED]), schema.tasks.c.late_lease_id.is_not(None)
+)
 _SPLIT = "split"  # The key under which it is kept how far a range has been split.
 
 
@@ -84,7 +90,7 @@ def _task(tx: Tx, row: sa.RowMapping, job: LiveJob) -> NewTask | None:
         if read is None:
             return None
         start, end, upto = read[0], read[1] + 1, read[1]
-    elif not _has_read(tx, row, job):
+    elif not _has_read(tx, row, job) and not _gave_up(tx, row, job):
         return None
     elif start is None:
         start, end = _range_of(tx, row)
@@ -97,8 +103,14 @@ def _task(tx: Tx, row: sa.RowMapping, job: LiveJob) -> NewTask | None:
         start=start,
         end=end,
         cursor=upto,
+        attributes=_said(tx, row),
         invalidation_id=row["id"],
     )
+
+
+def _said(tx: Tx, row: sa.RowMapping) -> dict[str, Any] | None:
+    key = row["partition_key"]
+    return None if key is None else events.attributes(tx, row["dataset_id"], row["generation_id"], [key]).get(key)
 
 
 def _range_of(tx: Tx, row: sa.RowMapping) -> tuple[int | None, int | None]:
@@ -123,11 +135,23 @@ def _has_read(tx: Tx, row: sa.RowMapping, job: LiveJob) -> bool:
             inputs.c.generation_id == row["generation_id"],
             inputs.c.partition_key == row["partition_key"],
             tasks.c.edition_id == job.edition_id,
-            # What waits for another attempt decides anew what it reads; what failed has made nothing.
-            tasks.c.status.in_([Status.RUNNING, Status.COMPLETED]),
+            _STANDS,
         )
     )
     return latest is not None and (row["revision"] is None or latest < row["revision"])
+
+
+def _gave_up(tx: Tx, row: sa.RowMapping, job: LiveJob) -> bool:
+    """Whether all that the job wanted to do about the partition has failed or was cancelled. What is new now is
+    another matter, and gets an attempt of its own."""
+    tasks = schema.tasks
+    about = sa.select(tasks.c.status).where(
+        tasks.c.edition_id == job.edition_id,
+        tasks.c.partition_key == row["partition_key"],
+        tasks.c.generation_id == row["generation_id"],
+    )
+    states = set(tx.execute(about.distinct()).scalars())
+    return row["revision"] is not None and bool(states) and states <= {Status.FAILED, Status.CANCELLED}
 
 
 def _read_range(tx: Tx, row: sa.RowMapping, job: LiveJob) -> tuple[int, int] | None:
@@ -145,7 +169,7 @@ def _read_range(tx: Tx, row: sa.RowMapping, job: LiveJob) -> tuple[int, int] | N
             inputs.c.partition_key == "",
             inputs.c.cursor_upto.is_not(None),
             tasks.c.edition_id == job.edition_id,
-            tasks.c.status.in_([Status.RUNNING, Status.COMPLETED]),
+            _STANDS,
         )
     )
     if row["revision"] is not None:

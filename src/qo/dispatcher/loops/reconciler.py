@@ -55,6 +55,9 @@ def reconcile(tx: Tx, live: Topology, job: LiveJob, limit: int = 500) -> int:
         for each in job.inputs
         if each.trigger and (generation := each.generation_id or live.current.get(each.dataset_id)) is not None
     }
+    if routing.joins(job):
+        # As the router does: else neither would see the other's half of a join.
+        tx.execute(tx.lock(sa.select(schema.jobs.c.id).where(schema.jobs.c.id == job.id))).all()
     since = first_deployed(tx, job.edition_id) if job.job.outputs == 0 else None
     for each in job.inputs:
         generation = followed.get(each.position)
@@ -101,6 +104,7 @@ def _missing(
         for position, other in followed.items():
             if position != each.position and keys:
                 keys = _present(tx, other, keys)
+    said = events.attributes(tx, each.dataset_id, generation, keys)
     return [
         NewTask(
             job=job,
@@ -110,6 +114,7 @@ def _missing(
             partition_key=row["partition_key"],
             start=row["start"],
             end=row["end"],
+            attributes=said.get(row["partition_key"]),
         )
         for row in found
         if row["partition_key"] in keys

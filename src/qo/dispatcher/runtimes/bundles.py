@@ -45,7 +45,7 @@ class Shelf(Protocol):
 
 def shelf_of(settings: Settings) -> Shelf:
     """In the data root of the settings."""
-    data = settings.dispatcher.data
+    data = settings.dispatcher.data_root
     if data.startswith("s3://"):
         return BucketShelf(data, settings.s3.region or aws.FALLBACK_REGION, settings.s3.endpoint)
     return FileShelf(Path(data.removeprefix("file:").removeprefix("//")))

@@ -75,13 +75,14 @@ class Tx:
             inserted.update(self.execute(statement, batch).scalars())
         return inserted
 
-    def upsert(self, table: sa.Table, row: Mapping[str, Any]) -> None:
-        """Insert the row, or change the one with the same primary key into it."""
+    def upsert(self, table: sa.Table, *rows: Mapping[str, Any]) -> None:
+        """Insert the rows, or change those with the same primary keys into them."""
         dialect = postgresql if self.on_postgres else sqlite
         keys = [column.name for column in table.primary_key.columns]
-        statement = dialect.insert(table).values(**row)
-        changed = {name: statement.excluded[name] for name in row if name not in keys}
-        self.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed))
+        for batch in batches(rows):
+            statement = dialect.insert(table)
+            changed = {name: statement.excluded[name] for name in batch[0] if name not in keys}
+            self.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed), batch)
 
     def lock(
         self, query: sa.Select[*tuple[Any, ...]], *, skip: bool = False, shared: bool = False

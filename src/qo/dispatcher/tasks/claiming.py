@@ -31,8 +31,9 @@ _NOT_CLAIMED = {
 def claim(tx: Tx, request: ClaimRequest, data_root: str) -> Claimed | NotClaimed:
     """Begin the next attempt, or say why there is none to begin. The token of the attempt is the caller's to add.
 
-    Asked again with the same ``lease_id``, the answer is the same: the first one was lost. A pending task whose job
-    no live version has is "not_due": its wake-up is dropped, and after a rollback it is released once more.
+    Asked again with the same ``lease_id``, the answer is the same: the first one was lost. A pending task that is
+    withheld is "not_due": the wake-up is an old one, and to heed it would pass by every limit. So is one whose job no
+    live version has: after a rollback it is released once more.
     """
     live = topology.load(tx)
     try:
@@ -42,6 +43,8 @@ def claim(tx: Tx, request: ClaimRequest, data_root: str) -> Claimed | NotClaimed
     job = live.jobs.get(row["edition_id"])
     if job is None:
         return _unclaimable(tx, row)
+    if row["status"] == Status.PENDING and row["released_at"] is None:
+        return NotClaimed(reason="not_due")
     lease_id = request.lease_id or tx.ambient.task_id()
     command = Claim(
         token=tx.ambient.token(), lease_id=lease_id, worker_id=request.worker_id, lease_s=lease_s(row, 0.0)

@@ -5,68 +5,102 @@ stays in ``commits``, marked as replaced, for those that are still reading it.
 
 Who commits to a generation holds its row until the end of the transaction, so revisions of one generation become
 visible in order: whoever has seen one has seen all before it.
+
+Many partitions are committed by as many statements as one is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
-from qo.core.flow.event import Event
 from qo.dispatcher import invalidations
 from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import Tx
-from qo.dispatcher.tasks.made import Made, Write
+from qo.dispatcher.state.database import ROWS_MAX, Tx, batches
+from qo.dispatcher.tasks.made import Write
 from qo.dispatcher.tasks.rows import Row
 
 _commits, _partitions, _generations = schema.commits, schema.partitions, schema.generations
 
+_REPLACED = sa.update(_commits).where(_commits.c.revision == sa.bindparam("gone"))
+_Place = tuple[str, str]  # Of a partition: generation and key.
+_Sums = Counter[tuple[str, str]]  # By generation and column.
 
-def hold(tx: Tx, made: Sequence[Made]) -> None:
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One output to be committed, and who made it."""
+
+    row: Row
+    attempt: int
+    write: Write
+    append: bool = False  # Adds to what is there instead of replacing it.
+
+    @property
+    def place(self) -> _Place:
+        return self.write.event.generation_id, self.write.event.partition_key or ""
+
+
+def hold(tx: Tx, generations: Collection[str]) -> None:
     """Let nobody else commit to these generations until the transaction ends."""
-    ids = [each.generation_id for each in made]
-    tx.all(tx.lock(sa.select(_generations.c.id).where(_generations.c.id.in_(ids)).order_by(_generations.c.id)))
+    if generations and tx.on_postgres:
+        held = sa.select(_generations.c.id).where(_generations.c.id.in_(generations)).order_by(_generations.c.id)
+        tx.all(tx.lock(held))
 
 
-def commit(tx: Tx, row: Row, attempt: int, writes: Sequence[Write], *, append: bool) -> list[Event]:
-    """Make them part of their generations, which are held; the events that announce them.
+def commit(tx: Tx, entries: Iterable[Entry]) -> list[Entry]:
+    """Make them part of their generations, which are held; those that count, in order.
 
     Replacing a partition invalidates it. An output is left out if what it would replace was made from later inputs:
-    this task is then the slower one of two.
+    its task is then the slower one of two.
     """
-    announced: list[Event] = []
-    for write in writes:
-        if write.event.partition_key is None:
-            _segment(tx, row, attempt, write)
-        elif not _partition(tx, row, attempt, write, append=append):
-            continue
-        announced.append(write.event)
-    return announced
+    kept: list[Entry] = []
+    sums = _Sums()
+    for some in _side_by_side(entries):
+        if some[0].write.event.partition_key is None:
+            _segment(tx, some[0], sums)
+            kept += some
+        else:
+            kept += _partition_all(tx, some, sums)
+    _add(tx, sums)
+    return kept
 
 
-def _segment(tx: Tx, row: Row, attempt: int, write: Write) -> None:
-    event, body = write.event, write.body
-    gone = _standing_segments(tx, row, event)
-    revision = _insert(tx, row, attempt, write)
-    _replace(tx, gone, revision)
-    _add(
-        tx,
-        event.generation_id,
-        segments=1 - len(gone),
-        rows=(body.rows or 0) - sum(each["rows"] or 0 for each in gone),
-        bytes=(body.bytes or 0) - sum(each["bytes"] or 0 for each in gone),
-    )
+def _side_by_side(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """In order, in groups that touch each partition once: what comes later must find what came before."""
+    group: dict[_Place, Entry] = {}
+    for each in entries:
+        alone = each.write.event.partition_key is None
+        if group and (alone or each.place in group or len(group) == ROWS_MAX):
+            yield list(group.values())
+            group = {}
+        if alone:
+            yield [each]
+        else:
+            group[each.place] = each
+    if group:
+        yield list(group.values())
+
+
+def _segment(tx: Tx, entry: Entry, sums: _Sums) -> None:
+    gone = _standing_segments(tx, entry)
+    returned = sa.insert(_commits).returning(_commits.c.revision)
+    revision = tx.execute(returned, _stored(tx, entry)).scalar_one()
+    _replace(tx, [(each["revision"], revision) for each in gone])
+    _sum_up(sums, entry, gone, "segments", 1 - len(gone))
     if gone:
         cursors = [each["cursor"] for each in gone]
-        invalidations.replaced_range(
-            tx, event, min(cursors), max(cursors) + 1, revision=revision, source_task_id=row["id"]
-        )
+        where = {"start": min(cursors), "end": max(cursors) + 1}
+        invalidations.replaced(tx, [invalidations.Replaced(entry.write.event, where, revision, entry.row["id"])])
 
 
-def _standing_segments(tx: Tx, row: Row, event: Event) -> Sequence[sa.RowMapping]:
+def _standing_segments(tx: Tx, entry: Entry) -> Sequence[sa.RowMapping]:
     """What the same job had made of the range, if the task has read it once more because of an invalidation."""
+    row = entry.row
     if row["invalidation_id"] is None or row["cursor"] is None:
         return []
     tasks, inputs = schema.tasks, schema.task_inputs
@@ -75,7 +109,7 @@ def _standing_segments(tx: Tx, row: Row, event: Event) -> Sequence[sa.RowMapping
         .join(tasks, tasks.c.id == _commits.c.task_id)
         .join(inputs, inputs.c.task_id == tasks.c.id)
         .where(
-            _commits.c.generation_id == event.generation_id,
+            _commits.c.generation_id == entry.write.event.generation_id,
             _commits.c.cursor.is_not(None),
             _commits.c.replaced_by.is_(None),
             tasks.c.id != row["id"],
@@ -86,93 +120,80 @@ def _standing_segments(tx: Tx, row: Row, event: Event) -> Sequence[sa.RowMapping
     )
 
 
-def _replace(tx: Tx, gone: Sequence[sa.RowMapping], revision: int) -> None:
-    for each in gone:
-        tx.execute(sa.update(_commits).where(_commits.c.revision == each["revision"]).values(replaced_by=revision))
-
-
-def _partition(tx: Tx, row: Row, attempt: int, write: Write, *, append: bool) -> bool:
-    event, body = write.event, write.body
-    before = _current(tx, event)
-    gone = _standing(tx, row, write, append=append)
-    if _outdated(tx, row["id"], {each["task_id"] for each in gone}):
-        return False
-    revision = _insert(tx, row, attempt, write)
-    _replace(tx, gone, revision)
-    rows = (body.rows or 0) - sum(each["rows"] or 0 for each in gone)
-    size = (body.bytes or 0) - sum(each["bytes"] or 0 for each in gone)
-    stored = {
-        "dataset_id": event.dataset_id,
-        "generation_id": event.generation_id,
-        "partition_key": event.partition_key,
-        "start": event.start,
-        "end": event.end,
-        "revision": revision,
-        "location": body.location,
-        "files": body.files or None,
-        "rows": rows if before is None else rows + (before["rows"] or 0),
-        "bytes": size if before is None else size + (before["bytes"] or 0),
-        "schema_hash": body.schema_hash,
-        "task_id": row["id"],
-        "committed_at": tx.now,
-    }
-    tx.upsert(_partitions, stored)
-    _add(tx, event.generation_id, partitions=0 if before is not None else 1, rows=rows, bytes=size)
-    if before is not None:
-        invalidations.replaced(tx, event, revision=revision, source_task_id=row["id"])
-    return True
-
-
-def _current(tx: Tx, event: Event) -> sa.RowMapping | None:
-    return tx.one(
-        sa.select(_partitions).where(
-            _partitions.c.dataset_id == event.dataset_id,
-            _partitions.c.generation_id == event.generation_id,
-            _partitions.c.partition_key == event.partition_key,
-        )
+def _partition_all(tx: Tx, entries: Sequence[Entry], sums: _Sums) -> list[Entry]:
+    """Each of another partition; those that count."""
+    current = _current(tx, entries)
+    # Where a partition has never been committed there is nothing to take the place of.
+    standing = _standing(tx, [each for each in entries if each.place in current])
+    outdated = _outdated(tx, entries, standing)
+    kept = [each for each in entries if each.place not in outdated]
+    revisions = _insert(tx, kept)
+    _replace(tx, [(gone["revision"], revisions[at]) for at in revisions for gone in standing.get(at, ())])
+    for each in kept:
+        _sum_up(sums, each, standing.get(each.place, ()), "partitions", each.place not in current)
+    pointers = [_pointer(tx, each, revisions, current.get(each.place), standing) for each in kept]
+    tx.upsert(_partitions, *pointers)
+    invalidations.replaced(
+        tx,
+        [
+            invalidations.replaced_partition(each.write.event, revisions[each.place], each.row["id"])
+            for each in kept
+            if each.place in current
+        ],
     )
+    return kept
 
 
-def _insert(tx: Tx, row: Row, attempt: int, write: Write) -> int:
-    event, body = write.event, write.body
-    values = {
-        "dataset_id": event.dataset_id,
-        "generation_id": event.generation_id,
-        "partition_key": event.partition_key,
-        "start": event.start,
-        "end": event.end,
-        "cursor": event.cursor,
-        "location": body.location,
-        "files": body.files or None,
-        "rows": body.rows,
-        "bytes": body.bytes,
-        "schema_hash": body.schema_hash,
-        "task_id": row["id"],
-        "attempt": attempt,
-        "committed_at": tx.now,
-    }
-    return tx.execute(sa.insert(_commits).values(values).returning(_commits.c.revision)).scalar_one()
-
-
-def _standing(tx: Tx, row: Row, write: Write, *, append: bool) -> Sequence[sa.RowMapping]:
-    """What the commit takes the place of. Appending, that is only what the same work had appended before."""
-    standing = sa.select(_commits).where(
-        _commits.c.generation_id == write.event.generation_id,
-        _commits.c.partition_key == write.event.partition_key,
-        _commits.c.replaced_by.is_(None),
-    )
-    if append:
-        tasks = schema.tasks
-        standing = standing.join(tasks, tasks.c.id == _commits.c.task_id).where(
-            tasks.c.dataset_id == row["dataset_id"],
-            tasks.c.generation_id == row["generation_id"],
-            tasks.c.partition_key == row["partition_key"],
+def _current(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, sa.RowMapping]:
+    found: dict[_Place, sa.RowMapping] = {}
+    for (dataset, generation), keys in _by_generation(entries).items():
+        query = sa.select(_partitions.c.partition_key, _partitions.c.rows, _partitions.c.bytes).where(
+            _partitions.c.dataset_id == dataset,
+            _partitions.c.generation_id == generation,
+            _partitions.c.partition_key.in_(keys),
         )
-    return tx.all(standing)
+        found |= {(generation, row["partition_key"]): row for row in tx.all(query)}
+    return found
 
 
-def _outdated(tx: Tx, task_id: str, others: set[str]) -> bool:
-    """Whether one of the others has read a later state of something that both have read."""
+def _standing(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, list[sa.RowMapping]]:
+    """What the commits take the place of. Appending, that is only what the same work had appended before."""
+    found: dict[_Place, list[sa.RowMapping]] = {}
+    for (_, generation), keys in _by_generation(each for each in entries if not each.append).items():
+        for row in tx.all(_stands(generation).where(_commits.c.partition_key.in_(keys))):
+            found.setdefault((generation, row["partition_key"]), []).append(row)
+    tasks = schema.tasks
+    for each in entries:
+        if each.append:
+            same = (
+                _stands(each.place[0])
+                .join(tasks, tasks.c.id == _commits.c.task_id)
+                .where(
+                    _commits.c.partition_key == each.place[1],
+                    tasks.c.dataset_id == each.row["dataset_id"],
+                    tasks.c.generation_id == each.row["generation_id"],
+                    tasks.c.partition_key == each.row["partition_key"],
+                )
+            )
+            found[each.place] = list(tx.all(same))
+    return found
+
+
+def _stands(generation: str) -> sa.Select[*tuple[Any, ...]]:
+    columns = (_commits.c.revision, _commits.c.partition_key, _commits.c.task_id, _commits.c.rows, _commits.c.bytes)
+    return sa.select(*columns).where(_commits.c.generation_id == generation, _commits.c.replaced_by.is_(None))
+
+
+def _outdated(
+    tx: Tx, entries: Sequence[Entry], standing: Mapping[_Place, Sequence[sa.RowMapping]]
+) -> set[_Place]:
+    """Where what stands was made by a task that has read a later state of something that both have read."""
+    others = {
+        each.place: {gone["task_id"] for gone in standing.get(each.place, ())} - {each.row["id"]}
+        for each in entries
+    }
+    if not any(others.values()):
+        return set()
     mine, theirs = schema.task_inputs.alias("mine"), schema.task_inputs.alias("theirs")
     same = sa.and_(
         theirs.c.position == mine.c.position,
@@ -184,19 +205,100 @@ def _outdated(tx: Tx, task_id: str, others: set[str]) -> bool:
             mine.c.partition_key == "",
         ),
     )
-    later = (
-        sa.select(mine.c.position)
-        .join(theirs, same)
-        .where(
-            mine.c.task_id == task_id,
-            theirs.c.task_id.in_(others - {task_id}),
-            theirs.c.revision > sa.func.coalesce(mine.c.revision, 0),
+    later: set[tuple[str, str]] = set()
+    for some in batches({(each.row["id"], other) for each in entries for other in others[each.place]}):
+        query = (
+            sa.select(mine.c.task_id, theirs.c.task_id)
+            .join(theirs, same)
+            .where(
+                mine.c.task_id.in_({one for one, _ in some}),
+                theirs.c.task_id.in_({other for _, other in some}),
+                theirs.c.revision > sa.func.coalesce(mine.c.revision, 0),
+            )
         )
+        later.update((one, other) for one, other in tx.execute(query.distinct()))
+    return {
+        each.place for each in entries if any((each.row["id"], other) in later for other in others[each.place])
+    }
+
+
+def _insert(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, int]:
+    """The revision of each."""
+    if not entries:
+        return {}
+    returned = sa.insert(_commits).returning(
+        _commits.c.revision, _commits.c.generation_id, _commits.c.partition_key
     )
-    return bool(others) and tx.one(later.limit(1)) is not None
+    made = tx.execute(returned, [_stored(tx, each) for each in entries])
+    return {(generation, key): revision for revision, generation, key in made}
 
 
-def _add(tx: Tx, generation_id: str, **sums: Any) -> None:
-    changes = {name: _generations.c[name] + value for name, value in sums.items() if value}
-    if changes:
-        tx.execute(sa.update(_generations).where(_generations.c.id == generation_id).values(changes))
+def _stored(tx: Tx, entry: Entry) -> dict[str, Any]:
+    event, body = entry.write.event, entry.write.body
+    return {
+        "dataset_id": event.dataset_id,
+        "generation_id": event.generation_id,
+        "partition_key": event.partition_key,
+        "start": event.start,
+        "end": event.end,
+        "cursor": event.cursor,
+        "location": body.location,
+        "files": body.files or None,
+        "rows": body.rows,
+        "bytes": body.bytes,
+        "schema_hash": body.schema_hash,
+        "task_id": entry.row["id"],
+        "attempt": entry.attempt,
+        "committed_at": tx.now,
+    }
+
+
+def _pointer(
+    tx: Tx,
+    entry: Entry,
+    revisions: Mapping[_Place, int],
+    before: sa.RowMapping | None,
+    standing: Mapping[_Place, Sequence[sa.RowMapping]],
+) -> dict[str, Any]:
+    """The row of the partition, as it is from now on."""
+    stored = _stored(tx, entry)
+    del stored["cursor"], stored["attempt"]
+    for name in ("rows", "bytes"):
+        had = 0 if before is None else before[name] or 0
+        stored[name] = had + _grown(entry, standing.get(entry.place, ()), name)
+    return stored | {"revision": revisions[entry.place]}
+
+
+def _grown(entry: Entry, gone: Sequence[sa.RowMapping], name: str) -> int:
+    return (getattr(entry.write.body, name) or 0) - sum(each[name] or 0 for each in gone)
+
+
+def _replace(tx: Tx, gone: Sequence[tuple[int, int]]) -> None:
+    """Mark revisions as replaced by others."""
+    if gone:
+        tx.execute(_REPLACED, [{"gone": old, "replaced_by": new} for old, new in gone])
+
+
+def _sum_up(sums: _Sums, entry: Entry, gone: Sequence[sa.RowMapping], kind: str, more: int) -> None:
+    generation = entry.write.event.generation_id
+    sums[generation, kind] += more
+    for name in ("rows", "bytes"):
+        sums[generation, name] += _grown(entry, gone, name)
+
+
+def _add(tx: Tx, sums: _Sums) -> None:
+    changed: dict[str, dict[str, Any]] = {}
+    for (generation, name), value in sums.items():
+        if value:
+            changed.setdefault(generation, {})[name] = _generations.c[name] + value
+    for generation, values in sorted(changed.items()):
+        tx.execute(sa.update(_generations).where(_generations.c.id == generation).values(values))
+
+
+def _by_generation(entries: Iterable[Entry]) -> dict[tuple[str, str], list[str]]:
+    """The keys, by dataset and generation."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in entries:
+        event = each.write.event
+        found.setdefault((event.dataset_id, event.generation_id), []).append(event.partition_key or "")
+    return found

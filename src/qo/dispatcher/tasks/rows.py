@@ -1,8 +1,11 @@
-"""A task's row, and how it moves: decide by the rules of the queue, write if nobody moved it meanwhile."""
+"""Rows of tasks, and how they move: decide by the rules of the queue, write if nobody moved them meanwhile.
+
+Several tasks move by as many statements as one does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +17,6 @@ from qo.core.task import RetryPolicy, Status, Task
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.schema import attempts, tasks
 from qo.errors import Contended, NotFound
-
-MOVES_MAX = 5  # How often to decide again when others moved the task first.
 
 RETRY = RetryPolicy(initial_interval_ms=30_000, max_interval_ms=600_000, multiplier=2.0, jitter_percent=0.5)
 
@@ -43,6 +44,19 @@ _FIELDS = (
     "updated_at",
     "completed_at",
 )
+_BESIDE = ("started_at", "late_lease_id", "released_at")  # What a move may change beside.
+
+_UNMOVED = sa.update(tasks).where(tasks.c.id == sa.bindparam("moved"), tasks.c.token == sa.bindparam("unmoved"))
+_CLOSED = sa.update(attempts).where(
+    attempts.c.task_id == sa.bindparam("of_task"), attempts.c.attempt == sa.bindparam("number")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    row: Row  # Loaded in this transaction, and locked.
+    command: lifecycle.Command
+    as_if: Task | None = None  # Decided on instead of the row, for the late reply of an attempt that was given up.
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,41 +85,66 @@ def task_of(row: Row) -> Task:
 
 def load(tx: Tx, task_id: str, *, lock: bool = True) -> Row:
     """The row, kept from others until the end of the transaction. Raises NotFound."""
-    query = sa.select(tasks).where(tasks.c.id == task_id)
-    row = tx.one(tx.lock(query) if lock else query)
-    if row is None:
+    return found(load_all(tx, [task_id], lock=lock), task_id)
+
+
+def load_all(tx: Tx, ids: Collection[str], *, lock: bool = True) -> dict[str, Row]:
+    """As ``load``, by id; those that do not exist are left out."""
+    # In order of id: two who load the same tasks must not wait for each other crosswise.
+    query = sa.select(tasks).where(tasks.c.id.in_(ids)).order_by(tasks.c.id)
+    return {row["id"]: dict(row) for row in tx.all(tx.lock(query) if lock else query)}
+
+
+def found(rows: Mapping[str, Row], task_id: str) -> Row:
+    """One of those loaded. Raises NotFound."""
+    if task_id not in rows:
         raise NotFound(f"there is no task {task_id}: ask qo for the tasks of its job")
-    return dict(row)
+    return rows[task_id]
 
 
 def move(tx: Tx, row: Row, command: lifecycle.Command, *, as_if: Task | None = None) -> Moved | Rejected:
-    """Obey one command, or say why not. Keeps the record of attempts.
+    """As ``move_all``, for one."""
+    return move_all(tx, [Move(row, command, as_if)])[0]
 
-    ``as_if`` is decided on instead of the row, for the late reply of an attempt that had been given up.
-    Raises Contended when others moved the task every time; call again.
+
+def move_all(tx: Tx, moves: Sequence[Move]) -> list[Moved | Rejected]:
+    """Obey one command for each of several tasks, or say why not. Keeps the record of attempts.
+
+    Raises Contended if somebody has moved one of them after all; call again in a new transaction.
     """
-    for _ in range(MOVES_MAX):
-        before = as_if or task_of(row)
-        after = lifecycle.decide(before, command, now=tx.now)
+    answers: list[Moved | Rejected] = []
+    changes: list[dict[str, Any]] = []
+    opened: list[dict[str, Any]] = []
+    closed: list[dict[str, Any]] = []
+    for each in moves:
+        row, before = each.row, each.as_if or task_of(each.row)
+        after = lifecycle.decide(before, each.command, now=tx.now)
         if isinstance(after, Rejected):
-            return after
-        if after is before:
-            return Moved(row, changed=False)
-        values = {name: getattr(after, name) for name in _FIELDS} | _beside(tx, row, before, after, command)
-        values["status"] = after.status.value
-        unmoved = sa.and_(tasks.c.id == row["id"], tasks.c.token == row["token"])
-        if tx.execute(sa.update(tasks).where(unmoved).values(values)).rowcount == 1:
-            _keep_attempt(tx, row, before, after, command)
-            return Moved({**row, **values}, changed=True)
-        row, as_if = load(tx, row["id"]), None
-    raise Contended(f"task {row['id']} is being moved by others: call again")
+            answers.append(after)
+        elif after is before:
+            answers.append(Moved(row, changed=False))
+        else:
+            values = {name: getattr(after, name) for name in _FIELDS} | {name: row[name] for name in _BESIDE}
+            values |= _beside(tx, before, after, each.command) | {"status": after.status.value}
+            changes.append(values | {"moved": row["id"], "unmoved": row["token"]})
+            answers.append(Moved({**row, **values}, changed=True))
+            if isinstance(each.command, lifecycle.Claim):
+                opened.append(_opened(tx, after))
+            elif before.status is Status.RUNNING and after.status is not Status.RUNNING:
+                closed.append(_closed(tx, before, after, each.command))
+    if changes and tx.execute(_UNMOVED, changes).rowcount != len(changes):
+        raise Contended(f"tasks are being moved by others, {changes[0]['moved']} or after it: call again")
+    tx.insert(attempts, opened)
+    if closed:
+        tx.execute(_CLOSED, closed)
+    return answers
 
 
-def _beside(tx: Tx, row: Row, before: Task, after: Task, command: lifecycle.Command) -> dict[str, Any]:
+def _beside(tx: Tx, before: Task, after: Task, command: lifecycle.Command) -> dict[str, Any]:
     """What a move changes beside the task's life: its wake-up, and whose late reply would count."""
     match command:
         case lifecycle.Claim():
-            return {"started_at": tx.now, "late_lease_id": None, "released_at": row["released_at"] or tx.now}
+            return {"started_at": tx.now, "late_lease_id": None}
         case lifecycle.Renew():
             return {}
         case lifecycle.Lapse() if after.status is not Status.CANCELLED:
@@ -118,23 +157,24 @@ def _beside(tx: Tx, row: Row, before: Task, after: Task, command: lifecycle.Comm
             return {}
 
 
-def _keep_attempt(tx: Tx, row: Row, before: Task, after: Task, command: lifecycle.Command) -> None:
-    if isinstance(command, lifecycle.Claim):
-        opened = {
-            "task_id": row["id"],
-            "attempt": after.attempt,
-            "lease_id": after.lease_id,
-            "worker_id": after.worker_id,
-            "started_at": tx.now,
-        }
-        tx.insert(attempts, [opened])
-        return
-    if before.status is not Status.RUNNING or after.status is Status.RUNNING:
-        return
-    this = sa.and_(attempts.c.task_id == row["id"], attempts.c.attempt == before.attempt)
-    error = None if after.status is Status.COMPLETED else after.last_error
-    closed = {"ended_at": tx.now, "outcome": _outcome(after, command), "error": error}
-    tx.execute(sa.update(attempts).where(this).values(closed))
+def _opened(tx: Tx, after: Task) -> dict[str, Any]:
+    return {
+        "task_id": after.id,
+        "attempt": after.attempt,
+        "lease_id": after.lease_id,
+        "worker_id": after.worker_id,
+        "started_at": tx.now,
+    }
+
+
+def _closed(tx: Tx, before: Task, after: Task, command: lifecycle.Command) -> dict[str, Any]:
+    return {
+        "of_task": before.id,
+        "number": before.attempt,
+        "ended_at": tx.now,
+        "outcome": _outcome(after, command),
+        "error": None if after.status is Status.COMPLETED else after.last_error,
+    }
 
 
 def _outcome(after: Task, command: lifecycle.Command) -> str:

@@ -1,0 +1,356 @@
+"""Game days: what is drilled on a running system. Real processes, real databases, real stores, real signals.
+
+Each drill breaks one part while work flows, and asks the same of the rest: nothing lost, nothing doubled, and work
+goes on when the part is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sqlite3
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from postgres import PostgresServer
+from qo.core.task import Status
+from qo.dispatcher.state import schema
+from qo.queue.options import NewTask, Options
+from servers import S3Server, start_seaweed
+from sites import BucketSite, Site, embedded, job, pipeline, proven, servers, site
+from stores import until
+
+__all__ = ["embedded", "servers", "site"]
+
+PAUSE_S = 2.5
+TWO_STEPS = pipeline(job("a"), job("b", "a"))
+
+
+def expected(names: list[str], *jobs: str) -> dict[str, str]:
+    return {name: "".join(f"{each} {name}\n" for each in jobs) for name in names}
+
+
+# Restart the dispatcher
+
+
+async def test_a_dispatcher_may_be_restarted_or_killed_at_any_instant(site: Site) -> None:
+    """Under load, politely and with kill -9. Who emits, and who works, waits for it and asks again."""
+    chance = random.Random(20)
+    async with AsyncExitStack() as stack, site.worker("w1"), site.worker("w2"):
+        dispatcher = await stack.enter_async_context(site.dispatcher())
+        await site.deploy(TWO_STEPS)
+        feeding = asyncio.create_task(site.feed(12))
+        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+            await asyncio.sleep(chance.uniform(0.1, 1.0))  # Any instant: there is nothing to wait for.
+            dispatcher.signal(number)
+            assert await dispatcher.code() == (0 if number == signal.SIGTERM else -number), dispatcher.said
+            dispatcher = await stack.enter_async_context(site.dispatcher())
+        names = await feeding
+        await site.completed({"a": len(names), "b": len(names)})
+    site.audit(["a", "b"], names)
+    assert site.read("b") == expected(names, "a", "b")
+
+
+# Kill a worker mid-task
+
+
+async def test_the_task_of_a_killed_worker_is_finished_by_another(embedded: Site) -> None:
+    """Its lease runs out, the reaper takes it back, and attempt 2 is another worker's."""
+    site, gate = embedded, embedded.directory / "gate"
+    async with site.dispatcher(), site.worker("w1") as doomed:
+        await site.deploy(pipeline(job("a", operator="gated", config={"gate": "gate"})))
+        await site.emit("p")
+        await site.noted("begin", 1)
+        doomed.signal(signal.SIGKILL)
+        await doomed.code()
+        gate.touch()
+        async with site.worker("w2"):
+            await site.completed({"a": 1})
+    task = site.task("a")
+    assert (task["attempt"], task["retry_count"], task["worker_id"]) == (2, 1, "w2")
+    assert site.attempts(task["id"]) == ["timed_out", "completed"]
+    assert site.read("a") == {"p": "a p by attempt 2\n"}
+    site.audit(["a"], ["p"])
+
+
+# Duplicate wake-ups
+
+
+async def test_duplicate_wake_ups_run_nothing_twice(embedded: Site) -> None:
+    """A wake-up is only a hint: any number of them, from anyone, begins one attempt."""
+    site, names = embedded, [f"p{n}" for n in range(5)]
+    async with site.dispatcher():
+        await site.deploy(pipeline(job("a", config={"s": 0.1})))
+        await site.emit(*names)
+        sent = await site.woken(len(names))
+        async with site.queue() as queue:
+            copies = [NewTask("wake", message.input) for message in sent for _ in range(10)]
+            same = [NewTask("wake", sent[0].input, Options(key=sent[0].idempotency_key, key_scope="wake"))] * 3
+            by_hand = [*await queue.submit_many(copies), *await queue.submit_many(same)]
+            async with site.worker("w1"), site.worker("w2"):
+                await site.completed({"a": len(names)})
+
+                async def all_heeded() -> bool:
+                    found = await asyncio.gather(*(queue.get(each.id) for each in by_hand))
+                    return all(each.status is Status.COMPLETED for each in found)
+
+                await until(all_heeded, within_s=30, every_s=0.1)
+    assert site.notes("begin") == {f"a {name}": 1 for name in names}
+    assert {row["attempt"] for row in site.tasks("a")} == {1}
+    site.audit(["a"], names)
+
+
+# Pause the state database
+
+
+def _family(pid: int) -> list[int]:
+    """The process and all that came from it, parents first."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        children.setdefault(parent, []).append(int(entry.name))
+    found = [pid]
+    for each in found:
+        found += children.get(each, [])
+    return found
+
+
+@contextmanager
+def _frozen(pid: int) -> Iterator[None]:
+    """It stands still, with all its children, and holds on to its connections."""
+    stopped: list[int] = []
+    try:
+        for each in _family(pid):
+            os.kill(each, signal.SIGSTOP)
+            stopped.append(each)
+        yield
+    finally:
+        for each in reversed(stopped):
+            os.kill(each, signal.SIGCONT)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Somebody else has the whole database for a while."""
+    connection = sqlite3.connect(path, isolation_level=None, timeout=30)
+    try:
+        connection.execute("BEGIN EXCLUSIVE")
+        yield
+        connection.execute("ROLLBACK")
+    finally:
+        connection.close()
+
+
+async def test_work_goes_on_after_the_state_database_stood_still(
+    site: Site, request: pytest.FixtureRequest
+) -> None:
+    """PostgreSQL is frozen; of SQLite, which is no server, somebody holds the only lock. Requests wait meanwhile."""
+    async with site.dispatcher(), site.worker("w1"):
+        await site.deploy(TWO_STEPS)
+        feeding = asyncio.create_task(site.feed(8))
+        await site.noted("end", 1)
+        if isinstance(site, BucketSite):
+            server: PostgresServer = request.getfixturevalue("postgres_server")
+            pause = _frozen(server.process.pid)
+        else:
+            pause = _locked(site.directory / ".qo" / "state.db")
+        with pause:
+            asked = asyncio.create_task(site.emit("meanwhile"))
+            await asyncio.sleep(PAUSE_S)  # Nothing may happen, so there is nothing to wait for.
+            assert not asked.done()
+        assert (await asked)["accepted"] == 1
+        names = [*await feeding, "meanwhile"]
+        await site.completed({"a": len(names), "b": len(names)})
+    site.audit(["a", "b"], names)
+    assert site.read("b") == expected(names, "a", "b")
+
+
+# Pause the data store
+
+
+async def test_tasks_are_tried_again_when_the_data_store_refuses(embedded: Site) -> None:
+    """The data is no database here but files, so its outage is a directory that cannot be written to."""
+    site, data = embedded, embedded.directory / ".qo" / "data"
+    async with site.dispatcher(), site.worker("w1"):
+        await site.deploy(TWO_STEPS)
+        data.touch()  # Not a directory: whatever is written below it fails, even for root.
+        await site.emit("p1", "p2")
+
+        async def refused() -> bool:
+            return [row["retry_count"] for row in site.tasks("a")] == [1, 1]
+
+        await until(refused, within_s=60, every_s=0.1)
+        assert all("data" in row["last_error"] for row in site.tasks("a"))
+        data.unlink()
+        await site.completed({"a": 2, "b": 2})
+    assert {row["attempt"] for row in site.tasks("a")} == {2}
+    assert {row["attempt"] for row in site.tasks("b")} == {1}
+    site.audit(["a", "b"], ["p1", "p2"])
+    assert site.read("b") == expected(["p1", "p2"], "a", "b")
+
+
+@pytest.mark.s3
+async def test_work_goes_on_after_the_bucket_stood_still(servers: BucketSite) -> None:
+    """The bucket holds the data and the queue: both stand still, and no lease is lost to it."""
+    site = servers
+    async with site.dispatcher(), site.worker("w1"):
+        await site.deploy(TWO_STEPS)
+        feeding = asyncio.create_task(site.feed(8))
+        await site.noted("end", 1)
+        with _frozen(site.server.process.pid):
+            await asyncio.sleep(PAUSE_S)  # Nothing may happen, so there is nothing to wait for.
+        names = await feeding
+        await site.completed({"a": len(names), "b": len(names)})
+    site.audit(["a", "b"], names)
+    assert await asyncio.to_thread(site.read, "b") == expected(names, "a", "b")
+
+
+# Break the queue
+
+
+async def _kept(site: Site, at_least: int) -> None:
+    """So many wake-ups could not be sent and are kept."""
+
+    def count() -> int:
+        table = schema.outbox
+        with site.state.read() as tx:
+            kept = sa.select(sa.func.count()).where(table.c.state == "pending", table.c.attempts > 0)
+            return tx.value(kept)
+
+    async def enough() -> bool:
+        return await asyncio.to_thread(count) >= at_least
+
+    await until(enough, within_s=60, every_s=0.1)
+
+
+async def test_wake_ups_wait_in_the_outbox_while_the_queue_is_broken(embedded: Site) -> None:
+    site, queues = embedded, embedded.directory / ".qo" / "queues"
+    async with site.dispatcher():
+        await site.deploy(TWO_STEPS)
+        queues.touch()  # Not a directory: no queue can be opened below it.
+        await site.emit("p1", "p2", "p3")
+        await _kept(site, 3)
+        assert {(row["status"], row["attempt"]) for row in site.tasks("a")} == {("pending", 0)}
+        queues.unlink()
+        async with site.worker("w1"):
+            await site.completed({"a": 3, "b": 3})
+    site.audit(["a", "b"], ["p1", "p2", "p3"])
+
+
+@pytest.fixture
+def own_bucket(tmp_path: Path) -> Iterator[tuple[S3Server, str]]:
+    """A bucket on a server that nobody else uses, so that it may be killed."""
+    server = start_seaweed(tmp_path / "seaweed")
+    yield server, server.make_bucket()
+    server.stop()
+
+
+@pytest.mark.s3
+async def test_wake_ups_wait_in_the_outbox_while_the_bucket_is_down(
+    tmp_path: Path, own_bucket: tuple[S3Server, str]
+) -> None:
+    """The worker is there all the time; its queue goes away under it and comes back."""
+    server, bucket = own_bucket
+    await proven(server, bucket)
+    site = BucketSite(tmp_path, f"sqlite:{tmp_path / 'state.db'}", server, bucket)
+    async with site.dispatcher(), site.worker("w1") as worker:
+        await site.deploy(TWO_STEPS)
+        await site.emit("before")
+        await site.completed({"a": 1, "b": 1})
+        server.kill()
+        await site.emit("meanwhile")
+        await _kept(site, 1)
+        server.start()
+        await site.completed({"a": 2, "b": 2})
+        assert worker.process.returncode is None
+    site.audit(["a", "b"], ["before", "meanwhile"])
+    await site.close()
+
+
+# Poison messages
+
+
+async def test_malformed_wake_ups_are_set_aside(embedded: Site) -> None:
+    """They fail for good at the first look, others pass them by, and no task hears of them."""
+    site, names = embedded, ["p1", "p2"]
+    nonsense = [
+        None,
+        [],
+        "wake",
+        7,
+        {},
+        {"task_id": None},
+        {"task_id": ""},
+        {"task_id": "x" * 4000},
+        {"task": "p"},
+    ]
+    async with site.dispatcher():
+        await site.deploy(TWO_STEPS)
+        await site.emit(*names)
+        await site.woken(len(names))
+        async with site.queue() as queue:
+            poison = await queue.submit_many([NewTask("wake", each) for each in nonsense])
+            (unknown,) = await queue.submit_many([NewTask("wake", {"task_id": "no-such-task"})])
+            async with site.worker("w1"):
+                await site.completed({"a": 2, "b": 2})
+
+                async def set_aside() -> bool:
+                    found = await asyncio.gather(*(queue.get(each.id) for each in (*poison, unknown)))
+                    return all(each.ended for each in found)
+
+                await until(set_aside, within_s=30, every_s=0.1)
+                dead = await asyncio.gather(*(queue.get(each.id) for each in poison))
+            assert {(each.status, each.attempt) for each in dead} == {(Status.FAILED, 1)}
+            assert {each.last_error for each in dead if "task_id" not in (each.last_error or "")} == set()
+            assert (await queue.get(unknown.id)).output == "not claimed: not_found"
+    assert {row["attempt"] for row in (*site.tasks("a"), *site.tasks("b"))} == {1}
+    site.audit(["a", "b"], names)
+
+
+# Delivery retries
+
+
+async def test_a_delivery_is_tried_again_until_it_succeeds(embedded: Site) -> None:
+    """A job without outputs: its effect is all there is. Every attempt can be looked at afterwards."""
+    site = embedded
+    effect = job("notify", "a", "deliver", outputs=0, config={"failures": 2}, max_attempts=3)
+    async with site.dispatcher(), site.worker("w1"):
+        await site.deploy(pipeline(job("a"), effect))
+        await site.emit("p")
+        await site.completed({"a": 1, "notify": 1}, hasten=False)
+    task = site.task("notify")
+    assert (site.notes("effect"), site.notes("begin")["notify p"]) == ({"notify p": 1}, 3)
+    assert (task["retry_count"], task["output"]) == (2, {"delivered": "p"})
+    shown = await asyncio.to_thread(site.qo().json, "runs", "show", task["id"])
+    assert [each["outcome"] for each in shown["attempts"]] == ["retried", "retried", "completed"]
+    assert "the other side refused attempt 2" in shown["attempts"][1]["error"]
+    site.audit(["a"], ["p"])
+
+
+async def test_a_delivery_that_never_succeeds_is_given_up_and_can_be_replayed(embedded: Site) -> None:
+    site = embedded
+    effect = job("notify", operator="deliver", outputs=0, config={"failures": 2}, max_attempts=2)
+    async with site.dispatcher(), site.worker("w1"):
+        await site.deploy(pipeline(effect))
+        await site.emit("p")
+
+        async def given_up() -> bool:
+            return [row["status"] for row in site.tasks("notify")] == ["failed"]
+
+        await until(given_up, within_s=60, every_s=0.1)
+        assert not site.notes("effect")
+        await site.client.post(f"/v1/tasks/{site.task('notify')['id']}/replay")
+        await site.completed({"notify": 1})
+    assert site.notes("effect") == {"notify p": 1}
+    assert site.attempts(site.task("notify")["id"]) == ["retried", "failed", "completed"]
