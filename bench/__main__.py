@@ -11,7 +11,11 @@ from collections.abc import Sequence
 
 from bench.harness import Family, Result, chosen, show, write
 
-SUITES = {"queue": "bench.queue.suite", "worker": "bench.worker.suite"}  # Each module has FAMILIES.
+SUITES = {  # Each module has FAMILIES.
+    "queue": "bench.queue.suite",
+    "worker": "bench.worker.suite",
+    "dispatcher": "bench.dispatcher.suite",
+}
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from postgres import PostgresServer
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from qo.store.s3 import S3Store
     from servers import S3Server
     from states import Clock
+
+
+# How long an example takes says more of the machine than of the code.
+settings.register_profile("qo", deadline=None)
+settings.load_profile("qo")
 
 
 @pytest.fixture(scope="session")

@@ -40,6 +40,7 @@ def examples(page: Path) -> list[tuple[str, str]]:
     return [(match[1], match[2]) for match in BLOCK.finditer(page.read_text())]
 
 
+@pytest.mark.timeout(900)  # Many short processes; some pages start a dispatcher.
 @pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=lambda page: page.name)
 def test_the_examples_of_every_page_run(page: Path, tmp_path: Path):
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
@@ -80,6 +81,7 @@ class Desk:
             "QO_DISPATCHER_LISTEN": self.ports[PEOPLE],
             "QO_DISPATCHER_INTERNAL_LISTEN": self.ports[WORKERS],
             "QO_DISPATCHER_RECONCILE_S": "1",
+            "QO_SHUTDOWN_GRACE_S": "1",
         }
 
     def placed(self, text: str) -> str:
@@ -111,12 +113,14 @@ class Desk:
             )
         self.beside.append(process)
         if line.startswith("qo dispatcher"):
-            await_ready(f"http://{self.ports[PEOPLE]}/readyz", process, log)
+            url = f"http://{self.ports[PEOPLE]}"
+            await_ready(f"{url}/readyz", process, log)
+            self.environ["QO_DISPATCHER_URL"] = (
+                url  # Commands that ask it start sooner than those that open its state.
+            )
 
     def run(self, command: list[str]) -> str:
-        done = subprocess.run(
-            command, cwd=self.cwd, env=self.environ, capture_output=True, text=True, timeout=PATIENCE_S
-        )
+        done = subprocess.run(command, cwd=self.cwd, env=self.environ, capture_output=True, text=True, timeout=180)
         assert done.returncode == 0, f"{command[-1]}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
@@ -159,7 +163,8 @@ def await_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     while True:
         with suppress(OSError), urllib.request.urlopen(url, timeout=5):
             return
-        assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.1)
 
 

@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from fastapi.routing import APIRoute
 
-from dispatchers import Served, served
+from dispatchers import Served, context_of, served
 from pipelines import dag, deployed, job, source
 from qo.config.dispatcher import DispatcherSettings
 from qo.dispatcher.auth import capability
-from qo.dispatcher.auth.principals import create_token, revoke_token
+from qo.dispatcher.auth.principals import LocalTokens, create_token, revoke_token
 from qo.dispatcher.contract.task import Claimed, EventBody
 from qo.dispatcher.contract.token import CreateToken, Role
 from qo.dispatcher.emission import emit
+from qo.dispatcher.http.app import internal_app, public_app
 from qo.dispatcher.http.rights import INTERNAL, PUBLIC, USERS, Need
+from qo.dispatcher.http.routes import Routes
 from qo.dispatcher.limits import limits
 from qo.dispatcher.loops import release, router
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from states import Clock, clock, state  # noqa: F401
+from surfaces import Surface, surface
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"))
+NOBODY = (
+    "none",
+    "garbage",
+    "expired",
+    "revoked",
+    "expired capability",
+    "unsigned",
+    "signed with a word",
+    "forged",
+)
 FENCED = ("heartbeat", "emit_events", "complete", "credentials")
 
 
@@ -49,7 +66,7 @@ def expected(need: Need, kind: str) -> set[int]:
         return set()
     if need is Need.SIGNATURE:
         return {401, 404}  # No source listens there; a token is not looked at.
-    if kind in ("none", "garbage", "expired", "revoked", "capability", "expired capability"):
+    if kind in NOBODY or kind == "capability":
         known = need is Need.TASK and kind == "capability"
         return set() if known else {401}
     if need is Need.TASK:
@@ -107,7 +124,53 @@ async def every_kind(dispatcher: Served, clock: Clock) -> dict[str, str | None]:
         "revoked": gone.token,
         "capability": fresh,
         "expired capability": passed,
+        **_unsigned(fresh),
     }
+
+
+def _unsigned(token: str) -> dict[str, str]:
+    """What a capability says, as somebody without its key can have it."""
+    header, claims = jwt.get_unverified_header(token), jwt.decode(token, options={"verify_signature": False})
+    kept = {"kid": header["kid"]}
+    return {
+        "unsigned": jwt.encode(claims, None, algorithm="none", headers=kept),
+        "signed with a word": jwt.encode(claims, "a word that is long enough to be a key", "HS256", headers=kept),
+        "forged": jwt.encode(claims, ec.generate_private_key(ec.SECP256R1()), "ES256", headers=kept),
+    }
+
+
+def test_a_route_without_a_right_does_not_come_into_being(state: State, tmp_path: Path) -> None:  # noqa: F811
+    context = context_of(state, tmp_path)
+    for app, rights in ((public_app(context), PUBLIC), (internal_app(context), INTERNAL)):
+        others = [each for each in app.routes if not isinstance(each, APIRoute)]
+        assert [getattr(each, "path", None) for each in others] == ["/openapi.json"]
+        guarded = [each for each in app.routes if isinstance(each, APIRoute)]
+        assert sorted(each.operation_id or "" for each in guarded) == sorted(rights)
+        assert {type(each).__name__ for each in guarded} == {"_Guarded"}
+
+        def unheard_of() -> None:
+            """Do something."""
+
+        with pytest.raises(KeyError):
+            Routes(app, rights).get("/v1/unheard-of", unheard_of)
+
+
+def test_while_the_workers_token_changes_both_are_good(state: State, tmp_path: Path) -> None:  # noqa: F811
+    old, new = "the-old-token-of-the-workers", "the-new-token-of-the-workers"
+    with surface(state, tmp_path) as found:
+        tokens = {"old": old, "new": new, "another": "some-other-token-of-nobody"}
+        changing = replace(found.context, tokens=LocalTokens((old, new)))
+        both = Surface(changing, tokens, found.claimed, found.names)
+        for rights, internal, app in ((PUBLIC, False, both.public), (INTERNAL, True, both.internal)):
+            for operation, method, path in routes(app.openapi()):
+                heard = {
+                    name: both.ask(method, path, name, internal=internal, content=b"{").status for name in tokens
+                }
+                assert heard["old"] == heard["new"], operation
+                if rights[operation] is Need.WORKER:
+                    assert heard["new"] not in (401, 403), operation
+                    assert heard["another"] == 401, operation
+        both.close()
 
 
 def two_tasks(state: State) -> list[str]:  # noqa: F811
@@ -186,6 +249,33 @@ async def test_the_capability_of_an_older_attempt_opens_nothing(dispatcher: Serv
         body = body_of(operation, fence_of(mine, old))
         answer = await dispatcher.ask(method, path, internal=True, headers=headers, json=body)
         assert answer.status_code == 409, (operation, answer.text)
+    answer = await dispatcher.get("/v1/task/inputs?position=0", internal=True, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (409, "lease_lost")
+
+
+async def test_the_capability_of_an_attempt_that_ended_opens_nothing(dispatcher: Served) -> None:
+    (mine, _) = two_tasks(dispatcher.context.state)
+    paths = {each[0]: each for each in routes((await dispatcher.get("/openapi.json", internal=True)).json())}
+    async with dispatcher.worker() as worker:
+        claimed = await worker.claim(mine, "w")
+    assert isinstance(claimed, Claimed)
+    headers = {"X-Qo-Task-Capability": claimed.capability_token}
+    fence = fence_of(mine, claimed)
+    ended = await dispatcher.post(
+        "/v1/task/complete", internal=True, headers=headers, json=body_of("complete", fence)
+    )
+    assert ended.json()["status"] == "failed"
+    for operation in FENCED:
+        _, method, path = paths[operation]
+        answer = await dispatcher.ask(method, path, internal=True, headers=headers, json=body_of(operation, fence))
+        if operation == "complete":  # Whose answer was lost asks again, and hears the same.
+            assert answer.json() == {**ended.json(), "repeated": True}
+        else:
+            assert (answer.status_code, answer.json()["code"]) == (409, "lease_lost"), operation
+    other = await dispatcher.post(
+        "/v1/task/complete", internal=True, headers=headers, json={**fence, "outcome": "success"}
+    )
+    assert other.json().get("status") != "completed"
     answer = await dispatcher.get("/v1/task/inputs?position=0", internal=True, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (409, "lease_lost")
 

@@ -153,7 +153,7 @@ async def test_a_tick_that_fails_is_tried_again_and_its_trouble_is_told_until_it
     await until(lambda: loop.health.failing == 0)
     assert troubles[: FAILURES_MAX + 1] == [
         *[None] * FAILURES_MAX,
-        f"test has failed {FAILURES_MAX} times in a row: Unavailable: the state database does not answer",
+        f"test has failed {FAILURES_MAX} times in a row: the log says why",
     ]
     assert loop.trouble is None
     assert loop.health.failures == FAILURES_MAX
@@ -244,6 +244,17 @@ async def test_an_event_becomes_tasks_and_wake_ups_and_then_there_is_nothing_lef
     assert {row["status"] for row in tasks(state, "pass")} == {"completed"}
     assert sorted(queue for queue, _ in queues.wakes.values()) == ["python", "python", "spark", "spark"]
     assert await dispatcher.step() == 0
+
+
+async def test_who_starts_functions_has_a_loop_of_its_own(state: State, settings: Settings) -> None:
+    asked: list[int] = []
+
+    def invoke() -> int:
+        asked.append(1)
+        return 0
+
+    await Dispatcher(state, Heard(), settings, invoke=invoke).step()
+    assert asked == [1]
 
 
 async def test_a_running_dispatcher_that_is_nudged_does_not_wait_for_its_rest(

@@ -23,7 +23,7 @@ from qo.core.task import Status
 from qo.dispatcher.state import schema
 from qo.queue.options import NewTask, Options
 from servers import S3Server, start_seaweed
-from sites import BucketSite, Site, embedded, job, pipeline, proven, servers, site
+from sites import SHORT_LEASE_S, WITHIN_S, BucketSite, Site, embedded, job, pipeline, proven, servers, site
 from stores import until
 
 __all__ = ["embedded", "servers", "site"]
@@ -45,7 +45,7 @@ async def test_a_dispatcher_may_be_restarted_or_killed_at_any_instant(site: Site
     async with AsyncExitStack() as stack, site.worker("w1"), site.worker("w2"):
         dispatcher = await stack.enter_async_context(site.dispatcher())
         await site.deploy(TWO_STEPS)
-        feeding = asyncio.create_task(site.feed(12))
+        feeding = asyncio.create_task(site.feed(10))
         for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
             await asyncio.sleep(chance.uniform(0.1, 1.0))  # Any instant: there is nothing to wait for.
             dispatcher.signal(number)
@@ -64,7 +64,7 @@ async def test_the_task_of_a_killed_worker_is_finished_by_another(embedded: Site
     """Its lease runs out, the reaper takes it back, and attempt 2 is another worker's."""
     site, gate = embedded, embedded.directory / "gate"
     async with site.dispatcher(), site.worker("w1") as doomed:
-        await site.deploy(pipeline(job("a", operator="gated", config={"gate": "gate"})))
+        await site.deploy(pipeline(job("a", operator="gated", config={"gate": "gate"}), lease_s=SHORT_LEASE_S))
         await site.emit("p")
         await site.noted("begin", 1)
         doomed.signal(signal.SIGKILL)
@@ -100,7 +100,7 @@ async def test_duplicate_wake_ups_run_nothing_twice(embedded: Site) -> None:
                     found = await asyncio.gather(*(queue.get(each.id) for each in by_hand))
                     return all(each.status is Status.COMPLETED for each in found)
 
-                await until(all_heeded, within_s=30, every_s=0.1)
+                await until(all_heeded, within_s=WITHIN_S, every_s=0.1)
     assert site.notes("begin") == {f"a {name}": 1 for name in names}
     assert {row["attempt"] for row in site.tasks("a")} == {1}
     site.audit(["a"], names)
@@ -158,7 +158,7 @@ async def test_work_goes_on_after_the_state_database_stood_still(
     """PostgreSQL is frozen; of SQLite, which is no server, somebody holds the only lock. Requests wait meanwhile."""
     async with site.dispatcher(), site.worker("w1"):
         await site.deploy(TWO_STEPS)
-        feeding = asyncio.create_task(site.feed(8))
+        feeding = asyncio.create_task(site.feed(5))
         await site.noted("end", 1)
         if isinstance(site, BucketSite):
             server: PostgresServer = request.getfixturevalue("postgres_server")
@@ -190,7 +190,7 @@ async def test_tasks_are_tried_again_when_the_data_store_refuses(embedded: Site)
         async def refused() -> bool:
             return [row["retry_count"] for row in site.tasks("a")] == [1, 1]
 
-        await until(refused, within_s=60, every_s=0.1)
+        await until(refused, within_s=WITHIN_S, every_s=0.1)
         assert all("data" in row["last_error"] for row in site.tasks("a"))
         data.unlink()
         await site.completed({"a": 2, "b": 2})
@@ -206,7 +206,7 @@ async def test_work_goes_on_after_the_bucket_stood_still(servers: BucketSite) ->
     site = servers
     async with site.dispatcher(), site.worker("w1"):
         await site.deploy(TWO_STEPS)
-        feeding = asyncio.create_task(site.feed(8))
+        feeding = asyncio.create_task(site.feed(5))
         await site.noted("end", 1)
         with _frozen(site.server.process.pid):
             await asyncio.sleep(PAUSE_S)  # Nothing may happen, so there is nothing to wait for.
@@ -231,7 +231,7 @@ async def _kept(site: Site, at_least: int) -> None:
     async def enough() -> bool:
         return await asyncio.to_thread(count) >= at_least
 
-    await until(enough, within_s=60, every_s=0.1)
+    await until(enough, within_s=WITHIN_S, every_s=0.1)
 
 
 async def test_wake_ups_wait_in_the_outbox_while_the_queue_is_broken(embedded: Site) -> None:
@@ -309,7 +309,7 @@ async def test_malformed_wake_ups_are_set_aside(embedded: Site) -> None:
                     found = await asyncio.gather(*(queue.get(each.id) for each in (*poison, unknown)))
                     return all(each.ended for each in found)
 
-                await until(set_aside, within_s=30, every_s=0.1)
+                await until(set_aside, within_s=WITHIN_S, every_s=0.1)
                 dead = await asyncio.gather(*(queue.get(each.id) for each in poison))
             assert {(each.status, each.attempt) for each in dead} == {(Status.FAILED, 1)}
             assert {each.last_error for each in dead if "task_id" not in (each.last_error or "")} == set()
@@ -348,7 +348,7 @@ async def test_a_delivery_that_never_succeeds_is_given_up_and_can_be_replayed(em
         async def given_up() -> bool:
             return [row["status"] for row in site.tasks("notify")] == ["failed"]
 
-        await until(given_up, within_s=60, every_s=0.1)
+        await until(given_up, within_s=WITHIN_S, every_s=0.1)
         assert not site.notes("effect")
         await site.client.post(f"/v1/tasks/{site.task('notify')['id']}/replay")
         await site.completed({"notify": 1})

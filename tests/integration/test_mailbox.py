@@ -589,7 +589,7 @@ RESTING = Pace(min_s=50.0, max_s=50.0)  # Between two looks.
 
 
 @in_virtual_time
-async def test_10a_a_resting_dispatcher_is_stopped_paused_and_resumed_at_once() -> None:
+async def test_10a_a_resting_mailbox_is_stopped_paused_and_resumed_at_once() -> None:
     queue = virtual_queue()
 
     async def work(input: Any) -> None: ...
@@ -615,7 +615,7 @@ async def test_10a_a_resting_dispatcher_is_stopped_paused_and_resumed_at_once() 
 
 
 @in_virtual_time
-async def test_10b_a_resting_dispatcher_delays_no_report() -> None:
+async def test_10b_a_resting_mailbox_delays_no_report() -> None:
     queue, finished = virtual_queue(), 0.0
 
     async def work(input: Any) -> None:
@@ -630,7 +630,7 @@ async def test_10b_a_resting_dispatcher_delays_no_report() -> None:
 
 
 @in_virtual_time
-async def test_10c_a_resting_dispatcher_stops_a_task_at_once() -> None:
+async def test_10c_a_resting_mailbox_stops_a_task_at_once() -> None:
     queue, begun = virtual_queue(), asyncio.Event()
 
     async def endless(input: Any) -> None:

@@ -141,7 +141,7 @@ class Breakable(MemoryStore):
 
 
 @pytest.mark.fast
-async def test_21a_a_worker_whose_dispatcher_died_says_so_finishes_what_runs_and_ends_with_the_error() -> None:
+async def test_21a_a_worker_whose_mailbox_died_says_so_finishes_what_runs_and_ends_with_the_error() -> None:
     store, go, begun = Breakable(), asyncio.Event(), asyncio.Event()
     queue = Queue(store)
 
@@ -158,7 +158,7 @@ async def test_21a_a_worker_whose_dispatcher_died_says_so_finishes_what_runs_and
     store.broken = True
     await worker.reached(State.FAILED)
     code, said = await asyncio.to_thread(ask, worker, "/livez")
-    assert (code, "its dispatcher died" in said) == (503, True)
+    assert (code, "its mailbox died" in said) == (503, True)
     assert (await asyncio.to_thread(ask, worker, "/readyz"))[0] == 503
     go.set()
     with pytest.raises(ZeroDivisionError):

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from qo.core.flow.supervision import SourceState
+from qo.dispatcher import metrics as dispatcher
+from qo.dispatcher.http import metrics as served
+from qo.dispatcher.loops.loop import TICK_S_MAX
 from qo.worker import metrics
 from qo.worker.state import State
 from qo.worker.stats import BUCKETS_S, ENDS, TYPES_MAX
@@ -16,24 +20,34 @@ from qo.worker.status import KEEPER_BLOCKED_S_MAX, LOOP_BLOCKED_S_MAX
 
 pytestmark = pytest.mark.fast
 
-PAGE = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "reference/metrics.md").read_text()
+NAMES = (*metrics.NAMES, *served.NAMES, *dispatcher.NAMES)
 
 
 def test_every_metric_is_documented_and_no_other():
     documented = re.findall(r"^\| `(qo_\w+)", PAGE, re.MULTILINE)
-    assert sorted(documented) == sorted(metrics.NAMES)
+    assert sorted(documented) == sorted(NAMES)
 
 
 def test_rules_and_examples_use_metrics_that_there_are():
-    used = set(re.findall(r"\bqo_(?:worker|task)_\w+", PAGE))
-    series = {f"{name}{suffix}" for name in metrics.NAMES for suffix in ("", "_bucket", "_count", "_sum")}
+    pages = PAGE + (DOCS / "guides/dispatcher.md").read_text()
+    used = set(re.findall(r"\bqo_(?:worker|task|dispatcher)_\w+", pages))
+    series = {f"{name}{suffix}" for name in NAMES for suffix in ("", "_bucket", "_count", "_sum")}
     assert used <= series
 
 
 def test_every_label_value_and_limit_is_documented():
-    for value in [*ENDS, *State]:
+    for value in [*ENDS, *State, *SourceState]:
         assert f"`{value}`" in PAGE
-    for limit in [LOOP_BLOCKED_S_MAX, KEEPER_BLOCKED_S_MAX, TYPES_MAX, BUCKETS_S[-1]]:
+    for limit in [
+        LOOP_BLOCKED_S_MAX,
+        KEEPER_BLOCKED_S_MAX,
+        TYPES_MAX,
+        BUCKETS_S[-1],
+        TICK_S_MAX,
+        served.COUNT_MAX,
+    ]:
         assert re.search(rf"\b{limit:,.0f}\b", PAGE), limit
 
 

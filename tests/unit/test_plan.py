@@ -116,6 +116,15 @@ def test_each_output_is_a_dataset_of_its_own() -> None:
     assert [each.dataset_id for each in planned.job("feed").outputs] == [left.dataset_id, right.dataset_id]
 
 
+def test_a_source_that_resets_its_outputs_begins_with_nothing_in_every_version() -> None:
+    resetting = dag("shop", source("orders", bootstrap={"reset_outputs": True}), job("clean", reads="orders"))
+    again = plan(edited(resetting, "clean", timeout_seconds=7))  # Any other version, whatever it changes.
+    first = plan(resetting)
+    for name in ("orders", "clean"):
+        assert first.job(name).outputs[0].generation_id != again.job(name).outputs[0].generation_id
+    assert plan(resetting) == first
+
+
 def test_going_back_to_an_older_file_is_going_back_to_its_generations() -> None:
     there = edited(SHOP, "clean", config={"sql": "select 2"})
     back = edited(there, "clean", config={"sql": "select 1", "strict": True})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qo.dispatcher.contract.task import EventBody, Piece, PiecesAnswer, Work, WorkInput, WorkOutput
-from qo.errors import NotFound, UsageError
+from qo.errors import ConfigError, Forbidden, NotFound, UsageError
 from qo.runner.run import Run
 from qo.runner.storage import FileStorage
 from qo.worker.cancel import CancelToken
@@ -52,6 +52,7 @@ def run_of(given: Work, pages: list[PiecesAnswer] | None = None, said: list[Even
         emit=emit,
         wait=wait,
         more=lambda given, after: waiting.pop(0),
+        secrets_dir=Path(given.outputs[0].prefix.removeprefix("file:")).parents[3],
     )
 
 
@@ -142,3 +143,17 @@ def test_a_plain_function_emits_and_an_async_one_is_told_how(tmp_path: Path) -> 
 
     asyncio.run(operator())
     assert [event.cursor for event in said] == [3, 5]
+
+
+def test_a_job_reads_the_secrets_it_names_and_no_others(tmp_path: Path) -> None:
+    (tmp_path / "secret-api").write_text("s3cr3t\n")
+    (tmp_path / "secret-api").chmod(0o600)
+    run = run_of(work(tmp_path, secrets=["api", "gone"]))
+    assert run.secret("api") == "s3cr3t"
+    with pytest.raises(NotFound, match="has no secret 'gone': put it into"):
+        run.secret("gone")
+    with pytest.raises(Forbidden, match="name it under its secrets"):
+        run.secret("worker.token")
+    (tmp_path / "secret-api").chmod(0o644)
+    with pytest.raises(ConfigError):
+        run.secret("api")

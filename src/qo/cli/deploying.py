@@ -26,7 +26,7 @@ class Deploying:
     timeout_s: float | None
 
     async def run(self, client: UserClient, say: Say | None) -> dict[str, Any]:
-        """What was done: the answers of each step. Raises TaskFailed when the rebuild takes too long."""
+        """What was done: the answers of each step. Raises TaskFailed if the rebuild takes too long or fails in part."""
         path = f"/v1/dags/{self.dag}"
         deployed = await client.post(f"{path}/versions", {"source": self.source})
         done: dict[str, Any] = {"deployed": deployed}
@@ -36,10 +36,20 @@ class Deploying:
         if self.wait:
             done["rebuild"] = await self._rebuilt(client, number, say)
         if self.activate:
+            self._refuse_failures(number, done.get("rebuild"))
             if deployed["status"] == "staged":
                 await client.post(f"{path}/versions/{number}/ready")
             done["activated"] = await client.put(f"{path}/active", {"version": number})
         return done
+
+    def _refuse_failures(self, number: int, rebuild: Any) -> None:
+        failed = (rebuild or {}).get("tasks", {}).get("failed", 0)
+        if failed:
+            raise TaskFailed(
+                f"version {number} of {self.dag} is not activated: {failed:,} of its tasks failed; see "
+                f"qo runs list {self.dag} --status failed, replay them, and deploy again; or take it as it is "
+                f"with qo dag activate {self.dag} {number} --force"
+            )
 
     async def _rebuilt(self, client: UserClient, number: int, say: Say | None) -> Any:
         told: str | None = None

@@ -71,7 +71,7 @@ def ask(session: Session, question: Callable[[UserClient], Awaitable[T]]) -> T:
 
 
 def without_password(url: str) -> str:
-    return re.sub(r"(://[^:/@]*):[^/]*@", r"\1:***@", url)
+    return re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
 
 
 @asynccontextmanager

@@ -120,7 +120,8 @@ def main(args: Sequence[str] | None = None) -> int:
         code = _root().main(args, prog_name="qo", standalone_mode=False, obj=shared)
         sys.stdout.flush()
     except QoError as error:
-        return _report(str(error), error.exit_code, shared)
+        said = "\n".join((str(error), *getattr(error, "__notes__", ())))
+        return _report(said, error.exit_code, shared)
     except typer.TyperException as error:
         return _report(error.format_message(), 2, shared)
     except (BrokenPipeError, ReaderGone):

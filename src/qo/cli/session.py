@@ -92,7 +92,7 @@ def start_logging(level: LogLevel) -> None:
     import logging
 
     logging.basicConfig(format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", level=level.upper())
-    for chatty in ("aiohttp", "asyncio", "botocore", "urllib3"):
+    for chatty in ("aiohttp", "alembic", "asyncio", "botocore", "httpcore", "httpx", "urllib3"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 

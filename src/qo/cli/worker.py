@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from qo.cli.dispatching import extra
 from qo.cli.session import Session, command, new_app, refuse_memory, setting_option, start_logging
 from qo.config.settings import Settings
 from qo.errors import UsageError
@@ -82,8 +83,8 @@ def _of_app(session: Session, settings: Settings, target: str, drain: bool) -> S
 def _of_runtime(settings: Settings, runtime: str | None, drain: bool) -> Stats:
     import asyncio
 
-    from qo.runner.service import run_runtime
-
     refuse_memory(settings)
     start_logging(settings.log_level)
+    with extra():
+        from qo.runner.service import run_runtime
     return asyncio.run(run_runtime(settings, runtime or "", stop_when_empty=drain, kills=True))

@@ -108,6 +108,12 @@ class DispatcherSettings:
         kind=kinds.number(0.1),
         help="A released task that nobody claimed for so long is woken again.",
     )
+    keep_days: int = setting(
+        90,
+        "QO_DISPATCHER_KEEP_DAYS",
+        kind=kinds.whole(0, 36_500),
+        help="Days for which idempotency keys of sources and wake-ups that were given up are kept; 0: for ever.",
+    )
     operator_limits: str | None = setting(
         None,
         "QO_OPERATOR_LIMITS",

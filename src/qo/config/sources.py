@@ -95,9 +95,8 @@ def _read(setting: Setting, item: Found) -> Any:
         return setting.kind.accept(raw)
     except Unfit as unfit:
         detail = f" ({unfit})" if unfit.args else ""
-        raise ConfigError(
-            f"{setting.key} must be {setting.kind.wanted}; {item.origin} says {item.raw!r}{detail}"
-        ) from None
+        said = "is not" if setting.secret else f"says {item.raw!r}{detail}"
+        raise ConfigError(f"{setting.key} must be {setting.kind.wanted}; {item.origin} {said}") from None
 
 
 def _from_flags(flags: Mapping[str, Any]) -> Iterator[Found]:

@@ -143,7 +143,7 @@ def find(tx: Tx, dag: str, number: int | None) -> sa.RowMapping:
     version = tx.one(query.limit(1))
     if version is None:
         _dag(tx, dag)
-        raise NotFound(f"{dag!r} has no version {number}: see qo dag versions {dag}")
+        raise NotFound(f"{dag!r} has no version {number}: see qo dag show {dag}")
     return version
 
 

@@ -56,7 +56,7 @@ def resolve(tx: Tx, text: str) -> DatasetRef:
         found = tx.one(query.order_by(schema.publications.c.name))
     if found is None:
         raise NotFound(
-            f"there is no dataset {text!r}: give a published name, dag.job, or dag.job[1]; see qo datasets"
+            f"there is no dataset {text!r}: give a published name, dag.job, or dag.job[1]; see qo datasets list"
         )
     return _ref(found)
 

@@ -20,12 +20,12 @@ from qo.core.lifecycle import Claim, Complete, Rejected
 from qo.dispatcher import events as kept_events
 from qo.dispatcher import topology
 from qo.dispatcher.contract.source import EVENTS_MAX, KEY_MAX, EmitAnswer
-from qo.dispatcher.contract.task import EventBody, OutputBody
+from qo.dispatcher.contract.task import SIZE_MAX, EventBody, OutputBody
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.schema import emissions
 from qo.dispatcher.tasks import commits, rows
 from qo.dispatcher.tasks.creation import NewTask, create
-from qo.dispatcher.tasks.made import Made
+from qo.dispatcher.tasks.made import Made, Write
 from qo.dispatcher.tasks.running import own_events
 from qo.errors import IdempotencyConflict, NotFound, Refused, UsageError
 
@@ -131,9 +131,9 @@ def _record(
     if row is not None:
         placed = ((event, _body(event, made, trusted=trusted)) for event in wanted)
         # A cursor without a place is only a number; the generation keeps the greatest.
-        writes = [commits.Write(event, body) for event, body in placed if event.partition_key or body.location]
-        commits.hold(tx, made)
-        commits.commit(tx, row, row["attempt"], writes, append=False)
+        writes = [Write(event, body) for event, body in placed if event.partition_key or body.location]
+        commits.hold(tx, [each.generation_id for each in made])
+        commits.commit(tx, [commits.Entry(row, row["attempt"], each) for each in writes])
     accepted = kept_events.accept(tx, f"source:{job.logical_id}:{key}", wanted, task_id, 1)
     return {"task_id": task_id, "event_ids": list(accepted.ids)}
 
@@ -186,5 +186,5 @@ def _body(event: Event, made: Sequence[Made], *, trusted: bool) -> OutputBody:
         raise UsageError(f"attributes.location must be a text of 1 to {LOCATION_LEN_MAX} characters")
     if not isinstance(files, list) or not all(isinstance(each, str) for each in cast("list[object]", files)):
         raise UsageError("attributes.files must be a list of names below attributes.location")
-    counted = size if isinstance(size, int) and not isinstance(size, bool) and size >= 0 else None
+    counted = size if isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= SIZE_MAX else None
     return OutputBody(output=index, location=location, files=cast("list[str]", files), bytes=counted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,10 @@ from qo.errors import NotFound, UsageError
 # A constant and no parameter: only so does a database know that its index of pending rows will do.
 PENDING: sa.ColumnElement[str] = sa.literal_column("'pending'")
 
+_OWNERS = sa.select(schema.generations.c.id, schema.generations.c.dataset_id).where(
+    schema.generations.c.id.in_(sa.bindparam("ids", expanding=True))
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
@@ -25,30 +30,42 @@ class Accepted:
     repeated: int  # Known already: the same producer had said the same.
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An event, and who says it."""
+
+    producer: str
+    event: Event
+    task_id: str | None = None
+    attempt: int | None = None
+
+
 def accept(
     tx: Tx, producer: str, events: Sequence[Event], task_id: str | None = None, attempt: int | None = None
 ) -> Accepted:
+    """As ``accept_all``, for one producer."""
+    return accept_all(tx, [Said(producer, each, task_id, attempt) for each in events])
+
+
+def accept_all(tx: Tx, said: Sequence[Said]) -> Accepted:
     """Keep the events, to be routed soon. Sent again by the same producer, they are kept once.
 
     All or none: raises UsageError for one that is malformed, or whose generation belongs to another dataset, and
     NotFound for a dataset or generation that does not exist. Call it once, late in the transaction (see tallies).
     """
-    owners = _owners(tx, {each.generation_id for each in events})
-    for each in events:
-        _check(validate(each), owners)
-    ids = [event_id(producer, each) for each in events]
-    rows = {id_: _row(tx, id_, each, task_id, attempt) for id_, each in zip(ids, events, strict=True)}
-    if not rows:
+    if not said:
         return Accepted((), 0, 0)
-    new = tx.insert_absent(schema.events, rows.values(), returning=schema.events.c.id)
-    fresh = [each for id_, each in dict(zip(ids, events, strict=True)).items() if id_ in new]
+    owners = _owners(tx, {each.event.generation_id for each in said})
+    for each in said:
+        _check(validate(each.event), owners)
+    ids = [event_id(each.producer, each.event) for each in said]
+    by_id = dict(zip(ids, said, strict=True))
+    rows = [_row(tx, id_, each) for id_, each in by_id.items()]
+    new = tx.insert_absent(schema.events, rows, returning=schema.events.c.id)
+    fresh = [each.event for id_, each in by_id.items() if id_ in new]
     _advance(tx, fresh)
-    changes: dict[tuple[str, str, str], int] = {}
-    for each in fresh:
-        key = (each.dataset_id, tallies.EVENTS, "pending")
-        changes[key] = changes.get(key, 0) + 1
-    tallies.add(tx, changes)
-    return Accepted(tuple(ids), len(fresh), len(events) - len(fresh))
+    tallies.add(tx, Counter((each.dataset_id, tallies.EVENTS, "pending") for each in fresh))
+    return Accepted(tuple(ids), len(fresh), len(said) - len(fresh))
 
 
 def attributes(tx: Tx, dataset_id: str, generation_id: str, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -127,12 +144,9 @@ def moved(before: str, after: str, where: Iterable[tuple[str, str]]) -> dict[tup
 
 
 def _owners(tx: Tx, generations: set[str]) -> dict[str, str]:
-    table, wanted = schema.generations, sorted(generations)
-    found: dict[str, str] = {}
-    for start in range(0, len(wanted), ROWS_MAX):
-        query = sa.select(table.c.id, table.c.dataset_id).where(table.c.id.in_(wanted[start : start + ROWS_MAX]))
-        found.update((row["id"], row["dataset_id"]) for row in tx.all(query))
-    return found
+    return {
+        id_: dataset_id for some in batches(generations) for id_, dataset_id in tx.execute(_OWNERS, {"ids": some})
+    }
 
 
 def _check(event: Event, owners: Mapping[str, str]) -> None:
@@ -145,7 +159,8 @@ def _check(event: Event, owners: Mapping[str, str]) -> None:
         )
 
 
-def _row(tx: Tx, id_: str, event: Event, task_id: str | None, attempt: int | None) -> dict[str, object]:
+def _row(tx: Tx, id_: str, said: Said) -> dict[str, object]:
+    event = said.event
     return {
         "id": id_,
         "dataset_id": event.dataset_id,
@@ -155,8 +170,8 @@ def _row(tx: Tx, id_: str, event: Event, task_id: str | None, attempt: int | Non
         "start": event.start,
         "end": event.end,
         "attributes": event.attributes or None,
-        "producer_task_id": task_id,
-        "producer_attempt": attempt,
+        "producer_task_id": said.task_id,
+        "producer_attempt": said.attempt,
         "received_at": tx.now,
         "state": "pending",
         "reason": "waits to be routed",

@@ -34,6 +34,7 @@ ERROR_LEN_MAX = 2_000
 # Written out, not bound: a partial index is used only where the planner can see its condition.
 PENDING = outbox.c.state == sa.literal_column("'pending'")
 DONE = outbox.c.state == sa.literal_column("'done'")
+DEAD = outbox.c.state == sa.literal_column("'dead'")
 
 
 class Kind(StrEnum):
@@ -140,10 +141,19 @@ def failed(tx: Tx, id: str, error: str) -> bool:
 
 def purge(tx: Tx, *, kept_s: float = KEPT_S, limit: int = 1000) -> int:
     """Forget some of those that were done long ago; how many."""
+    return _forget(tx, DONE, outbox.c.done_at, kept_s, limit)
+
+
+def purge_dead(tx: Tx, *, kept_s: float, limit: int = 1000) -> int:
+    """Forget some of those that were given up long ago; how many."""
+    return _forget(tx, DEAD, outbox.c.available_at, kept_s, limit)
+
+
+def _forget(tx: Tx, which: sa.ColumnElement[bool], ended: sa.Column[Any], kept_s: float, limit: int) -> int:
     old = (
         sa.select(outbox.c.seq)
-        .where(DONE, outbox.c.done_at < tx.now - timedelta(seconds=kept_s))
-        .order_by(outbox.c.done_at)
+        .where(which, ended < tx.now - timedelta(seconds=kept_s))
+        .order_by(ended)
         .limit(limit)
     )
     seqs = tx.execute(tx.lock(old, skip=True)).scalars().all()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from qo.config.settings import Settings
-from qo.dispatcher import outbox, publisher
+from qo.dispatcher import publisher
 from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.auth.principals import local_tokens
 from qo.dispatcher.http.context import Context
@@ -25,6 +25,7 @@ from qo.dispatcher.limits import limits, thresholds
 from qo.dispatcher.loops import (
     invalidation,
     pressure,
+    purge,
     reaper,
     reconciler,
     release,
@@ -152,10 +153,11 @@ class Dispatcher:
             Part("release", partial(release.tick, state, bound, registry=registry), rest_s, flows=True),
             Part("publisher", self._publish, rest_s, flows=True),
             Part("in process", partial(in_process.tick, state, chosen.data_root), rest_s, flows=True),
+            Part("invoker", self._invoke, rest_s, flows=True),
             Part(
                 "sweeper", partial(sweeper.tick, state, chosen.sweep_s, registry=registry), chosen.sweep_s / SWEEPS
             ),
-            Part("purge", self._purge, PURGE_S),
+            Part("purge", partial(purge.tick, state, chosen.keep_days), PURGE_S),
         )
 
     async def _publish(self) -> int:
@@ -163,10 +165,6 @@ class Dispatcher:
 
     def _gave_up(self, _: Taken) -> None:
         self.counters.dead += 1
-
-    def _purge(self) -> int:
-        with self.state.write() as tx:
-            return outbox.purge(tx)
 
 
 async def run_dispatcher(

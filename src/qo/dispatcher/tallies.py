@@ -20,9 +20,21 @@ EVENTS = ""  # Stands in the place of an edition where events themselves are cou
 Counted = tuple[str, str, str]  # Dataset, edition or EVENTS, state or outcome.
 
 
+def _added(statement: postgresql.Insert | sqlite.Insert) -> sa.Executable:
+    return statement.on_conflict_do_update(
+        index_elements=["dataset_id", "edition_id", "outcome"],
+        set_={"n": schema.tallies.c.n + statement.excluded.n},
+    )
+
+
+_ADD = {
+    "postgresql": _added(postgresql.insert(schema.tallies)),
+    "sqlite": _added(sqlite.insert(schema.tallies)),
+}
+
+
 def add(tx: Tx, changes: Mapping[Counted, int]) -> None:
     """Change counts by so much. Call it last in a transaction: the rows are shared by many writers."""
-    table = schema.tallies
     # In order: two transactions that change the same counts must not wait for each other crosswise.
     rows = [
         {"dataset_id": dataset, "edition_id": edition, "outcome": outcome, "n": n}
@@ -31,12 +43,7 @@ def add(tx: Tx, changes: Mapping[Counted, int]) -> None:
     ]
     if not rows:
         return
-    dialect = postgresql if tx.on_postgres else sqlite
-    statement = dialect.insert(table)
-    statement = statement.on_conflict_do_update(
-        index_elements=["dataset_id", "edition_id", "outcome"],
-        set_={"n": table.c.n + statement.excluded.n},
-    )
+    statement = _ADD["postgresql" if tx.on_postgres else "sqlite"]
     for row in rows:
         tx.execute(statement, row)
 

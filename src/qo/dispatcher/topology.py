@@ -1,9 +1,10 @@
 """The topology of the moment, from the state database.
 
-Whoever routes, releases or reconciles asks ``load`` inside its transaction. On PostgreSQL that shares a lock on the
-one row of ``topology``; whoever deploys, cuts over or pauses holds it alone (``hold``) and counts it up (``bump``).
-So nothing is ever decided by a topology that has been replaced in the meantime. On SQLite one writer at a time does
-the same.
+Whoever routes, releases or reconciles asks ``load`` inside its transaction, before it locks anything else. On
+PostgreSQL that shares a lock; whoever deploys, cuts over or pauses has it alone (``hold``) and counts the epoch up
+(``bump``). So nothing is ever decided by a topology that has been replaced in the meantime. The lock is an advisory
+one: those that share a lock on a row pass by who waits to have it alone, for as long as they keep coming. On SQLite
+one writer at a time does the same.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.errors import Unavailable
 
+LOCK = 0x716F746F  # "qoto": nothing else in the database takes a lock of this number.
+
 _ROW = sa.select(schema.topology.c.epoch).where(schema.topology.c.id == 1)
 
 _known: WeakKeyDictionary[sa.Engine, Topology] = WeakKeyDictionary()
@@ -29,8 +32,13 @@ _moved: WeakSet[Tx] = WeakSet()  # Those that have counted up: what they see may
 
 
 def load(tx: Tx) -> Topology:
-    """The topology, from memory if nobody has changed it. It holds until the transaction ends."""
-    epoch = _epoch(tx, _ROW if tx.reads else tx.lock(_ROW, shared=True))
+    """The topology, from memory if nobody has changed it. It holds until the transaction ends.
+
+    Comes first in a transaction that writes: who has locked rows before may wait here for somebody who waits for them.
+    """
+    if not tx.reads:
+        tx.hold(LOCK, shared=True)
+    epoch = _epoch(tx)
     engine = tx.connection.engine
     known = _known.get(engine)
     if tx in _moved:
@@ -46,7 +54,8 @@ def hold(tx: Tx) -> int:
 
     Comes first in a transaction that changes it: who has loaded before and holds then waits for others like itself.
     """
-    return _epoch(tx, tx.lock(_ROW))
+    tx.hold(LOCK)
+    return _epoch(tx)
 
 
 def bump(tx: Tx) -> int:
@@ -57,8 +66,9 @@ def bump(tx: Tx) -> int:
     return epoch
 
 
-def _epoch(tx: Tx, query: sa.Select[tuple[int]]) -> int:
-    epoch = tx.value(query)
+def _epoch(tx: Tx) -> int:
+    # A statement of its own: it sees what was committed while the lock was waited for.
+    epoch = tx.value(_ROW)
     if epoch is None:
         raise Unavailable("the state database has not been set up: run qo db upgrade")
     return int(epoch)

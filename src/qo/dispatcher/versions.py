@@ -54,7 +54,7 @@ def list_versions(tx: Tx, dag: str, after: str | None = None, limit: int = 100) 
     """The versions of a DAG, newest first. Raises NotFound."""
     query = sa.select(_versions).where(_versions.c.dag == dag).order_by(_versions.c.number.desc())
     if after is not None:
-        if not after.isdecimal() or len(after) > len(str(2**31)):
+        if not after.isdecimal() or int(after) >= 2**31:
             raise UsageError(f"{after!r} is not where a page ended: pass the next of the page before")
         query = query.where(_versions.c.number < int(after))
     rows = tx.all(query.limit(_page(limit) + 1))

@@ -27,9 +27,10 @@ from qo.core.flow.cloudevent import Message
 from qo.core.flow.dag import SourceKind
 from qo.core.flow.topology import LiveJob
 from qo.dispatcher import emission, topology
+from qo.dispatcher.auth.secret_files import read_secret
 from qo.dispatcher.contract.source import EmitAnswer, EmitRequest
 from qo.dispatcher.state.database import Tx
-from qo.errors import NotFound, Refused, Unauthenticated, UsageError
+from qo.errors import ConfigError, NotFound, Refused, Unauthenticated, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -89,14 +90,14 @@ def listening(tx: Tx, path: str) -> list[LiveJob]:
 
 
 def read_secrets(directory: Path, name: str) -> list[bytes]:
-    """The secrets of that logical name, one per line; none if there is no such file."""
+    """The secrets of that logical name, one per line; none if there is no such file, or if others can read it."""
     if not _SECRET_NAME.match(name):
         raise UsageError(f"{name!r} cannot name a secret: use letters, digits and . _ -")
     try:
-        lines = (directory / f"webhook-{name}").read_bytes().splitlines()
+        lines = read_secret(directory / f"webhook-{name}").splitlines()
     except FileNotFoundError:
         return []
-    except OSError as error:
+    except (ConfigError, OSError) as error:
         log.error("the secrets of webhook %s cannot be read: %s", name, error)
         return []
     # A line that was cut short must not become a secret that anybody can guess.

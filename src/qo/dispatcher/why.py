@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from qo.core.flow import routing
 from qo.core.flow.dag import SourceKind, Strategy
+from qo.core.flow.event import NUMBER_MAX
 from qo.core.flow.topology import LiveJob, Reader
 from qo.dispatcher import datasets, tallies, topology
 from qo.dispatcher.chain import DEPTH_MAX, Chain, Row, scope
@@ -22,7 +23,7 @@ from qo.dispatcher.datasets import DatasetRef
 from qo.dispatcher.events import PENDING
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
-from qo.errors import NotFound
+from qo.errors import NotFound, UsageError
 
 VISITS_MAX = 200  # Datasets that are looked at upstream of one question.
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
@@ -56,7 +57,7 @@ class _Asked:
 def why(tx: Tx, target: str) -> WhyAnswer:
     """Answer for ``DATASET``, ``DATASET@PARTITION``, ``DATASET@cursor:N``, or the id of an event or a task.
 
-    Raises NotFound for a dataset, event or task that does not exist.
+    Raises NotFound for a dataset, event or task that does not exist, UsageError for a cursor that cannot be.
     """
     if _ID.match(target):
         return _by_id(tx, target)
@@ -76,6 +77,8 @@ def _asked(tx: Tx, ref: DatasetRef, generation: str, wanted: str) -> _Asked:
     if not wanted:
         return _Asked(ref.id, generation)
     if (cursor := _CURSOR.match(wanted)) is not None:
+        if int(cursor[1]) > NUMBER_MAX:
+            raise UsageError(f"a cursor is at most {NUMBER_MAX}: there is no {wanted}")
         return _Asked(ref.id, generation, cursor=int(cursor[1]))
     if wanted.isdecimal() and len(wanted) <= 18:
         # A number is a cursor where the dataset has cursors, and else the key of a partition.

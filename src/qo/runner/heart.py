@@ -27,7 +27,7 @@ class Held:
     claimed: Claimed
     cancel: CancelToken
     progress: Any = None
-    token: str = ""  # The newest capability: a long run is given fresh ones.
+    token: str = field(default="", repr=False)  # The newest capability: a long run is given fresh ones.
     paused: bool = False  # What reads its events cannot keep up.
     _told: Any = field(default=None, repr=False)
 

@@ -16,8 +16,9 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from qo.dispatcher.auth.secret_files import read_secret
 from qo.dispatcher.contract.task import EventBody, OutputBody, Piece, PiecesAnswer, Work, WorkInput, WorkOutput
-from qo.errors import NotFound, UsageError
+from qo.errors import Forbidden, NotFound, UsageError
 from qo.runner.storage import Storage, path_of
 from qo.worker.cancel import CancelToken
 
@@ -144,7 +145,9 @@ class Run:
         emit: Callable[[list[EventBody]], Coroutine[Any, Any, bool]],
         wait: Callable[[Coroutine[Any, Any, bool]], bool],
         more: Callable[[WorkInput, str | None], PiecesAnswer],
+        secrets_dir: Path = Path(),
     ) -> None:
+        self._secrets_dir = secrets_dir
         self.work = work
         self.storage = storage
         self.cancel = cancel  # Threads cannot be interrupted: look at it in loops (``cancel.check()``).
@@ -186,6 +189,16 @@ class Run:
         if not 0 <= index < len(self.outputs):
             raise NotFound(f"{self.work.job} has no output {index}: it has {len(self.outputs)}")
         return self.outputs[index]
+
+    def secret(self, name: str) -> str:
+        """A secret that the job names under ``secrets``: the file ``secret-NAME`` in the worker's secrets directory."""
+        if name not in self.work.secrets:
+            raise Forbidden(f"{self.work.job} may not read the secret {name!r}: name it under its secrets")
+        path = self._secrets_dir / f"secret-{name}"
+        try:
+            return read_secret(path).decode().rstrip("\n")
+        except FileNotFoundError:
+            raise NotFound(f"this worker has no secret {name!r}: put it into {path}") from None
 
     def emit(self, *, output: int = 0, **event: Any) -> bool:
         """Announce something while running, as sources do. False: hold back, what reads it cannot keep up.

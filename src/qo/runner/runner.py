@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from qo.dispatcher.client import DispatcherClient
@@ -43,11 +44,14 @@ NOT_OURS = (LeaseLost, NotFound, Forbidden, Unauthenticated)
 
 
 class Runner:
-    def __init__(self, api: DispatcherClient, heart: Heart, executor: Executor, storage: Storage) -> None:
+    def __init__(
+        self, api: DispatcherClient, heart: Heart, executor: Executor, storage: Storage, secrets_dir: Path = Path()
+    ) -> None:
         self._api = api
         self._heart = heart
         self._executor = executor
         self._storage = storage
+        self._secrets_dir = secrets_dir
         self._tracer = tracer()
 
     async def wake(self, input: Any, context: Context) -> str:
@@ -73,12 +77,16 @@ class Runner:
             loop.call_soon_threadsafe(work.cancel)
 
         held.cancel.on_request(stop)
+        limit_s = claimed.work.timeout_seconds
+        alarm = None if limit_s is None else loop.call_later(limit_s, held.cancel.request, Why.TIMEOUT)
         self._heart.hold(held)
         try:
             await asyncio.wait({work})
         except asyncio.CancelledError:
-            # The worker wants its slot back: the operator is stopped, and the task given back at no cost.
-            held.cancel.request(context.cancel.why or Why.SHUTDOWN)
+            # The worker wants its slot back: the operator is stopped, and the task given back at no cost. So too when
+            # the wake-up was lost: that says nothing of the task's own lease.
+            why = context.cancel.why
+            held.cancel.request(Why.SHUTDOWN if why in (None, Why.LOST) else why)
             work.cancel()
             await asyncio.wait({work})
             await self._settle(held, _completion(held, work))
@@ -86,6 +94,8 @@ class Runner:
         else:
             return await self._settle(held, _completion(held, work))
         finally:
+            if alarm is not None:
+                alarm.cancel()
             self._heart.let_go(held)
 
     async def _traced(self, held: Held) -> Run:
@@ -102,15 +112,7 @@ class Runner:
 
     async def _run(self, held: Held) -> Run:
         run = self._prepared(held)
-        limit = asyncio.timeout(held.claimed.work.timeout_seconds)
-        try:
-            async with limit:
-                await self._executor.execute(run)
-        except TimeoutError:
-            if limit.expired():
-                held.cancel.request(Why.TIMEOUT)
-                raise TimeoutError(f"timed out after {held.claimed.work.timeout_seconds:g} s") from None
-            raise  # The operator's own timeout, not ours.
+        await self._executor.execute(run)
         return run
 
     def _prepared(self, held: Held) -> Run:
@@ -138,6 +140,7 @@ class Runner:
             emit=emit,
             wait=wait,
             more=more,
+            secrets_dir=self._secrets_dir,
         )
 
     async def _settle(self, held: Held, completion: CompleteRequest | None) -> str:
@@ -190,6 +193,9 @@ def _completion(held: Held, work: asyncio.Task[Run]) -> CompleteRequest | None:
         )
     if why is Why.CANCELLED:
         return CompleteRequest(**fence, outcome=Outcome.CANCELLED, error=str(why))
+    if why is Why.TIMEOUT:
+        said = f"timed out after {held.claimed.work.timeout_seconds:g} s"
+        return CompleteRequest(**fence, outcome=Outcome.RETRYABLE, error=said)
     if why is Why.SHUTDOWN or error is None or isinstance(error, Stopped):
         return CompleteRequest(**fence, outcome=Outcome.RELEASED)
     return _failure(fence, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 from qo.config.settings import Settings
 from qo.dispatcher.auth.principals import worker_tokens
@@ -41,7 +42,7 @@ async def run_runtime(
     heart.start()
     try:
         async with connect(queue_at) as queue:
-            runner = Runner(client, heart, executor, storage)
+            runner = Runner(client, heart, executor, storage, Path(settings.dispatcher.secrets_dir))
             app = App()
             # How long a run may take, its job says; the wake-up itself has no limit.
             app.task(WAKE, timeout_s=None)(runner.wake)

@@ -1,4 +1,4 @@
-"""The dispatcher of a worker: it looks for tasks, claims them, and hands them to slots through their inboxes.
+"""The mailbox of a worker: it looks for tasks, claims them, and hands them to slots through their inboxes.
 
 Much goes on at once: looking, claiming and reporting never wait for each other. A task is claimed only when a slot
 will be free for it. From then on it is held, until exactly one outcome is reported for it.

@@ -23,5 +23,5 @@ SAID = {
     State.PAUSED: "paused: nothing is claimed until it is resumed",
     State.DRAINING: "stopping: what runs may finish",
     State.CANCELLING: "stopping what still runs, and giving it back",
-    State.FAILED: "the dispatcher died: stopping",
+    State.FAILED: "the mailbox died: stopping",
 }

@@ -37,7 +37,7 @@ def judge(health: Health) -> list[str]:
     """Why the worker should be replaced; empty while it is well."""
     reasons: list[str] = []
     if health.state is State.FAILED:
-        reasons.append("the worker has failed: its dispatcher died")
+        reasons.append("the worker has failed: its mailbox died")
     if health.loop_beat_s > LOOP_BLOCKED_S_MAX:
         reasons.append(f"the event loop has been blocked for {health.loop_beat_s:.0f} s")
     if health.keeper_beat_s > KEEPER_BLOCKED_S_MAX:

@@ -292,23 +292,23 @@ class Worker:
             self._leasing = asyncio.create_task(self._ownership.run())
 
     async def _work(self) -> None:
-        """Until stopped, or the queue is empty and that was asked for, or the dispatcher breaks."""
-        dispatcher = asyncio.create_task(self._mailbox.run())
+        """Until stopped, or the queue is empty and that was asked for, or the mailbox breaks."""
+        looking = asyncio.create_task(self._mailbox.run())
         try:
-            while not self._control.stopping and not dispatcher.done():
+            while not self._control.stopping and not looking.done():
                 turned = self._turned.heard()
-                await asyncio.wait({dispatcher, turned}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({looking, turned}, return_when=asyncio.FIRST_COMPLETED)
                 turned.cancel()
-            if dispatcher.done():
-                dispatcher.result()
+            if looking.done():
+                looking.result()
         except asyncio.CancelledError:
             raise
         except BaseException:
             self._enter(State.FAILED)
             raise
         finally:
-            dispatcher.cancel()
-            await asyncio.gather(dispatcher, return_exceptions=True)
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
 
     async def _end(self) -> None:
         """Let go of everything, and leave in order."""

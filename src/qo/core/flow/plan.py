@@ -116,9 +116,10 @@ def plan(dag: Dag, datasets: Mapping[str, str] | None = None) -> Plan:
         for name, publish in dag.publish.items()
     }
     done: dict[str, PlannedJob] = {}
+    version = content_hash(dag)
     for job in in_order(dag):
-        done[job.name] = _planned(dag, job, done, datasets or {})
-    return Plan(dag, content_hash(dag), tuple(done.values()), published)
+        done[job.name] = _planned(dag, version, job, done, datasets or {})
+    return Plan(dag, version, tuple(done.values()), published)
 
 
 def in_order(dag: Dag) -> list[Job]:
@@ -150,10 +151,15 @@ def upstream(dag: Dag, each: Input) -> str | None:
     return published.from_.job if published is not None else None
 
 
-def _planned(dag: Dag, job: Job, done: Mapping[str, PlannedJob], datasets: Mapping[str, str]) -> PlannedJob:
+def _planned(
+    dag: Dag, version: str, job: Job, done: Mapping[str, PlannedJob], datasets: Mapping[str, str]
+) -> PlannedJob:
     inputs = tuple(_input(dag, position, each, done, datasets) for position, each in enumerate(job.inputs))
     logical, config = logical_job_id(dag.name, job.name), config_hash(job)
-    edition = derived("edition", logical, config, *(each.generation_id or each.dataset_id for each in inputs))
+    read = [each.generation_id or each.dataset_id for each in inputs]
+    # Who wants to begin with nothing in each version is another edition in each.
+    fresh = [version] if job.bootstrap is not None and job.bootstrap.reset_outputs else []
+    edition = derived("edition", logical, config, *read, *fresh)
     ids = [dataset_id(dag.name, job.name, index) for index in range(job.outputs)]
     outputs = tuple(
         PlannedOutput(index, made, derived("generation", made, edition)) for index, made in enumerate(ids)

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from qo.core.flow.policy import normalise
-from qo.dispatcher.auth.capability import Capability, Grant, Scope, with_scope
+from qo.dispatcher.auth.capability import Capability, Grant, Scope, issue, with_scope
+from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.contract.task import Work
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import running
@@ -24,6 +25,20 @@ def scope_of(work: Work, data_root: str) -> Scope:
     write = _prefixes(each.prefix for each in work.outputs)
     inputs = _prefixes(_directory(data_root, *ids) for ids in read)
     return Scope(grants, tuple(sorted({*inputs, *write})), write)
+
+
+def token_for(tx: Tx, ring: KeyRing, work: Work, lease_id: str, data_root: str) -> str:
+    """A new capability of the attempt that does this work."""
+    return issue(
+        ring,
+        task_id=work.task_id,
+        attempt=work.attempt,
+        lease_id=lease_id,
+        timeout_s=work.timeout_seconds,
+        token_id=tx.ambient.task_id(),
+        now=tx.now,
+        scope=scope_of(work, data_root),
+    )
 
 
 def resolve(tx: Tx, capability: Capability, data_root: str) -> Capability:

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any, ClassVar, cast
+
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
+
+from qo.dispatcher.contract import plain
 
 
 class Body(BaseModel):
     """Sent to us: a field we do not know is a mistake we name, not one we swallow."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    # Only for people to read: what cannot be kept of them is replaced, not refused.
+    told: ClassVar[frozenset[str]] = frozenset()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        fields = cast("dict[str, Any]", given)
+        wrong = plain.unfit({name: value for name, value in fields.items() if name not in cls.told})
+        if wrong is not None:
+            raise PydanticCustomError("not_plain", "{wrong}", {"wrong": wrong})
+        return fields | {name: plain.mended(fields[name]) for name in cls.told & fields.keys()}
 
 
 class Answer(BaseModel):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -49,6 +49,8 @@ class Invocation(Answer):
 
 class FunctionReply(Body):
     """The one JSON object that a function writes to its standard output. ``{}`` is success."""
+
+    told: ClassVar[frozenset[str]] = frozenset({"error", "result"})
 
     outcome: Literal[Outcome.SUCCESS, Outcome.RETRYABLE, Outcome.FATAL] = Outcome.SUCCESS
     outputs: list[OutputBody] = Field(default=[], max_length=1000)

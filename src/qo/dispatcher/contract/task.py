@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from qo.dispatcher.contract.body import Answer, Body
 
 NUMBER_MAX = 2**63 - 1
+SIZE_MAX = 2**50  # Of one output: the sums over all of them must fit, too.
 
 
 class Fence(Body):
@@ -26,7 +27,7 @@ class Fence(Body):
 
 class ClaimRequest(Body):
     task_id: str = Field(min_length=1, max_length=36)
-    worker_id: str = Field(min_length=1, max_length=200)
+    worker_id: str = Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")  # It stands in logs.
     # Drawn by the worker, so that a claim repeated because no answer came is recognised.
     lease_id: str | None = Field(default=None, min_length=1, max_length=36)
 
@@ -93,6 +94,7 @@ class Work(Answer):
     execution_strategy: str | None = None
     update_strategy: str
     unique_key: list[str] = []
+    secrets: list[str] = []  # Logical names; the worker has the secrets themselves.
     partition_key: str | None = None
     start: int | None = None
     end: int | None = None
@@ -112,7 +114,7 @@ class Claimed(Answer):
     lease_id: str
     lease_expires_at: datetime
     heartbeat_s: float  # How often to be heard of.
-    capability_token: str = ""
+    capability_token: str = Field(default="", repr=False)
     work: Work
 
 
@@ -137,6 +139,8 @@ class TaskState(Answer):
 
 
 class HeartbeatRequest(Fence):
+    told: ClassVar[frozenset[str]] = frozenset({"progress"})
+
     progress: Any = None
 
 
@@ -144,7 +148,7 @@ class HeartbeatAnswer(Answer):
     lease_expires_at: datetime
     cancel_requested: bool = False
     paused: bool = False  # A source that reads this should hold back.
-    capability_token: str | None = None  # A fresh one, when the old one is near its end.
+    capability_token: str | None = Field(default=None, repr=False)  # A fresh one, when the old one is near its end.
 
 
 class EventBody(Body):
@@ -190,12 +194,14 @@ class OutputBody(Body):
     cursor: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
     location: str | None = Field(default=None, max_length=2000)  # Must lie below the attempt's prefix.
     files: list[str] = Field(default=[], max_length=10_000)
-    rows: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
-    bytes: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
+    rows: int | None = Field(default=None, ge=0, le=SIZE_MAX)
+    bytes: int | None = Field(default=None, ge=0, le=SIZE_MAX)
     schema_hash: str | None = Field(default=None, max_length=64)
 
 
 class CompleteRequest(Fence):
+    told: ClassVar[frozenset[str]] = frozenset({"error", "traceback", "progress", "result"})
+
     outcome: Outcome
     outputs: list[OutputBody] = Field(default=[], max_length=1000)
     events: list[EventBody] = Field(default=[], max_length=1000)

@@ -22,7 +22,7 @@ class Role(StrEnum):
 
 
 class CreateToken(Body):
-    name: str = Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")
+    name: str = Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")
     role: Role
     ttl_s: float | None = Field(default=None, gt=0, le=DAYS_MAX * 86_400)  # Unset: until it is revoked.
 

@@ -47,7 +47,10 @@ async def _source(request: Request) -> str:
         try:
             return DeployRequest.model_validate_json(body).source
         except ValidationError as error:
-            raise RequestValidationError(error.errors(include_url=False, include_context=False)) from None
+            wrong = error.errors(include_url=False)
+            if wrong[0]["type"] == "json_invalid":
+                raise UsageError(f"the body is not JSON: {wrong[0].get('ctx', {}).get('error')}") from None
+            raise RequestValidationError(wrong) from None
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -64,6 +64,8 @@ def install(app: FastAPI) -> None:
 
 
 def _known(request: Request, error: Exception) -> JSONResponse:
+    for note in getattr(error, "__notes__", ()):
+        log.warning("%s: %s", error, note)  # For us only.
     for code, status, kind in KINDS:
         if isinstance(error, kind):
             return answer(status, code, str(error), headers=_headers(status))
@@ -119,6 +121,7 @@ def _plain(request: Request, error: Exception) -> JSONResponse:
 
 def _unforeseen(request: Request, error: Exception) -> JSONResponse:
     incident = SYSTEM.token()[:12]
-    log.error("incident %s: %s %s failed", incident, request.method, request.url.path, exc_info=error)
+    # Both as they were sent are a caller's words: quoted, they stay within the line.
+    log.error("incident %s: %r %r failed", incident, request.method, request.url.path, exc_info=error)
     said = f"this went wrong on our side: look for incident {incident} in the log of the dispatcher"
     return answer(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", said)

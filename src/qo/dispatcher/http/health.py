@@ -45,8 +45,7 @@ def _database(here: Context) -> str | None:
         with here.state.read() as tx:
             known = tx.value(sa.select(schema.topology.c.epoch))
     except Unavailable as error:
-        absent = "no such table" in str(error)
-        return _EMPTY if absent else str(error)
+        return _EMPTY if "no such table" in str(error.__cause__) else str(error)
     except ProgrammingError:
         return _EMPTY
     return None if known is not None else _EMPTY

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 from fastapi import Path, Query, Response
 from pydantic import Field
 
-from qo.dispatcher import emission, sources
-from qo.dispatcher.auth import capability as capabilities
+from qo.dispatcher import sources
 from qo.dispatcher.auth import scopes
 from qo.dispatcher.contract.source import EmitAnswer, EmitRequest, MemoryRequest, SourcesAnswer
 from qo.dispatcher.contract.task import Claimed, ClaimRequest, NotClaimed, TaskState
 from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
+from qo.dispatcher.http.sources import emit
 from qo.dispatcher.tasks import claiming
 from qo.dispatcher.tasks import running as attempts
 
@@ -33,16 +33,7 @@ def claim_task(here: Here, body: ClaimRequest) -> ClaimAnswer:
         answer = claiming.claim(tx, body, data)
         if isinstance(answer, NotClaimed):
             return answer
-        token = capabilities.issue(
-            here.keyring,
-            task_id=body.task_id,
-            attempt=answer.attempt,
-            lease_id=answer.lease_id,
-            timeout_s=answer.work.timeout_seconds,
-            token_id=tx.ambient.task_id(),
-            now=tx.now,
-            scope=scopes.scope_of(answer.work, data),
-        )
+        token = scopes.token_for(tx, here.keyring, answer.work, answer.lease_id, data)
     return answer.model_copy(update={"capability_token": token})
 
 
@@ -76,12 +67,7 @@ def emit_source(here: Here, caller: Caller, dag: Name, job: Name, body: EmitRequ
 
     The same idempotency_key again, with the same events, is answered as before and does nothing.
     """
-    with here.state.write() as tx:
-        answer = emission.emit(
-            tx, dag, job, key=body.idempotency_key, events=body.events, by=caller.name, edition_id=body.edition_id
-        )
-    here.nudge()
-    return answer
+    return emit(here, caller, dag, job, body)
 
 
 def install(routes: Routes) -> None:

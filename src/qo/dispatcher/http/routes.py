@@ -11,12 +11,13 @@ from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 
+from qo.dispatcher.contract import plain
 from qo.dispatcher.contract.body import Problem
 from qo.dispatcher.http import principals
 from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.principals import Who
 from qo.dispatcher.http.rights import Need
-from qo.errors import Forbidden, Unauthenticated
+from qo.errors import Forbidden, Unauthenticated, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +71,18 @@ class _Guarded(APIRoute):
             except (Unauthenticated, Forbidden) as error:
                 log.warning("%s was refused to %s: %s", operation, _where_from(request), error)
                 raise
+            if need is not Need.NOTHING:  # Those take no parameters.
+                _check_parameters(request)
             return await handle(request)
 
         return guarded
+
+
+def _check_parameters(request: Request) -> None:
+    """Raises UsageError for text that the state could not even look for. Bodies see to themselves: see ``Body``."""
+    said = (request.scope["path"], *(value for _, value in request.query_params.multi_items()))
+    if not all(plain.fits(each) for each in said):
+        raise UsageError("the path or the query holds a NUL: remove it")
 
 
 def _where_from(request: Request) -> str:

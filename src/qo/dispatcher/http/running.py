@@ -44,16 +44,7 @@ def _fresh(here: Context, tx: Tx, fence: HeartbeatRequest) -> str | None:
     found = attempts.fetch(tx, fence.task_id, data)
     if found.work is None:
         return None
-    return capabilities.issue(
-        here.keyring,
-        task_id=fence.task_id,
-        attempt=fence.attempt,
-        lease_id=fence.lease_id,
-        timeout_s=found.work.timeout_seconds,
-        token_id=tx.ambient.task_id(),
-        now=tx.now,
-        scope=scopes.scope_of(found.work, data),
-    )
+    return scopes.token_for(tx, here.keyring, found.work, fence.lease_id, data)
 
 
 def emit_events(here: Here, caller: Caller, body: EventsRequest) -> EventsAnswer:

@@ -92,7 +92,7 @@ class Loop:
         """What a person should know of; None: it does its work."""
         health = self.health
         if health.failing >= FAILURES_MAX:
-            return f"{self.name} has failed {health.failing} times in a row: {health.error}"
+            return f"{self.name} has failed {health.failing} times in a row: the log says why"
         if health.began_at is not None and (busy_s := self._ambient.monotonic() - health.began_at) > TICK_S_MAX:
             return f"{self.name} has not come back for {busy_s:.0f} s"
         return None

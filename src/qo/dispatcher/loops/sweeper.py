@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
+from qo.core.flow.topology import Topology
 from qo.dispatcher import outbox, topology
 from qo.dispatcher.registry import DEFAULT, Registry
 from qo.dispatcher.state import scans
@@ -34,8 +35,9 @@ def _sweep(state: State, queue: str, sweep_s: float, limit: int, registry: Regis
     woken, after = 0, None
     for _ in range(PAGES_MAX):
         with state.write() as tx:
+            live = topology.load(tx)
             rows = _page(tx, queue, tx.now - timedelta(seconds=sweep_s), after, limit)
-            woken += _wake(tx, _lost(tx, rows, sweep_s), registry)
+            woken += _wake(tx, live, _lost(tx, rows, sweep_s), registry)
         if len(rows) < limit:
             break
         after = (rows[-1]["released_at"], rows[-1]["id"])
@@ -76,10 +78,9 @@ def _lost(tx: Tx, rows: Sequence[sa.RowMapping], sweep_s: float) -> list[sa.RowM
     return found
 
 
-def _wake(tx: Tx, rows: Sequence[sa.RowMapping], registry: Registry) -> int:
+def _wake(tx: Tx, live: Topology, rows: Sequence[sa.RowMapping], registry: Registry) -> int:
     if not rows:
         return 0
-    live = topology.load(tx)
     added: list[outbox.Effect] = []
     for row in rows:
         job = live.jobs.get(row["edition_id"])

@@ -5,7 +5,8 @@
     range_aggregator   closes ranges of ``range_size``, from ``start`` on, as the cursor of its input moves over them
 
 A run is claimed, worked out and completed in one transaction: it has happened or it has not, and of two dispatchers
-one finds nothing to claim. Runs of one edition share a transaction, for that is what they cost most.
+one finds nothing to claim. Runs of one edition share a transaction, and those of different partitions its statements,
+for that is what they cost most.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from qo.core.flow.ranges import Aggregate, aggregate, split
 from qo.core.task import Status
 from qo.dispatcher import outbox
 from qo.dispatcher.contract.task import (
+    Claimed,
     ClaimRequest,
     CompleteRequest,
     EventBody,
-    NotClaimed,
     Outcome,
     OutputBody,
     Piece,
@@ -36,7 +37,8 @@ from qo.dispatcher.outbox import Effect, Kind, Taken
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import claiming, completion
-from qo.dispatcher.tasks.commits import Write
+from qo.dispatcher.tasks.completion import Ending
+from qo.dispatcher.tasks.made import Write
 from qo.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -54,70 +56,98 @@ class Made:
     state: Aggregate | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """A wake-up, and what its task is about."""
+
+    wake: Effect
+    partition_key: str | None
+
+    @property
+    def lease_id(self) -> str:
+        return derived("run", self.wake.id)  # A wake-up begins one attempt at most.
+
+
 def tick(state: State, data_root: str, limit: int = 50) -> int:
     """Run up to ``limit`` tasks whose turn it is; how many wake-ups were dealt with."""
     with state.read() as tx:
-        due = sa.select(schema.outbox.c.seq).where(
-            outbox.PENDING, schema.outbox.c.available_at <= tx.now, schema.outbox.c.kind == Kind.RUN.value
-        )
-        if tx.one(due.limit(1)) is None:
+        if not outbox.due(tx, {Kind.RUN}):
             return 0  # Whoever has nothing to run keeps no writer waiting.
     with state.write() as tx:
-        taken = _by_edition(tx, outbox.take(tx, limit, {Kind.RUN}))
-    for batch in taken:
+        batches = _by_edition(tx, outbox.take(tx, limit, {Kind.RUN}))
+    for batch in batches:
         _run_batch(state, batch, data_root)
-    return sum(map(len, taken))
+    return sum(map(len, batches))
 
 
-def _by_edition(tx: Tx, taken: Sequence[Taken]) -> list[list[Taken]]:
+def _by_edition(tx: Tx, taken: Sequence[Taken]) -> list[list[_Due]]:
     """Runs of one edition lock the same rows in the same order; of several, they could wait crosswise."""
-    if not taken:
-        return []
-    tasks = schema.tasks
-    query = sa.select(tasks.c.id, tasks.c.edition_id).where(
-        tasks.c.id.in_({each.effect.task_id for each in taken})
-    )
-    editions = {row["id"]: row["edition_id"] for row in tx.all(query)}
-    batches: dict[str, list[Taken]] = {}
+    tasks, ids = schema.tasks, {each.effect.task_id for each in taken}
+    query = sa.select(tasks.c.id, tasks.c.edition_id, tasks.c.partition_key).where(tasks.c.id.in_(ids))
+    known = {row["id"]: row for row in tx.all(query)} if ids else {}
+    batches: dict[str | None, list[_Due]] = {}
     for each in taken:
-        batches.setdefault(editions.get(each.effect.task_id, ""), []).append(each)
+        row = known.get(each.effect.task_id)
+        edition, key = (row["edition_id"], row["partition_key"]) if row is not None else (None, None)
+        batches.setdefault(edition, []).append(_Due(each.effect, key))
     return list(batches.values())
 
 
-def _run_batch(state: State, batch: Sequence[Taken], data_root: str) -> None:
+def _run_batch(state: State, batch: Sequence[_Due], data_root: str) -> None:
     try:
         with state.write() as tx:
-            for each in batch:
-                run(tx, each.effect, data_root)
-            outbox.done(tx, [each.effect.id for each in batch])
+            for some in _side_by_side(batch):
+                _run(tx, some, data_root)
+            outbox.done(tx, [each.wake.id for each in batch])
     except Exception as error:
         # Nothing of it has happened. One of them must not keep the others from being done.
         if len(batch) > 1:
             for each in batch:
                 _run_batch(state, [each], data_root)
             return
-        log.exception("task %s could not be run", batch[0].effect.task_id)
+        wake = batch[0].wake
+        log.exception("task %s could not be run", wake.task_id)
         with state.write() as tx:
-            outbox.failed(tx, batch[0].effect.id, f"{type(error).__name__}: {error}")
+            outbox.failed(tx, wake.id, f"{type(error).__name__}: {error}")
 
 
-def run(tx: Tx, wake: Effect, data_root: str) -> str:
-    """Claim, work out, complete; the task's status then, or why it was not claimed."""
-    task_id, lease_id = wake.task_id, derived("run", wake.id)  # A wake-up begins one attempt at most.
-    claim = claiming.claim(tx, ClaimRequest(task_id=task_id, worker_id=WORKER, lease_id=lease_id), data_root)
-    if isinstance(claim, NotClaimed):
-        return claim.reason
-    attempt = {"task_id": task_id, "attempt": claim.attempt, "lease_id": lease_id}
+def _side_by_side(batch: Sequence[_Due]) -> list[list[_Due]]:
+    """In order, in groups of different partitions: these know nothing of each other. What follows a cursor goes on
+    from where the run before it ended."""
+    groups: list[dict[str | None, _Due]] = []
+    for each in batch:
+        key = each.partition_key
+        if key is None or not groups or not groups[-1].keys().isdisjoint({key, None}):
+            groups.append({})
+        groups[-1][key] = each
+    return [list(group.values()) for group in groups]
+
+
+def _run(tx: Tx, batch: Sequence[_Due], data_root: str) -> None:
+    """Claim, work out, complete. What cannot be claimed has been run, or will be woken again."""
+    asked = [ClaimRequest(task_id=each.wake.task_id, worker_id=WORKER, lease_id=each.lease_id) for each in batch]
+    claims = [each for each in claiming.claim_all(tx, asked, data_root) if isinstance(each, Claimed)]
+    made = [_made(tx, each.work) for each in claims]
+    answers = completion.complete_all(tx, [_ending(*each) for each in zip(claims, made, strict=True)])
+    for claim, run, answer in zip(claims, made, answers, strict=True):
+        if isinstance(run, Made) and run.state is not None and answer.status == Status.COMPLETED:
+            _remember(tx, claim.work.task_id, run.state)
+
+
+def _ending(claim: Claimed, made: Made | UsageError) -> Ending:
+    attempt = {"task_id": claim.work.task_id, "attempt": claim.attempt, "lease_id": claim.lease_id}
+    if isinstance(made, UsageError):  # It will not get better by trying again.
+        failed = attempt | {"outcome": Outcome.FATAL, "error": str(made)}
+        return Ending(CompleteRequest.model_validate(failed))
+    done = attempt | {"outcome": Outcome.SUCCESS, "events": made.events}
+    return Ending(CompleteRequest.model_validate(done), trusted=made.writes)
+
+
+def _made(tx: Tx, work: Work) -> Made | UsageError:
     try:
-        made = _worked_out(tx, claim.work)
-    except UsageError as error:  # It will not get better by trying again.
-        failed = CompleteRequest.model_validate(attempt | {"outcome": Outcome.FATAL, "error": str(error)})
-        return completion.complete(tx, failed).status
-    done = CompleteRequest.model_validate(attempt | {"outcome": Outcome.SUCCESS, "events": made.events})
-    answer = completion.complete(tx, done, trusted=made.writes)
-    if made.state is not None and answer.status == Status.COMPLETED:
-        _remember(tx, task_id, made.state)
-    return answer.status
+        return _worked_out(tx, work)
+    except UsageError as error:
+        return error
 
 
 def _worked_out(tx: Tx, work: Work) -> Made:

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from qo.dispatcher import outbox
-from qo.dispatcher.auth import capability
 from qo.dispatcher.auth.keys import KeyRing
-from qo.dispatcher.auth.scopes import scope_of
+from qo.dispatcher.auth.scopes import token_for
 from qo.dispatcher.contract.bundle import Invocation
 from qo.dispatcher.contract.task import (
     Claimed,
@@ -172,16 +171,7 @@ class Invoker:
             bundle = bundles.usable(tx, work.bundle_id)
         except (NotFound, Refused) as error:
             return _Refusal(claimed, str(error))
-        token = capability.issue(
-            self._ring,
-            task_id=task_id,
-            attempt=claimed.attempt,
-            lease_id=claimed.lease_id,
-            timeout_s=work.timeout_seconds,
-            token_id=tx.ambient.token(),
-            now=tx.now,
-            scope=scope_of(work, self._data_root),
-        )
+        token = token_for(tx, self._ring, work, claimed.lease_id, self._data_root)
         return Invocation(
             task_id=task_id,
             attempt=claimed.attempt,

@@ -124,6 +124,7 @@ emissions = sa.Table(
     column("request_hash", sa.String(64)),
     column("answer", Json),
     column("at", Instant),
+    sa.Index("ix_emissions_at", "at"),
 )
 
 queues = sa.Table(

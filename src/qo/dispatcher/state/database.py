@@ -9,17 +9,19 @@ Blocking on purpose: an event loop calls these on a thread (``asyncio.to_thread`
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError
 
 from qo.ambient import SYSTEM, Ambient
 from qo.errors import ConfigError, Unavailable
@@ -34,11 +36,12 @@ Clock = Callable[[sa.Connection], datetime]
 class Tx:
     """One transaction, and what time it is in it."""
 
-    def __init__(self, connection: sa.Connection, now: datetime, ambient: Ambient) -> None:
+    def __init__(self, connection: sa.Connection, clock: Clock, ambient: Ambient) -> None:
         self.connection = connection
-        self.now = now
+        self.now = clock(connection)
         self.ambient = ambient
         self.execute = connection.execute
+        self._clock = clock
 
     @property
     def on_postgres(self) -> bool:
@@ -67,22 +70,28 @@ class Tx:
         self, table: sa.Table, rows: Iterable[Mapping[str, Any]], returning: sa.Column[Any]
     ) -> set[Any]:
         """Insert the rows that break no uniqueness; ``returning`` tells which those were."""
-        dialect = postgresql if self.on_postgres else sqlite
         inserted: set[Any] = set()
         for batch in batches(rows):
             # The rows go in beside the statement, which is then compiled once and not for every batch.
-            statement = dialect.insert(table).on_conflict_do_nothing().returning(returning)
-            inserted.update(self.execute(statement, batch).scalars())
+            inserted.update(self.execute(_insert_absent(self.on_postgres, table, returning), batch).scalars())
         return inserted
 
     def upsert(self, table: sa.Table, *rows: Mapping[str, Any]) -> None:
         """Insert the rows, or change those with the same primary keys into them."""
-        dialect = postgresql if self.on_postgres else sqlite
-        keys = [column.name for column in table.primary_key.columns]
         for batch in batches(rows):
-            statement = dialect.insert(table)
-            changed = {name: statement.excluded[name] for name in batch[0] if name not in keys}
-            self.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed), batch)
+            self.execute(_upsert(self.on_postgres, table, tuple(batch[0])), batch)
+
+    def catch_up(self) -> None:
+        """Look at the clock once more, where time decides something and others may have been waited for."""
+        if self.on_postgres:  # On SQLite a writer waits before it begins.
+            self.now = max(self.now, self._clock(self.connection))
+
+    def hold(self, number: int, *, shared: bool = False) -> None:
+        """Take the lock of that number until the end, alone or with others that share it. First come, first served:
+        who wants it alone is not passed by those that would share. On SQLite a writer is alone anyway."""
+        if self.on_postgres:
+            named = "pg_advisory_xact_lock_shared" if shared else "pg_advisory_xact_lock"
+            self.connection.exec_driver_sql(f"SELECT {named}({number:d})")
 
     def lock(
         self, query: sa.Select[*tuple[Any, ...]], *, skip: bool = False, shared: bool = False
@@ -118,7 +127,7 @@ class State:
             if connection.dialect.name == "postgresql":
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin() as transaction:
-                yield Tx(connection, self._clock(connection), self.ambient)
+                yield Tx(connection, self._clock, self.ambient)
                 transaction.rollback()
 
     def close(self) -> None:
@@ -127,13 +136,14 @@ class State:
     @contextmanager
     def _begin(self) -> Generator[Tx]:
         with _translated(), self.engine.begin() as connection:
-            yield Tx(connection, self._clock(connection), self.ambient)
+            yield Tx(connection, self._clock, self.ambient)
 
 
 def open_state(url: str, *, ambient: Ambient = SYSTEM, clock: Clock | None = None) -> State:
     """The database that the URL names: ``sqlite:PATH`` or ``postgresql://user@host/name``.
 
-    Says nothing of the schema: ``qo.dispatcher.state.upgrade`` does.
+    Says nothing of the schema: ``qo.dispatcher.state.upgrade`` does. Raises ConfigError for a URL that cannot be
+    read, without repeating it, and for a file that cannot be made.
     """
     return State(_engine(url), ambient=ambient, clock=clock)
 
@@ -141,27 +151,51 @@ def open_state(url: str, *, ambient: Ambient = SYSTEM, clock: Clock | None = Non
 def _engine(url: str) -> sa.Engine:
     if url.startswith("sqlite:"):
         path = Path(url.removeprefix("sqlite:").removeprefix("///")).expanduser()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _create_private(path)
         engine = sa.create_engine(
             sa.URL.create("sqlite", database=str(path)),
             # The sqlite3 module's own transactions stay off: the hook below begins ours.
             connect_args={"timeout": BUSY_S, "check_same_thread": False, "isolation_level": None},
             pool_size=16,
             max_overflow=64,
+            hide_parameters=True,
         )
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     if url.startswith(("postgresql:", "postgres:")):
-        named = sa.make_url(url.replace("postgres:", "postgresql:", 1)).set(drivername="postgresql+psycopg")
+        named = _postgres_url(url)
         try:
-            return sa.create_engine(named, pool_size=16, max_overflow=16, pool_pre_ping=True)
+            return sa.create_engine(named, pool_size=16, max_overflow=16, pool_pre_ping=True, hide_parameters=True)
         except ModuleNotFoundError as missing:
             raise ConfigError(
                 f"a PostgreSQL state needs {missing.name}: install qo with its extra, from a checkout, "
                 "pip install '.[dispatcher,postgres]'"
             ) from None
     raise ConfigError(f"{url.partition(':')[0]!r} is no state database: write sqlite:PATH or postgresql://…")
+
+
+def _postgres_url(url: str) -> sa.URL:
+    credentials, _, _ = url.partition("//")[2].rpartition("@")
+    try:
+        if any(letter in credentials for letter in "/?#@"):
+            raise ValueError  # Readers disagree about where such a password ends.
+        return sa.make_url(url).set(drivername="postgresql+psycopg")
+    except (ValueError, ArgumentError):
+        # Whatever they say may hold the password.
+        raise ConfigError(
+            "the URL of the state database cannot be read: write postgresql://USER:PASSWORD@HOST:PORT/NAME, "
+            "and / ? # @ within user, password and options as %2F %3F %23 %40"
+        ) from None
+
+
+def _create_private(path: Path) -> None:
+    """An empty file for its owner alone, if there is none; those that SQLite puts beside it become like it."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise ConfigError(f"the state database {path} cannot be opened: {error.strerror}") from None
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:
@@ -185,12 +219,33 @@ def database_clock(connection: sa.Connection) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
+# To build a statement takes longer than to carry it out; these are built once.
+
+
+@cache
+def _insert_absent(on_postgres: bool, table: sa.Table, returning: sa.Column[Any]) -> sa.Executable:
+    dialect = postgresql if on_postgres else sqlite
+    return dialect.insert(table).on_conflict_do_nothing().returning(returning)
+
+
+@cache
+def _upsert(on_postgres: bool, table: sa.Table, names: tuple[str, ...]) -> sa.Executable:
+    dialect = postgresql if on_postgres else sqlite
+    keys = [column.name for column in table.primary_key.columns]
+    statement = dialect.insert(table)
+    changed = {name: statement.excluded[name] for name in names if name not in keys}
+    return statement.on_conflict_do_update(index_elements=keys, set_=changed)
+
+
 @contextmanager
 def _translated() -> Generator[None]:
     try:
         yield
     except (OperationalError, InterfaceError) as error:
-        raise Unavailable(f"the state database does not answer: {error.orig}") from error
+        # The driver names hosts, users and files: a note, for logs and people at this machine, not for answers.
+        said = Unavailable("the state database does not answer")
+        said.add_note(f"its driver says: {error.orig}")
+        raise said from error
 
 
 def batches(rows: Iterable[T]) -> Iterator[list[T]]:

@@ -9,10 +9,8 @@ from qo.dispatcher.state.columns import Id, Instant, Json, Name, column, metadat
 topology = sa.Table(
     "topology",
     metadata,
-    sa.Column(
-        "id", sa.Integer, primary_key=True
-    ),  # One row. Locked shared by who routes, for writing by who deploys.
-    column("epoch", sa.BigInteger),
+    sa.Column("id", sa.Integer, primary_key=True),  # One row.
+    column("epoch", sa.BigInteger),  # Grows whenever what is live, current or paused changes.
 )
 
 dags = sa.Table(

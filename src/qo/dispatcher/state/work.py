@@ -172,4 +172,5 @@ outbox = sa.Table(
     column("done_at", Instant, null=True),
     sa.Index("ix_outbox_pending", "available_at", **where("state = 'pending'")),
     sa.Index("ix_outbox_done", "done_at", **where("state = 'done'")),
+    sa.Index("ix_outbox_dead", "available_at", **where("state = 'dead'")),
 )

@@ -5,19 +5,22 @@ A claim is never an error. Limits and pauses play no part in it: they act before
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import sqlalchemy as sa
 
 from qo.core.flow.topology import LiveJob, Topology
 from qo.core.lifecycle import Claim, Reason, Rejected
 from qo.core.task import Status
 from qo.dispatcher import topology
-from qo.dispatcher.contract.task import Claimed, ClaimRequest, NotClaimed, Work, WorkOutput
+from qo.dispatcher.contract.task import Claimed, ClaimRequest, NotClaimed, Work, WorkInput, WorkOutput
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import pins, rows
-from qo.dispatcher.tasks.rows import Row
-from qo.errors import NotFound
+from qo.dispatcher.tasks.pins import Reader
+from qo.dispatcher.tasks.rows import Move, Moved, Row
 
+REPORT_S = 10.0
 BEATS = 3  # How often a holder is heard of before its lease runs out.
 
 _NOT_CLAIMED = {
@@ -35,42 +38,71 @@ def claim(tx: Tx, request: ClaimRequest, data_root: str) -> Claimed | NotClaimed
     withheld is "not_due": the wake-up is an old one, and to heed it would pass by every limit. So is one whose job no
     live version has: after a rollback it is released once more.
     """
+    return claim_all(tx, [request], data_root)[0]
+
+
+def claim_all(tx: Tx, requests: Sequence[ClaimRequest], data_root: str) -> list[Claimed | NotClaimed]:
+    """As ``claim``, for several different tasks."""
     live = topology.load(tx)
-    try:
-        row = rows.load(tx, request.task_id)
-    except NotFound:
+    known = rows.load_all(tx, [each.task_id for each in requests])
+    wanted = [_wanted(tx, live, each, known.get(each.task_id)) for each in requests]
+    moves = [each for each in wanted if isinstance(each, Move)]
+    moved = dict(zip((each.row["id"] for each in moves), rows.move_all(tx, moves), strict=True))
+    begun = {id_: Reader(each.row, live.jobs[each.row["edition_id"]]) for id_, each in _obeyed(moved)}
+    pins.record(tx, [begun[id_] for id_, each in _obeyed(moved) if each.changed], live)
+    works = dict(zip(begun, works_of(tx, list(begun.values()), data_root), strict=True))
+    answers: list[Claimed | NotClaimed] = []
+    for request, each in zip(requests, wanted, strict=True):
+        if isinstance(each, NotClaimed):
+            answers.append(each)
+        elif isinstance(rejected := moved[request.task_id], Rejected):
+            answers.append(_reason(each.row, rejected))
+        else:
+            answers.append(_claimed(rejected.row, works[request.task_id]))
+    return answers
+
+
+def _wanted(tx: Tx, live: Topology, request: ClaimRequest, row: Row | None) -> Move | NotClaimed:
+    if row is None:
         return NotClaimed(reason="not_found")
-    job = live.jobs.get(row["edition_id"])
-    if job is None:
+    if row["edition_id"] not in live.jobs:
         return _unclaimable(tx, row)
     if row["status"] == Status.PENDING and row["released_at"] is None:
         return NotClaimed(reason="not_due")
     lease_id = request.lease_id or tx.ambient.task_id()
-    command = Claim(
-        token=tx.ambient.token(), lease_id=lease_id, worker_id=request.worker_id, lease_s=lease_s(row, 0.0)
-    )
-    moved = rows.move(tx, row, command)
-    if isinstance(moved, Rejected):
-        return _reason(row, moved)
-    if moved.changed:
-        pins.record(tx, moved.row, job, live)
+    token, length_s = tx.ambient.token(), lease_s(row, 0.0)
+    return Move(row, Claim(token=token, lease_id=lease_id, worker_id=request.worker_id, lease_s=length_s))
+
+
+def _obeyed(moved: Mapping[str, Moved | Rejected]) -> list[tuple[str, Moved]]:
+    return [(id_, each) for id_, each in moved.items() if isinstance(each, Moved)]
+
+
+def _claimed(row: Row, work: Work) -> Claimed:
     return Claimed(
-        attempt=moved.row["attempt"],
-        lease_id=lease_id,
-        lease_expires_at=moved.row["lease_expires_at"],
+        attempt=row["attempt"],
+        lease_id=row["lease_id"],
+        lease_expires_at=row["lease_expires_at"],
         heartbeat_s=row["lease_s"] / BEATS,
-        work=work(tx, moved.row, job, data_root),
+        work=work,
     )
 
 
 def lease_s(row: Row, running_s: float) -> float:
-    """How long a lease may be that is given now: never beyond the end of the attempt's time."""
+    """How long a lease may be that is given now: not far beyond the end of the attempt's time, however often its
+    holder is heard of. It stops an attempt that takes too long itself, and is left the time to say so."""
     timeout = row["timeout_seconds"]
-    return row["lease_s"] if timeout is None else max(0.0, min(row["lease_s"], timeout - running_s))
+    return row["lease_s"] if timeout is None else max(0.0, min(row["lease_s"], timeout + REPORT_S - running_s))
 
 
-def work(tx: Tx, row: Row, job: LiveJob, data_root: str) -> Work:
-    """Everything an operator needs to run the current attempt."""
+def works_of(tx: Tx, readers: Sequence[Reader], data_root: str) -> list[Work]:
+    """Everything that operators need to run the current attempts."""
+    inputs = pins.read(tx, readers) if readers else []
+    return [_work(tx, each, read, data_root) for each, read in zip(readers, inputs, strict=True)]
+
+
+def _work(tx: Tx, reader: Reader, inputs: list[WorkInput], data_root: str) -> Work:
+    row, job = reader.row, reader.job
     definition = job.job
     udf = definition.udf
     return Work(
@@ -82,7 +114,7 @@ def work(tx: Tx, row: Row, job: LiveJob, data_root: str) -> Work:
         runtime=definition.runtime,
         operator=definition.operator,
         config=definition.config,
-        inputs=pins.read(tx, row, job),
+        inputs=inputs,
         outputs=[
             WorkOutput(
                 index=made.index,
@@ -95,6 +127,7 @@ def work(tx: Tx, row: Row, job: LiveJob, data_root: str) -> Work:
         execution_strategy=definition.execution_strategy,
         update_strategy=definition.update_strategy,
         unique_key=list(definition.unique_key),
+        secrets=list(definition.secrets),
         partition_key=row["partition_key"],
         start=row["start"],
         end=row["end"],

@@ -26,6 +26,19 @@ from qo.dispatcher.tasks.rows import Row
 
 _commits, _partitions, _generations = schema.commits, schema.partitions, schema.generations
 
+# Built once: to build a statement takes longer than to carry it out.
+_NEW = sa.insert(_commits).returning(_commits.c.revision, _commits.c.generation_id, _commits.c.partition_key)
+_CURRENT = sa.select(_partitions.c.partition_key, _partitions.c.rows, _partitions.c.bytes).where(
+    _partitions.c.dataset_id == sa.bindparam("dataset"),
+    _partitions.c.generation_id == sa.bindparam("generation"),
+    _partitions.c.partition_key.in_(sa.bindparam("keys", expanding=True)),
+)
+_SUMS = ("partitions", "segments", "rows", "bytes")  # Of a generation.
+_ADDED = (
+    sa.update(_generations)
+    .where(_generations.c.id == sa.bindparam("generation"))
+    .values({name: _generations.c[name] + sa.bindparam(f"more_{name}") for name in _SUMS})
+)
 _REPLACED = sa.update(_commits).where(_commits.c.revision == sa.bindparam("gone"))
 _Place = tuple[str, str]  # Of a partition: generation and key.
 _Sums = Counter[tuple[str, str]]  # By generation and column.
@@ -88,8 +101,7 @@ def _side_by_side(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
 
 def _segment(tx: Tx, entry: Entry, sums: _Sums) -> None:
     gone = _standing_segments(tx, entry)
-    returned = sa.insert(_commits).returning(_commits.c.revision)
-    revision = tx.execute(returned, _stored(tx, entry)).scalar_one()
+    revision = tx.execute(_NEW, _stored(tx, entry)).scalar_one()
     _replace(tx, [(each["revision"], revision) for each in gone])
     _sum_up(sums, entry, gone, "segments", 1 - len(gone))
     if gone:
@@ -147,12 +159,8 @@ def _partition_all(tx: Tx, entries: Sequence[Entry], sums: _Sums) -> list[Entry]
 def _current(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, sa.RowMapping]:
     found: dict[_Place, sa.RowMapping] = {}
     for (dataset, generation), keys in _by_generation(entries).items():
-        query = sa.select(_partitions.c.partition_key, _partitions.c.rows, _partitions.c.bytes).where(
-            _partitions.c.dataset_id == dataset,
-            _partitions.c.generation_id == generation,
-            _partitions.c.partition_key.in_(keys),
-        )
-        found |= {(generation, row["partition_key"]): row for row in tx.all(query)}
+        asked = {"dataset": dataset, "generation": generation, "keys": keys}
+        found |= {(generation, row["partition_key"]): row for row in tx.execute(_CURRENT, asked).mappings()}
     return found
 
 
@@ -180,13 +188,17 @@ def _standing(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, list[sa.RowMappi
 
 
 def _stands(generation: str) -> sa.Select[*tuple[Any, ...]]:
-    columns = (_commits.c.revision, _commits.c.partition_key, _commits.c.task_id, _commits.c.rows, _commits.c.bytes)
+    columns = (
+        _commits.c.revision,
+        _commits.c.partition_key,
+        _commits.c.task_id,
+        _commits.c.rows,
+        _commits.c.bytes,
+    )
     return sa.select(*columns).where(_commits.c.generation_id == generation, _commits.c.replaced_by.is_(None))
 
 
-def _outdated(
-    tx: Tx, entries: Sequence[Entry], standing: Mapping[_Place, Sequence[sa.RowMapping]]
-) -> set[_Place]:
+def _outdated(tx: Tx, entries: Sequence[Entry], standing: Mapping[_Place, Sequence[sa.RowMapping]]) -> set[_Place]:
     """Where what stands was made by a task that has read a later state of something that both have read."""
     others = {
         each.place: {gone["task_id"] for gone in standing.get(each.place, ())} - {each.row["id"]}
@@ -226,10 +238,7 @@ def _insert(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, int]:
     """The revision of each."""
     if not entries:
         return {}
-    returned = sa.insert(_commits).returning(
-        _commits.c.revision, _commits.c.generation_id, _commits.c.partition_key
-    )
-    made = tx.execute(returned, [_stored(tx, each) for each in entries])
+    made = tx.execute(_NEW, [_stored(tx, each) for each in entries])
     return {(generation, key): revision for revision, generation, key in made}
 
 
@@ -287,12 +296,13 @@ def _sum_up(sums: _Sums, entry: Entry, gone: Sequence[sa.RowMapping], kind: str,
 
 
 def _add(tx: Tx, sums: _Sums) -> None:
-    changed: dict[str, dict[str, Any]] = {}
-    for (generation, name), value in sums.items():
-        if value:
-            changed.setdefault(generation, {})[name] = _generations.c[name] + value
-    for generation, values in sorted(changed.items()):
-        tx.execute(sa.update(_generations).where(_generations.c.id == generation).values(values))
+    # In order: two transactions that change the same rows must not wait for each other crosswise.
+    changed = [
+        {"generation": generation, **{f"more_{name}": sums[generation, name] for name in _SUMS}}
+        for generation in sorted({generation for (generation, _), value in sums.items() if value})
+    ]
+    if changed:
+        tx.execute(_ADDED, changed)
 
 
 def _by_generation(entries: Iterable[Entry]) -> dict[tuple[str, str], list[str]]:

@@ -6,7 +6,8 @@ one has not begun. Whoever repeats what it has said already gets the same answer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 import sqlalchemy as sa
@@ -14,15 +15,18 @@ import sqlalchemy as sa
 from qo.core import lifecycle
 from qo.core.flow import late
 from qo.core.flow.event import Event, event_id
+from qo.core.flow.topology import Topology
 from qo.core.lifecycle import Rejected
 from qo.core.task import Status, Task
 from qo.dispatcher import events, invalidations, topology
 from qo.dispatcher.contract.task import CompleteAnswer, CompleteRequest, Outcome
+from qo.dispatcher.events import Said
 from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import Tx
-from qo.dispatcher.tasks import commits, running
-from qo.dispatcher.tasks.made import appends, outputs_of, validated
-from qo.dispatcher.tasks.rows import Row, load, move, task_of
+from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.tasks.commits import Entry, commit, hold
+from qo.dispatcher.tasks.made import Made, Write, appends, outputs_of, validated
+from qo.dispatcher.tasks.rows import Move, Row, found, load_all, move_all, task_of
+from qo.dispatcher.tasks.running import own_events, producer
 from qo.errors import LeaseLost
 
 _attempts, _cursors, _inputs = schema.attempts, schema.cursors, schema.task_inputs
@@ -45,23 +49,80 @@ class _Read(Enum):
     MIXED = auto()  # Others have read some of it.
 
 
-def complete(
-    tx: Tx, request: CompleteRequest, data_root: str | None = None, *, trusted: Sequence[commits.Write] = ()
-) -> CompleteAnswer:
+@dataclass(frozen=True, slots=True)
+class Ending:
+    request: CompleteRequest
+    trusted: Sequence[
+        Write
+    ] = ()  # Outputs of a run of our own, which may point to files that others have written.
+
+
+@dataclass(frozen=True, slots=True)
+class _Success:
+    """What is to appear with the end of an attempt."""
+
+    made: Sequence[Made]
+    writes: Sequence[Write]
+    said: Sequence[Event]
+    append: bool
+    ranges: Sequence[sa.RowMapping] = ()  # Of cursors, that count as read from now on.
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """What a request comes to."""
+
+    request: CompleteRequest
+    row: Row
+    command: lifecycle.Command
+    as_if: Task | None = None
+    success: _Success | None = None
+
+
+def complete(tx: Tx, request: CompleteRequest, data_root: str | None = None) -> CompleteAnswer:
     """Settle an attempt. Outputs count for a success only, and never once cancellation was asked for.
 
-    ``trusted``: outputs of a run of our own, which may point to files that others have written.
     Raises LeaseLost for an attempt that has no say any more, UsageError for outputs or events that are not valid
     (the attempt stays open: fail it), Forbidden for events of other jobs' datasets, NotFound.
     """
-    topology.load(tx)  # First of all locks, as in everything that takes it.
-    row = load(tx, request.task_id)
-    if _said_before(tx, request):
-        return _answer(row, repeated=True)
-    as_if = _late(row, request)
-    if request.outcome is Outcome.SUCCESS:
-        return _succeed(tx, row, request, as_if, data_root, trusted)
-    return _settle(tx, row, _command(tx, request), None)
+    return complete_all(tx, [Ending(request)], data_root)[0]
+
+
+def complete_all(tx: Tx, endings: Sequence[Ending], data_root: str | None = None) -> list[CompleteAnswer]:
+    """As ``complete``, for attempts of several tasks that know nothing of each other. All or none."""
+    live = topology.load(tx)  # First of all locks, as in everything that takes it.
+    rows = load_all(tx, [each.request.task_id for each in endings])
+    wanted = [_heard(tx, live, found(rows, each.request.task_id), each, data_root) for each in endings]
+    hold(tx, {made.generation_id for each in wanted if each and each.success for made in each.success.made})
+    ends = {each.row["id"]: _weighed(tx, each) for each in wanted if each is not None}
+    moved = dict(zip(ends, move_all(tx, [Move(e.row, e.command, e.as_if) for e in ends.values()]), strict=True))
+    answers: list[CompleteAnswer] = []
+    for each in endings:
+        now = moved.get(each.request.task_id)
+        if isinstance(now, Rejected):
+            raise LeaseLost(now.detail)
+        answers.append(_answer(rows[each.request.task_id], repeated=True) if now is None else _answer(now.row))
+    _appear(tx, [each for each in ends.values() if each.success is not None])
+    return answers
+
+
+def _heard(tx: Tx, live: Topology, row: Row, ending: Ending, data_root: str | None) -> _End | None:
+    """What is asked for; None if it was asked for before. Raises as ``complete``."""
+    request, as_if = ending.request, None
+    if row["status"] != Status.RUNNING or (row["attempt"], row["lease_id"]) != (request.attempt, request.lease_id):
+        if _said_before(tx, request):
+            return None
+        as_if = _late(row, request)
+    if request.outcome is not Outcome.SUCCESS:
+        return _End(request, row, _command(tx, request))
+    made = outputs_of(tx, live, row)
+    writes = [*validated(row, request.attempt, request.outputs, made, data_root), *ending.trusted]
+    said = own_events(request.events, made)
+    done = lifecycle.Complete(
+        token=tx.ambient.token(), lease_id=request.lease_id, output=request.result, progress=request.progress
+    )
+    success = None if row["cancel_requested"] else _Success(made, writes, said, appends(tx, live, row))
+    return _End(request, row, done, as_if, success)
 
 
 def _said_before(tx: Tx, request: CompleteRequest) -> bool:
@@ -79,11 +140,8 @@ def _said_before(tx: Tx, request: CompleteRequest) -> bool:
     )
 
 
-def _late(row: Row, request: CompleteRequest) -> Task | None:
-    """None: the attempt is the current one. Raises LeaseLost if it is neither that nor allowed to be late."""
-    fence = (request.attempt, request.lease_id)
-    if row["status"] == Status.RUNNING and (row["attempt"], row["lease_id"]) == fence:
-        return None
+def _late(row: Row, request: CompleteRequest) -> Task:
+    """The task as the attempt left it. Raises LeaseLost for one that is not allowed to be late."""
     as_if = None
     if request.outcome is Outcome.SUCCESS:
         as_if = late.reopened(task_of(row), row["late_lease_id"], request.lease_id, request.attempt)
@@ -95,34 +153,43 @@ def _late(row: Row, request: CompleteRequest) -> Task | None:
     return as_if
 
 
-def _succeed(
-    tx: Tx,
-    row: Row,
-    request: CompleteRequest,
-    as_if: Task | None,
-    data_root: str | None,
-    trusted: Sequence[commits.Write],
-) -> CompleteAnswer:
-    made = outputs_of(tx, row)
-    writes = [*validated(row, request.attempt, request.outputs, made, data_root), *trusted]
-    said = running.own_events(request.events, made)
-    done = lifecycle.Complete(
-        token=tx.ambient.token(), lease_id=request.lease_id, output=request.result, progress=request.progress
+def _weighed(tx: Tx, end: _End) -> _End:
+    """Against what others have read meanwhile of the same cursors. The generations it commits to are held."""
+    success = end.success
+    if success is None:
+        return end
+    ranges = _ranges(tx, end.row)
+    match _read(tx, end.row, ranges):
+        case _Read.MIXED if success.writes:
+            # What it made holds some rows twice. It reads what is left, at no cost to it.
+            release = lifecycle.Release(token=end.command.token, lease_id=end.request.lease_id)
+            return replace(end, command=release, success=None)
+        case _Read.KNOWN:
+            # The one that has read it all has committed it all.
+            return replace(end, success=replace(success, writes=(), ranges=ranges))
+        case _:
+            return replace(end, success=replace(success, ranges=ranges))
+
+
+def _appear(tx: Tx, ends: Sequence[_End]) -> None:
+    """What these successes bring about."""
+    brought = [(each, each.success) for each in ends if each.success is not None]
+    kept = commit(
+        tx,
+        [
+            Entry(end.row, end.request.attempt, write, append=success.append)
+            for end, success in brought
+            for write in success.writes
+        ],
     )
-    if row["cancel_requested"]:
-        return _settle(tx, row, done, as_if)
-    commits.hold(tx, made)
-    read = _read(tx, row)
-    if read is _Read.MIXED and writes:
-        # What it made holds some rows twice. It reads what is left, at no cost to it.
-        return _settle(tx, row, lifecycle.Release(token=done.token, lease_id=done.lease_id), as_if)
-    answer = _settle(tx, row, done, as_if)
-    kept = writes if read is not _Read.KNOWN else []  # The one that has read it all has committed it all.
-    announced = commits.commit(tx, row, request.attempt, kept, append=appends(tx, row))
-    _advance(tx, row)
-    _announce(tx, request, announced, said)
-    invalidations.processed(tx, row)
-    return answer
+    announced: dict[str, list[Event]] = {}
+    for each in kept:
+        announced.setdefault(each.row["id"], []).append(each.write.event)
+    for end, success in brought:
+        _advance(tx, end.row, success.ranges)
+    _announce(tx, brought, announced)
+    for end, _ in brought:
+        invalidations.processed(tx, end.row)
 
 
 def _command(tx: Tx, request: CompleteRequest) -> lifecycle.Command:
@@ -141,13 +208,6 @@ def _command(tx: Tx, request: CompleteRequest) -> lifecycle.Command:
     )
 
 
-def _settle(tx: Tx, row: Row, command: lifecycle.Command, as_if: Task | None) -> CompleteAnswer:
-    moved = move(tx, row, command, as_if=as_if)
-    if isinstance(moved, Rejected):
-        raise LeaseLost(moved.detail)
-    return _answer(moved.row)
-
-
 def _answer(row: Row, *, repeated: bool = False) -> CompleteAnswer:
     waiting = row["status"] == Status.PENDING
     return CompleteAnswer(
@@ -157,14 +217,14 @@ def _answer(row: Row, *, repeated: bool = False) -> CompleteAnswer:
 
 def _ranges(tx: Tx, row: Row) -> Sequence[sa.RowMapping]:
     """The ranges of cursors that the attempt has read and that count as read by its job."""
-    if row["invalidation_id"] is not None:
-        return []  # Once more what had been read before: that moves nothing on.
+    if row["cursor"] is None or row["invalidation_id"] is not None:
+        return []  # It followed no cursor, or read once more what had been read before: that moves nothing on.
     return tx.all(sa.select(_inputs).where(_inputs.c.task_id == row["id"], _inputs.c.cursor_upto.is_not(None)))
 
 
-def _read(tx: Tx, row: Row) -> _Read:
+def _read(tx: Tx, row: Row, ranges: Sequence[sa.RowMapping]) -> _Read:
     read = _Read.NEW
-    for each in _ranges(tx, row):
+    for each in ranges:
         value = tx.value(
             sa.select(_cursors.c.value).where(
                 _cursors.c.edition_id == row["edition_id"], _cursors.c.generation_id == each["generation_id"]
@@ -199,9 +259,9 @@ def _made_again(tx: Tx, row: Row, mine: sa.RowMapping, begun: int) -> bool:
     return tx.one(again.limit(1)) is not None
 
 
-def _advance(tx: Tx, row: Row) -> None:
+def _advance(tx: Tx, row: Row, ranges: Sequence[sa.RowMapping]) -> None:
     """Cursors only ever grow: a slower task must not take back what a later one has read."""
-    for each in _ranges(tx, row):
+    for each in ranges:
         stored = {
             "edition_id": row["edition_id"],
             "generation_id": each["generation_id"],
@@ -219,13 +279,22 @@ def _advance(tx: Tx, row: Row) -> None:
         tx.execute(sa.update(_cursors).where(behind).values(value=each["cursor_upto"], updated_at=tx.now))
 
 
-def _announce(tx: Tx, request: CompleteRequest, announced: Sequence[Event], said: Sequence[Event]) -> None:
-    """Events for what was committed, and those that the attempt wants beside and has not sent before."""
-    if not announced and not said:
-        return
-    ids = {event_id(running.producer(request), each): each for each in said}
-    table = schema.events
-    known = set(tx.execute(sa.select(table.c.id).where(table.c.id.in_(ids))).scalars()) if ids else set[str]()
-    fresh = [each for id_, each in ids.items() if id_ not in known]
-    # Under a name of its own: what was said of a partition before it was committed does not announce the commit.
-    events.accept(tx, f"{running.producer(request)}:end", [*announced, *fresh], request.task_id, request.attempt)
+def _announce(tx: Tx, brought: Sequence[tuple[_End, _Success]], announced: Mapping[str, Sequence[Event]]) -> None:
+    """Events for what was committed, and those that the attempts want beside and have not sent before."""
+    sent = _sent(tx, [event_id(producer(end.request), each) for end, success in brought for each in success.said])
+    said: list[Said] = []
+    for end, success in brought:
+        name, request = producer(end.request), end.request
+        beside = {id_: each for each in success.said if (id_ := event_id(name, each)) not in sent}
+        # Under a name of its own: what was said of a partition before it was committed does not announce the commit.
+        new = [*announced.get(request.task_id, ()), *beside.values()]
+        said += [Said(f"{name}:end", each, request.task_id, request.attempt) for each in new]
+    events.accept_all(tx, said)
+
+
+def _sent(tx: Tx, ids: Sequence[str]) -> set[str]:
+    """Those of the events that are known already."""
+    table, known = schema.events, set[str]()
+    for some in batches(ids):
+        known.update(tx.execute(sa.select(table.c.id).where(table.c.id.in_(some))).scalars())
+    return known

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from qo.core.flow.dag import Job, UpdateStrategy
 from qo.core.flow.event import Event, validate
+from qo.core.flow.topology import Topology
 from qo.dispatcher.contract.task import OutputBody
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
@@ -27,8 +28,11 @@ class Made:
     generation_id: str
 
 
-def outputs_of(tx: Tx, row: Row) -> list[Made]:
+def outputs_of(tx: Tx, live: Topology, row: Row) -> list[Made]:
     """In order of index."""
+    job = live.jobs.get(row["edition_id"])
+    if job is not None:
+        return [Made(each.index, each.dataset_id, each.generation_id) for each in job.outputs]
     generations, datasets = schema.generations, schema.datasets
     found = tx.execute(
         sa.select(datasets.c.output, datasets.c.id, generations.c.id)
@@ -39,8 +43,11 @@ def outputs_of(tx: Tx, row: Row) -> list[Made]:
     return [Made(index, dataset_id, generation_id) for index, dataset_id, generation_id in found]
 
 
-def appends(tx: Tx, row: Row) -> bool:
+def appends(tx: Tx, live: Topology, row: Row) -> bool:
     """Whether the job adds to what is there instead of replacing it."""
+    known = live.jobs.get(row["edition_id"])
+    if known is not None:
+        return known.job.update_strategy is UpdateStrategy.APPEND
     definition = tx.value(sa.select(schema.jobs.c.definition).where(schema.jobs.c.id == row["job_id"]))
     return msgspec.convert(definition, Job).update_strategy is UpdateStrategy.APPEND
 
@@ -108,5 +115,5 @@ def _check_location(own: str, body: OutputBody, data_root: str | None) -> None:
     if not found or ".." in body.location.split("/"):
         raise UsageError(f"output {body.output} lies at {body.location}: write it below {root or '…'}/{own}")
     for name in body.files:
-        if ".." in name.split("/") or (("://" in name or name.startswith("/")) and not name.startswith(below)):
+        if ".." in name.split("/") or ((":/" in name or name.startswith("/")) and not name.startswith(below)):
             raise UsageError(f"file {name!r} of output {body.output} does not lie below its location")

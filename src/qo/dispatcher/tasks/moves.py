@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -130,7 +130,7 @@ def _of_job(
 def _place(after: str) -> sa.Tuple:
     moment, _, id_ = after.partition("/")
     try:
-        at = datetime.fromisoformat(moment)
-    except ValueError:
+        at = datetime.fromisoformat(moment).astimezone(UTC)
+    except (ValueError, OverflowError):
         raise UsageError(f"{after!r} is no place in a list of tasks: pass on what the last answer gave") from None
     return sa.tuple_(sa.literal(at, schema.Instant()), sa.literal(id_))

@@ -11,11 +11,13 @@ read as it was, and asking again gives the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
+from qo.core.flow.event import NUMBER_MAX
 from qo.core.flow.plan import PlannedInput
 from qo.core.flow.topology import LiveJob, Topology
 from qo.dispatcher.contract.task import InputMode, Piece, WorkInput
@@ -27,29 +29,76 @@ from qo.errors import NotFound, UsageError
 PIECES_MAX = 1000  # So many travel with the claim; the rest is asked for.
 
 _commits, _inputs, _partitions = schema.commits, schema.task_inputs, schema.partitions
-
-
-def record(tx: Tx, row: Row, job: LiveJob, topology: Topology) -> None:
-    """Decide what the attempt reads, in place of what an earlier one read."""
-    generations = {each.position: _generation(row, each, topology) for each in job.inputs}
-    _still(tx, {each for each in generations.values() if each is not None})
-    latest = tx.value(sa.select(sa.func.max(_commits.c.revision)))
-    tx.execute(sa.delete(_inputs).where(_inputs.c.task_id == row["id"]))
-    tx.insert(
-        _inputs,
-        [
-            _pin(tx, row, job, each, generation, latest)
-            for each in job.inputs
-            if (generation := generations[each.position]) is not None
-        ],
+# Built once: to build a statement takes longer than to carry it out.
+_KEYS = sa.bindparam("keys", expanding=True, type_=sa.String)
+_LATEST = sa.select(sa.func.max(_commits.c.revision))
+_PINNED = (
+    sa.select(_inputs)
+    .where(_inputs.c.task_id.in_(sa.bindparam("ids", expanding=True)))
+    .order_by(_inputs.c.task_id, _inputs.c.position)
+)
+_REVISIONS = sa.select(_partitions.c.partition_key, _partitions.c.revision).where(
+    _partitions.c.dataset_id == sa.bindparam("dataset"),
+    _partitions.c.generation_id == sa.bindparam("generation"),
+    _partitions.c.partition_key.in_(_KEYS),
+)
+_COMMITTED = (
+    sa.select(_commits)
+    .where(
+        _commits.c.generation_id == sa.bindparam("generation"),
+        _commits.c.partition_key.in_(_KEYS),
+        _commits.c.revision <= sa.bindparam("latest"),
+        sa.or_(_commits.c.replaced_by.is_(None), _commits.c.replaced_by > sa.bindparam("earliest")),
     )
+    .order_by(_commits.c.partition_key, _commits.c.revision)
+    .limit(sa.bindparam("most"))
+)
 
 
-def read(tx: Tx, row: Row, job: LiveJob, limit: int = PIECES_MAX) -> list[WorkInput]:
-    """What was decided, with the first pieces of each input."""
-    pinned = tx.all(sa.select(_inputs).where(_inputs.c.task_id == row["id"]).order_by(_inputs.c.position))
-    planned = {each.position: each for each in job.inputs}
-    return [_work_input(tx, pin, planned[pin["position"]], limit) for pin in pinned if pin["position"] in planned]
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """An attempt that was claimed, or is about to be, and the job it is of."""
+
+    row: Row
+    job: LiveJob
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    reader: Reader
+    input: PlannedInput
+    generation_id: str
+
+
+def record(tx: Tx, readers: Sequence[Reader], topology: Topology) -> None:
+    """Decide what these attempts read, in place of what earlier ones of their tasks read."""
+    readings = [
+        _Reading(reader, each, generation)
+        for reader in readers
+        for each in reader.job.inputs
+        if (generation := _generation(reader.row, each, topology)) is not None
+    ]
+    _still(tx, {each.generation_id for each in readings})
+    latest = tx.value(_LATEST)
+    again = [each.row["id"] for each in readers if each.row["attempt"] > 1]
+    if again:
+        tx.execute(sa.delete(_inputs).where(_inputs.c.task_id.in_(again)))
+    revisions = _partition_revisions(tx, readings)
+    tx.insert(_inputs, [_pin(tx, each, revisions, latest) for each in readings])
+
+
+def read(tx: Tx, readers: Sequence[Reader], limit: int = PIECES_MAX) -> list[list[WorkInput]]:
+    """What was decided for each, with the first pieces of each input."""
+    pinned: dict[str, list[sa.RowMapping]] = {}
+    for pin in tx.execute(_PINNED, {"ids": [each.row["id"] for each in readers]}).mappings():
+        pinned.setdefault(pin["task_id"], []).append(pin)
+    known = _known_partitions(tx, [pin for pins in pinned.values() for pin in pins], limit)
+    answers: list[list[WorkInput]] = []
+    for each in readers:
+        planned = {of.position: of for of in each.job.inputs}
+        pins = [pin for pin in pinned.get(each.row["id"], ()) if pin["position"] in planned]
+        answers.append([_work_input(tx, pin, planned[pin["position"]], known, limit) for pin in pins])
+    return answers
 
 
 def page(
@@ -104,37 +153,41 @@ def _still(tx: Tx, generations: set[str]) -> None:
 
 
 def _pin(
-    tx: Tx, row: Row, job: LiveJob, each: PlannedInput, generation: str, latest: int | None
+    tx: Tx, reading: _Reading, revisions: Mapping[tuple[str, str], int], latest: int | None
 ) -> dict[str, Any]:
+    row, job, each = reading.reader.row, reading.reader.job, reading.input
     triggered = _triggers(row, each)
     pin: dict[str, Any] = {
         "task_id": row["id"],
         "position": each.position,
         "partition_key": "",
         "dataset_id": each.dataset_id,
-        "generation_id": generation,
+        "generation_id": reading.generation_id,
         "revision": latest,
         "cursor_after": None,
         "cursor_upto": None,
     }
     if row["partition_key"] is not None:
-        revision = _partition_revision(tx, each.dataset_id, generation, row["partition_key"])
+        revision = revisions.get((reading.generation_id, row["partition_key"]))
         if revision is not None or triggered:
             return pin | {"partition_key": row["partition_key"], "revision": revision}
     if triggered and row["cursor"] is not None:
-        after, upto = _cursor_range(tx, row, job, generation)
+        after, upto = _cursor_range(tx, row, job, reading.generation_id)
         pin |= {"cursor_after": after, "cursor_upto": upto}
     return pin
 
 
-def _partition_revision(tx: Tx, dataset_id: str, generation_id: str, key: str) -> int | None:
-    return tx.value(
-        sa.select(_partitions.c.revision).where(
-            _partitions.c.dataset_id == dataset_id,
-            _partitions.c.generation_id == generation_id,
-            _partitions.c.partition_key == key,
-        )
-    )
+def _partition_revisions(tx: Tx, readings: Iterable[_Reading]) -> dict[tuple[str, str], int]:
+    """By generation and key, where the partition of a task is committed."""
+    wanted: dict[tuple[str, str], set[str]] = {}
+    for each in readings:
+        if (key := each.reader.row["partition_key"]) is not None:
+            wanted.setdefault((each.input.dataset_id, each.generation_id), set()).add(key)
+    found: dict[tuple[str, str], int] = {}
+    for (dataset_id, generation_id), keys in wanted.items():
+        of_it = {"dataset": dataset_id, "generation": generation_id, "keys": sorted(keys)}
+        found |= {(generation_id, key): revision for key, revision in tx.execute(_REVISIONS, of_it)}
+    return found
 
 
 def _cursor_range(tx: Tx, row: Row, job: LiveJob, generation_id: str) -> tuple[int | None, int]:
@@ -173,8 +226,39 @@ def first_deployed(tx: Tx, edition_id: str) -> Any:
     )
 
 
-def _work_input(tx: Tx, pin: sa.RowMapping, planned: PlannedInput, limit: int) -> WorkInput:
-    found, more = pieces(tx, pin, None, limit)
+def _known_partitions(
+    tx: Tx, pins: Sequence[sa.RowMapping], limit: int
+) -> dict[tuple[str, str], list[sa.RowMapping]]:
+    """By generation and key, the commits of partitions that were pinned, where those of a generation are few."""
+    wanted: dict[str, list[sa.RowMapping]] = {}
+    for pin in pins:
+        if pin["partition_key"] and pin["revision"] is not None:
+            wanted.setdefault(pin["generation_id"], []).append(pin)
+    known: dict[tuple[str, str], list[sa.RowMapping]] = {}
+    for generation, of_it in wanted.items():
+        revisions, keys = [pin["revision"] for pin in of_it], {pin["partition_key"] for pin in of_it}
+        asked = {"generation": generation, "keys": sorted(keys), "most": limit + 1}
+        asked |= {"latest": max(revisions), "earliest": min(revisions)}
+        found = tx.execute(_COMMITTED, asked).mappings().all()
+        if len(found) <= limit:
+            known |= {(generation, key): [] for key in keys}
+            for row in found:
+                known[generation, row["partition_key"]].append(row)
+    return known
+
+
+def _work_input(
+    tx: Tx,
+    pin: sa.RowMapping,
+    planned: PlannedInput,
+    known: Mapping[tuple[str, str], Sequence[sa.RowMapping]],
+    limit: int,
+) -> WorkInput:
+    place = (pin["generation_id"], pin["partition_key"])
+    if place in known:
+        found, more = [_piece(each) for each in known[place] if _was_there(each, pin)], None
+    else:
+        found, more = pieces(tx, pin, None, limit)
     return WorkInput(
         position=pin["position"],
         name=planned.name,
@@ -194,6 +278,14 @@ def _mode(pin: sa.RowMapping) -> InputMode:
     if pin["partition_key"]:
         return InputMode.PARTITION
     return InputMode.CURSOR if pin["cursor_upto"] is not None else InputMode.WHOLE
+
+
+def _was_there(commit: sa.RowMapping, pin: sa.RowMapping) -> bool:
+    """As ``_as_of`` has it."""
+    upto = pin["revision"]
+    if upto is None or commit["revision"] > upto:
+        return False
+    return commit["replaced_by"] is None or commit["replaced_by"] > upto
 
 
 def _as_of(pin: sa.RowMapping) -> list[sa.ColumnElement[bool]]:
@@ -258,6 +350,11 @@ def _place(after: str | None) -> tuple[str, str, int]:
         return "p", "", 0
     kind, _, rest = after.partition("/")
     revision, _, key = rest.partition("/")
-    if kind not in ("p", "c") or not revision.isdecimal() or not key or (kind == "c" and not key.isdecimal()):
+    numbers = (revision,) if kind == "p" else (revision, key)
+    if kind not in ("p", "c") or not key or not all(map(_is_number, numbers)):
         raise UsageError(f"{after!r} is no place in a list of pieces: pass on what the last answer gave")
     return kind, key, int(revision)
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and int(text) <= NUMBER_MAX

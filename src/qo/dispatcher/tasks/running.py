@@ -26,6 +26,7 @@ from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import claiming, pins, rows
 from qo.dispatcher.tasks.made import Made, outputs_of
+from qo.dispatcher.tasks.pins import Reader
 from qo.dispatcher.tasks.rows import Row
 from qo.errors import Forbidden, LeaseLost, UsageError
 
@@ -58,7 +59,7 @@ def emit(tx: Tx, request: EventsRequest) -> EventsAnswer:
     """
     live = topology.load(tx)
     row = held(tx, request)
-    said = own_events(request.events, outputs_of(tx, row))
+    said = own_events(request.events, outputs_of(tx, live, row))
     accepted = events.accept(tx, producer(request), said, request.task_id, request.attempt)
     return EventsAnswer(
         accepted=accepted.accepted,
@@ -72,13 +73,13 @@ def fetch(tx: Tx, task_id: str, data_root: str | None = None) -> TaskState:
     """What became of the task; with ``data_root`` and while it runs, its work once more. Raises NotFound."""
     row = rows.load(tx, task_id, lock=False)
     job = claiming.live_job(topology.load(tx), row)
-    running = row["status"] == Status.RUNNING
+    runs = row["status"] == Status.RUNNING
     return TaskState(
         task_id=task_id,
         status=row["status"],
         attempt=row["attempt"],
         cancel_requested=row["cancel_requested"],
-        work=claiming.work(tx, row, job, data_root) if data_root and running and job else None,
+        work=claiming.works_of(tx, [Reader(row, job)], data_root)[0] if data_root and runs and job else None,
     )
 
 

@@ -129,6 +129,7 @@ sa.Table(
     column("request_hash", sa.String(64)),
     column("answer", Json),
     column("at", Instant),
+    sa.Index("ix_emissions_at", "at"),
 )
 
 sa.Table(

@@ -1,0 +1,13 @@
+"""The families of the dispatcher suite, in the order they are measured."""
+
+from __future__ import annotations
+
+from bench.dispatcher import claimable, claims, definitions, flow, growth
+
+FAMILIES = [
+    *definitions.FAMILIES,
+    *flow.FAMILIES,
+    *claimable.FAMILIES,
+    *claims.FAMILIES,
+    *growth.FAMILIES,
+]
