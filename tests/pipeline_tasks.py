@@ -34,7 +34,7 @@ def partition_task(state: State, job: LiveJob, key: str, **fields: Any) -> str:
     generation = of.generation_id or ""
     wanted = NewTask(
         job=job,
-        dedupe_key=creation.partition_dedupe_key(job, of.dataset_id, generation, key),
+        dedupe_key=creation.partition_dedupe_key(job, of.dataset_id, generation, key, {}),
         dataset_id=of.dataset_id,
         generation_id=generation,
         partition_key=key,

@@ -43,7 +43,8 @@ def source(
     name: str, kind: str = "manual", *, outputs: int = 1, of: Mapping[str, Any] | None = None, **fields: Any
 ) -> Job:
     """A source job. ``of``: further fields of its ``source``."""
-    given = {"name": name, "activation": "source", "runtime": "python", "operator": "shop.feed:run"}
+    runs = ("python", "shop.feed:run") if kind == "always_on" else ("dispatcher", "noop")
+    given = {"name": name, "activation": "source", "runtime": runs[0], "operator": runs[1]}
     return _job(given | {"outputs": outputs, "source": {"kind": kind, **(of or {})}, **fields})
 
 

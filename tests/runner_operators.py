@@ -74,3 +74,20 @@ def astray(run: qo.Run) -> None:
 
 def count_all(run: qo.Run) -> None:
     SEEN["count_all"].append(len({piece.partition_key for piece in run.input("orders").pieces}))
+
+
+def leave(run: qo.Run) -> None:
+    raise SystemExit(3)
+
+
+async def leave_async(run: qo.Run) -> None:
+    raise KeyboardInterrupt
+
+
+def unspeakable(run: qo.Run) -> object:
+    """Returns what no JSON can say."""
+    return object()
+
+
+def nonsense(run: qo.Run) -> None:
+    run.output().write("x", "x", rows=-5)

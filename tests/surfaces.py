@@ -156,7 +156,9 @@ async def _called(app: FastAPI, method: str, target: str, headers: Mapping[str, 
 @contextmanager
 def surface(state: State, directory: Path) -> Iterator[Surface]:
     context = context_of(state, directory)
-    (directory / "secrets" / "webhook-orders").write_text("a secret of the tests\n")
+    secret = directory / "secrets" / "webhook-orders"
+    secret.touch(0o600)
+    secret.write_text("a secret of the tests\n")
     with state.write() as tx:
         made = {role: create_token(tx, CreateToken(name=f"a-{role}", role=role)) for role in Role}
         spare = create_token(tx, CreateToken(name="to be revoked", role=Role.READER))

@@ -22,12 +22,13 @@ DEPLOYS = 3
 def _text() -> str:
     jobs: list[dict[str, object]] = []
     for number in range(JOBS):
-        common = {"name": f"job{number}", "runtime": "python", "operator": f"shop.job{number}:run", "outputs": 1}
+        common = {"name": f"job{number}", "outputs": 1}
         if number % WIDTH == 0:
             jobs.append({**common, "activation": "source", "source": {"kind": "manual"}})
             continue
+        runs = {"runtime": "python", "operator": f"shop.job{number}:run", "execution_strategy": "PerPartition"}
         reads = [{"from": {"job": f"job{number - 1}"}}]
-        jobs.append({**common, "activation": "reactive", "inputs": reads, "execution_strategy": "PerPartition"})
+        jobs.append({**common, **runs, "activation": "reactive", "inputs": reads})
     return yaml.safe_dump({"name": "big", "jobs": jobs}, sort_keys=False)
 
 

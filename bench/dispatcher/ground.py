@@ -79,8 +79,6 @@ def pipeline(runtime: str = "dispatcher", operator: str = "noop") -> Dag:
         jobs:
           - name: orders
             activation: source
-            runtime: python
-            operator: shop.feed:run
             outputs: 1
             source: {{kind: manual}}
           - name: clean

@@ -21,8 +21,6 @@ name: shop
 jobs:
   - name: orders
     activation: source
-    runtime: python
-    operator: shop.feed:run
     outputs: 1
     source: {kind: manual}
   - name: clean

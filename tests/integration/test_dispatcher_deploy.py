@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
@@ -11,9 +12,10 @@ from pipelines import dag, deployed, edited, job, live, loaded, source, staged
 from qo.core.flow.dag import Dag
 from qo.core.flow.topology import VersionStatus
 from qo.dispatcher import cutover, deploy, topology
-from qo.dispatcher.registry import DEFAULT
+from qo.dispatcher.registry import DEFAULT, registry
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
+from qo.dispatcher.tasks.creation import NewTask, create
 from qo.errors import Refused, UsageError
 
 SHOP = dag(
@@ -307,3 +309,21 @@ def test_a_large_dag_is_deployed_whole(state: State) -> None:
     answer = staged(state, edited(big, "feed", config={"x": 1}))
     assert len(answer.diff.rebuilt) == 1201
     assert len(loaded(state).jobs) == 2402
+
+
+def test_how_long_an_attempt_may_take_says_the_registry_it_was_deployed_with(state: State) -> None:
+    quick = replace(DEFAULT.get("python"), timeout_seconds=7.0)
+    wanted = dag(
+        "shop",
+        source("orders", runtime="python", operator="shop.feed:run"),
+        source("feed", "always_on"),
+        job("clean", reads="orders"),
+        job("own", reads="orders", timeout_seconds=9),
+    )
+    with state.write() as tx:
+        deploy.deploy(tx, wanted, "", "tests", registry([quick]))
+        live_jobs = topology.load(tx).jobs.values()
+        created = create(tx, [NewTask(job=each, dedupe_key="manual:1") for each in live_jobs])
+        assert all(each.new for each in created)
+        kept = tx.execute(sa.select(schema.tasks.c.job, schema.tasks.c.timeout_seconds))
+        assert dict(kept.all()) == {"orders": 7.0, "feed": None, "clean": 7.0, "own": 9.0}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import tempfile
@@ -22,19 +23,21 @@ import sqlalchemy as sa
 from pipelines import dag, deployed, job, live, source
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
-from qo.dispatcher import aws, outbox
+from qo.dispatcher import aws, emission, outbox
 from qo.dispatcher.auth import capability as capabilities
 from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.contract.bundle import CreateBundle, Invocation
-from qo.dispatcher.contract.task import InputMode, Outcome, Piece, Work, WorkInput
+from qo.dispatcher.contract.task import EventBody, InputMode, Outcome, Piece, Work, WorkInput
 from qo.dispatcher.outbox import Effect, Kind
 from qo.dispatcher.runtimes import bundles, subprocess_lambda
 from qo.dispatcher.runtimes.aws_lambda import PAYLOAD_MAX, AwsFunctions, payload_of
 from qo.dispatcher.runtimes.bundles import Shelf
 from qo.dispatcher.runtimes.invoker import Functions, Invoker, LocalFunctions
 from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
+from qo.dispatcher.service import run_dispatcher
 from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import State
+from qo.dispatcher.state.database import State, open_state
+from qo.dispatcher.state.upgrade import upgrade
 from qo.dispatcher.tasks import moves
 from qo.dispatcher.tasks.creation import NewTask, create
 from qo.errors import NotFound, Refused, Unavailable
@@ -299,6 +302,15 @@ def test_a_function_is_stopped_when_its_watcher_says_so(stop: Stop, outcome: Out
 # Wake-ups
 
 
+@pytest.fixture
+def upgraded(state_url: str) -> Iterator[State]:
+    """A state database as a dispatcher would make it."""
+    state = open_state(state_url)
+    upgrade(state)
+    yield state
+    state.close()
+
+
 class Site:
     """A deployed job of the runtime lambda whose bundle holds the code, and who invokes it."""
 
@@ -391,6 +403,36 @@ def test_a_woken_function_runs_and_its_output_is_committed(site: Callable[..., S
     assert (made["partition_key"], made["rows"], made["task_id"]) == ("p1", 1, task_id)
     assert sent is not None
     assert sent["state"] == "done"
+
+
+async def test_a_running_dispatcher_starts_functions_by_itself(
+    upgraded: State, state_url: str, tmp_path: Path
+) -> None:
+    here, stop = Site(upgraded, tmp_path, WRITES), asyncio.Event()
+    chosen = DispatcherSettings(
+        state=state_url,
+        listen="127.0.0.1:0",
+        internal_listen="127.0.0.1:0",
+        secrets_dir=str(tmp_path / "keys"),
+        data=here.data_root,
+        tick_ms=20,
+    )
+    settings = Settings(store=f"local:{tmp_path / 'store'}", dispatcher=chosen)
+    running = asyncio.create_task(run_dispatcher(settings, stop=stop))
+    try:
+        with upgraded.write() as tx:
+            emission.emit(tx, "shop", "orders", key="k", events=[EventBody(partition_key="p1")], by="tests")
+        made = sa.select(schema.tasks).where(schema.tasks.c.job == "clean", schema.tasks.c.status == "completed")
+
+        def ran() -> sa.RowMapping | None:
+            with upgraded.read() as tx:
+                return tx.one(made)
+
+        row = await asyncio.to_thread(eventually, ran)
+        assert (row["partition_key"], row["attempt"]) == ("p1", 1)
+    finally:
+        stop.set()
+        await running
 
 
 def test_the_token_of_a_function_ends_with_its_attempt(site: Callable[..., Site]) -> None:

@@ -418,9 +418,9 @@ async def test_a_store_that_no_worker_could_share_is_refused() -> None:
 @pytest.mark.fast
 def test_operator_limits_are_read_from_the_settings() -> None:
     chosen = Settings().dispatcher
-    assert limits(chosen) == Limits({})
+    assert limits(chosen) == Limits({}, 2 * chosen.pressure.depth)
     assert limits(replace(chosen, operator_limits=" compact=2, shop.feed:run=8 ,")) == Limits(
-        {"compact": 2, "shop.feed:run": 8}
+        {"compact": 2, "shop.feed:run": 8}, 2 * chosen.pressure.depth
     )
 
 

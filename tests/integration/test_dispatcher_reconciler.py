@@ -20,7 +20,7 @@ from pipeline_tasks import (
 from pipelines import dag, deployed, edited, job, live, loaded, source, staged
 from qo.dispatcher import cutover
 from qo.dispatcher.contract.task import Outcome
-from qo.dispatcher.loops import reconciler
+from qo.dispatcher.loops import progress, reconciler
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks import moves
@@ -82,7 +82,7 @@ def test_everything_is_compared_once_more_from_time_to_time(state: State, state_
     with state.write() as tx:
         tx.execute(sa.delete(schema.tasks).where(schema.tasks.c.edition_id == clean.edition_id))
     assert reconciler.tick(state) == 0
-    state_clock.advance(reconciler.FULL_PASS_S)
+    state_clock.advance(progress.FULL_PASS_S)
     assert [reconciler.tick(state) for _ in range(2)] == [0, 1]
 
 

@@ -149,7 +149,7 @@ def test_a_join_makes_one_task_when_every_input_has_the_partition(state: State) 
     send(state, "r", event(right, partition_key="a"), event(right, partition_key="c"))
     send(state, "l2", event(left, partition_key="c"))
     router.tick(state)
-    assert sorted(row["dedupe_key"] for row in rows(state, schema.tasks)) == ["partition:a", "partition:c"]
+    assert sorted(row["partition_key"] for row in rows(state, schema.tasks)) == ["a", "c"]
     assert balanced(state, left, right)[both.edition_id] == {"pending": 1, "merged": 2}
     assert balanced(state, right)[both.edition_id] == {"consumed": 2}
     outcomes = Counter(row["outcome"] for row in rows(state, schema.deliveries))

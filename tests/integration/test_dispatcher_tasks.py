@@ -303,7 +303,9 @@ def test_i4_a_worker_that_died_is_replaced(state: State, clean: LiveJob, state_c
     assert outcomes == {1: "timed_out", 2: None}
 
 
-def test_i4_a_lease_that_ran_out_cannot_be_revived(state: State, clean: LiveJob, state_clock: Clock) -> None:
+def test_i4_who_is_heard_of_keeps_its_lease_until_its_time_is_over(
+    state: State, clean: LiveJob, state_clock: Clock
+) -> None:
     held = claimed(state, partition_task(state, clean, "p"))
     state_clock.advance(40)
     beat(state, held)

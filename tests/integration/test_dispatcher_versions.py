@@ -13,7 +13,7 @@ from qo.dispatcher import backlog, cutover, pausing, topology, versions
 from qo.dispatcher.contract.dag import RebuildAnswer
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
-from qo.dispatcher.tasks.creation import NewTask, create
+from qo.dispatcher.tasks.creation import NewTask, create, joined_prefix
 from qo.errors import NotFound, UsageError
 
 SHOP = dag(
@@ -173,7 +173,8 @@ def test_a_rebuild_waits_for_what_joins_and_for_other_dags(state: State) -> None
         assert versions.rebuild(tx, "report").remaining == 5  # Only the copy: the join has rates for none.
     with state.write() as tx:
         committed(tx, live(found, "report.rates").outputs[0].generation_id, partitions=2)
-        made(tx, live(found, "report.sum"), "partition:p1")
+        read = [generation, live(found, "report.rates").outputs[0].generation_id]
+        made(tx, live(found, "report.sum"), f"{joined_prefix(read)}p1")
     with state.read() as tx:
         assert versions.rebuild(tx, "report").remaining == 6
 

@@ -25,6 +25,7 @@ CLOUD = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "subject"
 @pytest.fixture
 def secrets(tmp_path: Path) -> Path:
     (tmp_path / "webhook-orders").write_bytes(b"an older one\n" + SECRET + b"\n")
+    (tmp_path / "webhook-orders").chmod(0o600)
     return tmp_path
 
 

@@ -137,7 +137,7 @@ def test_a_failed_task_is_named_with_its_error_and_how_to_replay_it(state: State
     assert answer.verdict is Verdict.BLOCKED
     assert "failed after 1 attempt: ValueError: no such column" in answer.lines[0]
     assert "more" not in answer.lines[0]
-    assert f"qo task replay {task}" in str(answer.do)
+    assert f"qo runs replay {task}" in str(answer.do)
     assert kinds(answer)[-3:] == ["event", "delivery", "task"]
 
 
@@ -160,7 +160,7 @@ def test_a_task_says_whether_it_waits_runs_or_was_cancelled(state: State) -> Non
     assert "is run by w1, attempt 1, lease until" in said["b"].lines[0]
     assert "was cancelled by ada: wrong day" in said["c"].lines[0]
     assert "not claimed since" in said["d"].lines[0]
-    assert said["d"].do == "see that a worker for queue python runs"
+    assert said["d"].do == "see whether a worker runs: qo workers --runtime python"
     assert [said[key].verdict for key in "abc"] == [Verdict.UNDER_WAY, Verdict.UNDER_WAY, Verdict.BLOCKED]
     with state.write() as tx:
         edition = live(loaded(state), "shop.clean").edition_id
@@ -186,6 +186,20 @@ def test_a_join_leads_to_the_side_that_is_missing(state: State) -> None:
     assert answer.verdict is Verdict.UNKNOWN
     assert f"j.both waits for partition {DAY} on input right: nothing upstream has announced it" in answer.lines[0]
     assert "waits for partition" in str(ask(state, "j.both").blocked_by)
+
+
+def test_a_join_that_is_younger_than_its_input_leads_to_the_side_that_is_missing(state: State) -> None:
+    deployed(state, dag("up", source("a"), job("left", reads="a"), publish={"left": "left"}))
+    emit(state, "up.a", partition_key=DAY)
+    router.tick(state)
+    finish(state, task_of(state, "up.left"), outputs=[OutputBody(output=0, partition_key=DAY)])
+    router.tick(state)
+    deployed(state, dag("j", source("right"), job("both", reads=[{"dataset": "left"}, "right"], join="all")))
+    answer = ask(state, f"j.both@{DAY}")
+    assert answer.verdict is Verdict.UNKNOWN
+    assert f"j.both waits for partition {DAY} on input right: nothing upstream has announced it" in answer.lines[0]
+    emit(state, "j.right", partition_key=DAY)
+    assert ask(state, f"j.both@{DAY}").verdict is Verdict.UNDER_WAY
 
 
 def test_a_cursor_is_explained_like_a_partition(state: State) -> None:

@@ -24,7 +24,7 @@ from qo.core.task import Status
 from qo.dispatcher import emission
 from qo.dispatcher.auth.principals import worker_tokens
 from qo.dispatcher.client import DispatcherClient
-from qo.dispatcher.contract.task import EventBody
+from qo.dispatcher.contract.task import CompleteAnswer, EventBody
 from qo.dispatcher.http.serving import Addresses
 from qo.dispatcher.loops import reaper
 from qo.dispatcher.queues import open_queue
@@ -32,8 +32,10 @@ from qo.dispatcher.service import run_dispatcher
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.state.upgrade import upgrade
-from qo.dispatcher.tasks import moves
+from qo.dispatcher.tasks import completion, moves
+from qo.errors import Contended, Unavailable
 from qo.queue.queue import Queue
+from qo.runner import runner
 from qo.runner.heart import Heart
 from qo.runner.operators import PythonExecutor
 from qo.runner.runner import WAKE, Runner
@@ -189,7 +191,23 @@ async def test_an_operator_that_raises_is_tried_again_and_its_error_is_kept(tmp_
 
 @pytest.mark.parametrize(
     ("operator", "error"),
+    [("leave", "raised SystemExit(3)"), ("leave_async", "raised KeyboardInterrupt()")],
+)
+async def test_an_operator_that_exits_ends_its_own_attempt_and_nothing_else(
+    tmp_path: Path, operator: str, error: str
+) -> None:
+    async with plant(tmp_path, one_job(operator, max_attempts=1)) as shop:
+        await shop.emit("a")
+        failed = await shop.reached("clean", "failed")
+        assert error in failed["last_error"]
+        assert shop.worker.state == "running"
+
+
+@pytest.mark.parametrize(
+    ("operator", "error"),
     [
+        ("unspeakable", "cannot be told"),
+        ("nonsense", "rows"),
         ("refuse", "this can never work"),
         ("nowhere", "has no function 'nowhere'"),
         ("astray", "write it below"),
@@ -333,3 +351,23 @@ async def test_settings_of_a_relative_data_root_mean_the_same_to_every_process(
     monkeypatch.chdir(tmp_path)
     assert replace(DispatcherSettings(), data="file:data").data_root == f"file:{tmp_path / 'data'}"
     assert replace(DispatcherSettings(), data="s3://lake/data").data_root == "s3://lake/data"
+
+
+async def test_a_result_is_told_again_until_somebody_has_taken_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is no verdict on the attempt, a defect or a crowd, does not undo hours of work."""
+    taken, troubles = completion.complete, [RuntimeError("a defect"), Contended("a crowd"), Unavailable("away")]
+
+    def troubled(*given: Any) -> CompleteAnswer:
+        if troubles:
+            raise troubles.pop(0)
+        return taken(*given)
+
+    monkeypatch.setattr(completion, "complete", troubled)
+    monkeypatch.setattr(runner, "ASK_AGAIN_S", 0.01)
+    async with plant(tmp_path, one_job("copy")) as shop:
+        await shop.emit("a")
+        done = await shop.reached("clean", "completed")
+        assert (done["attempt"], len(shop.commits("clean"))) == (1, 1)
+    assert troubles == []

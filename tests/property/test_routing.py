@@ -23,6 +23,7 @@ from qo.dispatcher.events import accept
 from qo.dispatcher.loops import router
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
+from qo.dispatcher.tasks.creation import joined_prefix
 from states import create_tables
 
 pytestmark = pytest.mark.fast
@@ -119,7 +120,8 @@ def history(state: State, versions: Sequence[Dag], sayings: Sequence[Said], batc
         waits = tx.all(sa.select(schema.deliveries).where(schema.deliveries.c.outcome == "pending"))
     made = [(row["edition_id"], row["dedupe_key"]) for row in rows]
     assert len(made) == len(set(made))
-    assert {(row["edition_id"], f"partition:{row['partition_key']}") for row in waits}.isdisjoint(made)
+    joined = {(edition, key.split(":")[2]) for edition, key in made if key.count(":") == 2}
+    assert {(row["edition_id"], row["partition_key"]) for row in waits}.isdisjoint(joined)
     return set(made)
 
 
@@ -142,7 +144,8 @@ def expected(versions: Sequence[Dag], sayings: Sequence[Said]) -> set[tuple[str,
                     (reader.edition_id, scope if cursor is None else f"cursor:{dataset}:{generation}:{cursor}")
                 )
             elif inputs <= {other for _, other, key, _ in said if key == partition}:
-                wanted.add((reader.edition_id, f"partition:{partition}"))
+                read = [each.generation_id or "" for each in reader.inputs if each.trigger]
+                wanted.add((reader.edition_id, f"{joined_prefix(read)}{partition}"))
     return wanted
 
 

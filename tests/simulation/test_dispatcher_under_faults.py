@@ -73,6 +73,7 @@ def test_whatever_fails_the_books_balance_and_every_task_ends(seed: int, tmp_pat
         world.check()
         _nothing_is_left_open(world)
         _every_table_is_up_to_date(world)
+        _nobody_is_alerted_twice(world)
     finally:
         world.close()
 
@@ -176,6 +177,16 @@ def _every_table_is_up_to_date(world: World) -> None:
         if job_.name == "finance.ledger":
             for day in DAYS:
                 _is_fresh(world, topology, edition, day)
+
+
+def _nobody_is_alerted_twice(world: World) -> None:
+    """Over all editions that there ever were, once for each day, and again only where a day was replaced."""
+    tasks = schema.tasks
+    alerts = sa.and_(tasks.c.job == "alert", tasks.c.status == "completed", tasks.c.invalidation_id.is_(None))
+    query = sa.select(tasks.c.partition_key, sa.func.count()).where(alerts).group_by(tasks.c.partition_key)
+    with world.truth.read() as tx:
+        twice = {day: n for day, n in tx.execute(query) if n > 1}
+    assert twice == {}, f"seed {world.seed}: alerted more than once: {twice}"
 
 
 def _is_fresh(world: World, topology: Topology, edition: str, day: str) -> None:

@@ -143,18 +143,30 @@ def test_who_reads_a_job_with_a_wrong_field_is_not_blamed():
     ("jobs", "message", "hint"),
     [
         ([{**SOURCE, "operatr": "x"}], "no field 'operatr'", "did you mean 'operator'?"),
-        ([without(SOURCE, "operator")], "the job 'orders' has no 'operator'", "write 'operator: ...'"),
+        ([SOURCE, without(JOB, "operator")], "the job 'totals' has no 'operator'", "write 'operator: ...'"),
+        ([SOURCE, without(JOB, "runtime")], "the job 'totals' has no 'runtime'", "write 'runtime: ...'"),
         ([{**SOURCE, "name": "Orders"}], "'name' is 'Orders'", "lower-case letters"),
         ([{**SOURCE, "name": "o" * 129}], "129 characters", "at most 128"),
         ([{**SOURCE, "outputs": 1001}], "'outputs' is 1001", "from 0 to 1000"),
         ([{**SOURCE, "outputs": True}], "'outputs' is true", "whole number"),
         ([{**SOURCE, "outputs": 1.0}], "'outputs' is 1.0", "whole number"),
         ([{**SOURCE, "activation": "manual"}], "'activation' is 'manual'", "source: {kind: manual}"),
-        ([{**SOURCE, "runtime": "ecs_platform"}], "no runtime 'ecs_platform'", "runtime: spark"),
-        ([{**SOURCE, "runtime": "ecs_udf"}], "no runtime 'ecs_udf'", "'runtime: lambda' with 'operator: udf'"),
-        ([{**SOURCE, "operator": "sql"}], "no operator 'sql'", "write 'runtime: spark'"),
-        ([{**SOURCE, "runtime": "python"}], "no operator 'noop'", "write 'runtime: dispatcher'"),
-        ([{**SOURCE, "runtime": "spark", "operator": "f"}], "no operator 'f'", "module:function"),
+        ([SOURCE, {**JOB, "runtime": "ecs_platform"}], "no runtime 'ecs_platform'", "runtime: spark"),
+        (
+            [SOURCE, {**JOB, "runtime": "ecs_udf"}],
+            "no runtime 'ecs_udf'",
+            "'runtime: lambda' with 'operator: udf'",
+        ),
+        ([SOURCE, {**JOB, "runtime": "python", "operator": "sql"}], "no operator 'sql'", "write 'runtime: spark'"),
+        (
+            [SOURCE, {**JOB, "runtime": "python", "operator": "noop"}],
+            "no operator 'noop'",
+            "write 'runtime: dispatcher'",
+        ),
+        ([SOURCE, {**JOB, "runtime": "spark", "operator": "f"}], "no operator 'f'", "module:function"),
+        ([{**SOURCE, "operator": "sql"}], "a manual source runs no code", "'operator: noop'"),
+        ([{**SOURCE, "runtime": "python", "operator": "a:b"}], "a manual source runs no code", "leave both out"),
+        ([{**without(SOURCE, "runtime"), "operator": "a:b"}], "a manual source runs no code", "kind: always_on"),
         ([without(SOURCE, "source")], "no 'source'", "write 'source:'"),
         ([SOURCE, {**SOURCE, "name": "b", "inputs": JOB["inputs"]}], "'inputs' is for reactive", "remove it"),
         ([{**SOURCE, "execution_strategy": "PerUpdate"}], "'execution_strategy' is for reactive", "remove it"),
@@ -226,8 +238,10 @@ def test_reserved_fields_are_refused_at_every_level(name: str):
     ],
 )
 def test_each_kind_of_source_is_accepted_with_its_fields(source: dict[str, Any]):
-    dag = accepted({**SOURCE, "source": source, "bootstrap": {"reset_outputs": True}})
+    whole = {**SOURCE, "source": source, "bootstrap": {"reset_outputs": True}}
+    dag = accepted(whole)
     assert msgspec.to_builtins(dag.jobs[0].source) == source
+    assert accepted(without(whole, "runtime", "operator")) == dag
 
 
 @pytest.mark.parametrize(
@@ -248,7 +262,8 @@ def test_each_kind_of_source_is_accepted_with_its_fields(source: dict[str, Any])
     ],
 )
 def test_a_source_has_the_fields_of_its_kind(source: Any, message: str):
-    runtime = {"runtime": "python", "operator": "a:b"}
+    always_on = isinstance(source, dict) and source.get("kind") == "always_on"
+    runtime = {"runtime": "python", "operator": "a:b"} if always_on else {}
     assert message in only(refused(document({**SOURCE, **runtime, "source": source})))
 
 
@@ -387,6 +402,13 @@ def test_there_is_an_end_to_the_number_of_jobs_and_of_problems():
     assert "'jobs' has 5001 items" in only(refused(document(*many)))
     assert "'jobs' has 0 items" in only(refused(document()))
     assert len(refused(document(*[{"x": 1} for _ in range(4_000)]))) == PROBLEMS_MAX
+
+
+def test_there_is_an_end_to_the_number_of_outputs_of_all_jobs_together():
+    wide = [{**SOURCE, "name": f"s{number}", "outputs": 1_000} for number in range(5)]
+    assert len(accepted(*wide).jobs) == 5
+    message = only(refused(document(*wide, SOURCE)))
+    assert "the jobs have 5001 outputs together, and a pipeline has at most 5000" in message
 
 
 def test_the_kinds_of_sources_all_have_a_rule():

@@ -24,7 +24,7 @@ import qo
 
 pipeline = qo.Pipeline("sales", max_attempts=5, description="What was sold.")
 
-orders = pipeline.add("orders", source={"kind": "manual"}, runtime="dispatcher", operator="noop", outputs=2)
+orders = pipeline.add("orders", source={"kind": "manual"}, outputs=2)
 
 
 @pipeline.source(kind="always_on")
@@ -100,6 +100,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in set(sys.modules) - before:
         if name.startswith("declared_"):
             del sys.modules[name]
+
+
+def test_a_function_that_nobody_would_call_is_refused():
+    pipeline = qo.Pipeline("sales")
+
+    @pipeline.source(kind="cron", schedule="rate(1 day)")
+    def nightly(run: object) -> None: ...
+
+    with pytest.raises(DefinitionError, match="a cron source runs no code of its own, and 'nightly' names some"):
+        pipeline.document()
 
 
 def test_a_declared_pipeline_is_the_document_of_its_file(here: Path):

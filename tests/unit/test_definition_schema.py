@@ -58,6 +58,10 @@ SOURCE: dict[str, Any] = {
 }
 
 
+SILENT = {key: part for key, part in SOURCE.items() if key not in ("runtime", "operator")}
+ALWAYS_ON = {**SOURCE, "runtime": "python", "operator": "a:b", "source": {"kind": "always_on"}}
+
+
 def value(example: str) -> Any:
     document = parse(example, Report(Spot("f")))
     assert document is not None
@@ -122,6 +126,10 @@ def test_the_page_has_examples_of_both_sorts():
         {"name": "p", "jobs": [{**SOURCE, "source": {"kind": "cron"}}]},
         {"name": "p", "jobs": [{**SOURCE, "source": {"kind": "manual", "path": "x"}}]},
         {"name": "p", "jobs": [{**SOURCE, "inputs": JOB["inputs"]}]},
+        {"name": "p", "jobs": [{**SOURCE, "runtime": "python"}]},
+        {"name": "p", "jobs": [{**SOURCE, "operator": "a:b"}]},
+        {"name": "p", "jobs": [{key: part for key, part in JOB.items() if key != "runtime"}]},
+        {"name": "p", "jobs": [{**SILENT, "source": {"kind": "always_on"}}]},
         {"name": "p", "jobs": [{key: part for key, part in SOURCE.items() if key != "source"}]},
         {"name": "p", "jobs": [{key: part for key, part in JOB.items() if key != "execution_strategy"}]},
         {"name": "p", "jobs": [{**JOB, "update_strategy": "append"}]},
@@ -142,7 +150,9 @@ def test_what_an_editor_underlines_is_refused(wrong: Any):
         read(json.dumps(wrong))
 
 
-@pytest.mark.parametrize("good", [SOURCE, JOB, {**JOB, "idle_timeout": 0}, {**JOB, "join": "any"}])
+@pytest.mark.parametrize(
+    "good", [SOURCE, SILENT, ALWAYS_ON, JOB, {**JOB, "idle_timeout": 0}, {**JOB, "join": "any"}]
+)
 def test_what_is_accepted_is_not_underlined(good: dict[str, Any]):
     whole = {"name": "p", "jobs": [good]}
     read(json.dumps(whole))

@@ -143,7 +143,8 @@ def test_two_dags_of_the_same_shape_share_nothing() -> None:
 
 def test_ids_stay_what_they_were_in_earlier_releases() -> None:
     """They are in databases and buckets: a change here would orphan everybody's data."""
-    planned = plan(dag("shop", source("orders"), job("clean", reads="orders", config={"a": 1})))
+    orders = source("orders", runtime="python", operator="shop.feed:run")
+    planned = plan(dag("shop", orders, job("clean", reads="orders", config={"a": 1})))
     clean = planned.job("clean")
     assert clean.logical_id == LOGICAL
     assert clean.edition_id == EDITION

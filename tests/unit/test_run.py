@@ -86,7 +86,9 @@ def test_an_output_can_be_another_partition_than_the_tasks(tmp_path: Path) -> No
     assert (told.partition_key, told.start, told.end) == ("2024-01", 1, 32)
 
 
-@pytest.mark.parametrize("name", ["", "/etc/passwd", "../other", "a/../../b", ".."])
+@pytest.mark.parametrize(
+    "name", ["", "/etc/passwd", "../other", "a/../../b", "..", "file:/etc/passwd", "s3://other/x"]
+)
 def test_an_output_file_cannot_be_named_outside_its_prefix(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="cannot name an output file"):
         run_of(work(tmp_path)).output().write(name, "x")
@@ -97,6 +99,15 @@ def test_a_file_is_written_once(tmp_path: Path) -> None:
     output.add("a")
     with pytest.raises(UsageError, match="written twice"):
         output.add("a")
+
+
+def test_a_file_may_be_named_as_its_partition(tmp_path: Path) -> None:
+    run = run_of(work(tmp_path, partition_key="12:00"))
+    run.output().write("12:00.txt", "noon\n")
+    (told,) = run.committed()
+    piece = Piece(revision=1, location=told.location, files=told.files)
+    given = WorkInput(position=0, name="x", dataset_id="d", generation_id="g", mode="whole", pieces=[piece])
+    assert list(run_of(work(tmp_path, inputs=[given])).input().lines()) == ["noon"]
 
 
 def test_an_input_reads_exactly_the_committed_files_however_many_pages_they_fill(tmp_path: Path) -> None:

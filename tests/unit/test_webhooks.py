@@ -77,6 +77,7 @@ def test_without_secrets_nothing_is_good() -> None:
 
 def test_secrets_are_the_lines_of_their_file(tmp_path: Path) -> None:
     (tmp_path / "webhook-shop").write_bytes(b"correct horse\n\nshort\n  battery staple \r\n")
+    (tmp_path / "webhook-shop").chmod(0o600)
     assert read_secrets(tmp_path, "shop") == [SECRET, OTHER]
     assert read_secrets(tmp_path, "other") == []
     for name in ("../shop", "", "a/b", ".hidden"):

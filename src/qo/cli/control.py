@@ -12,7 +12,7 @@ import typer
 from qo.cli.durations import format_duration, parse_duration_s
 from qo.cli.moves import login
 from qo.cli.output import one_line
-from qo.cli.session import Session, command, new_app
+from qo.cli.session import Runtime, Session, command, new_app
 from qo.core.control import Desired, Order, Target, WorkerOrder, in_force, targets, told, wanted
 from qo.core.poll import Pace
 from qo.errors import TaskFailed, UsageError
@@ -57,6 +57,7 @@ def pause(
     reason: Reason = None,
     by: By = None,
     wait: Wait = None,
+    runtime: Runtime = None,
 ) -> None:
     """Have no more tasks claimed; what runs goes on.
 
@@ -72,7 +73,7 @@ def pause(
             session.output.note(f"no worker handles type {one_line(type)} now; one that comes will find it paused")
         return await control.pause(queue, target, by=who, reason=reason)
 
-    _give(session, target, wait_s, order, _say_pause)
+    _give(session, target, wait_s, order, _say_pause, runtime)
 
 
 @command(app, "resume")
@@ -84,6 +85,7 @@ def resume(
         bool, typer.Option("--all", help="Lift every pause, and the orders to leave that nobody followed yet.")
     ] = False,
     wait: Wait = None,
+    runtime: Runtime = None,
 ) -> None:
     """Have tasks claimed again.
 
@@ -94,9 +96,9 @@ def resume(
     if everything and (worker is not None or type is not None):
         raise UsageError("--all lifts every pause: give it without --worker and --type")
     if everything:
-        _give(session, target, wait_s, control.resume_all, _say_resumed_all)
+        _give(session, target, wait_s, control.resume_all, _say_resumed_all, runtime)
     else:
-        _give(session, target, wait_s, lambda queue: control.resume(queue, target), _say_resumed)
+        _give(session, target, wait_s, lambda queue: control.resume(queue, target), _say_resumed, runtime)
 
 
 @command(app, "drain")
@@ -109,6 +111,7 @@ def drain(
     reason: Reason = None,
     by: By = None,
     wait: Wait = None,
+    runtime: Runtime = None,
 ) -> None:
     """Have a worker finish what it runs, and leave.
 
@@ -118,7 +121,11 @@ def drain(
     control.check_told(by, reason)
     who = by or login()
     target = Target(worker=worker)
-    _give(session, target, wait_s, lambda queue: control.drain(queue, worker, by=who, reason=reason), _say_drain)
+
+    async def order(queue: Queue) -> Change:
+        return await control.drain(queue, worker, by=who, reason=reason)
+
+    _give(session, target, wait_s, order, _say_drain, runtime)
 
 
 def described(desired: Desired) -> list[str]:
@@ -146,6 +153,7 @@ def _give(
     wait_s: float | None,
     order: Callable[[Queue], Awaitable[Change]],
     say: Callable[[Change, Target], list[str]],
+    runtime: str | None,
 ) -> None:
     """Give the order, wait for it to be followed if asked to, and say what is so now."""
     threshold_s = session.settings().monitor.worker_health_threshold
@@ -156,7 +164,7 @@ def _give(
             await _followed(queue, change.after, target, wait_s, threshold_s)
         return change
 
-    change = session.ask(given)
+    change = session.ask(given, runtime)
     if session.json:
         session.output.document(change.after)
         return

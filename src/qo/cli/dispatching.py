@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from qo.cli.session import Session, start_logging
+from qo.cli.session import Session, refuse_memory, start_logging
 from qo.errors import ConfigError, NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -48,6 +48,21 @@ def quietly(settings: Settings) -> None:
 
     quiet = settings.origin("log_level") == DEFAULT
     start_logging(LogLevel.WARNING if quiet else settings.log_level)
+
+
+def runtime_queue(settings: Settings, runtime: str) -> Settings:
+    """The settings of a runtime's queue. Raises NotFound, or UsageError for a runtime without workers."""
+    import asyncio
+
+    with extra():
+        from qo.dispatcher.queues import prepare
+        from qo.dispatcher.registry import DEFAULT, Launcher
+
+        known = DEFAULT.get(runtime)
+        if known.launcher is not Launcher.QUEUE:
+            raise UsageError(f"runtime {runtime!r} has no workers: the dispatcher starts its tasks itself")
+        refuse_memory(settings)
+        return asyncio.run(prepare(settings, known.queue))
 
 
 def ask(session: Session, question: Callable[[UserClient], Awaitable[T]]) -> T:

@@ -10,6 +10,7 @@ import typer
 from qo.cli.dispatching import ask
 from qo.cli.order import read_input
 from qo.cli.session import Session, command, new_app
+from qo.core.flow.event import NUMBER_MAX
 from qo.errors import UsageError
 
 app = new_app()
@@ -43,6 +44,7 @@ def emit(
     dag, job = split(source)
     if (partition is None) == (cursor is None):
         raise UsageError("say what is new: --partition KEY (with --start and --end) or --cursor N, one of the two")
+    check_numbers(output=output, cursor=cursor, start=start, end=end)
     event: dict[str, Any] = {
         "output": output,
         "partition_key": partition,
@@ -74,6 +76,13 @@ def split(source: str) -> tuple[str, str]:
     return dag, job
 
 
+def check_numbers(**given: int | None) -> None:
+    """Raises UsageError for a number that no cursor and no end of a range can be, by the name of its option."""
+    for name, number in given.items():
+        if number is not None and not 0 <= number <= NUMBER_MAX:
+            raise UsageError(f"--{name} must be from 0 to {NUMBER_MAX}, not {number}")
+
+
 def fresh_key() -> str:
     from qo.ambient import SYSTEM
 
@@ -81,7 +90,7 @@ def fresh_key() -> str:
 
 
 def _object(text: str) -> Any:
-    value = read_input(text)
+    value = read_input(text, "--attributes")
     if not isinstance(value, dict):
         raise UsageError("--attributes must be a JSON object")
     return value  # pyright: ignore[reportUnknownVariableType]

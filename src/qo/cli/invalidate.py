@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from qo.cli.dispatching import ask
-from qo.cli.emit import fresh_key
+from qo.cli.emit import check_numbers, fresh_key
 from qo.cli.session import Session, command, new_app
 from qo.errors import UsageError
 
@@ -45,6 +45,7 @@ def invalidate(
     name, _, partition = dataset.partition("@")
     if whole == (bool(partition) or start is not None or end is not None):
         raise UsageError("say what is out of date: DATASET@PARTITION, --start and --end, or --all")
+    check_numbers(start=start, end=end)
     body: dict[str, Any] = {"dataset": name, "reason": str(reason), "key": key or fresh_key()}
     given = {"partition_key": partition or None, "start": start, "end": end}
     body.update({field: value for field, value in given.items() if value is not None})

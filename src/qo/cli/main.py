@@ -15,13 +15,14 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from qo.cli.entry import EXIT_INTERRUPTED
+from qo.cli.output import brief
 from qo.cli.session import SHARED, ReaderGone, new_app
 from qo.errors import QoError
 
 COMPLETE_VARIABLE = "_QO_COMPLETE"  # How a shell's completion script asks what could come next.
 
 EXIT_UNEXPECTED = 1
-EXIT_INTERRUPTED = 130
 EXIT_READER_GONE = 141  # What a shell reports of a program that died of a closed pipe.
 
 # Each command: the module that holds it, and the first line of its help.
@@ -143,7 +144,7 @@ def _report(message: str, code: int, shared: dict[str, Any]) -> int:
         import traceback
 
         traceback.print_exc()
-    sys.stderr.write(f"error: {message}\n")
+    sys.stderr.write(f"error: {brief(message)}\n")
     return code
 
 

@@ -101,8 +101,8 @@ def options(given: Mapping[str, Any], where: str = "") -> Options:
     return Options(**checked(FIELDS), retry_policy=RetryPolicy(**checked(RETRY_FIELDS)))
 
 
-def read_input(text: str | None) -> Any:
-    """The value of --input: JSON itself, @FILE, or - for standard input."""
+def read_input(text: str | None, option: str = "--input") -> Any:
+    """The value of --input, or of another option: JSON itself, @FILE, or - for standard input."""
     if text is None:
         return None
     if text == "-":
@@ -110,7 +110,7 @@ def read_input(text: str | None) -> Any:
     if text.startswith("@"):
         with _opened(text[1:]) as file:
             return wire.decode_json(_bounded(file, text[1:]), text[1:])
-    return wire.decode_json(text, "--input")
+    return wire.decode_json(text, option)
 
 
 def read_orders(source: str, task_type: str | None, given: Mapping[str, Any]) -> list[NewTask]:

@@ -6,6 +6,7 @@ Colour and boxes only on a terminal; piped output is plain aligned text that no 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -109,6 +110,15 @@ class Output:
         from rich.console import Console
 
         return Console(highlight=False, no_color=not self._color, emoji=False, markup=False)
+
+
+# A text in quotes, or one without spaces, that somebody gave us and that we repeat.
+_LONG = re.compile(r"(?<![^\s(=])(['\"])(?!\s)((?:(?!\1)[^\n]){80})(?:(?!\1)[^\n]){20,}\1|(\S{80})\S{120,}")
+
+
+def brief(message: str) -> str:
+    """The message with the long texts in it cut: whoever wrote them need not read them again."""
+    return _LONG.sub(lambda found: f"{found[1]}{found[2]}…{found[1]}" if found[1] else f"{found[3]}…", message)
 
 
 def one_line(text: str) -> str:

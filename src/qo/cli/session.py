@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Body = Callable[..., int | None]
+
+
+Runtime = Annotated[
+    str | None,
+    typer.Option("--runtime", metavar="NAME", help="In the queue of this runtime of pipelines."),
+]
 
 
 class ReaderGone(Exception):
@@ -48,12 +54,19 @@ class Session:
         everywhere = {"store": self._shared["store"], "log_level": self._shared["log_level"]}
         return sources.load({**everywhere, **(flags or {})}, config_path=self.config_path)
 
-    def ask(self, question: Callable[[Queue], Awaitable[T]]) -> T:
-        """Open the queue, put one question to it, close it. Logs only what is worth a warning, unless asked."""
+    def ask(self, question: Callable[[Queue], Awaitable[T]], runtime: str | None = None) -> T:
+        """Open the queue, put one question to it, close it. Logs only what is worth a warning, unless asked.
+
+        ``runtime``: the queue of that runtime of pipelines instead.
+        """
         from qo.config.settings import DEFAULT, LogLevel
 
         settings = self.settings()
         quiet = settings.origin("log_level") == DEFAULT
+        if runtime is not None:
+            from qo.cli.dispatching import runtime_queue
+
+            settings = runtime_queue(settings, runtime)
         return self.run(settings, question, LogLevel.WARNING if quiet else settings.log_level)
 
     def run(

@@ -11,7 +11,7 @@ import typer
 from qo.cli.control import described
 from qo.cli.durations import format_duration
 from qo.cli.output import one_line
-from qo.cli.session import Session, command, new_app, setting_option
+from qo.cli.session import Runtime, Session, command, new_app, setting_option
 from qo.errors import CorruptRecord
 from qo.queue import control, roster
 from qo.queue.queue import Queue
@@ -28,6 +28,7 @@ def workers(
     session: Session,
     worker_health_threshold: Annotated[str | None, setting_option("monitor.worker_health_threshold")] = None,
     only_stale: Annotated[bool, typer.Option("--stale", help="Only workers that fell silent.")] = False,
+    runtime: Runtime = None,
 ) -> None:
     """List the workers, and whether they are alive.
 
@@ -39,7 +40,7 @@ def workers(
     async def look(queue: Queue) -> tuple[list[WorkerInfo], list[str], datetime]:
         return await roster.workers(queue.store), await _orders(queue), await queue.store.now()
 
-    found, orders, now = session.ask(look)
+    found, orders, now = session.ask(look, runtime)
     states = [(info, info.stale(now, settings.monitor.worker_health_threshold)) for info in found]
     shown = [(info, stale) for info, stale in states if stale or not only_stale]
     if session.json:

@@ -55,13 +55,13 @@ class DispatcherSettings:
     url: str | None = setting(
         None,
         "QO_DISPATCHER_URL",
-        kind=kinds.ENDPOINT,
+        kind=kinds.endpoint("QO_TOKEN"),
         help="The dispatcher's API for people, for commands that ask it; unset: open the state database here.",
     )
     internal_url: str | None = setting(
         None,
         "QO_DISPATCHER_INTERNAL_URL",
-        kind=kinds.ENDPOINT,
+        kind=kinds.endpoint("QO_WORKER_TOKEN"),
         help="The dispatcher's API for workers, for workers, the scheduler and sources; unset: internal_listen.",
     )
     token: str | None = setting(

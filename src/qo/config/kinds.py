@@ -155,19 +155,24 @@ def _accept_store(value: Any) -> str:
 STORE = Kind(location.FORMS, _same, _accept_store)
 
 
-def _accept_endpoint(value: Any) -> str:
-    try:
-        parts = urlsplit(_text(value))
-    except ValueError:
-        raise Unfit from None  # For example an unclosed IPv6 bracket.
-    if parts.username or parts.password:
-        raise Unfit("credentials do not belong in the endpoint; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise Unfit
-    return value.rstrip("/")
+def endpoint(instead: str) -> Kind:
+    """``instead``: what to set for who would put a name and a password into the URL."""
+
+    def accept(value: Any) -> str:
+        try:
+            parts = urlsplit(_text(value))
+        except ValueError:
+            raise Unfit from None  # For example an unclosed IPv6 bracket.
+        if parts.username or parts.password:
+            raise Unfit(f"credentials do not belong in the URL; set {instead}")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise Unfit
+        return value.rstrip("/")
+
+    return Kind("a URL such as http://127.0.0.1:9000", _same, accept)
 
 
-ENDPOINT = Kind("a URL such as http://127.0.0.1:9000", _same, _accept_endpoint)
+ENDPOINT = endpoint("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 
 
 _NONE = {"none", "never", "off"}

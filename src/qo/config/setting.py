@@ -30,4 +30,6 @@ class Setting:
 
 def setting(default: Any, *env: str, kind: Kind, help: str, secret: bool = False) -> Any:
     """A field of a group of settings, described. A secret is left out when the group is printed."""
-    return field(default=default, repr=not secret, metadata={"env": env, "kind": kind, "help": help, "secret": secret})
+    return field(
+        default=default, repr=not secret, metadata={"env": env, "kind": kind, "help": help, "secret": secret}
+    )

@@ -94,9 +94,16 @@ def _read(setting: Setting, item: Found) -> Any:
         raw = setting.kind.from_text(item.raw) if item.text and isinstance(item.raw, str) else item.raw
         return setting.kind.accept(raw)
     except Unfit as unfit:
-        detail = f" ({unfit})" if unfit.args else ""
-        said = "is not" if setting.secret else f"says {item.raw!r}{detail}"
+        said = _said(setting, item, unfit)
         raise ConfigError(f"{setting.key} must be {setting.kind.wanted}; {item.origin} {said}") from None
+
+
+def _said(setting: Setting, item: Found, unfit: Unfit) -> str:
+    """What was written, unless it is a secret or may hold one, as the password in a URL."""
+    detail = f" ({unfit})" if unfit.args else ""
+    if setting.secret or any(mark in str(item.raw) for mark in "@?"):
+        return "is not" + (detail if "@" not in detail else "")
+    return f"says {item.raw!r}{detail}"
 
 
 def _from_flags(flags: Mapping[str, Any]) -> Iterator[Found]:

@@ -13,7 +13,7 @@ import msgspec
 
 from qo import errors
 from qo.ambient import SYSTEM, Ambient
-from qo.errors import ConfigError, NotFound, QoError, Unavailable, UsageError
+from qo.errors import ConfigError, Contended, NotFound, QoError, Unavailable, UsageError
 
 TIMEOUT_S = 30.0  # For one answer.
 CONNECT_S = 5.0
@@ -32,6 +32,7 @@ _BY_CODE: Mapping[str, type[QoError]] = {
     "forbidden": errors.Forbidden,
     "unavailable": errors.Unavailable,
     "contended": errors.Contended,
+    "corrupt": errors.CorruptRecord,
     "busy": errors.Unavailable,
 }
 _BY_STATUS: Mapping[int, type[QoError]] = {
@@ -99,7 +100,7 @@ class Asker:
         """The answer to a request that was understood.
 
         A request that got no answer is repeated only if it is ``repeatable``; one that cannot have arrived, always.
-        Raises the QoError that the dispatcher raised; Unavailable when patience runs out.
+        Raises the QoError that the dispatcher raised; Unavailable or Contended when patience runs out.
         """
         request = self._http.build_request(
             method,
@@ -111,7 +112,7 @@ class Asker:
         give_up_at, rest_s = self._ambient.monotonic() + self._patience_s, FIRST_REST_S
         while True:
             answer = await self._once(request, repeatable)
-            if not isinstance(answer, Unavailable):
+            if isinstance(answer, httpx.Response):
                 return answer
             rest_s = min(rest_s * 2, LONGEST_REST_S)
             wait_s = rest_s * (0.5 + self._ambient.unit() / 2)
@@ -119,7 +120,7 @@ class Asker:
                 raise answer
             await asyncio.sleep(wait_s)
 
-    async def _once(self, request: httpx.Request, repeatable: bool) -> httpx.Response | Unavailable:
+    async def _once(self, request: httpx.Request, repeatable: bool) -> httpx.Response | Unavailable | Contended:
         """An answer, or why to ask again."""
         try:
             response = await self._http.send(request)
@@ -132,7 +133,7 @@ class Asker:
         if response.is_success:
             return response
         problem = problem_of(response)
-        if response.status_code in _AWAY and isinstance(problem, Unavailable):
+        if response.status_code in _AWAY and isinstance(problem, (Unavailable, Contended)):
             return problem
         raise problem
 
@@ -167,7 +168,10 @@ def problem_of(response: httpx.Response) -> QoError:
     status = response.status_code
     known = "error" in said
     message = str(said.get("error") or f"{response.request.url} answered {status} {response.reason_phrase}")
-    if detail := said.get("detail"):
+    detail: list[Any] = said.get("detail") or []
+    if len(detail) == 1 and said.get("code") == "invalid":
+        message = f"the request is refused: {detail[0]}"
+    elif detail:
         message = "\n  ".join([message, *map(str, detail)])
     if status in _AWAY and not known:
         return Unavailable(message)

@@ -5,7 +5,7 @@ Each statement writes what ``core.lifecycle.decide`` would write task by task; a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,13 +66,37 @@ def withhold(tx: Tx, of: Collection[str]) -> int:
 
 def cancel(tx: Tx, of: Collection[str], *, token: str, by: str, reason: str) -> Stopped:
     """Cancel what is pending and ask what is running to stop."""
-    said: dict[str, Any] = {
+    said = _cancelled(tx, token, by, reason)
+    cancelled = requested = 0
+    for chosen in _chosen(of):
+        cancelled += _cancel_pending(tx, chosen, said)
+        running = (
+            sa.update(_tasks)
+            .where(chosen, _tasks.c.status == Status.RUNNING, _tasks.c.cancel_requested.is_(False))
+            .values(**said)
+        )
+        requested += tx.execute(running).rowcount
+    return Stopped(cancelled, requested)
+
+
+def drop(tx: Tx, edition_id: str, which: sa.ColumnElement[bool], *, token: str, by: str, reason: str) -> int:
+    """Cancel some of the pending tasks of one edition; how many."""
+    return _cancel_pending(
+        tx, sa.and_(_tasks.c.edition_id == edition_id, which), _cancelled(tx, token, by, reason)
+    )
+
+
+def _cancelled(tx: Tx, token: str, by: str, reason: str) -> dict[str, Any]:
+    return {
         "token": token,
         "updated_at": _later(tx),
         "cancel_requested": True,
         "cancelled_by": by,
         "cancel_reason": reason,
     }
+
+
+def _cancel_pending(tx: Tx, chosen: sa.ColumnElement[bool], said: Mapping[str, Any]) -> int:
     ended = {
         "status": Status.CANCELLED,
         "completed_at": _later(tx),
@@ -81,17 +105,8 @@ def cancel(tx: Tx, of: Collection[str], *, token: str, by: str, reason: str) -> 
         "worker_id": None,
         "late_lease_id": None,
     }
-    cancelled = requested = 0
-    for chosen in _chosen(of):
-        pending = sa.update(_tasks).where(chosen, _tasks.c.status == Status.PENDING).values(**said, **ended)
-        cancelled += tx.execute(pending).rowcount
-        running = (
-            sa.update(_tasks)
-            .where(chosen, _tasks.c.status == Status.RUNNING, _tasks.c.cancel_requested.is_(False))
-            .values(**said)
-        )
-        requested += tx.execute(running).rowcount
-    return Stopped(cancelled, requested)
+    pending = sa.update(_tasks).where(chosen, _tasks.c.status == Status.PENDING).values(**said, **ended)
+    return tx.execute(pending).rowcount
 
 
 def revive(tx: Tx, of: Collection[str], *, token: str, dag: str) -> int:
@@ -150,6 +165,8 @@ def _counted(editions: Collection[str]) -> sa.Select[Any, Any, Any]:
         sa.select(sa.literal(1).label("one"))
         .select_from(_tasks)
         .where(_tasks.c.edition_id == wanted.c.edition_id, _tasks.c.status == statuses.c.status)
+        # As the index has them. To find a few of them in any order, PostgreSQL would sooner read the whole table.
+        .order_by(_tasks.c.created_at)
         .limit(COUNT_MAX)
         .correlate(wanted, statuses)
         .subquery()

@@ -15,11 +15,12 @@ import sqlalchemy as sa
 from qo.core.flow.topology import Topology
 from qo.dispatcher import datasets
 from qo.dispatcher.contract.why import Step, StepKind, Verdict
+from qo.dispatcher.registry import DEFAULT, Launcher
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 
 DEPTH_MAX = 32  # Of jobs one after the other.
-ERROR_CHARS = 300  # Of an error message: the rest is in `qo task show`.
+ERROR_CHARS = 300  # Of an error message: the rest is in `qo runs show`.
 CANDIDATES = 20  # Tasks of one partition that are looked at.
 
 # Which of several tasks for one thing tells why it is not there.
@@ -196,7 +197,7 @@ class Chain:
 
     def standing(self, task: Row) -> Standing:
         """Where a task stands: what it waits for, who runs it, or how it ended."""
-        replay = f"qo task replay {task['id']}"
+        replay = f"qo runs replay {task['id']}"
         error = brief(task["last_error"])
         match task["status"]:
             case "pending":
@@ -219,7 +220,7 @@ class Chain:
     def _waiting(self, task: Row, error: str) -> Standing:
         if task["released_at"] is not None:
             text = f"was woken at {moment(task['released_at'])} and not claimed since"
-            return Standing(text, Verdict.UNDER_WAY, f"see that a worker for queue {task['queue']} runs")
+            return Standing(text, Verdict.UNDER_WAY, _wanted(task["queue"]))
         if task["available_at"] > self.tx.now:
             after = f" after attempt {task['attempt']}: {error}" if task["attempt"] else ""
             return Standing(f"is due at {moment(task['available_at'])}{after}", Verdict.UNDER_WAY)
@@ -245,6 +246,14 @@ class Chain:
             Verdict.BLOCKED,
             f"qo dag resume {pause['scope']}",
         )
+
+
+def _wanted(queue: str) -> str:
+    """What to look at while nobody claims from a queue: whether somebody is alive is not in the state."""
+    known = DEFAULT.runtimes.get(queue)
+    if known is not None and known.launcher is not Launcher.QUEUE:
+        return "see the log of the dispatcher, which starts it itself"
+    return f"see whether a worker runs: qo workers --runtime {queue}"
 
 
 def most_telling(tasks: Iterable[Row]) -> Row | None:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from qo.core.flow.dag import Dag, from_json
 from qo.core.flow.plan import Plan, derived, plan, upstream
 from qo.core.flow.topology import LIVE, VersionStatus
-from qo.dispatcher import backlog, publishing, topology
+from qo.dispatcher import backlog, effects, publishing, topology
 from qo.dispatcher.contract.dag import CutoverAnswer
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
@@ -67,6 +67,7 @@ def activate(tx: Tx, dag: str, number: int, by: str, force: bool = False) -> Cut
     publishing.publish(tx, stored)
     withheld = backlog.withhold(tx, backlog.own_editions(tx, replaced["id"])) if replaced is not None else 0
     topology.bump(tx)
+    effects.take_over(tx, topology.load(tx), dag, by)
     before = replaced["number"] if replaced is not None else None
     return _answer(tx, find(tx, dag, number), changed=True, replaced=before, withheld=withheld)
 
@@ -88,6 +89,7 @@ def rollback(tx: Tx, dag: str, by: str) -> CutoverAnswer:
     # Some may have been cancelled with a version that shared them and was given up meanwhile.
     again = derived("back", target["id"], epoch)
     backlog.revive(tx, backlog.editions(tx, target["id"]), token=again, dag=dag)
+    effects.take_over(tx, topology.load(tx), dag, by)
     stopped = backlog.cancel(
         tx,
         backlog.own_editions(tx, gone["id"]),

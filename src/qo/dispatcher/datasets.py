@@ -80,6 +80,28 @@ def generation_of(tx: Tx, dataset_id: str) -> str | None:
     return found[0]["generation_id"] if found else None
 
 
+def chosen(tx: Tx, ref: DatasetRef, generation_id: str | None) -> str:
+    """The generation that was named, or else the current one. Raises NotFound for one that the dataset has not."""
+    table = schema.generations
+    if generation_id is None:
+        current = generation_of(tx, ref.id)
+        if current is None:
+            raise NotFound(f"no version of {ref.dag} is live: {ref.label} has no current generation; name one")
+        return current
+    if tx.value(sa.select(table.c.dataset_id).where(table.c.id == generation_id)) != ref.id:
+        raise NotFound(f"{ref.label} has no generation {generation_id!r}: see qo datasets show {ref.label}")
+    return generation_id
+
+
+def require_partition(tx: Tx, ref: DatasetRef, generation_id: str, key: str) -> None:
+    """Raises NotFound for a partition that nobody can have read: neither committed nor announced."""
+    for table in (schema.partitions, schema.events):
+        same = (table.c.dataset_id == ref.id, table.c.generation_id == generation_id, table.c.partition_key == key)
+        if tx.one(sa.select(table.c.dataset_id).where(*same).limit(1)) is not None:
+            return
+    raise NotFound(f"{ref.label} has no partition {key!r}: see qo datasets partitions {ref.label}")
+
+
 def list_datasets(tx: Tx, dag: str | None = None, after: str | None = None, limit: int = 100) -> DatasetsPage:
     """All outputs of all jobs that were ever deployed, in order of DAG, job and output."""
     table, pointers, dags = schema.datasets, schema.version_generations, schema.dags
@@ -130,9 +152,7 @@ def list_partitions(
 ) -> PartitionsPage:
     """Committed partitions of a generation, unless told otherwise of the current one."""
     ref = resolve(tx, text)
-    generation = generation_id or generation_of(tx, ref.id)
-    if generation is None:
-        raise NotFound(f"no version of {ref.dag} is live: {ref.label} has no current generation; name one")
+    generation = chosen(tx, ref, generation_id)
     table = schema.partitions
     query = sa.select(table).where(table.c.dataset_id == ref.id, table.c.generation_id == generation)
     if after is not None:

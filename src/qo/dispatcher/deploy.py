@@ -121,6 +121,7 @@ def _write_jobs(tx: Tx, wanted: Plan, version_id: str, registry: Registry) -> No
     inputs: list[dict[str, Any]] = []
     for each in wanted.jobs:
         job_id = derived("version job", version_id, each.job.name)
+        runtime = registry.get(each.job.runtime)
         rows.append(
             {
                 "id": job_id,
@@ -130,7 +131,8 @@ def _write_jobs(tx: Tx, wanted: Plan, version_id: str, registry: Registry) -> No
                 "logical_id": each.logical_id,
                 "edition_id": each.edition_id,
                 "config_hash": each.config_hash,
-                "queue": registry.get(each.job.runtime).queue,
+                "queue": runtime.queue,
+                "timeout_seconds": runtime.timeout_s(each.job),
                 "definition": msgspec.to_builtins(each.job),
             }
         )

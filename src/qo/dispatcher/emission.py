@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -21,6 +23,7 @@ from qo.dispatcher import events as kept_events
 from qo.dispatcher import topology
 from qo.dispatcher.contract.source import EVENTS_MAX, KEY_MAX, EmitAnswer
 from qo.dispatcher.contract.task import SIZE_MAX, EventBody, OutputBody
+from qo.dispatcher.events import Said
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.schema import emissions
 from qo.dispatcher.tasks import commits, rows
@@ -59,8 +62,9 @@ def emit(
     logical = logical_job_id(dag, job)
     told = _told(tx, logical, key, events)
     missing = [each for each in editions if each.edition_id not in told]
-    said = {each.edition_id: _record(tx, each, key, events, by, trusted=_trusts(kind)) for each in missing}
-    if said:
+    said: dict[str, Any] = {}
+    if missing:
+        said = _record(tx, [_emission(each, key, events) for each in missing], by, trusted=_trusts(kind))
         told = told | said
         this = sa.and_(emissions.c.logical_id == logical, emissions.c.key == key)
         tx.execute(sa.update(emissions).where(this).values(answer=told))
@@ -121,21 +125,47 @@ def _told(tx: Tx, logical: str, key: str, events: Sequence[EventBody]) -> dict[s
     return cast("dict[str, Any]", row["answer"])
 
 
-def _record(
-    tx: Tx, job: LiveJob, key: str, said: Sequence[EventBody], by: str, *, trusted: bool
-) -> dict[str, Any]:
-    """The emission as a task of one edition that has completed, with its commits and events."""
+@dataclass(frozen=True, slots=True)
+class _Emission:
+    """What one edition is to say."""
+
+    job: LiveJob
+    made: Sequence[Made]
+    events: Sequence[Event]
+    task: NewTask
+    producer: str
+
+
+def _emission(job: LiveJob, key: str, said: Sequence[EventBody]) -> _Emission:
     made = [Made(each.index, each.dataset_id, each.generation_id) for each in job.outputs]
     wanted = _checked(said, made)
-    task_id, row = _task(tx, job, key, wanted, by)
-    if row is not None:
-        placed = ((event, _body(event, made, trusted=trusted)) for event in wanted)
-        # A cursor without a place is only a number; the generation keeps the greatest.
-        writes = [Write(event, body) for event, body in placed if event.partition_key or body.location]
-        commits.hold(tx, [each.generation_id for each in made])
-        commits.commit(tx, [commits.Entry(row, row["attempt"], each) for each in writes])
-    accepted = kept_events.accept(tx, f"source:{job.logical_id}:{key}", wanted, task_id, 1)
-    return {"task_id": task_id, "event_ids": list(accepted.ids)}
+    return _Emission(job, made, wanted, _task(job, key, wanted), f"source:{job.logical_id}:{key}")
+
+
+def _record(tx: Tx, wanted: Sequence[_Emission], by: str, *, trusted: bool) -> dict[str, Any]:
+    """Each as a task that has completed, with its commits and events; the answers by edition.
+
+    All of them together and not one by one, so that everything is locked in the order in which all others do it.
+    """
+    done = _done(tx, wanted, by)
+    writes = {each.task.task_id: _writes(each, trusted=trusted) for each in wanted}
+    commits.hold(tx, {made.generation_id for each in wanted for made in each.made})
+    commits.commit(
+        tx,
+        [commits.Entry(row, row["attempt"], write) for row in done for write in writes[row["id"]]],
+    )
+    said = [Said(each.producer, event, each.task.task_id, 1) for each in wanted for event in each.events]
+    ids = iter(kept_events.accept_all(tx, said).ids)
+    return {
+        each.job.edition_id: {"task_id": each.task.task_id, "event_ids": list(islice(ids, len(each.events)))}
+        for each in wanted
+    }
+
+
+def _writes(emission: _Emission, *, trusted: bool) -> list[Write]:
+    placed = ((event, _body(event, emission.made, trusted=trusted)) for event in emission.events)
+    # A cursor without a place is only a number; the generation keeps the greatest.
+    return [Write(event, body) for event, body in placed if event.partition_key or body.location]
 
 
 def _checked(said: Sequence[EventBody], made: Sequence[Made]) -> list[Event]:
@@ -149,10 +179,9 @@ def _checked(said: Sequence[EventBody], made: Sequence[Made]) -> list[Event]:
     return wanted
 
 
-def _task(tx: Tx, job: LiveJob, key: str, wanted: Sequence[Event], by: str) -> tuple[str, rows.Row | None]:
-    """Its id, and its row if it is new."""
+def _task(job: LiveJob, key: str, wanted: Sequence[Event]) -> NewTask:
     only = wanted[0] if len(wanted) == 1 else None  # For people who look at the task.
-    new = NewTask(
+    return NewTask(
         job=job,
         dedupe_key=f"manual:{key}",
         partition_key=only.partition_key if only else None,
@@ -161,19 +190,37 @@ def _task(tx: Tx, job: LiveJob, key: str, wanted: Sequence[Event], by: str) -> t
         cursor=only.cursor if only else None,
         attributes=only.attributes if only else None,
     )
-    if not create(tx, [new])[0].new:
-        return new.task_id, None
-    row = rows.load(tx, new.task_id)
-    lease = derived("lease", new.task_id, 1)
-    for command in (
-        Claim(tx.ambient.token(), lease_id=lease, worker_id=by[:200]),
-        Complete(tx.ambient.token(), lease_id=lease, output={"by": by, "events": len(wanted)}),
-    ):
-        moved = rows.move(tx, row, command)
-        if isinstance(moved, Rejected):
-            raise AssertionError(moved.detail)
-        row = moved.row
-    return new.task_id, row
+
+
+def _done(tx: Tx, wanted: Sequence[_Emission], by: str) -> list[rows.Row]:
+    """Their tasks, begun and completed here; those that were not there before."""
+    new = {each.task_id for each in create(tx, [each.task for each in wanted]) if each.new}
+    known = rows.load_all(tx, sorted(new))
+    leases = {id_: derived("lease", id_, 1) for id_ in known}
+    begun = _moved(
+        tx,
+        [
+            rows.Move(row, Claim(tx.ambient.token(), lease_id=leases[id_], worker_id=by[:200]))
+            for id_, row in known.items()
+        ],
+    )
+    output = {each.task.task_id: {"by": by, "events": len(each.events)} for each in wanted}
+    return _moved(
+        tx,
+        [
+            rows.Move(row, Complete(tx.ambient.token(), lease_id=row["lease_id"], output=output[row["id"]]))
+            for row in begun
+        ],
+    )
+
+
+def _moved(tx: Tx, moves: Sequence[rows.Move]) -> list[rows.Row]:
+    moved: list[rows.Row] = []
+    for each in rows.move_all(tx, moves):
+        if isinstance(each, Rejected):
+            raise AssertionError(each.detail)
+        moved.append(each.row)
+    return moved
 
 
 def _body(event: Event, made: Sequence[Made], *, trusted: bool) -> OutputBody:

@@ -100,7 +100,9 @@ def settle(tx: Tx, made: Mapping[tuple[str, str], str]) -> int:
     return len(waiting)
 
 
-def settled(tx: Tx, made: Mapping[tuple[str, str], str]) -> list[tuple[str, str]]:
+def settled(
+    tx: Tx, made: Mapping[tuple[str, str], str | None], outcome: str = "merged", reason: str | None = None
+) -> list[tuple[str, str]]:
     """As ``settle``, but leaves the counting to the caller: dataset and edition of each that waited."""
     waiting = _waiting_for(tx, made.keys())
     table = schema.deliveries
@@ -108,7 +110,7 @@ def settled(tx: Tx, made: Mapping[tuple[str, str], str]) -> list[tuple[str, str]
         tx.execute(
             sa.update(table)
             .where(table.c.event_seq == sa.bindparam("seq_"), table.c.edition_id == sa.bindparam("edition_"))
-            .values(outcome="merged", reason=None, task_id=sa.bindparam("task")),
+            .values(outcome=outcome, reason=reason, task_id=sa.bindparam("task")),
             [{"seq_": seq, "edition_": edition, "task": made[edition, key]} for seq, _, edition, key in waiting],
         )
     return [(dataset, edition) for _, dataset, edition, _ in waiting]

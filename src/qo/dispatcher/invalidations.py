@@ -3,11 +3,14 @@
 One that names a partition is given to its direct readers (``loops.invalidation``), each as a task; what they replace
 invalidates in turn, so a change goes as far as it has effects. One that names a range, or a whole generation, is
 first split into one for each partition it touches.
+
+A reader is done when its task has ended, whichever way, or when no live version has its edition; an invalidation is,
+when all of its readers are. A task that is replayed opens both again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,15 +18,19 @@ import sqlalchemy as sa
 
 from qo.core.flow.event import NUMBER_MAX, PARTITION_KEY, Event
 from qo.core.flow.plan import derived
+from qo.core.flow.topology import Topology
 from qo.dispatcher.contract.invalidation import InvalidationView, ReaderView
-from qo.dispatcher.state import schema
+from qo.dispatcher.state import scans, schema
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.tasks.rows import Row
 from qo.errors import NotFound, UsageError
 
 REASONS = ("replaced", "reorg", "correction", "manual", "schema_change")
 
 _rows, _readers = schema.invalidations, schema.invalidation_readers
+
+_READER = sa.update(_readers).where(
+    _readers.c.invalidation_id == sa.bindparam("of"), _readers.c.edition_id == sa.bindparam("edition")
+)
 
 
 def invalidate(
@@ -98,15 +105,52 @@ def replaced(tx: Tx, commits: Sequence[Replaced]) -> None:
     tx.insert_absent(_rows, rows, returning=_rows.c.id)
 
 
-def processed(tx: Tx, row: Row) -> None:
-    """A task that was made for an invalidation has completed: its reader is done, and perhaps it was the last."""
-    if row["invalidation_id"] is None:
-        return
-    mine = sa.and_(
-        _readers.c.invalidation_id == row["invalidation_id"], _readers.c.edition_id == row["edition_id"]
+def ended(tx: Tx, tasks: Iterable[Mapping[str, Any]]) -> None:
+    """These tasks have ended: those made for an invalidation were its readers, and perhaps the last ones."""
+    if readers := _readers_of(tasks):
+        done = _READER.where(_readers.c.processed_at.is_(None)).values(processed_at=tx.now)
+        tx.execute(done, [{"of": id_, "edition": edition} for id_, edition in readers])
+        _close_all(tx, (id_ for id_, _ in readers))
+
+
+def reopened(tx: Tx, tasks: Iterable[Mapping[str, Any]]) -> None:
+    """These tasks had ended and wait again: so do the invalidations they were made for."""
+    if readers := _readers_of(tasks):
+        tx.execute(
+            _READER.values(processed_at=None), [{"of": id_, "edition": edition} for id_, edition in readers]
+        )
+        for id_ in sorted({id_ for id_, _ in readers}):
+            tx.execute(sa.update(_rows).where(_rows.c.id == id_).values(processed_at=None))
+
+
+def forsaken(tx: Tx, live: Topology) -> list[str]:
+    """Editions with open readers that no live version has."""
+    return [each for each in scans.distinct(tx, scans.OPEN_READERS) if each not in live.jobs]
+
+
+def give_up(tx: Tx, edition_id: str, limit: int = 500) -> int:
+    """Close up to ``limit`` open readers of an edition that is ``forsaken``; how many.
+
+    Their tasks stay as they are: if the edition is ever taken up again, they are done all the same.
+    """
+    waiting = sa.select(_readers.c.invalidation_id).where(
+        _readers.c.edition_id == edition_id, sa.text("invalidation_readers.processed_at IS NULL")
     )
-    tx.execute(sa.update(_readers).where(mine, _readers.c.processed_at.is_(None)).values(processed_at=tx.now))
-    close(tx, row["invalidation_id"])
+    page = waiting.order_by(_readers.c.invalidation_id).limit(limit)
+    found = tx.execute(tx.lock(page, skip=True)).scalars().all()
+    ended(tx, [{"invalidation_id": id_, "edition_id": edition_id} for id_ in found])
+    return len(found)
+
+
+def _readers_of(tasks: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Invalidation and edition. In order: two transactions must not wait for each other crosswise."""
+    made_for = {(each["invalidation_id"], each["edition_id"]) for each in tasks}
+    return sorted(each for each in made_for if each[0] is not None)
+
+
+def _close_all(tx: Tx, ids: Iterable[str]) -> None:
+    for id_ in sorted(set(ids)):
+        close(tx, id_)
 
 
 def close(tx: Tx, invalidation_id: str) -> bool:

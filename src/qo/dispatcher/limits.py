@@ -14,14 +14,19 @@ _FORM = "write operator=number, separated by commas, for example compact=2,inges
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``operators``: the most tasks under way of an operator, over all jobs; who is not named has no limit."""
+    """``operators``: the most tasks under way of an operator, over all jobs; who is not named has no limit.
+
+    ``queue_depth``: the most wake-ups that wait in one queue; None: as many as there are.
+    """
 
     operators: Mapping[str, int] = field(default_factory=dict[str, int])
+    queue_depth: int | None = None
 
 
 def limits(settings: DispatcherSettings) -> Limits:
     """Raises ConfigError for an ``operator_limits`` that cannot be read."""
-    return Limits(_operators(settings.operator_limits or ""))
+    # More than it takes to trip, or it never would; at least one, or nothing would ever run.
+    return Limits(_operators(settings.operator_limits or ""), max(1, 2 * settings.pressure.depth))
 
 
 def thresholds(settings: PressureSettings) -> Thresholds:

@@ -15,6 +15,7 @@ from qo.dispatcher import backlog, cutover
 from qo.dispatcher.contract.dag import RebuildAnswer
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.tasks.creation import joined_prefix
 
 _tasks, _generations = schema.tasks, schema.generations
 
@@ -111,7 +112,11 @@ def _remaining(tx: Tx, job: PlannedJob, reads: Mapping[str, _Read]) -> int:
         if len(there) < len(triggering):
             return 0
         held = min((read.partitions for read in there), default=0)
-        return max(0, held - _made(tx, job.edition_id, "partition:")) if held else 0
+        return (
+            max(0, held - _made(tx, job.edition_id, joined_prefix([read.generation_id for read in there])))
+            if held
+            else 0
+        )
     return sum(
         max(0, read.partitions - _made(tx, job.edition_id, f"partition:{read.prefix}"))
         for read in there

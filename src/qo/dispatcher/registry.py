@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from qo.core.flow.dag import Job, SourceKind
 from qo.errors import NotFound
 
 FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*\Z")  # module:function
@@ -32,6 +33,13 @@ class Runtime:
     def queue(self) -> str:
         """The prefix of its queue, below ``queues/``."""
         return self.name
+
+    def timeout_s(self, job: Job) -> float | None:
+        """How long one attempt of the job may take; None: as long as it is heard of."""
+        if job.timeout_seconds is not None:
+            return float(job.timeout_seconds)
+        always_on = job.source is not None and job.source.kind is SourceKind.ALWAYS_ON
+        return None if always_on else self.timeout_seconds
 
     def accepts(self, operator: str) -> bool:
         return operator in self.operators or (self.functions and FUNCTION.match(operator) is not None)

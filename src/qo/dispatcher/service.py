@@ -13,10 +13,11 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 
 from qo.config.settings import Settings
-from qo.dispatcher import publisher
+from qo.dispatcher import publisher, topology
 from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.auth.principals import local_tokens
 from qo.dispatcher.http.context import Context
@@ -44,11 +45,13 @@ from qo.dispatcher.runtimes.bundles import shelf_of
 from qo.dispatcher.runtimes.invoker import Functions, Invoker, LocalFunctions
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.state.upgrade import upgrade
+from qo.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
 WATCH_S = 1.0  # Between looks at leases, queues and sources: nobody waits for these.
 PURGE_S = 60.0
+RECONCILER = "reconciler"
 SWEEPS = 4  # Looks for lost wake-ups while one becomes old enough.
 
 
@@ -82,6 +85,10 @@ class Dispatcher:
         self.counters = Counters()
         self._queues = queues
         self._invoke = invoke
+        self._epoch: int | None = None  # Of the topology, when it was last looked at.
+        self._hears_since: datetime | None = (
+            None  # Since when holders of tasks can be heard, by the database's clock.
+        )
         parts = self._parts()
         self._executor = ThreadPoolExecutor(len(parts), thread_name_prefix="qo-loop")
         self.loops = [self._made(part) for part in parts]
@@ -147,8 +154,9 @@ class Dispatcher:
             Part("source monitor", partial(source_monitor.tick, state), watch_s),
             Part("invalidation", partial(invalidation.tick, state), rest_s, flows=True),
             Part("router", partial(router.tick, state), rest_s, flows=True),
-            Part("reconciler", partial(reconciler.tick, state), chosen.reconcile_s),
-            Part("reaper", partial(reaper.tick, state), watch_s),
+            Part(RECONCILER, partial(reconciler.tick, state), chosen.reconcile_s),
+            Part("topology watch", self._watch, watch_s, flows=True),
+            Part("reaper", self._reap, watch_s),
             Part("pressure", partial(pressure.tick, state, press), watch_s),
             Part("release", partial(release.tick, state, bound, registry=registry), rest_s, flows=True),
             Part("publisher", self._publish, rest_s, flows=True),
@@ -160,8 +168,27 @@ class Dispatcher:
             Part("purge", partial(purge.tick, state, chosen.keep_days), PURGE_S),
         )
 
+    def _watch(self) -> int:
+        """Whoever deploys, cuts over or goes back gives the reconciler something to do at once."""
+        with self.state.read() as tx:
+            epoch = topology.load(tx).epoch
+        if epoch != self._epoch and (events := self._events) is not None and not events.is_closed():
+            self._epoch = epoch
+            events.call_soon_threadsafe(next(loop.nudge for loop in self.loops if loop.name == RECONCILER))
+        return 0
+
     async def _publish(self) -> int:
         return await publisher.tick(self.state, self._queues, on_dead=self._gave_up)
+
+    def _reap(self) -> int:
+        try:
+            if self._hears_since is None:
+                with self.state.read() as tx:
+                    self._hears_since = tx.now
+            return reaper.tick(self.state, not_before=self._hears_since)
+        except Unavailable:
+            self._hears_since = None  # What is not heard by us, nobody could tell us.
+            raise
 
     def _gave_up(self, _: Taken) -> None:
         self.counters.dead += 1

@@ -99,6 +99,7 @@ def _read(tx: Tx, epoch: int) -> Topology:
             config_hash=row.config_hash,
             inputs=tuple(inputs.get(row.id, ())),
             outputs=tuple(made.get((row.version_id, row.name), ())),
+            timeout_s=row.timeout_seconds,
         )
         for row in found
     ]

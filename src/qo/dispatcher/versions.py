@@ -17,7 +17,7 @@ from qo.errors import NotFound, UsageError
 
 PAGE_MAX = 1000
 
-__all__ = ["list_dags", "list_versions", "rebuild", "show"]
+__all__ = ["list_dags", "list_versions", "rebuild", "require", "show"]
 
 _versions, _dags, _jobs = schema.dag_versions, schema.dags, schema.jobs
 
@@ -48,6 +48,15 @@ def list_dags(tx: Tx, after: str | None = None, limit: int = 100) -> DagsPage:
         query = query.where(_dags.c.name > after)
     lines = [DagLine.model_validate(dict(row)) for row in tx.all(query)]
     return DagsPage(dags=lines[:limit], next=lines[limit - 1].name if len(lines) > limit else None)
+
+
+def require(tx: Tx, dag: str, job: str | None = None) -> None:
+    """Raises NotFound for a DAG that was never deployed, and for a job that no version of it has had."""
+    if tx.one(sa.select(_dags.c.name).where(_dags.c.name == dag)) is None:
+        raise NotFound(f"there is no DAG {dag!r}: see qo dag list")
+    had = sa.select(_jobs.c.id).join(_versions, _versions.c.id == _jobs.c.version_id)
+    if job is not None and tx.one(had.where(_versions.c.dag == dag, _jobs.c.name == job).limit(1)) is None:
+        raise NotFound(f"DAG {dag!r} has no job {job!r}: see qo dag show {dag}")
 
 
 def list_versions(tx: Tx, dag: str, after: str | None = None, limit: int = 100) -> VersionsPage:

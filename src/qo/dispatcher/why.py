@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from qo.core.flow import routing
 from qo.core.flow.dag import SourceKind, Strategy
 from qo.core.flow.event import NUMBER_MAX
-from qo.core.flow.topology import LiveJob, Reader
+from qo.core.flow.topology import LiveJob, Reader, Topology, VersionStatus
 from qo.dispatcher import datasets, tallies, topology
 from qo.dispatcher.chain import DEPTH_MAX, Chain, Row, scope
 from qo.dispatcher.contract.why import Step, StepKind, Verdict, WhyAnswer
@@ -57,12 +57,20 @@ class _Asked:
 def why(tx: Tx, target: str) -> WhyAnswer:
     """Answer for ``DATASET``, ``DATASET@PARTITION``, ``DATASET@cursor:N``, or the id of an event or a task.
 
+    Of a job that makes no datasets, only has effects, ``dag.job`` stands for what it has done.
+
     Raises NotFound for a dataset, event or task that does not exist, UsageError for a cursor that cannot be.
     """
     if _ID.match(target):
         return _by_id(tx, target)
     name, _, wanted = target.partition("@")
-    ref = datasets.resolve(tx, name)
+    try:
+        ref = datasets.resolve(tx, name)
+    except NotFound:
+        job = _without_outputs(topology.load(tx), name)
+        if job is None:
+            raise
+        return _of_effects(tx, target, job, wanted)
     generation = datasets.generation_of(tx, ref.id)
     if generation is None:
         gone = Finding(
@@ -73,6 +81,19 @@ def why(tx: Tx, target: str) -> WhyAnswer:
     return _answer(target, ref, asked, _Walk(Chain(tx, topology.load(tx))).explain(asked))
 
 
+def _without_outputs(live: Topology, name: str) -> LiveJob | None:
+    """The live job of that name, if it makes no datasets; of two editions, that of the active version."""
+    found = [each for each in live.jobs.values() if each.name == name and not each.outputs]
+    return min(found, key=lambda each: each.status is not VersionStatus.ACTIVE, default=None)
+
+
+def _of_effects(tx: Tx, target: str, job: LiveJob, wanted: str) -> WhyAnswer:
+    ref = DatasetRef("", job.dag, job.job.name, 0)
+    asked = _asked(tx, ref, "", wanted)
+    finding = _Walk(Chain(tx, topology.load(tx))).effects(job, asked)
+    return _answer(target, ref, asked, finding, done="is done", missing="is not done")
+
+
 def _asked(tx: Tx, ref: DatasetRef, generation: str, wanted: str) -> _Asked:
     if not wanted:
         return _Asked(ref.id, generation)
@@ -80,6 +101,8 @@ def _asked(tx: Tx, ref: DatasetRef, generation: str, wanted: str) -> _Asked:
         if int(cursor[1]) > NUMBER_MAX:
             raise UsageError(f"a cursor is at most {NUMBER_MAX}: there is no {wanted}")
         return _Asked(ref.id, generation, cursor=int(cursor[1]))
+    if wanted.startswith("cursor:"):
+        raise UsageError(f"{wanted[:80]!r} is no cursor: write {ref.label}@cursor:N with a whole number")
     if wanted.isdecimal() and len(wanted) <= 18:
         # A number is a cursor where the dataset has cursors, and else the key of a partition.
         table = schema.generations
@@ -117,13 +140,20 @@ def _by_id(tx: Tx, target: str) -> WhyAnswer:
     return _answer(target, ref or DatasetRef(asked.dataset_id, "", target, 0, target), asked, finding)
 
 
-def _answer(target: str, ref: DatasetRef, asked: _Asked, finding: Finding) -> WhyAnswer:
+def _answer(
+    target: str,
+    ref: DatasetRef,
+    asked: _Asked,
+    finding: Finding,
+    done: str = "is there",
+    missing: str = "is not there",
+) -> WhyAnswer:
     there = finding.verdict is Verdict.THERE
     state = {
-        Verdict.THERE: "is there",
+        Verdict.THERE: done,
         Verdict.UNDER_WAY: "is under way",
-        Verdict.BLOCKED: "is not there",
-        Verdict.UNKNOWN: "is not there",
+        Verdict.BLOCKED: missing,
+        Verdict.UNKNOWN: missing,
     }[finding.verdict]
     lines = [f"{target} {state}: {finding.because}", *(f"  {step.text}" for step in finding.steps)]
     if finding.do is not None:
@@ -202,6 +232,21 @@ class _Walk:
         text = f"all that was announced upstream has been worked on, and {job.name} made no {what} of it"
         return replace(found, verdict=Verdict.UNKNOWN, because=text)
 
+    def effects(self, job: LiveJob, asked: _Asked) -> Finding:
+        """Of a job without datasets: how the task stands that was made for it, or why there is none."""
+        key = asked.partition_key
+        task = self._own_task(job, asked) if key is None else self.chain.task_of(job.edition_id, key)
+        if task is not None:
+            standing, steps = self.chain.standing(task), tuple(self.chain.up_to_task(task))
+            return Finding(standing.verdict, steps[-1].text, standing.do, steps)
+        found = self._by_inputs(job, asked, 0)
+        if found.verdict is not Verdict.THERE:
+            return found
+        if asked.at_large:
+            return replace(found, because="nothing that was announced is outstanding")
+        text = f"all that was announced upstream has been worked on, and {job.name} had no task for it"
+        return replace(found, verdict=Verdict.UNKNOWN, because=text)
+
     def _producer(self, generation: str) -> LiveJob | None:
         table = schema.generations
         edition = self.chain.tx.value(sa.select(table.c.edition_id).where(table.c.id == generation))
@@ -224,7 +269,7 @@ class _Walk:
         steps = tuple(self.chain.up_to_task(task))
         if standing.verdict is Verdict.THERE:
             text = f"task {task['id']} of {task['dag']}.{task['job']} completed and committed nothing as {what}"
-            return Finding(Verdict.BLOCKED, text, f"see what it made: qo task show {task['id']}", steps)
+            return Finding(Verdict.BLOCKED, text, f"see what it made: qo runs show {task['id']}", steps)
         return Finding(standing.verdict, steps[-1].text, standing.do, steps)
 
     def _silent(self, job: LiveJob, what: str) -> Finding:
@@ -272,7 +317,7 @@ class _Walk:
             if event is not None:
                 return self._by_event(reader.job, event, depth)
             if self.chain.partition(above.dataset_id, generation, asked.partition_key) is not None:
-                return self._overlooked(reader.job, ())
+                return self._overlooked(reader.job, generation, asked.partition_key, (), depth)
         else:
             unrouted = tallies.counts(self.chain.tx, above.dataset_id).get(tallies.EVENTS, {}).get("pending", 0)
             if unrouted:
@@ -287,29 +332,38 @@ class _Walk:
             return Finding(Verdict.UNDER_WAY, f"event {event['seq']} waits to be routed", steps=steps)
         delivery = self.chain.delivery(event["seq"], job.edition_id)
         if delivery is None:
-            return self._overlooked(job, steps)
+            return self._overlooked(job, event["generation_id"], event["partition_key"], steps, depth)
         steps = (*steps, self.chain.delivery_step(delivery))
         if delivery["outcome"] == "pending":
-            return self._joining(job, event, delivery, steps, depth)
+            missing = self._other_side(job, event["generation_id"], event["partition_key"], steps, depth)
+            return missing or Finding(Verdict.UNDER_WAY, f"{job.name} {delivery['reason']}", steps=steps)
         return Finding(Verdict.BLOCKED, steps[-1].text, steps=steps)
 
-    def _joining(self, job: LiveJob, event: Row, delivery: Row, steps: tuple[Step, ...], depth: int) -> Finding:
-        """A join waits for its other sides: say why they are not there."""
-        key = event["partition_key"]
-        for each in job.inputs:
-            generation = routing.followed(Reader(job, each), self.chain.live)
-            if not each.trigger or generation is None or generation == event["generation_id"]:
+    def _other_side(
+        self, job: LiveJob, generation: str, key: str, steps: tuple[Step, ...], depth: int
+    ) -> Finding | None:
+        """Why the first of the other sides of a join is not there; None if they all are, or it is no join."""
+        for each in job.inputs if routing.joins(job) else ():
+            other = routing.followed(Reader(job, each), self.chain.live)
+            if not each.trigger or other == generation:
                 continue
-            above = _Asked(each.dataset_id, generation, key)
-            if above in self.seen or self.chain.latest_event(each.dataset_id, generation, key) is not None:
+            waits = f"{job.name} waits for partition {key} on input {each.name}"
+            if other is None:
+                text = f"{waits}: nothing is current of {self.chain.name(each.dataset_id)}"
+                return Finding(Verdict.BLOCKED, text, steps=steps)
+            above = _Asked(each.dataset_id, other, key)
+            if above in self.seen or self.chain.latest_event(each.dataset_id, other, key) is not None:
                 continue
             found = self.explain(above, depth + 1) if depth < DEPTH_MAX else None
             if found is not None and found.verdict is not Verdict.THERE:
-                text = f"{job.name} {delivery['reason']}: {found.because}"
-                return Finding(found.verdict, text, found.do, (*steps, *found.steps))
-        return Finding(Verdict.UNDER_WAY, f"{job.name} {delivery['reason']}", steps=steps)
+                return Finding(found.verdict, f"{waits}: {found.because}", found.do, (*steps, *found.steps))
+        return None
 
-    def _overlooked(self, job: LiveJob, steps: tuple[Step, ...]) -> Finding:
+    def _overlooked(self, job: LiveJob, generation: str, key: str, steps: tuple[Step, ...], depth: int) -> Finding:
+        """What it reads was there before it was, or its event was lost."""
+        missing = self._other_side(job, generation, key, steps, depth)
+        if missing is not None:
+            return missing
         text = f"its input is there, and {job.name} has no task for it yet: the reconciler will make one"
         return Finding(Verdict.UNDER_WAY, text, steps=steps)
 

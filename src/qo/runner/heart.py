@@ -29,6 +29,7 @@ class Held:
     progress: Any = None
     token: str = field(default="", repr=False)  # The newest capability: a long run is given fresh ones.
     paused: bool = False  # What reads its events cannot keep up.
+    lost: bool = False  # The dispatcher says that another attempt counts now.
     _told: Any = field(default=None, repr=False)
 
     @property
@@ -109,6 +110,7 @@ class Heart:
                 rest_s = held.claimed.heartbeat_s
             except (LeaseLost, NotFound, Forbidden, Unauthenticated) as lost:
                 log.warning("task %s: no longer ours: %s", held.task_id, lost)
+                held.lost = True
                 held.cancel.request(Why.LOST)
                 return
             except QoError as error:

@@ -18,6 +18,10 @@ from qo.runner.run import Run
 Operator = Callable[[Run], Any]
 
 
+class Exited(Exception):
+    """An operator wanted to end more than itself."""
+
+
 class Executor(Protocol):
     """Runs the operators of one runtime."""
 
@@ -50,10 +54,12 @@ class PythonExecutor:
 
     async def execute(self, run: Run) -> None:
         function = load(run.work.operator)
-        if inspect.iscoroutinefunction(function):
-            result = await function(run)
-        else:
-            result = await on_thread(function, run)
+        try:
+            called = function(run) if inspect.iscoroutinefunction(function) else on_thread(function, run)
+            result = await called
+        except (SystemExit, KeyboardInterrupt) as left:
+            # It may end its own run with these, not the worker with everyone else's.
+            raise Exited(f"{run.work.operator} raised {left!r}") from left
         if inspect.isawaitable(result):
             raise UsageError(f"{run.work.operator} returned something to await: declare it with async def")
         if result is not None:
@@ -75,7 +81,9 @@ async def on_thread(function: Callable[..., Any], *args: Any) -> Any:
         if error is None:
             result.set_result(value)
         else:
-            result.set_exception(RuntimeError("StopIteration") if isinstance(error, StopIteration) else error)
+            # Those that a future, or the loop around it, would not pass on to who waits.
+            awkward = isinstance(error, StopIteration | SystemExit | KeyboardInterrupt)
+            result.set_exception(Exited(f"the operator raised {error!r}") if awkward else error)
 
     def call() -> None:
         value, error = None, None

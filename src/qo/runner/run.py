@@ -50,7 +50,7 @@ class RunInput:
         """The URI of every file."""
         for piece in self.pieces:
             for name in piece.files:
-                yield name if ":" in name else f"{(piece.location or '').rstrip('/')}/{name}"
+                yield name if ":/" in name else f"{(piece.location or '').rstrip('/')}/{name}"
 
     def read(self) -> Iterator[bytes]:
         """The body of every file."""
@@ -90,7 +90,7 @@ class RunOutput:
         return found
 
     def uri(self, name: str) -> str:
-        if not name or name.startswith("/") or ".." in name.split("/"):
+        if not name or name.startswith("/") or ":/" in name or ".." in name.split("/"):
             raise UsageError(f"{name!r} cannot name an output file: it is relative to the output's own prefix")
         return f"{self.prefix}/{name}"
 

@@ -23,7 +23,7 @@ from qo.dispatcher.contract.task import (
     PiecesAnswer,
     WorkInput,
 )
-from qo.errors import Forbidden, LeaseLost, NotFound, Unauthenticated, Unavailable, UsageError
+from qo.errors import Contended, Forbidden, NotFound, QoError, Refused, Unauthenticated, Unavailable, UsageError
 from qo.runner.heart import Heart, Held
 from qo.runner.operators import Executor
 from qo.runner.run import Run
@@ -31,7 +31,7 @@ from qo.runner.storage import Storage
 from qo.telemetry.trace import tracer
 from qo.worker.cancel import CancelToken, Stopped, Why
 from qo.worker.context import Context
-from qo.worker.outcome import text_of, traceback_of
+from qo.worker.outcome import ERROR_CHARS_MAX, text_of, traceback_of
 from qo.worker.signals import Reject, Reschedule, Retry
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WAKE = "wake"  # The task type of wake-ups.
+REFUSED_S = 30.0
 ASK_AGAIN_S = 2.0  # While the dispatcher does not answer.
-NOT_OURS = (LeaseLost, NotFound, Forbidden, Unauthenticated)
+AWAY = (Unavailable, Contended)
+NOT_OURS = (Refused, NotFound, Forbidden, Unauthenticated)
 
 
 class Runner:
@@ -65,8 +67,11 @@ class Runner:
     async def _claim(self, task_id: str, worker_id: str) -> Claimed | NotClaimed:
         try:
             return await self._api.claim(task_id, worker_id)
-        except Unavailable as error:
+        except AWAY as error:
             raise Reschedule(ASK_AGAIN_S) from error  # The wake-up waits for the dispatcher, at no cost to it.
+        except (Unauthenticated, Forbidden) as error:
+            log.error("the dispatcher refuses this worker: %s; set QO_WORKER_TOKEN to the token it expects", error)
+            raise Reschedule(REFUSED_S) from error  # Another worker, or this one with its new token.
 
     async def _attempt(self, claimed: Claimed, context: Context) -> str:
         held = Held(claimed, CancelToken(), token=claimed.capability_token)
@@ -158,8 +163,10 @@ class Runner:
                     raise
                 # What it wants to commit is not acceptable, and would not be the next time.
                 completion = CompleteRequest(**_fence(held), outcome=Outcome.FATAL, error=text_of(error))
-            except Unavailable as error:
-                log.warning("task %s: the dispatcher does not answer: %s", held.task_id, error)
+            except QoError as error:
+                log.warning("task %s: the dispatcher has not taken its result: %s", held.task_id, error)
+                if held.lost and not isinstance(error, AWAY):
+                    return "lost"  # It answers, and the lease is gone: nothing is left to wait for.
                 await asyncio.sleep(ASK_AGAIN_S)
             else:
                 return f"{completion.outcome}: {answer.status}"
@@ -187,10 +194,7 @@ def _completion(held: Held, work: asyncio.Task[Run]) -> CompleteRequest | None:
         return None
     error = None if work.cancelled() else work.exception()
     if not work.cancelled() and error is None:
-        run = work.result()
-        return CompleteRequest(
-            **fence, outcome=Outcome.SUCCESS, outputs=run.committed(), result=run.result, progress=held.progress
-        )
+        return _success(fence, held, work.result())
     if why is Why.CANCELLED:
         return CompleteRequest(**fence, outcome=Outcome.CANCELLED, error=str(why))
     if why is Why.TIMEOUT:
@@ -199,6 +203,19 @@ def _completion(held: Held, work: asyncio.Task[Run]) -> CompleteRequest | None:
     if why is Why.SHUTDOWN or error is None or isinstance(error, Stopped):
         return CompleteRequest(**fence, outcome=Outcome.RELEASED)
     return _failure(fence, error)
+
+
+def _success(fence: dict[str, Any], held: Held, run: Run) -> CompleteRequest:
+    try:
+        said = CompleteRequest(
+            **fence, outcome=Outcome.SUCCESS, outputs=run.committed(), result=run.result, progress=held.progress
+        )
+        said.model_dump_json()
+    except (ValueError, TypeError) as error:
+        # Better a failure that says why than a result that cannot leave this process.
+        told = f"what {run.work.operator} returned or wrote cannot be told to the dispatcher: {error}"
+        return CompleteRequest(**fence, outcome=Outcome.FATAL, error=told[:ERROR_CHARS_MAX])
+    return said
 
 
 def _failure(fence: dict[str, Any], error: BaseException) -> CompleteRequest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from qo.dispatcher.auth.principals import worker_tokens
 from qo.dispatcher.client import DispatcherClient, internal_url
 from qo.dispatcher.queues import prepare
 from qo.dispatcher.registry import DEFAULT, Launcher
-from qo.errors import UsageError
+from qo.errors import Unavailable, UsageError
 from qo.queue.connecting import connect
 from qo.runner.heart import Heart
 from qo.runner.operators import Executor, PythonExecutor
@@ -20,6 +21,10 @@ from qo.runner.storage import AnyStorage
 from qo.worker.app import App
 from qo.worker.service import run_worker
 from qo.worker.stats import Stats
+
+log = logging.getLogger(__name__)
+
+INTRODUCED_S = 3.0
 
 EXECUTORS: dict[str, Callable[[Settings], Executor]] = {"python": lambda settings: PythonExecutor()}
 
@@ -39,6 +44,7 @@ async def run_runtime(
     heart = Heart(connected)
     storage = AnyStorage(settings, asyncio.get_running_loop())
     client = connected()
+    await _introduce(internal_url(settings.dispatcher), token)
     heart.start()
     try:
         async with connect(queue_at) as queue:
@@ -51,6 +57,16 @@ async def run_runtime(
         heart.stop()
         await client.close()
         await storage.close()
+
+
+async def _introduce(url: str, token: str) -> None:
+    """Raises Unauthenticated or Forbidden at once for a token that could not claim anything. A dispatcher that is
+    away now may be back when the first wake-up comes."""
+    try:
+        async with DispatcherClient(url, token, patience_s=INTRODUCED_S) as client:
+            await client.sources(limit=1)
+    except Unavailable as error:
+        log.warning("the dispatcher does not answer yet: %s", error)
 
 
 def _executor(settings: Settings, runtime: str) -> Executor:

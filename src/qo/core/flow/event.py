@@ -45,7 +45,8 @@ def validate(event: Event) -> Event:
         _check_number("cursor", event.cursor)
     elif not PARTITION_KEY.match(event.partition_key or ""):
         raise UsageError(
-            f"{event.partition_key!r} is not a partition key: it has 1 to 200 letters, digits and . _ = : + -"
+            f"{(event.partition_key or '')[:80]!r} is not a partition key: "
+            "it has 1 to 200 letters, digits and . _ = : + -"
         )
     if (event.start is None) != (event.end is None):
         raise UsageError("a range needs both ends: give start and end, or neither")

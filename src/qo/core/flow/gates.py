@@ -2,6 +2,12 @@
 
 All limits and pauses act here, before a wake-up leaves, and never when a worker claims: who is refused drops its
 wake-up, and the task would be forgotten.
+
+A queue gets no more wake-ups than ``queue_depth`` at a time. Backpressure pauses those that feed a queue, not its own
+jobs, so a rebuild could put a million messages there: each costs requests, gets no task done sooner, and stands
+before whatever comes later. Nothing can get stuck by it, since workers need no gate to claim what is there, and each
+claim makes room. That room is shared out edition by edition like all other, so who comes late waits behind so many
+wake-ups and not behind a whole backlog.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ class InFlight:
 
     jobs: Mapping[str, int] = field(default_factory=dict[str, int])  # By logical job, over all its editions.
     operators: Mapping[str, int] = field(default_factory=dict[str, int])
+    queues: Mapping[str, int] = field(default_factory=dict[str, int])  # Only wake-ups that nobody has claimed yet.
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +49,16 @@ def open_gates(
     operators: Mapping[str, int],
     held: Mapping[str, str],
     room: int,
+    queue_depth: int | None = None,
 ) -> Grants:
     """Share ``room`` releases between the editions, one each in turn, in the order in which they are given.
 
-    ``operators``: the most that may be under way of an operator. ``held``: editions that something else holds back
+    ``operators``: the most that may be under way of an operator. ``queue_depth``: the most wake-ups that may wait in
+    a queue. ``held``: editions that something else holds back
     (backpressure, a runtime that is not there), and why. What only had to wait for its turn has no hold: there is
     another turn at once.
     """
-    slots = _Slots(topology, in_flight, operators)
+    slots = _Slots(topology, in_flight, operators, queue_depth)
     holds: dict[str, str] = {}
     ahead: dict[str, int] = {}
     for each in waiting:
@@ -116,10 +125,14 @@ def _full(
 class _Slots:
     """What is left of the limits while releases are shared out."""
 
-    def __init__(self, topology: Topology, in_flight: InFlight, operators: Mapping[str, int]) -> None:
+    def __init__(
+        self, topology: Topology, in_flight: InFlight, operators: Mapping[str, int], queue_depth: int | None
+    ) -> None:
         self._jobs = dict(in_flight.jobs)
         self._operators = dict(in_flight.operators)
+        self._queues = dict(in_flight.queues)
         self._limits = operators
+        self._depth = queue_depth
         self._most = concurrency_limits(topology)
 
     def take(self, job: LiveJob) -> bool:
@@ -127,6 +140,7 @@ class _Slots:
             return False
         self._jobs[job.logical_id] = self._jobs.get(job.logical_id, 0) + 1
         self._operators[job.job.operator] = self._operators.get(job.job.operator, 0) + 1
+        self._queues[job.queue] = self._queues.get(job.queue, 0) + 1
         return True
 
     def why_full(self, job: LiveJob) -> str | None:
@@ -136,4 +150,6 @@ class _Slots:
         limit = self._limits.get(job.job.operator)
         if limit is not None and self._operators.get(job.job.operator, 0) >= limit:
             return f"operator limit: {limit} of {job.job.operator} are under way"
+        if self._depth is not None and self._queues.get(job.queue, 0) >= self._depth:
+            return f"queue {job.queue} is full: {self._depth} wake-ups wait in it for a worker"
         return None

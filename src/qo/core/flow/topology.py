@@ -42,6 +42,7 @@ class LiveJob:
     config_hash: str
     inputs: tuple[PlannedInput, ...]
     outputs: tuple[PlannedOutput, ...]
+    timeout_s: float | None = None  # Of one attempt; None: as long as it is heard of.
 
     @property
     def name(self) -> str:

@@ -148,7 +148,8 @@ class HeartbeatAnswer(Answer):
     lease_expires_at: datetime
     cancel_requested: bool = False
     paused: bool = False  # A source that reads this should hold back.
-    capability_token: str | None = Field(default=None, repr=False)  # A fresh one, when the old one is near its end.
+    # A fresh one, when the old one is near its end.
+    capability_token: str | None = Field(default=None, repr=False)
 
 
 class EventBody(Body):

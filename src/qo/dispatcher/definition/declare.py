@@ -1,7 +1,7 @@
 """A pipeline declared in Python. It becomes the same document as a file does, by the same rules.
 
     pipeline = qo.Pipeline("sales")
-    orders = pipeline.add("orders", source={"kind": "manual"}, runtime="dispatcher", operator="noop")
+    orders = pipeline.add("orders", source={"kind": "manual"})
 
     @pipeline.job(inputs=[orders], strategy="PerPartition", runtime="python")
     def totals(task): ...
@@ -77,7 +77,7 @@ class Pipeline:
     def source(
         self, *, kind: str, runtime: str = "python", name: str | None = None, outputs: int = 1, **fields: Any
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """Declare a function as a source. Fields of the source (``schedule``, ``path``, ...) stand beside ``kind``."""
+        """Declare a function as a source of the kind ``always_on``. Others call no function: see ``add``."""
         own = {key: fields.pop(key) for key in _SOURCE if key in fields}
         given = {"source": {"kind": kind, **own}, "runtime": runtime, "outputs": outputs, **fields}
         return self._decorator(name, {"activation": "source", **given})
@@ -100,15 +100,18 @@ class Pipeline:
         self,
         name: str,
         *,
-        operator: str,
-        runtime: str,
+        operator: str | None = None,
+        runtime: str | None = None,
         inputs: Sequence[Reading] = (),
         strategy: str | None = None,
         source: Mapping[str, Any] | None = None,
         outputs: int = 1,
         **fields: Any,
     ) -> JobName:
-        """Declare a job whose operator is built in, or a function by its name ``module:function``."""
+        """Declare a job whose operator is built in, or a function by its name ``module:function``.
+
+        A source that runs no code (manual, cron, webhook, files) has neither operator nor runtime.
+        """
         given = _given(
             name=name,
             activation="source" if source is not None else "reactive",

@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from qo.core.flow.dag import Dag, Defaults, Job, Publish
-from qo.dispatcher.definition.fields import DAG, DEFAULTS, JOB, PUBLISH
+from qo.dispatcher.definition.fields import DAG, DEFAULTS, JOB, PUBLISH, SILENT, SILENT_JOB
 from qo.dispatcher.definition.problems import Document, Path, Report
 from qo.dispatcher.definition.shape import check, reserved
 
@@ -48,9 +48,9 @@ class Draft:
 
 def draft(document: Document, report: Report) -> Draft:
     """Reports what has not the right shape; returns what has."""
-    reserved(document.value, (), report)
-    sound = check(document.value, DAG, (), report)
-    whole: Any = document.value
+    whole: Any = _complete(document.value)
+    reserved(whole, (), report)
+    sound = check(whole, DAG, (), report)
     value = cast("dict[str, Any]", whole) if isinstance(whole, dict) else {}
     listed, published, defaults = value.get("jobs"), value.get("publish"), value.get("defaults")
     jobs = cast("list[Any]", listed if isinstance(listed, list) else [])
@@ -67,6 +67,23 @@ def draft(document: Document, report: Report) -> Draft:
         names=frozenset(each for raw in jobs if isinstance(raw, dict) and (each := _text(_name(raw)))),
         publish={key: msgspec.convert(raw, Publish) for key, raw in publish.items() if fits(raw, PUBLISH)},
     )
+
+
+def _complete(whole: Any) -> Any:
+    """The document with what may be left out of sources that run nothing."""
+    if not isinstance(whole, dict):
+        return whole
+    value = cast("dict[str, Any]", whole)
+    jobs = value.get("jobs")
+    if not isinstance(jobs, list):
+        return value
+    listed = cast("list[Any]", jobs)
+    return {**value, "jobs": [{**SILENT_JOB, **each} if _is_silent(each) else each for each in listed]}
+
+
+def _is_silent(job: Any) -> bool:
+    source: Any = cast("dict[str, Any]", job).get("source") if isinstance(job, dict) else None
+    return isinstance(source, dict) and cast("dict[str, Any]", source).get("kind") in SILENT
 
 
 def _known(raw: Any) -> Any:

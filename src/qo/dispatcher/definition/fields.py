@@ -29,6 +29,7 @@ from qo.dispatcher.definition.kinds import (
 
 JOBS_MAX = 5_000
 OUTPUTS_MAX = 1_000
+OUTPUTS_ALL_MAX = 5_000  # Of all jobs together: each version has a row for every one of them.
 CONFIG_BYTES_MAX = 65_536
 RANGE_MAX = 2**53
 
@@ -116,6 +117,10 @@ SOURCE_FIELDS: dict[SourceKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
     SourceKind.FILES: (("path",), ("pattern", "poll_seconds")),
 }
 
+# These run no code of their own. So what such a job would say of who runs what is known, and may be left out.
+SILENT = tuple(kind for kind in SourceKind if kind is not SourceKind.ALWAYS_ON)
+SILENT_JOB = {"runtime": "dispatcher", "operator": "noop"}
+
 BOOTSTRAP = Record(
     "bootstrap",
     "What happens once, when a version of the pipeline becomes active.",
@@ -153,7 +158,7 @@ JOB = Record(
         Field("runtime", LINE, "Who runs it: spark, python, lambda or dispatcher.", required=True),
         Field(
             "operator", LINE, "What runs: a built-in operator of the runtime, or module:function.", required=True
-        ),
+        ),  # Both only if it runs anything, see SILENT.
         Field("outputs", Whole(0, OUTPUTS_MAX), "How many datasets it makes; 0 for side effects.", required=True),
         Field(
             "update_strategy",
@@ -181,11 +186,16 @@ JOB = Record(
         ),
         Field("source", SOURCE, "source: what makes it emit."),
         Field("bootstrap", BOOTSTRAP, "source: what happens once at the beginning."),
-        Field("idle_timeout", SPAN, "reactive: how long a worker stays warm without work."),
+        Field(
+            "idle_timeout",
+            SPAN,
+            "reactive: how long a worker stays warm without work, for services that start workers. Kept and shown; "
+            "without effect on workers that you start yourself.",
+        ),
         Field(
             "secrets",
             Items(LOGICAL, at_most=100, unique=True),
-            "Logical names of the secrets that the operator may read. Not for code of users.",
+            "Logical names of the secrets that the operator may read, with Run.secret. Not for code of users.",
         ),
         Field("scaling", SCALING, "How much may run at once."),
         *TIMEOUTS,

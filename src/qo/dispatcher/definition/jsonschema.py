@@ -11,6 +11,8 @@ from typing import Any, assert_never
 from qo.dispatcher.definition.fields import (
     DAG,
     REACTIVE_ONLY,
+    SILENT,
+    SILENT_JOB,
     SOURCE_FIELDS,
     SOURCE_ONLY,
 )
@@ -31,6 +33,7 @@ from qo.dispatcher.definition.kinds import (
 Schema = dict[str, Any]
 
 _SCALAR: Schema = {"type": ["string", "number", "boolean"]}
+_SILENT_SOURCE: Schema = {"properties": {"kind": {"enum": list(SILENT)}}, "required": ["kind"]}
 _ONE_TYPE: list[Schema] = [{"items": {"type": name}} for name in ("string", "number", "boolean")]
 
 
@@ -38,7 +41,9 @@ def schema() -> Schema:
     """Draft 2020-12."""
     definitions: dict[str, Schema] = {}
     top = _record(DAG, definitions)
-    definitions["job"]["allOf"] = _job_rules()
+    job = definitions["job"]
+    job["required"] = [name for name in job["required"] if name not in SILENT_JOB]
+    job["allOf"] = _job_rules()
     definitions["source"]["allOf"] = _source_rules()
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -138,6 +143,11 @@ def _job_rules() -> list[Schema]:
         },
         {"if": {"required": ["udf"]}, "then": {"properties": {"secrets": False, "runtime": {"const": "lambda"}}}},
         _when({"operator": {"const": "udf"}}, ("udf",), set()),
+        {
+            **_when({"source": _SILENT_SOURCE}, (), set()),
+            "then": {"properties": {name: {"const": only} for name, only in SILENT_JOB.items()}},
+            "else": {"required": list(SILENT_JOB)},
+        },
     ]
 
 

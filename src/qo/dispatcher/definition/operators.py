@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qo.core.flow.dag import SourceKind, Strategy
 from qo.dispatcher.definition.draft import Written
-from qo.dispatcher.definition.fields import OPERATOR_CONFIG
+from qo.dispatcher.definition.fields import OPERATOR_CONFIG, SILENT, SILENT_JOB
 from qo.dispatcher.definition.problems import Report, closest
 from qo.dispatcher.definition.shape import check
 from qo.dispatcher.registry import Launcher, Registry, Runtime
@@ -23,7 +23,9 @@ _ELSEWHERE = {
 def operator(written: Written, registry: Registry, report: Report) -> None:
     job = written.job
     runtime = registry.runtimes.get(job.runtime)
-    if runtime is None:
+    if job.is_source and job.source is not None and job.source.kind in SILENT:
+        _silent(written, job.source.kind, report)
+    elif runtime is None:
         hint = _ELSEWHERE.get(job.runtime) or closest(job.runtime, registry.runtimes)
         report.add((*written.path, "runtime"), f"there is no runtime {job.runtime[:80]!r}", hint)
     elif not runtime.accepts(job.operator):
@@ -32,6 +34,18 @@ def operator(written: Written, registry: Registry, report: Report) -> None:
     else:
         _fits(written, runtime, report)
     _udf(written, report)
+
+
+def _silent(written: Written, kind: SourceKind, report: Report) -> None:
+    """Refuse code that nobody would ever call."""
+    wrong = [name for name, only in SILENT_JOB.items() if getattr(written.job, name) != only]
+    if wrong:
+        message = f"a {kind} source runs no code of its own, and {written.job.name!r} names some"
+        hint = (
+            "write 'runtime: dispatcher' and 'operator: noop', or leave both out; a job that reads it can run code, "
+            "and so can a source of 'kind: always_on'"
+        )
+        report.add((*written.path, wrong[0]), message, hint)
 
 
 def _operator_hint(name: str, runtime: Runtime, registry: Registry) -> str:

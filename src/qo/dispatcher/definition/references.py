@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from qo.core.flow.dag import From, Input, Strategy
 from qo.core.flow.plan import in_order, upstream
 from qo.dispatcher.definition.draft import Draft, Written
+from qo.dispatcher.definition.fields import JOBS_MAX, OUTPUTS_ALL_MAX
 from qo.dispatcher.definition.problems import Path, Report, closest
 
 _RANGES = frozenset({"range_splitter", "range_aggregator"})  # They emit ranges, which are partitions.
@@ -14,6 +15,7 @@ _RANGES = frozenset({"range_splitter", "range_aggregator"})  # They emit ranges,
 
 def references(draft: Draft, known_datasets: Callable[[str], bool] | None, report: Report) -> None:
     by_name = _unique(draft, report)
+    _size(draft, report)
     _webhooks(draft, report)
     for written in draft.jobs:
         for index, each in enumerate(written.job.inputs):
@@ -39,6 +41,13 @@ def _unique(draft: Draft, report: Report) -> Mapping[str, Written]:
             message = f"there are two jobs named {written.job.name!r} (the first on line {line})"
             report.add((*written.path, "name"), message, "give one of them another name")
     return by_name
+
+
+def _size(draft: Draft, report: Report) -> None:
+    outputs = sum(written.job.outputs for written in draft.jobs)
+    if outputs > OUTPUTS_ALL_MAX and len(draft.jobs) <= JOBS_MAX:  # Too many jobs have been reported as that.
+        message = f"the jobs have {outputs} outputs together, and a pipeline has at most {OUTPUTS_ALL_MAX}"
+        report.add(("jobs",), message, "split the pipeline into several")
 
 
 def _webhooks(draft: Draft, report: Report) -> None:

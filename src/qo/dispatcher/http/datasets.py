@@ -7,14 +7,13 @@ from typing import Annotated
 from fastapi import Path, Query
 
 from qo.dispatcher import datasets as known
-from qo.dispatcher import invalidations, lineage
+from qo.dispatcher import invalidations, lineage, versions
 from qo.dispatcher import why as reasons
 from qo.dispatcher.contract.dataset import DatasetAnswer, DatasetsPage, LineageAnswer, PartitionsPage
 from qo.dispatcher.contract.event import EventsPage
 from qo.dispatcher.contract.invalidation import InvalidateAnswer, InvalidateRequest
 from qo.dispatcher.contract.why import WhyAnswer
 from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
-from qo.errors import NotFound
 
 Name = Annotated[str, Path(max_length=410, description="A published name, dag.job, or dag.job[1].")]
 Key = Annotated[str | None, Query(max_length=200, description="Only of this partition.")]
@@ -24,6 +23,8 @@ Before = Annotated[int | None, Query(ge=0, le=2**63 - 1, description="Where the 
 def list_datasets(here: Here, dag: str | None = None, after: After = None, limit: Limit = 100) -> DatasetsPage:
     """List the datasets, each with its current generation."""
     with here.state.read() as tx:
+        if dag is not None:
+            versions.require(tx, dag)
         return known.list_datasets(tx, dag, after, limit)
 
 
@@ -78,9 +79,9 @@ def invalidate(here: Here, caller: Caller, body: InvalidateRequest) -> Invalidat
     """Say that committed data is out of date: whoever has read it, reads it again."""
     with here.state.write() as tx:
         ref = known.resolve(tx, body.dataset)
-        generation = body.generation_id or known.generation_of(tx, ref.id)
-        if generation is None:
-            raise NotFound(f"no version of {ref.dag} is live: {ref.label} has no current generation; name one")
+        generation = known.chosen(tx, ref, body.generation_id)
+        if body.partition_key is not None:
+            known.require_partition(tx, ref, generation, body.partition_key)
         made = invalidations.invalidate(
             tx,
             ref.id,
@@ -98,7 +99,7 @@ def invalidate(here: Here, caller: Caller, body: InvalidateRequest) -> Invalidat
 
 
 def install(routes: Routes) -> None:
-    routes.get("/v1/datasets", list_datasets)
+    routes.get("/v1/datasets", list_datasets, 404)
     routes.get("/v1/datasets/{name}", show_dataset, 404)
     routes.get("/v1/datasets/{name}/partitions", list_partitions, 404)
     routes.get("/v1/datasets/{name}/events", list_events, 404)

@@ -36,6 +36,7 @@ KINDS: tuple[tuple[str, HTTPStatus, type[QoError]], ...] = (
     ("forbidden", HTTPStatus.FORBIDDEN, errors.Forbidden),
     ("unavailable", HTTPStatus.SERVICE_UNAVAILABLE, errors.Unavailable),
     ("contended", HTTPStatus.SERVICE_UNAVAILABLE, errors.Contended),
+    ("corrupt", HTTPStatus.INTERNAL_SERVER_ERROR, errors.CorruptRecord),
 )
 USAGE = "usage"  # 400: the request breaks a rule. 422: a field is missing or has the wrong form.
 INVALID = "invalid"

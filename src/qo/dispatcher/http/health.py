@@ -11,7 +11,7 @@ from qo.dispatcher.http import metrics as exposed
 from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.routes import Here, Routes
 from qo.dispatcher.state import schema
-from qo.errors import Unavailable
+from qo.errors import CorruptRecord, Unavailable
 
 
 class Health(Answer):
@@ -46,6 +46,8 @@ def _database(here: Context) -> str | None:
             known = tx.value(sa.select(schema.topology.c.epoch))
     except Unavailable as error:
         return _EMPTY if "no such table" in str(error.__cause__) else str(error)
+    except CorruptRecord as error:
+        return str(error)
     except ProgrammingError:
         return _EMPTY
     return None if known is not None else _EMPTY

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
+from qo.dispatcher import versions
 from qo.dispatcher.contract.task_view import CancelRequest, MovedAnswer, TaskList, TaskView
 from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
 from qo.dispatcher.tasks import moves
@@ -22,6 +23,8 @@ def list_tasks(
 ) -> TaskList:
     """List tasks, the newest first."""
     with here.state.read() as tx:
+        if dag is not None:
+            versions.require(tx, dag, job)
         return moves.list_tasks(tx, dag=dag, job=job, status=status, after=after, limit=limit)
 
 
@@ -50,7 +53,7 @@ def replay_task(here: Here, caller: Caller, task_id: TaskId) -> MovedAnswer:
 
 
 def install(routes: Routes) -> None:
-    routes.get("/v1/tasks", list_tasks, 400)
+    routes.get("/v1/tasks", list_tasks, 400, 404)
     routes.get("/v1/tasks/{task_id}", show_task, 404)
     routes.post("/v1/tasks/{task_id}/cancel", cancel_task, 404, 409)
     routes.post("/v1/tasks/{task_id}/replay", replay_task, 404, 409)

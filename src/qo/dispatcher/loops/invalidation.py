@@ -13,9 +13,9 @@ import sqlalchemy as sa
 
 from qo.core.flow.dag import Strategy
 from qo.core.flow.plan import derived
-from qo.core.flow.topology import LiveJob, Topology
+from qo.core.flow.topology import LiveJob, Topology, VersionStatus
 from qo.core.task import Status
-from qo.dispatcher import events, invalidations, topology
+from qo.dispatcher import effects, events, invalidations, topology
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import creation
@@ -46,9 +46,8 @@ def tick(state: State, limit: int = 100) -> int:
 
 
 def _open(limit: int) -> sa.Select[*tuple[object, ...]]:
-    # The first condition is the one that the index of open invalidations has.
-    waiting = sa.and_(sa.text("processed_at IS NULL"), _rows.c.spread_at.is_(None))
-    return sa.select(_rows).where(waiting).order_by(_rows.c.created_at).limit(limit)
+    # This and nothing else is what their index has: what is spread may stay open for long.
+    return sa.select(_rows).where(_rows.c.spread_at.is_(None)).order_by(_rows.c.created_at).limit(limit)
 
 
 def _spread(tx: Tx, live: Topology, row: sa.RowMapping) -> None:
@@ -90,7 +89,7 @@ def _task(tx: Tx, row: sa.RowMapping, job: LiveJob) -> NewTask | None:
         if read is None:
             return None
         start, end, upto = read[0], read[1] + 1, read[1]
-    elif not _has_read(tx, row, job) and not _gave_up(tx, row, job):
+    elif not (_has_read(tx, row, job) or _gave_up(tx, row, job) or _acted_on_another(tx, row, job)):
         return None
     elif start is None:
         start, end = _range_of(tx, row)
@@ -152,6 +151,23 @@ def _gave_up(tx: Tx, row: sa.RowMapping, job: LiveJob) -> bool:
     )
     states = set(tx.execute(about.distinct()).scalars())
     return row["revision"] is not None and bool(states) and states <= {Status.FAILED, Status.CANCELLED}
+
+
+def _acted_on_another(tx: Tx, row: sa.RowMapping, job: LiveJob) -> bool:
+    """Whether a job that has effects outside has had them for another generation's partition, and for none of this.
+
+    The one that serves now has taken their place, so it is told as the other would have been.
+    """
+    if job.job.outputs or job.status is not VersionStatus.ACTIVE or row["revision"] is None:
+        return False
+    own = sa.select(schema.tasks.c.id).where(
+        schema.tasks.c.edition_id == job.edition_id,
+        schema.tasks.c.partition_key == row["partition_key"],
+        schema.tasks.c.generation_id == row["generation_id"],
+        schema.tasks.c.status.in_([Status.PENDING, Status.RUNNING, Status.COMPLETED]),
+    )
+    key = row["partition_key"]
+    return tx.one(own.limit(1)) is None and key in effects.made(tx, job, row["dataset_id"], [key])
 
 
 def _read_range(tx: Tx, row: sa.RowMapping, job: LiveJob) -> tuple[int, int] | None:

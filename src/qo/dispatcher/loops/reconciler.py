@@ -1,188 +1,283 @@
-"""Reconciling: what is committed upstream, compared with what each live job has a task for.
+"""Reconciling: what is committed upstream, compared with what each live job has made of it.
 
 Repairs events that were lost, and lets a staged version catch up on history: its jobs are new editions and have no
-tasks yet. Partitions are walked in the order of their commits, and how far is remembered, so a pass costs as much as
-is new; now and then it begins again at the first one.
+tasks yet. Lets a job whose input is another generation again, because another DAG went back to it, or whose version
+did not serve while its input was replaced, make anew what it had made of something else.
+
+Partitions are walked in the order of their commits, and how far is remembered (``progress``), so a pass costs as much
+as is new; now and then, and when the input becomes another generation, it begins again at the first one.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Any
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 import sqlalchemy as sa
 
 from qo.core.flow import routing
 from qo.core.flow.dag import Strategy
-from qo.core.flow.plan import PlannedInput, derived
 from qo.core.flow.topology import LiveJob, Topology
 from qo.core.task import Status
-from qo.dispatcher import backlog, events, topology
+from qo.dispatcher import effects, events, tallies, topology
 from qo.dispatcher.events import PENDING
+from qo.dispatcher.loops import freshness, progress
+from qo.dispatcher.loops.progress import Input, Mark
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx
 from qo.dispatcher.tasks import creation
 from qo.dispatcher.tasks.creation import NewTask
 from qo.dispatcher.tasks.pins import first_deployed
 
-FULL_PASS_S = 86_400.0  # How often everything is compared once more.
-
-_partitions, _kept = schema.partitions, schema.operator_state
+_partitions = schema.partitions
 
 
 def tick(state: State, limit: int = 500) -> int:
-    """Look at up to ``limit`` partitions of each input of each live job; how many tasks were made or taken up."""
-    made = 0
+    """Look at up to ``limit`` partitions of each input of each live job; how many tasks were made, or steps taken.
+
+    0: there is nothing left to look at for now.
+    """
     with state.read() as tx:
-        editions = sorted(topology.load(tx).jobs)
-    for edition in editions:
+        due = _due(tx, topology.load(tx))  # Who has nothing to change keeps no writer waiting.
+    did = 0
+    for edition in due:
         # A transaction each: nobody waits for longer than one job takes.
         with state.write() as tx:
             live = topology.load(tx)
             job = live.jobs.get(edition)
             if job is not None:
-                made += reconcile(tx, live, job, limit)
-    return made
+                did += reconcile(tx, live, job, limit)
+    return did
 
 
 def reconcile(tx: Tx, live: Topology, job: LiveJob, limit: int = 500) -> int:
     """One step for one job."""
-    token = derived("reconcile", job.edition_id, tx.ambient.token())
-    made = backlog.revive(tx, [job.edition_id], token=token, dag=job.dag)
-    followed = {
-        each.position: generation
-        for each in job.inputs
-        if each.trigger and (generation := each.generation_id or live.current.get(each.dataset_id)) is not None
-    }
     if routing.joins(job):
         # As the router does: else neither would see the other's half of a join.
         tx.execute(tx.lock(sa.select(schema.jobs.c.id).where(schema.jobs.c.id == job.id))).all()
-    since = first_deployed(tx, job.edition_id) if job.job.outputs == 0 else None
-    for each in job.inputs:
-        generation = followed.get(each.position)
-        if generation is None:
-            continue
+    followed = _followed(live, job)
+    made, steps = 0, 0
+    changes = Counter[tallies.Counted]()
+    for each in followed:
         if job.job.execution_strategy is Strategy.PER_PARTITION:
-            made += _partition_tasks(tx, job, each, followed, since, min(limit, ROWS_MAX))
-        elif job.job.execution_strategy is Strategy.PER_UPDATE:
-            made += _cursor_task(tx, job, each, generation, since)
-    return made
+            step = _partition_step(tx, live, each, followed, min(limit, ROWS_MAX))
+            made, steps = made + step.made, steps + step.more
+            changes.update(step.changes)
+        elif (new := _cursor_task(tx, each)) is not None:
+            made += sum(one.new for one in creation.create(tx, [new]))
+    # Last, and for all inputs at once: the rows are shared by many writers.
+    tallies.add(tx, changes)
+    return max(made, steps)
 
 
-def _partition_tasks(
-    tx: Tx, job: LiveJob, each: PlannedInput, followed: Mapping[int, str], since: datetime | None, limit: int
-) -> int:
-    generation = followed[each.position]
-    mark = _Mark.load(tx, job.edition_id, generation)
-    query = sa.select(
-        _partitions.c.partition_key, _partitions.c.start, _partitions.c.end, _partitions.c.revision
-    ).where(_partitions.c.generation_id == generation, _partitions.c.revision > mark.revision)
-    if since is not None:
-        query = query.where(_partitions.c.committed_at >= since)  # Effects outside are not made for history.
-    found = tx.all(query.order_by(_partitions.c.revision).limit(limit))
+def _followed(live: Topology, job: LiveJob) -> list[Input]:
+    """The inputs that something new on would start the job."""
+    return [
+        Input(job, each, generation)
+        for each in job.inputs
+        if each.trigger and (generation := each.generation_id or live.current.get(each.dataset_id)) is not None
+    ]
+
+
+def _due(tx: Tx, live: Topology) -> list[str]:
+    """The editions that there is something to look at for, in order."""
+    inputs = [each for _, job in sorted(live.jobs.items()) for each in _followed(live, job)]
+    by_partition = [each for each in inputs if each.job.job.execution_strategy is Strategy.PER_PARTITION]
+    by_cursor = [each for each in inputs if each.job.job.execution_strategy is Strategy.PER_UPDATE]
+    due = {each.job.edition_id for each in progress.behind(tx, by_partition)}
+    due |= {each.job.edition_id for each in progress.unread(tx, by_cursor) if _cursor_task(tx, each) is not None}
+    return sorted(due)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    made: int = 0
+    more: bool = False  # The page was full and is done with: there may be another.
+    changes: Mapping[tallies.Counted, int] = field(default_factory=dict[tallies.Counted, int])
+
+
+def _partition_step(tx: Tx, live: Topology, each: Input, followed: Sequence[Input], limit: int) -> _Step:
+    stored = progress.mark(tx, each)
+    mark = stored or _begin(tx, each)
+    found = tx.all(
+        sa.select(
+            _partitions.c.partition_key,
+            _partitions.c.start,
+            _partitions.c.end,
+            _partitions.c.revision,
+            _partitions.c.committed_at,
+        )
+        .where(_partitions.c.generation_id == each.generation_id, _partitions.c.revision > mark.revision)
+        .order_by(_partitions.c.revision)
+        .limit(limit)
+    )
     if not found:
-        if mark.due:
-            mark.restart(tx)
-        return 0
-    announced = _announced(tx, each.dataset_id, generation, {row["partition_key"] for row in found})
-    mark.save(tx, _settled(found, announced, mark.revision))
-    wanted = _missing(tx, job, each, followed, [row for row in found if row["partition_key"] not in announced])
+        mark = mark.restarted(tx.now) if mark.due(tx.now) else mark
+        if mark != stored:
+            progress.save(tx, each, mark)
+        return _Step()
+    under_way = _under_way(tx, each, {row["partition_key"] for row in found})
+    reached = _settled(found, under_way, mark.revision)
+    if stored is None or reached > stored.revision:
+        progress.save(tx, each, replace(mark, revision=reached))
+    rows = [row for row in found if row["partition_key"] not in under_way]
+    made, changes = _make(tx, live, each, followed, rows)
+    return _Step(made, len(found) == limit and reached > mark.revision, changes)
+
+
+def _begin(tx: Tx, each: Input) -> Mark:
+    """Before the first partition; of a job without outputs, before the first that is not history to it."""
+    first = None
+    if each.job.job.outputs == 0:
+        query = sa.select(_partitions.c.revision).where(
+            _partitions.c.generation_id == each.generation_id,
+            _partitions.c.committed_at < first_deployed(tx, each.job.edition_id),
+        )
+        first = tx.value(query.order_by(_partitions.c.revision.desc()).limit(1))
+    return Mark(each.generation_id, first or 0, first or 0, tx.now)
+
+
+def _make(
+    tx: Tx, live: Topology, each: Input, followed: Sequence[Input], rows: Sequence[sa.RowMapping]
+) -> tuple[int, Mapping[tallies.Counted, int]]:
+    """The tasks that those partitions lack; how many, and how the counts of deliveries change."""
+    complete = _complete(tx, each, followed, rows)
+    wanted = _wanted(tx, live, each, complete)
+    repeated = effects.repeated(tx, wanted)
+    left_out = [new for new in wanted if new.task_id in repeated]
+    wanted = [new for new in wanted if new.task_id not in repeated]
     made = creation.create(tx, wanted)
-    if routing.joins(job):
-        events.settle(tx, {(job.edition_id, new.partition_key or ""): new.task_id for new in wanted})
-    return sum(one.new for one in made)
+    # What has its task already is compared with what that has made.
+    kept = {new.partition_key: new for new, one in zip(wanted, made, strict=True) if not one.new}
+    stale = freshness.stale(tx, each, [row for row in complete if row["partition_key"] in kept])
+    again = [
+        replace(kept[key], dedupe_key=creation.refresh_dedupe_key(standing, each.generation_id, revision))
+        for key, standing, revision in stale
+    ]
+    made += creation.create(tx, again)
+    changes = _settle_joins(tx, each.job, wanted, left_out)
+    return sum(one.new for one in made), changes
 
 
-def _missing(
-    tx: Tx, job: LiveJob, each: PlannedInput, followed: Mapping[int, str], found: Sequence[sa.RowMapping]
-) -> list[NewTask]:
-    """Tasks for those partitions; of a job that joins, for those that all of its inputs have."""
-    generation = followed[each.position]
-    keys = {row["partition_key"] for row in found}
-    if routing.joins(job):
-        for position, other in followed.items():
-            if position != each.position and keys:
+def _settle_joins(
+    tx: Tx, job: LiveJob, wanted: Sequence[NewTask], left_out: Sequence[NewTask]
+) -> Mapping[tallies.Counted, int]:
+    """What becomes of deliveries that waited for these partitions to be complete."""
+    if not routing.joins(job):
+        return {}
+    made = {(job.edition_id, new.partition_key or ""): new.task_id for new in wanted}
+    gone = {(job.edition_id, new.partition_key or ""): None for new in left_out}
+    changes = Counter(events.moved("pending", "merged", events.settled(tx, made)))
+    changes.update(events.moved("pending", "filtered", events.settled(tx, gone, "filtered", effects.REASON)))
+    return changes
+
+
+def _complete(
+    tx: Tx, each: Input, followed: Sequence[Input], rows: Sequence[sa.RowMapping]
+) -> list[sa.RowMapping]:
+    """Of a job that joins, those that all of its inputs have."""
+    keys = {row["partition_key"] for row in rows}
+    if routing.joins(each.job):
+        triggering = sum(of.trigger for of in each.job.inputs)
+        if len(followed) < triggering:
+            return []
+        for other in followed:
+            if other.position != each.position and keys:
                 keys = _present(tx, other, keys)
-    said = events.attributes(tx, each.dataset_id, generation, keys)
+    return [row for row in rows if row["partition_key"] in keys]
+
+
+def _wanted(tx: Tx, live: Topology, each: Input, rows: Sequence[sa.RowMapping]) -> list[NewTask]:
+    dataset, generation = each.planned.dataset_id, each.generation_id
+    said = events.attributes(tx, dataset, generation, [row["partition_key"] for row in rows])
     return [
         NewTask(
-            job=job,
-            dedupe_key=creation.partition_dedupe_key(job, each.dataset_id, generation, row["partition_key"]),
-            dataset_id=each.dataset_id,
+            job=each.job,
+            dedupe_key=creation.partition_dedupe_key(
+                each.job, dataset, generation, row["partition_key"], live.current
+            ),
+            dataset_id=dataset,
             generation_id=generation,
             partition_key=row["partition_key"],
             start=row["start"],
             end=row["end"],
             attributes=said.get(row["partition_key"]),
         )
-        for row in found
-        if row["partition_key"] in keys
+        for row in rows
     ]
 
 
-def _settled(found: Sequence[sa.RowMapping], announced: set[str], before: int) -> int:
-    """How far nothing is left to look at again: up to the first partition whose event is still on its way."""
+def _settled(found: Sequence[sa.RowMapping], under_way: set[str], before: int) -> int:
+    """How far nothing is left to look at again: up to the first partition that others are still to deal with."""
     for row in found:
-        if row["partition_key"] in announced:
+        if row["partition_key"] in under_way:
             return before
         before = row["revision"]
     return before
 
 
-def _announced(tx: Tx, dataset_id: str, generation_id: str, keys: Iterable[str]) -> set[str]:
-    """Partitions with an event that is still to be routed: that makes the task, and is accounted for."""
-    table = schema.events
-    query = sa.select(table.c.partition_key).where(
-        table.c.dataset_id == dataset_id,
-        table.c.generation_id == generation_id,
-        table.c.partition_key.in_(sorted(keys)),
-        table.c.state == PENDING,
+def _under_way(tx: Tx, each: Input, keys: Iterable[str]) -> set[str]:
+    """Partitions with an event that is still to be routed, or an invalidation that is still to be spread: those make
+    the tasks, and are accounted for."""
+    announced, replaced = schema.events, schema.invalidations
+    wanted = sorted(keys)
+    queries = (
+        sa.select(announced.c.partition_key).where(
+            announced.c.dataset_id == each.planned.dataset_id,
+            announced.c.generation_id == each.generation_id,
+            announced.c.partition_key.in_(wanted),
+            announced.c.state == PENDING,
+        ),
+        sa.select(replaced.c.partition_key).where(
+            replaced.c.generation_id == each.generation_id,
+            replaced.c.partition_key.in_(wanted),
+            replaced.c.spread_at.is_(None),
+        ),
     )
-    return set(tx.execute(query).scalars())
+    return {key for query in queries for key in tx.execute(query).scalars()}
 
 
-def _present(tx: Tx, generation_id: str, keys: Iterable[str]) -> set[str]:
-    dataset = sa.select(schema.generations.c.dataset_id).where(schema.generations.c.id == generation_id)
+def _present(tx: Tx, each: Input, keys: Iterable[str]) -> set[str]:
     query = sa.select(_partitions.c.partition_key).where(
-        _partitions.c.dataset_id == dataset.scalar_subquery(),
-        _partitions.c.generation_id == generation_id,
+        _partitions.c.dataset_id == each.planned.dataset_id,
+        _partitions.c.generation_id == each.generation_id,
         _partitions.c.partition_key.in_(sorted(keys)),
     )
     return set(tx.execute(query).scalars())
 
 
-def _cursor_task(tx: Tx, job: LiveJob, each: PlannedInput, generation_id: str, since: datetime | None) -> int:
+def _cursor_task(tx: Tx, each: Input) -> NewTask | None:
     """A task up to the furthest cursor, unless the job has read that far or is on its way."""
+    job, dataset, generation = each.job, each.planned.dataset_id, each.generation_id
     generations, cursors, tasks = schema.generations, schema.cursors, schema.tasks
-    furthest = tx.value(sa.select(generations.c.cursor).where(generations.c.id == generation_id))
-    if furthest is None:
-        return 0
-    read = tx.value(
-        sa.select(cursors.c.value).where(
-            cursors.c.edition_id == job.edition_id, cursors.c.generation_id == generation_id
-        )
-    )
+    furthest = tx.value(sa.select(generations.c.cursor).where(generations.c.id == generation))
+    own = sa.and_(cursors.c.edition_id == job.edition_id, cursors.c.generation_id == generation)
+    read = tx.value(sa.select(cursors.c.value).where(own))
     open_ = sa.select(tasks.c.id).where(
         tasks.c.edition_id == job.edition_id, tasks.c.status.in_([Status.PENDING, Status.RUNNING])
     )
-    if (read is not None and read >= furthest) or tx.one(open_.limit(1)) is not None:
-        return 0
-    latest = _latest_event(tx, each.dataset_id, generation_id)
-    if latest is not None and (
-        latest["state"] == "pending" or (since is not None and latest["received_at"] < since)
-    ):
-        return 0
-    if latest is None and since is not None:
-        return 0
+    if furthest is None or (read is not None and read >= furthest) or tx.one(open_.limit(1)) is not None:
+        return None
+    since = first_deployed(tx, job.edition_id) if job.job.outputs == 0 else None
+    if not _is_ours(_latest_event(tx, dataset, generation), since):
+        return None
     new = NewTask(
         job=job,
-        dedupe_key=creation.cursor_dedupe_key(each.dataset_id, generation_id, furthest),
-        dataset_id=each.dataset_id,
-        generation_id=generation_id,
+        dedupe_key=creation.cursor_dedupe_key(dataset, generation, furthest),
+        dataset_id=dataset,
+        generation_id=generation,
         cursor=furthest,
     )
-    return sum(one.new for one in creation.create(tx, [new]))
+    return None if effects.repeated(tx, [new]) else new
+
+
+def _is_ours(latest: sa.RowMapping | None, since: datetime | None) -> bool:
+    """Whether the last event is neither the router's to deal with nor, for effects outside, history."""
+    if latest is None:
+        return since is None
+    return latest["state"] != "pending" and (since is None or latest["received_at"] >= since)
 
 
 def _latest_event(tx: Tx, dataset_id: str, generation_id: str) -> sa.RowMapping | None:
@@ -193,33 +288,3 @@ def _latest_event(tx: Tx, dataset_id: str, generation_id: str) -> sa.RowMapping 
         .order_by(table.c.seq.desc())
         .limit(1)
     )
-
-
-class _Mark:
-    """How far an edition's input has been compared, and since when."""
-
-    def __init__(self, edition_id: str, generation_id: str, revision: int, begun: datetime, now: datetime) -> None:
-        self._key = {"edition_id": edition_id, "key": f"reconcile:{generation_id}"}
-        self.revision = revision
-        self._begun = begun
-        self.due = revision > 0 and now - begun >= timedelta(seconds=FULL_PASS_S)
-
-    @classmethod
-    def load(cls, tx: Tx, edition_id: str, generation_id: str) -> _Mark:
-        query = sa.select(_kept.c.value).where(
-            _kept.c.edition_id == edition_id, _kept.c.key == f"reconcile:{generation_id}"
-        )
-        value: dict[str, Any] | None = tx.value(query)
-        if value is None:
-            return cls(edition_id, generation_id, 0, tx.now, tx.now)
-        return cls(edition_id, generation_id, value["revision"], datetime.fromisoformat(value["begun"]), tx.now)
-
-    def save(self, tx: Tx, revision: int) -> None:
-        if revision == self.revision and revision > 0:
-            return
-        value = {"revision": revision, "begun": self._begun.isoformat()}
-        tx.upsert(_kept, {**self._key, "value": value, "updated_at": tx.now})
-
-    def restart(self, tx: Tx) -> None:
-        self._begun = tx.now
-        self.save(tx, 0)

@@ -17,7 +17,7 @@ from qo.core.flow import routing
 from qo.core.flow.event import Event
 from qo.core.flow.routing import Create, Piece, Superseded, Unread
 from qo.core.flow.topology import LiveJob, Topology
-from qo.dispatcher import events, tallies, topology
+from qo.dispatcher import effects, events, tallies, topology
 from qo.dispatcher.events import PENDING
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx
@@ -60,6 +60,7 @@ class _Batch:
     wanted: list[NewTask] = field(default_factory=list[NewTask])
     wanted_by: list[_Taken] = field(default_factory=list[_Taken])  # The event of each wanted task.
     deliveries: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    left_out: dict[tuple[str, str], None] = field(default_factory=dict[tuple[str, str], None])  # Of joins.
     ends: dict[tuple[str, str | None, int], list[int]] = field(
         default_factory=dict[tuple[str, str | None, int], list[int]]
     )
@@ -136,7 +137,7 @@ def _route(tx: Tx, live: Topology, taken: Sequence[_Taken], changes: _Changes) -
             batch.end(each, "routed", None, len(decisions))
             for decision in decisions:
                 if isinstance(decision, Create):
-                    batch.wanted.append(_new_task(decision.job, each))
+                    batch.wanted.append(_new_task(decision.job, each, live))
                     batch.wanted_by.append(each)
                 else:
                     outcome = "filtered" if isinstance(decision, routing.Filter) else "pending"
@@ -144,10 +145,12 @@ def _route(tx: Tx, live: Topology, taken: Sequence[_Taken], changes: _Changes) -
     _write(tx, batch)
 
 
-def _new_task(job: LiveJob, taken: _Taken) -> NewTask:
+def _new_task(job: LiveJob, taken: _Taken, live: Topology) -> NewTask:
     event = taken.event
     if event.partition_key is not None:
-        key = creation.partition_dedupe_key(job, event.dataset_id, event.generation_id, event.partition_key)
+        key = creation.partition_dedupe_key(
+            job, event.dataset_id, event.generation_id, event.partition_key, live.current
+        )
     else:
         key = creation.cursor_dedupe_key(event.dataset_id, event.generation_id, event.cursor or 0)
     return NewTask(
@@ -166,6 +169,7 @@ def _new_task(job: LiveJob, taken: _Taken) -> NewTask:
 
 def _write(tx: Tx, batch: _Batch) -> None:
     joined: dict[tuple[str, str], str] = {}
+    _leave_out(tx, batch)
     for new, by, made in zip(batch.wanted, batch.wanted_by, creation.create(tx, batch.wanted), strict=True):
         batch.deliver(by, new.job.edition_id, "consumed" if made.new else "merged", None, made.task_id)
         if new.partition_key is not None and routing.joins(new.job):
@@ -180,6 +184,24 @@ def _write(tx: Tx, batch: _Batch) -> None:
     # One batch may hold the event that waits and the one it waits for, so this comes after both are written.
     if joined:
         batch.changes.update(events.moved("pending", "merged", events.settled(tx, joined)))
+    if batch.left_out:
+        waited = events.settled(tx, batch.left_out, "filtered", effects.REASON)
+        batch.changes.update(events.moved("pending", "filtered", waited))
+
+
+def _leave_out(tx: Tx, batch: _Batch) -> None:
+    """What would repeat effects outside is not wanted after all."""
+    repeated = effects.repeated(tx, batch.wanted)
+    if not repeated:
+        return
+    both = list(zip(batch.wanted, batch.wanted_by, strict=True))
+    for new, by in both:
+        if (reason := repeated.get(new.task_id)) is not None:
+            batch.deliver(by, new.job.edition_id, "filtered", reason)
+            if new.partition_key is not None and routing.joins(new.job):
+                batch.left_out[new.job.edition_id, new.partition_key] = None
+    batch.wanted = [new for new, _ in both if new.task_id not in repeated]
+    batch.wanted_by = [by for new, by in both if new.task_id not in repeated]
 
 
 def _announced(tx: Tx, live: Topology, taken: Sequence[_Taken]) -> set[Piece]:

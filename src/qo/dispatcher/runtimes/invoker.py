@@ -36,7 +36,7 @@ from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import completion, running
 from qo.dispatcher.tasks.claiming import claim
-from qo.errors import Forbidden, LeaseLost, NotFound, QoError, Refused, Unavailable, UsageError
+from qo.errors import Contended, Forbidden, LeaseLost, NotFound, QoError, Refused, Unavailable, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +213,7 @@ class Invoker:
                     answer = running.heartbeat(tx, beat)
             except (LeaseLost, NotFound):
                 return Stop.LOST
-            except Unavailable:
+            except (Unavailable, Contended):
                 return None  # The lease outlives two lost beats; the next call tries again.
             heard = monotonic()
             return Stop.CANCELLED if answer.cancel_requested else None

@@ -76,6 +76,7 @@ invalidations = sa.Table(
     column("spread_at", Instant, null=True),  # When its readers' tasks were made.
     column("processed_at", Instant, null=True),  # When all of them were done.
     sa.Index("ix_invalidations_open", "created_at", **where("processed_at IS NULL")),
+    sa.Index("ix_invalidations_unspread", "created_at", **where("spread_at IS NULL")),
     sa.Index("ix_invalidations_partition", "generation_id", "partition_key"),
 )
 
@@ -86,6 +87,7 @@ invalidation_readers = sa.Table(
     sa.Column("edition_id", Id, primary_key=True),
     column("task_id", Id, null=True, index=True),
     column("processed_at", Instant, null=True),
+    sa.Index("ix_invalidation_readers_open", "edition_id", "invalidation_id", **where("processed_at IS NULL")),
 )
 
 operator_state = sa.Table(

@@ -10,6 +10,7 @@ Blocking on purpose: an event loop calls these on a thread (``asyncio.to_thread`
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,10 +22,11 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from qo.ambient import SYSTEM, Ambient
-from qo.errors import ConfigError, Unavailable
+from qo.errors import ConfigError, CorruptRecord, Unavailable
 
 BUSY_S = 30.0  # How long a process waits for another one's transaction on SQLite.
 ROWS_MAX = 500  # Of one INSERT: SQLite limits how many values a statement may carry.
@@ -91,7 +93,7 @@ class Tx:
         who wants it alone is not passed by those that would share. On SQLite a writer is alone anyway."""
         if self.on_postgres:
             named = "pg_advisory_xact_lock_shared" if shared else "pg_advisory_xact_lock"
-            self.connection.exec_driver_sql(f"SELECT {named}({number:d})")
+            self.connection.exec_driver_sql(f"SELECT {named}({number:d})").close()
 
     def lock(
         self, query: sa.Select[*tuple[Any, ...]], *, skip: bool = False, shared: bool = False
@@ -109,6 +111,8 @@ class State:
         self._clock = clock or database_clock
         # SQLite lets waiting processes poll; threads of one process queue up here instead, which is fair and quicker.
         self._turn = threading.Lock() if engine.dialect.name == "sqlite" else None
+        self._path = engine.url.database if engine.dialect.name == "sqlite" else None
+        self._file = _file(self._path)
 
     @contextmanager
     def write(self) -> Generator[Tx]:
@@ -122,6 +126,7 @@ class State:
     @contextmanager
     def read(self) -> Generator[Tx]:
         """A consistent view; what is written in it is undone."""
+        self._require_file()
         with _translated(), self.engine.connect() as connection:
             connection = connection.execution_options(qo_reads=True)
             if connection.dialect.name == "postgresql":
@@ -135,15 +140,31 @@ class State:
 
     @contextmanager
     def _begin(self) -> Generator[Tx]:
+        self._require_file()
         with _translated(), self.engine.begin() as connection:
             yield Tx(connection, self._clock, self.ambient)
+
+    def _require_file(self) -> None:
+        """Raises Unavailable once the file of the database is another one, or gone. What is open stays open: without
+        looking, all would go on in a file that nobody can find any more."""
+        if self._file is not None and _file(self._path) != self._file:
+            raise Unavailable("the state database was moved or removed while in use: restart the dispatcher")
+
+
+def _file(path: str | None) -> tuple[int, int] | None:
+    """Which file is there now."""
+    try:
+        found = os.stat(path or "")
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def open_state(url: str, *, ambient: Ambient = SYSTEM, clock: Clock | None = None) -> State:
     """The database that the URL names: ``sqlite:PATH`` or ``postgresql://user@host/name``.
 
     Says nothing of the schema: ``qo.dispatcher.state.upgrade`` does. Raises ConfigError for a URL that cannot be
-    read, without repeating it, and for a file that cannot be made.
+    read, without repeating it. A file is made by the first transaction, which raises it if that cannot be.
     """
     return State(_engine(url), ambient=ambient, clock=clock)
 
@@ -151,7 +172,6 @@ def open_state(url: str, *, ambient: Ambient = SYSTEM, clock: Clock | None = Non
 def _engine(url: str) -> sa.Engine:
     if url.startswith("sqlite:"):
         path = Path(url.removeprefix("sqlite:").removeprefix("///")).expanduser()
-        _create_private(path)
         engine = sa.create_engine(
             sa.URL.create("sqlite", database=str(path)),
             # The sqlite3 module's own transactions stay off: the hook below begins ours.
@@ -160,6 +180,7 @@ def _engine(url: str) -> sa.Engine:
             max_overflow=64,
             hide_parameters=True,
         )
+        event.listen(engine, "do_connect", lambda *_: _create_private(path))
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
@@ -237,15 +258,27 @@ def _upsert(on_postgres: bool, table: sa.Table, names: tuple[str, ...]) -> sa.Ex
     return statement.on_conflict_do_update(index_elements=keys, set_=changed)
 
 
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
 @contextmanager
 def _translated() -> Generator[None]:
     try:
         yield
+    except PoolTimeout as error:
+        raise Unavailable("too many transactions are open at once: call again in a while") from error
     except (OperationalError, InterfaceError) as error:
         # The driver names hosts, users and files: a note, for logs and people at this machine, not for answers.
         said = Unavailable("the state database does not answer")
         said.add_note(f"its driver says: {error.orig}")
         raise said from error
+    except DatabaseError as error:
+        if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
+            raise
+        raise CorruptRecord(
+            "the state database is damaged, or its file is something else: restore the backup, or name another "
+            "with QO_STATE"
+        ) from error
 
 
 def batches(rows: Iterable[T]) -> Iterator[list[T]]:

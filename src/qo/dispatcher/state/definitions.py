@@ -53,6 +53,7 @@ jobs = sa.Table(
     column("edition_id", Id, index=True),
     column("config_hash", sa.String(64)),
     column("queue", Name),
+    column("timeout_seconds", sa.Float, null=True),  # Of one attempt, as the job or its runtime says.
     column("definition", Json),  # The job, as in the resolved DAG.
     sa.UniqueConstraint("version_id", "name"),
 )

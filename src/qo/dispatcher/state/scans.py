@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from qo.dispatcher.state.database import Tx
-from qo.dispatcher.state.schema import tasks
+from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.state.schema import Id, Instant, tasks
 
 
 def withheld(table: Any = tasks) -> sa.ColumnElement[bool]:
@@ -37,31 +38,71 @@ class Among:
     index: str
     column: str  # The first of the index.
     where: str
+    table: str = "tasks"
 
 
 WITHHELD_EDITIONS = Among("ix_tasks_withheld", "edition_id", "status = 'pending' AND released_at IS NULL")
 RELEASED_QUEUES = Among("ix_tasks_released", "queue", "status = 'pending' AND released_at IS NOT NULL")
+OPEN_READERS = Among(
+    "ix_invalidation_readers_open", "edition_id", "processed_at IS NULL", table="invalidation_readers"
+)
 
 
 def distinct(tx: Tx, among: Among) -> list[str]:
-    """The values of a column among the tasks of a condition, in order, by one step through the index for each.
+    """The values of a column among the rows of a condition, in order, by one step through the index for each.
 
     A plain DISTINCT would read every row of it.
     """
+    query = f"{_steps(tx, among)} SELECT value FROM steps WHERE value IS NOT NULL"
+    return list(tx.execute(sa.text(query)).scalars())
+
+
+def _steps(tx: Tx, among: Among) -> str:
     # Without statistics SQLite takes a wider index for the better one; it has to be told.
     hint = "" if tx.on_postgres else f" INDEXED BY {among.index}"
-    step = f"SELECT min({among.column}) FROM tasks{hint} WHERE {among.where}"
-    query = (
+    step = f"SELECT min({among.column}) FROM {among.table}{hint} WHERE {among.where}"
+    return (
         f"WITH RECURSIVE steps (value) AS ({step} UNION ALL SELECT ({step} AND {among.column} > steps.value) "
-        "FROM steps WHERE steps.value IS NOT NULL) SELECT value FROM steps WHERE value IS NOT NULL"
+        "FROM steps WHERE steps.value IS NOT NULL)"
     )
-    return list(tx.execute(sa.text(query)).scalars())
 
 
 def counted(tx: Tx, *conditions: sa.ColumnElement[bool], along: str, most: int) -> int:
     """How many tasks meet the conditions; ``most`` if so many or more do. ``along``: the next column of the index."""
     some = sa.select(tasks.c.id).where(*conditions).order_by(tasks.c[along]).limit(most).subquery()
     return int(tx.value(sa.select(sa.func.count()).select_from(some)))
+
+
+def earliest_withheld(tx: Tx) -> dict[str, datetime]:
+    """When the first of the withheld tasks of each edition is due, by one statement for all of them."""
+    first = f"SELECT min(available_at) FROM {_withheld_of(tx)}"
+    query = sa.text(
+        f"{_steps(tx, WITHHELD_EDITIONS)} SELECT value, ({first}) AS first FROM steps WHERE value IS NOT NULL"
+    )
+    return {row.value: row.first for row in tx.execute(query.columns(value=Id, first=Instant()))}
+
+
+def due(tx: Tx, editions: Sequence[str], most: int) -> dict[str, int]:
+    """How many withheld tasks of these editions are due; ``most`` if so many or more are."""
+    counted_: dict[str, int] = {}
+    some_due = f"SELECT 1 FROM {_withheld_of(tx)} AND available_at <= :now ORDER BY available_at LIMIT :most"
+    query = sa.text(
+        f"{_steps(tx, WITHHELD_EDITIONS)} SELECT value, (SELECT count(*) FROM ({some_due}) AS first_ones) AS n "
+        "FROM steps WHERE value IN :these"
+    )
+    for some in batches(editions):
+        bound = query.bindparams(
+            sa.bindparam("now", tx.now, type_=Instant()),
+            sa.bindparam("most", most),
+            sa.bindparam("these", some, expanding=True),
+        )
+        counted_ |= {row.value: int(row.n) for row in tx.execute(bound)}
+    return counted_
+
+
+def _withheld_of(tx: Tx) -> str:
+    hint = "" if tx.on_postgres else f" INDEXED BY {WITHHELD_EDITIONS.index}"
+    return f"tasks{hint} WHERE {WITHHELD_EDITIONS.where} AND edition_id = steps.value"
 
 
 def in_flight_by(tx: Tx, column: str, values: Sequence[str]) -> Mapping[str, int]:

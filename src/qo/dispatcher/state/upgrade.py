@@ -14,10 +14,12 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
 from qo.errors import Refused
 
 _HERE = Path(__file__).parent / "migrations"
+NAMED_MAX = 5  # Tables that a message names.
 _LOCK = 0x716F_6462  # Any number that nobody else locks in the same database.
 
 
@@ -42,6 +44,8 @@ def upgrade(state: State) -> tuple[str | None, str]:
         found = _status(tx)
         if found.newer:
             raise _newer(found)
+        if found.current is None:
+            _require_ours(tx)
         if not found.fits:
             config.attributes["connection"] = tx.connection
             command.upgrade(config, "head")
@@ -69,6 +73,18 @@ def _status(tx: Tx) -> SchemaStatus:
     newer = current is not None and current not in known
     taken = 0 if current is None or newer else known.index(current) + 1
     return SchemaStatus(current, known[-1], () if newer else tuple(known[taken:]), newer)
+
+
+def _require_ours(tx: Tx) -> None:
+    """Raises Refused for a database without our first step that has tables all the same. On PostgreSQL, where
+    several programs may share one, only for those with names that we need."""
+    there = set(sa.inspect(tx.connection).get_table_names()) - {"alembic_version"}
+    theirs = sorted(there & schema.metadata.tables.keys() if tx.on_postgres else there)
+    if theirs:
+        raise Refused(
+            f"the state database holds tables of something else: {', '.join(theirs[:NAMED_MAX])}; "
+            "name another with QO_STATE"
+        )
 
 
 def _newer(found: SchemaStatus) -> Refused:

@@ -18,6 +18,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from qo.core.flow.topology import VersionStatus
 from qo.dispatcher import invalidations
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import ROWS_MAX, Tx, batches
@@ -115,21 +116,23 @@ def _standing_segments(tx: Tx, entry: Entry) -> Sequence[sa.RowMapping]:
     row = entry.row
     if row["invalidation_id"] is None or row["cursor"] is None:
         return []
-    tasks, inputs = schema.tasks, schema.task_inputs
-    return tx.all(
-        sa.select(_commits)
-        .join(tasks, tasks.c.id == _commits.c.task_id)
-        .join(inputs, inputs.c.task_id == tasks.c.id)
-        .where(
-            _commits.c.generation_id == entry.write.event.generation_id,
-            _commits.c.cursor.is_not(None),
-            _commits.c.replaced_by.is_(None),
-            tasks.c.id != row["id"],
-            inputs.c.generation_id == row["generation_id"],
-            inputs.c.cursor_upto <= row["cursor"],
-            sa.func.coalesce(inputs.c.cursor_after, -1) >= (row["start"] or 0) - 1,
-        )
+    inputs, first = schema.task_inputs, (row["start"] or 0) - 1
+    within = sa.select(inputs.c.task_id).where(
+        inputs.c.generation_id == row["generation_id"],
+        inputs.c.cursor_upto.between(first, row["cursor"]),  # Who ended before it began has not read of it.
+        sa.func.coalesce(inputs.c.cursor_after, -1) >= first,
+        inputs.c.task_id != row["id"],
     )
+    found: list[sa.RowMapping] = []
+    for some in batches(tx.execute(within.distinct()).scalars()):
+        # By task alone, of which each has a few: asked for the generation, too, SQLite would read all of that.
+        found += tx.all(sa.select(_commits).where(_commits.c.task_id.in_(some)))
+    generation = entry.write.event.generation_id
+    return [
+        each
+        for each in found
+        if each["generation_id"] == generation and each["cursor"] is not None and each["replaced_by"] is None
+    ]
 
 
 def _partition_all(tx: Tx, entries: Sequence[Entry], sums: _Sums) -> list[Entry]:
@@ -178,8 +181,8 @@ def _standing(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, list[sa.RowMappi
                 .join(tasks, tasks.c.id == _commits.c.task_id)
                 .where(
                     _commits.c.partition_key == each.place[1],
+                    # In whatever generation: what another DAG makes anew takes the place of what it had made.
                     tasks.c.dataset_id == each.row["dataset_id"],
-                    tasks.c.generation_id == each.row["generation_id"],
                     tasks.c.partition_key == each.row["partition_key"],
                 )
             )
@@ -199,7 +202,8 @@ def _stands(generation: str) -> sa.Select[*tuple[Any, ...]]:
 
 
 def _outdated(tx: Tx, entries: Sequence[Entry], standing: Mapping[_Place, Sequence[sa.RowMapping]]) -> set[_Place]:
-    """Where what stands was made by a task that has read a later state of something that both have read."""
+    """Where what stands was made by a task that has read a later state of something that both have read, or the
+    current generation where we have read another."""
     others = {
         each.place: {gone["task_id"] for gone in standing.get(each.place, ())} - {each.row["id"]}
         for each in entries
@@ -207,8 +211,7 @@ def _outdated(tx: Tx, entries: Sequence[Entry], standing: Mapping[_Place, Sequen
     if not any(others.values()):
         return set()
     mine, theirs = schema.task_inputs.alias("mine"), schema.task_inputs.alias("theirs")
-    same = sa.and_(
-        theirs.c.position == mine.c.position,
+    later = sa.and_(
         theirs.c.generation_id == mine.c.generation_id,
         # One may have read everything because the partition was not there yet.
         sa.or_(
@@ -216,22 +219,37 @@ def _outdated(tx: Tx, entries: Sequence[Entry], standing: Mapping[_Place, Sequen
             theirs.c.partition_key == "",
             mine.c.partition_key == "",
         ),
+        theirs.c.revision > sa.func.coalesce(mine.c.revision, 0),
     )
-    later: set[tuple[str, str]] = set()
+    # Within one edition that is so for what other DAGs make; of these the current one is what is wanted.
+    differ = theirs.c.generation_id != mine.c.generation_id
+    ours_is_current = sa.and_(differ, _is_current(mine.c.generation_id)).label("ours")
+    theirs_is_later = sa.or_(later, sa.and_(differ, _is_current(theirs.c.generation_id))).label("theirs")
+    weighed: dict[tuple[str, str], bool] = {}
     for some in batches({(each.row["id"], other) for each in entries for other in others[each.place]}):
         query = (
-            sa.select(mine.c.task_id, theirs.c.task_id)
-            .join(theirs, same)
+            sa.select(mine.c.task_id, theirs.c.task_id, ours_is_current)
+            .join(theirs, theirs.c.position == mine.c.position)
             .where(
                 mine.c.task_id.in_({one for one, _ in some}),
                 theirs.c.task_id.in_({other for _, other in some}),
-                theirs.c.revision > sa.func.coalesce(mine.c.revision, 0),
+                sa.or_(theirs_is_later, ours_is_current),
             )
         )
-        later.update((one, other) for one, other in tx.execute(query.distinct()))
+        for one, other, ours in tx.execute(query.distinct()):
+            weighed[one, other] = weighed.get((one, other), True) and not ours
     return {
-        each.place for each in entries if any((each.row["id"], other) in later for other in others[each.place])
+        each.place for each in entries if any(weighed.get((each.row["id"], other)) for other in others[each.place])
     }
+
+
+def _is_current(generation: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """Whether the version that serves has it."""
+    pointers, versions = schema.version_generations, schema.dag_versions
+    serving = sa.select(pointers.c.version_id).join(versions, versions.c.id == pointers.c.version_id)
+    return sa.exists(
+        serving.where(pointers.c.generation_id == generation, versions.c.status == VersionStatus.ACTIVE)
+    )
 
 
 def _insert(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, int]:

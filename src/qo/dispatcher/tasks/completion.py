@@ -18,7 +18,7 @@ from qo.core.flow.event import Event, event_id
 from qo.core.flow.topology import Topology
 from qo.core.lifecycle import Rejected
 from qo.core.task import Status, Task
-from qo.dispatcher import events, invalidations, topology
+from qo.dispatcher import events, topology
 from qo.dispatcher.contract.task import CompleteAnswer, CompleteRequest, Outcome
 from qo.dispatcher.events import Said
 from qo.dispatcher.state import schema
@@ -30,6 +30,13 @@ from qo.dispatcher.tasks.running import own_events, producer
 from qo.errors import LeaseLost
 
 _attempts, _cursors, _inputs = schema.attempts, schema.cursors, schema.task_inputs
+
+# What invalidations had a job read once more. Its status is left to the caller: SQLite would ask another index for it.
+_AGAIN = sa.select(schema.tasks.c.id, schema.tasks.c.status).where(
+    schema.tasks.c.edition_id == sa.bindparam("edition"),
+    schema.tasks.c.invalidation_id.is_not(None),
+    schema.tasks.c.cursor >= sa.bindparam("upto"),
+)
 
 # How an attempt may have ended that had said this before.
 _ENDED_AS = {
@@ -188,8 +195,6 @@ def _appear(tx: Tx, ends: Sequence[_End]) -> None:
     for end, success in brought:
         _advance(tx, end.row, success.ranges)
     _announce(tx, brought, announced)
-    for end, _ in brought:
-        invalidations.processed(tx, end.row)
 
 
 def _command(tx: Tx, request: CompleteRequest) -> lifecycle.Command:
@@ -241,22 +246,17 @@ def _read(tx: Tx, row: Row, ranges: Sequence[sa.RowMapping]) -> _Read:
 
 def _made_again(tx: Tx, row: Row, mine: sa.RowMapping, begun: int) -> bool:
     """Whether an invalidation had the range read once more, in a later state, and that was quicker."""
-    tasks = schema.tasks
-    again = (
-        sa.select(tasks.c.id)
-        .join(_inputs, _inputs.c.task_id == tasks.c.id)
-        .where(
-            _inputs.c.generation_id == mine["generation_id"],
-            _inputs.c.partition_key == "",
-            _inputs.c.cursor_upto >= mine["cursor_upto"],
-            sa.func.coalesce(_inputs.c.cursor_after, -1) <= begun,
-            _inputs.c.revision > sa.func.coalesce(sa.literal(mine["revision"]), 0),
-            tasks.c.edition_id == row["edition_id"],
-            tasks.c.invalidation_id.is_not(None),
-            tasks.c.status == Status.COMPLETED,
-        )
-    )
-    return tx.one(again.limit(1)) is not None
+    # Of all that the job ever did, the index has only this, and of that only what reaches so far: mostly nothing.
+    found = tx.execute(_AGAIN, {"edition": row["edition_id"], "upto": mine["cursor_upto"]})
+    ended = [id_ for id_, status in found if status == Status.COMPLETED]
+    begins = sa.func.coalesce(_inputs.c.cursor_after, -1) <= begun
+    later = _inputs.c.revision > (mine["revision"] or 0)
+    for some in batches(ended):
+        # Each of them reaches far enough. Of which generation is asked last, for the same reason as above.
+        read = sa.select(_inputs.c.generation_id).where(_inputs.c.task_id.in_(some), begins, later)
+        if mine["generation_id"] in tx.execute(read.where(_inputs.c.cursor_upto.is_not(None))).scalars().all():
+            return True
+    return False
 
 
 def _advance(tx: Tx, row: Row, ranges: Sequence[sa.RowMapping]) -> None:

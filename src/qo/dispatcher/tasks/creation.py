@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from qo.core.flow.dag import HEARTBEAT_TIMEOUT_S, MAX_ATTEMPTS, Join, SourceKind
+from qo.core.flow.dag import HEARTBEAT_TIMEOUT_S, MAX_ATTEMPTS, Join
 from qo.core.flow.plan import derived
 from qo.core.flow.topology import LiveJob
 from qo.core.task import Status
-from qo.dispatcher import registry
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 
@@ -51,11 +50,27 @@ def task_id(edition_id: str, dedupe_key: str) -> str:
     return derived("task", edition_id, dedupe_key)
 
 
-def partition_dedupe_key(job: LiveJob, dataset_id: str, generation_id: str, partition_key: str) -> str:
-    """A job that joins its inputs works once on a partition, whichever of them completes it."""
+def partition_dedupe_key(
+    job: LiveJob, dataset_id: str, generation_id: str, partition_key: str, current: Mapping[str, str]
+) -> str:
+    """A job that joins its inputs works once on a partition, whichever of them completes it.
+
+    ``current``: as the topology has it. What other DAGs make anew is joined anew.
+    """
     if job.job.join is Join.ALL:
-        return f"partition:{partition_key}"
+        read = [each.generation_id or current.get(each.dataset_id, "") for each in job.inputs if each.trigger]
+        return joined_prefix(read) + partition_key
     return f"partition:{dataset_id}:{generation_id}:{partition_key}"
+
+
+def joined_prefix(generations: Iterable[str]) -> str:
+    """How the keys begin of all partitions that are joined of these, which stand in the order of the inputs."""
+    return f"partition:{derived('joined', *generations)[:8]}:"
+
+
+def refresh_dedupe_key(standing: int, generation_id: str, revision: int) -> str:
+    """What was committed as ``standing`` is made anew, because its input is now that revision of that generation."""
+    return f"refresh:{standing}:{generation_id}:{revision}"
 
 
 def cursor_dedupe_key(dataset_id: str, generation_id: str, cursor: int) -> str:
@@ -108,7 +123,7 @@ def _row(tx: Tx, new: NewTask) -> dict[str, Any]:
         "token": tx.ambient.token(),
         "attempt": 0,
         "available_at": new.available_at or tx.now,
-        "timeout_seconds": timeout_s(new.job),
+        "timeout_seconds": new.job.timeout_s,
         "lease_s": float(job.heartbeat_timeout_seconds or HEARTBEAT_TIMEOUT_S),
         "retry_count": 0,
         "max_retries": attempts - 1,
@@ -121,14 +136,3 @@ def _row(tx: Tx, new: NewTask) -> dict[str, Any]:
         "updated_at": tx.now,
         "wakes": 0,
     }
-
-
-def timeout_s(live: LiveJob) -> float | None:
-    """How long one attempt may take; None: as long as it is heard of."""
-    job = live.job
-    if job.timeout_seconds is not None:
-        return float(job.timeout_seconds)
-    if job.source is not None and job.source.kind is SourceKind.ALWAYS_ON:
-        return None
-    runtime = registry.DEFAULT.runtimes.get(job.runtime)
-    return runtime.timeout_seconds if runtime is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -61,14 +62,14 @@ def list_tasks(
     query = sa.select(_tasks)
     if after is not None:
         query = query.where(sa.tuple_(_tasks.c.created_at, _tasks.c.id) < _place(after))
-    if dag is not None and job is not None:
-        found = _of_job(tx, query, dag, job, status, limit + 1)
+    wanted = STATUSES if status is None else (status,)
+    if dag is None:
+        found = _newest(tx, [query], wanted, limit + 1)
+    elif job is None:
+        found = _newest(tx, [query.where(_tasks.c.dag == dag)], wanted, limit + 1)
     else:
-        if dag is not None:
-            query = query.where(_tasks.c.dag == dag)
-        if status is not None:
-            query = query.where(_tasks.c.status == status)
-        found = _newest(tx, query, limit + 1)
+        editions = _editions(tx, dag, job)
+        found = _newest(tx, [query.where(_tasks.c.edition_id == each) for each in editions], wanted, limit + 1)
     shown = found[:limit]
     more = f"{shown[-1]['created_at'].isoformat()}/{shown[-1]['id']}" if len(found) > limit else None
     return TaskList(tasks=[TaskRow.model_validate(_line(each)) for each in shown], after=more)
@@ -107,24 +108,23 @@ def _line(row: Row) -> dict[str, Any]:
     return line | {"released": row["status"] == Status.PENDING and row["released_at"] is not None}
 
 
-def _newest(tx: Tx, query: sa.Select[*tuple[Any, ...]], limit: int) -> list[Row]:
-    ordered = query.order_by(_tasks.c.created_at.desc(), _tasks.c.id.desc())
-    return [dict(each) for each in tx.all(ordered.limit(limit))]
-
-
-def _of_job(
-    tx: Tx, query: sa.Select[*tuple[Any, ...]], dag: str, job: str, status: str | None, limit: int
+def _newest(
+    tx: Tx, queries: Iterable[sa.Select[*tuple[Any, ...]]], statuses: Iterable[str], limit: int
 ) -> list[Row]:
-    """Edition by edition and status by status, as the index has them: a job may have a million tasks."""
-    jobs = schema.jobs
-    editions = tx.execute(
-        sa.select(jobs.c.edition_id).where(jobs.c.dag == dag, jobs.c.name == job).distinct()
-    ).scalars()
+    """Status by status, as the indexes have them: there may be a million tasks."""
     found: list[Row] = []
-    for edition in editions.all():
-        for each in STATUSES if status is None else (status,):
-            found += _newest(tx, query.where(_tasks.c.edition_id == edition, _tasks.c.status == str(each)), limit)
+    for query in queries:
+        for status in statuses:
+            chosen = query.where(_tasks.c.status == str(status))
+            ordered = chosen.order_by(_tasks.c.created_at.desc(), _tasks.c.id.desc())
+            found += [dict(each) for each in tx.all(ordered.limit(limit))]
     return sorted(found, key=lambda row: (row["created_at"], row["id"]), reverse=True)[:limit]
+
+
+def _editions(tx: Tx, dag: str, job: str) -> Sequence[str]:
+    jobs = schema.jobs
+    named = sa.and_(jobs.c.dag == dag, jobs.c.name == job)
+    return tx.execute(sa.select(jobs.c.edition_id).where(named).distinct()).scalars().all()
 
 
 def _place(after: str) -> sa.Tuple:

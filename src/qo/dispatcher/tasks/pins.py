@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from qo.core.flow.event import NUMBER_MAX
 from qo.core.flow.plan import PlannedInput
 from qo.core.flow.topology import LiveJob, Topology
+from qo.dispatcher import effects
 from qo.dispatcher.contract.task import InputMode, Piece, WorkInput
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
@@ -200,8 +201,11 @@ def _cursor_range(tx: Tx, row: Row, job: LiveJob, generation_id: str) -> tuple[i
             known.c.edition_id == row["edition_id"], known.c.generation_id == generation_id
         )
     )
-    if last is None and job.job.outputs == 0:
-        last = _before(tx, job.edition_id, generation_id)
+    if job.job.outputs == 0:
+        # Effects outside are made neither for history nor twice.
+        made = effects.read_upto(tx, job, row["dataset_id"], generation_id)
+        before = _before(tx, job.edition_id, generation_id) if last is None else None
+        last = max((each for each in (last, made, before) if each is not None), default=None)
     return last, row["cursor"]
 
 

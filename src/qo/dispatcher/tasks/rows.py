@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from qo.core import lifecycle
 from qo.core.lifecycle import Rejected
 from qo.core.task import RetryPolicy, Status, Task
+from qo.dispatcher import invalidations
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.schema import attempts, tasks
 from qo.errors import Contended, NotFound
@@ -119,6 +120,8 @@ def move_all(tx: Tx, moves: Sequence[Move]) -> list[Moved | Rejected]:
     changes: list[dict[str, Any]] = []
     opened: list[dict[str, Any]] = []
     closed: list[dict[str, Any]] = []
+    over: list[Row] = []
+    again: list[Row] = []
     for each in moves:
         row, before = each.row, each.as_if or task_of(each.row)
         after = lifecycle.decide(before, each.command, now=tx.now)
@@ -135,11 +138,15 @@ def move_all(tx: Tx, moves: Sequence[Move]) -> list[Moved | Rejected]:
                 opened.append(_opened(tx, after))
             elif before.status is Status.RUNNING and after.status is not Status.RUNNING:
                 closed.append(_closed(tx, before, after, each.command))
+            if after.ended is not before.ended:
+                (over if after.ended else again).append(row)
     if changes and tx.execute(_UNMOVED, changes).rowcount != len(changes):
         raise Contended(f"tasks are being moved by others, {changes[0]['moved']} or after it: call again")
     tx.insert(attempts, opened)
     if closed:
         tx.execute(_CLOSED, closed)
+    invalidations.ended(tx, over)
+    invalidations.reopened(tx, again)
     return answers
 
 

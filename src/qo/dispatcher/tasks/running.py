@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import sqlalchemy as sa
-
-from qo.core.flow import pressure
 from qo.core.flow.event import Event
 from qo.core.flow.topology import Topology
 from qo.core.lifecycle import Rejected, Renew
 from qo.core.task import Status
-from qo.dispatcher import events, topology
+from qo.dispatcher import congestion, events, topology
 from qo.dispatcher.contract.task import (
     EventBody,
     EventsAnswer,
@@ -22,7 +19,6 @@ from qo.dispatcher.contract.task import (
     PiecesAnswer,
     TaskState,
 )
-from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import claiming, pins, rows
 from qo.dispatcher.tasks.made import Made, outputs_of
@@ -32,14 +28,14 @@ from qo.errors import Forbidden, LeaseLost, UsageError
 
 
 def heartbeat(tx: Tx, request: HeartbeatRequest) -> HeartbeatAnswer:
-    """Extend the lease. Raises LeaseLost for another attempt than the current one, and once the lease has run out."""
+    """Extend the lease, also one that has run out as long as nobody took the task back: for an outage, its holder
+    cannot help. Raises LeaseLost for another attempt than the current one, and once the attempt's time is over."""
     live = topology.load(tx)
     row = held(tx, request)
-    running_s = (tx.now - row["started_at"]).total_seconds()
     command = Renew(
         token=tx.ambient.token(),
         lease_id=request.lease_id,
-        lease_s=claiming.lease_s(row, running_s),
+        lease_s=_left_s(tx, row),
         progress=request.progress,
     )
     moved = rows.move(tx, row, command)
@@ -93,14 +89,24 @@ def page(tx: Tx, fence: Fence, position: int, after: str | None, limit: int = pi
 def held(tx: Tx, fence: Fence, *, lock: bool = True) -> Row:
     """The row of a task that this attempt holds now. Raises LeaseLost if it does not, NotFound."""
     row = rows.load(tx, fence.task_id, lock=lock)
+    if lock:
+        tx.catch_up()  # Others may have been waited for, and time decides what follows.
     if row["status"] != Status.RUNNING or (row["attempt"], row["lease_id"]) != (fence.attempt, fence.lease_id):
         raise LeaseLost(
             f"attempt {fence.attempt} does not hold task {fence.task_id} any more: it is {row['status']}, "
             f"attempt {row['attempt']}; stop working on it"
         )
-    if row["lease_expires_at"] <= tx.now:
-        raise LeaseLost(f"the lease on task {fence.task_id} ran out at {row['lease_expires_at'].isoformat()}")
+    if _left_s(tx, row) <= 0:
+        raise LeaseLost(
+            f"attempt {fence.attempt} of task {fence.task_id} has taken longer than the "
+            f"{row['timeout_seconds']:g} s that it may; stop working on it"
+        )
     return row
+
+
+def _left_s(tx: Tx, row: Row) -> float:
+    """How long a lease may be that is given now; 0: the attempt's time is over."""
+    return claiming.lease_s(row, (tx.now - row["started_at"]).total_seconds())
 
 
 def producer(fence: Fence) -> str:
@@ -151,6 +157,4 @@ def paused(tx: Tx, live: Topology, row: Row) -> bool:
     job = claiming.live_job(live, row)
     if job is None or live.pause_reason(job) is not None:
         return True
-    table = schema.queues
-    tripped = tx.all(sa.select(table.c.name, table.c.reason).where(table.c.tripped_at.is_not(None)))
-    return job.edition_id in pressure.paused_by(live, {each["name"]: each["reason"] or "" for each in tripped})
+    return job.edition_id in congestion.paused(tx, live)

@@ -59,6 +59,7 @@ sa.Table(
     column("edition_id", Id, index=True),
     column("config_hash", sa.String(64)),
     column("queue", Name),
+    column("timeout_seconds", sa.Float, null=True),
     column("definition", Json),
     sa.UniqueConstraint("version_id", "name"),
 )

@@ -123,8 +123,9 @@ sa.Table(
     sa.Index("ix_tasks_leases", "lease_expires_at", **where("status = 'running'")),
     sa.Index("ix_tasks_edition", "edition_id", "status", "created_at"),
     sa.Index("ix_tasks_partition", "edition_id", "partition_key"),
-    sa.Index("ix_tasks_created", "created_at"),
+    sa.Index("ix_tasks_dag", "dag", "status", "created_at"),
     sa.Index("ix_tasks_status", "status", "created_at"),
+    sa.Index("ix_tasks_again", "edition_id", "cursor", **where("invalidation_id IS NOT NULL")),
 )
 
 sa.Table(
@@ -152,6 +153,7 @@ sa.Table(
     column("cursor_after", sa.BigInteger, null=True),
     column("cursor_upto", sa.BigInteger, null=True),
     sa.Index("ix_task_inputs_read", "generation_id", "partition_key"),
+    sa.Index("ix_task_inputs_ranges", "generation_id", "cursor_upto", **where("cursor_upto IS NOT NULL")),
 )
 
 sa.Table(

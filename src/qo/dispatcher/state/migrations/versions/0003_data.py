@@ -82,6 +82,7 @@ sa.Table(
     column("spread_at", Instant, null=True),
     column("processed_at", Instant, null=True),
     sa.Index("ix_invalidations_open", "created_at", **where("processed_at IS NULL")),
+    sa.Index("ix_invalidations_unspread", "created_at", **where("spread_at IS NULL")),
     sa.Index("ix_invalidations_partition", "generation_id", "partition_key"),
 )
 
@@ -92,6 +93,7 @@ sa.Table(
     sa.Column("edition_id", Id, primary_key=True),
     column("task_id", Id, null=True, index=True),
     column("processed_at", Instant, null=True),
+    sa.Index("ix_invalidation_readers_open", "edition_id", "invalidation_id", **where("processed_at IS NULL")),
 )
 
 sa.Table(
