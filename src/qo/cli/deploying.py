@@ -43,7 +43,7 @@ class Deploying:
         return done
 
     def _refuse_failures(self, number: int, rebuild: Any) -> None:
-        failed = (rebuild or {}).get("tasks", {}).get("failed", 0)
+        failed: int = 0 if rebuild is None else rebuild["tasks"].get("failed", 0)
         if failed:
             raise TaskFailed(
                 f"version {number} of {self.dag} is not activated: {failed:,} of its tasks failed; see "

@@ -113,6 +113,8 @@ class State:
         self._turn = threading.Lock() if engine.dialect.name == "sqlite" else None
         self._path = engine.url.database if engine.dialect.name == "sqlite" else None
         self._file = _file(self._path)
+        if self._path is not None:
+            event.listen(engine, "connect", self._connected)
 
     @contextmanager
     def write(self) -> Generator[Tx]:
@@ -143,6 +145,9 @@ class State:
         self._require_file()
         with _translated(), self.engine.begin() as connection:
             yield Tx(connection, self._clock, self.ambient)
+
+    def _connected(self, *_: Any) -> None:
+        self._file = self._file or _file(self._path)  # The first connection may have made it.
 
     def _require_file(self) -> None:
         """Raises Unavailable once the file of the database is another one, or gone. What is open stays open: without
