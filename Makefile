@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.locked
 ONLY   ?=
+TWO    := -n 2 --dist loadfile # Tests in two processes, each with servers of its own.
 
 .PHONY: help setup check test demo bench prove format clean
 
@@ -24,10 +25,10 @@ check: setup ## Format, lint, types, import contracts, fast tests
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/lint-imports
 	@$(BIN)/pyright --level error
-	@$(BIN)/python -m pytest -m fast
+	@$(BIN)/python -m pytest $(TWO) -m fast
 
 test: check ## Everything: check, then every test with a real S3 server and real processes
-	@$(BIN)/python -m pytest -m "not fast"
+	@$(BIN)/python -m pytest $(TWO) -m "not fast"
 
 demo: setup ## A few hundred tasks, two workers, one of them killed with -9 midway
 	@$(BIN)/python examples/kill9/run.py
@@ -36,7 +37,7 @@ bench: setup ## Run the benchmark suites (ONLY=queue for one)
 	@$(BIN)/python -m bench $(ONLY)
 
 prove: setup ## Longer runs: contention and fault schedules over many more seeds
-	@PROVE=1 $(BIN)/python -m pytest -m "not fast" tests/simulation tests/conformance
+	@PROVE=1 $(BIN)/python -m pytest $(TWO) -m "not fast" tests/simulation tests/conformance tests/integration/test_dispatcher_http_fuzz.py
 
 format: setup ## Rewrite the code as `make check` wants it
 	@$(BIN)/ruff format --quiet .

@@ -250,7 +250,8 @@ def test_a_field_that_this_version_does_not_know_is_no_error() -> None:
 
 
 class Opaque:
-    pass
+    def __repr__(self) -> str:
+        return "Opaque()"  # The same in every process that names tests by it.
 
 
 @pytest.mark.parametrize(

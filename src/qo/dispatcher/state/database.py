@@ -216,10 +216,17 @@ def _postgres_url(url: str) -> sa.URL:
 
 
 def _create_private(path: Path) -> None:
-    """An empty file for its owner alone, if there is none; those that SQLite puts beside it become like it."""
+    """An empty file for its owner alone, if there is none; those that SQLite puts beside it become like it.
+
+    One that is there is never opened: to close it would let go of all locks that this process has on it, those of
+    SQLite's own connections too.
+    """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        if not path.is_file():
+            raise ConfigError(f"the state database {path} cannot be opened: something else is there") from None
     except OSError as error:
         raise ConfigError(f"the state database {path} cannot be opened: {error.strerror}") from None
 
