@@ -36,7 +36,7 @@ def totals(run: qo.Run) -> None:
 def received(run: qo.Run) -> list[dict]:
     """A day of orders, made up from its name: the same day always has the same orders."""
     seed = sum(map(ord, run.partition_key or ""))
-    articles, currencies = sorted(GOODS), ["EUR", "USD", "EUR", "XXX"]
+    articles, currencies = sorted(GOODS), ["EUR", "USD", "EUR", "GBP"]
     return [
         {
             "id": f"{run.partition_key}/{number}",

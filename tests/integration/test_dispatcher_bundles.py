@@ -45,7 +45,7 @@ def attacks() -> dict[str, Callable[[], bytes]]:
         "traversal, declared": lambda: renamed("../evil.py"),
         "traversal, not declared": lambda: hidden("../evil.py"),
         "deep traversal": lambda: renamed("lib/../../../../etc/cron.d/evil"),
-        "absolute": lambda: renamed("/tmp/evil.py"),
+        "absolute": lambda: renamed("/etc/evil.py"),
         "backslashes": lambda: renamed("..\\evil.py"),
         "drive": lambda: renamed("C:/evil.py"),
         "directory entry": lambda: zipped({**FILES, "lib/": b""}, sound),

@@ -10,6 +10,7 @@ from pipeline_tasks import (
     claimed,
     cursor_task,
     feed,
+    fence,
     finish,
     lapse,
     manual_task,
@@ -22,10 +23,10 @@ from pipeline_tasks import (
 )
 from pipelines import dag, deployed, job, live, source
 from qo.core.flow.topology import LiveJob, Topology
-from qo.dispatcher.contract.task import EventBody, InputMode, Outcome, OutputBody
+from qo.dispatcher.contract.task import CompleteRequest, EventBody, InputMode, Outcome, OutputBody
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import moves
+from qo.dispatcher.tasks import completion, moves
 from qo.errors import UsageError
 from states import Clock
 
@@ -132,6 +133,13 @@ def test_the_prefix_of_an_earlier_attempt_is_refused(state: State, shop: Topolog
     second = claimed(state, task)
     with pytest.raises(UsageError):
         finish(state, second, outputs=[output(first, 0)])
+
+
+def test_without_a_root_no_location_is_accepted(state: State, shop: Topology) -> None:
+    held = claimed(state, partition_task(state, live(shop, "shop.clean"), "p"))
+    request = CompleteRequest(**fence(held), outcome=Outcome.SUCCESS, outputs=[output(held, 0)])
+    with pytest.raises(UsageError, match="write it below"), state.write() as tx:
+        completion.complete(tx, request)
 
 
 def test_the_same_partition_twice_in_one_completion_is_refused(state: State, shop: Topology) -> None:

@@ -43,7 +43,6 @@ def load(operator: str) -> Operator:
         raise
     for name in path.split("."):
         found = getattr(found, name, None)
-    found = getattr(found, "__wrapped_operator__", found)  # A declaration knows the function that it was put on.
     if not callable(found):
         raise NotFound(f"{module_name!r} has no function {path!r}")
     return found

@@ -104,15 +104,17 @@ def _event(row: Row, body: OutputBody, output: Made) -> Event:
 
 
 def _check_location(own: str, body: OutputBody, data_root: str | None) -> None:
-    """It must lie in this attempt's own prefix: elsewhere others write, and could still change it."""
+    """It must lie in this attempt's own prefix: elsewhere others write, and could still change it.
+
+    Where no root is known (None), no place is below it.
+    """
     if body.location is None:
         if body.files:
             raise UsageError(f"output {body.output} names files but no location: give the prefix they lie under")
         return
     below = f"{body.location.rstrip('/')}/"
     root = None if data_root is None else data_root.rstrip("/")
-    found = f"/{own}" in below if root is None else below.startswith(f"{root}/{own}")
-    if not found or ".." in body.location.split("/"):
+    if root is None or not below.startswith(f"{root}/{own}") or ".." in body.location.split("/"):
         raise UsageError(f"output {body.output} lies at {body.location}: write it below {root or '…'}/{own}")
     for name in body.files:
         if ".." in name.split("/") or ((":/" in name or name.startswith("/")) and not name.startswith(below)):
