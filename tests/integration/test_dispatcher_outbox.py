@@ -36,6 +36,12 @@ from servers import S3Server
 from states import Clock
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders", runtime="spark", operator="sql"))
+CHAIN = (
+    "shop",
+    source("orders"),
+    job("clean", reads="orders", runtime="spark", operator="sql"),
+    job("report", reads="clean", runtime="spark", operator="sql"),
+)
 SWEEP_S = 300.0
 
 
@@ -319,6 +325,25 @@ async def test_the_proof_of_a_bucket_holds_for_the_queues_in_it_and_none_is_made
     async with await open_queue(settings, "spark") as queue:
         assert queue.prefix_len == 2
         assert len(await queue.list(status=Status.PENDING)) == 1
+
+
+async def test_what_is_further_down_a_pipeline_is_woken_before_what_feeds_it(
+    state: State, settings: Settings
+) -> None:
+    shop = deployed(state, dag(*CHAIN))
+    with state.write() as tx:
+        for name in ("clean", "report"):
+            create(tx, [NewTask(job=live(shop, f"shop.{name}"), dedupe_key=f"manual:{at}") for at in range(5)])
+    assert release.tick(state, Limits()) == 10
+    queues = BucketQueues(settings)
+    assert await publisher.tick(state, queues) == 10
+    await queues.close()
+    async with await open_queue(settings, "spark") as queue:
+        sent = await queue.list(status=Status.PENDING, limit=100)
+        head_start = {(await queue.input(each))["task_id"]: each.priority for each in sent}
+    with state.read() as tx:
+        jobs = {row["id"]: row["job"] for row in tx.all(sa.select(schema.tasks))}
+    assert {(jobs[task], priority) for task, priority in head_start.items()} == {("clean", 1), ("report", 2)}
 
 
 # Sweeping

@@ -52,7 +52,7 @@ class Effect:
     kind: Kind
     queue: str
     task_id: str
-    payload: Any = None
+    depth: int = 0  # Of its job in the pipeline.
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def add(tx: Tx, effects: Sequence[Effect]) -> int:
             "kind": each.kind,
             "queue": each.queue,
             "task_id": each.task_id,
-            "payload": each.payload,
+            "depth": each.depth,
             "state": "pending",
             "available_at": tx.now,
             "attempts": 0,
@@ -101,7 +101,7 @@ def take(
         held = sa.update(outbox).where(outbox.c.seq.in_([row["seq"] for row in rows]))
         tx.execute(held.values(available_at=tx.now + timedelta(seconds=taken_s)))
     return [
-        Taken(Effect(row["id"], Kind(row["kind"]), row["queue"], row["task_id"], row["payload"]), row["attempts"])
+        Taken(Effect(row["id"], Kind(row["kind"]), row["queue"], row["task_id"], row["depth"]), row["attempts"])
         for row in rows
     ]
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from qo.core.task import PRIORITY_MAX
 from qo.dispatcher import outbox
 from qo.dispatcher.outbox import Kind, Taken
 from qo.dispatcher.state.database import State
@@ -27,6 +28,7 @@ class WakeUp:
 
     id: str
     task_id: str
+    priority: int = 0  # What is further down a pipeline goes first, so that work is finished before more is begun.
 
 
 class WakeUps(Protocol):
@@ -60,7 +62,7 @@ async def tick(
 
 async def _publish(state: State, queues: WakeUps, queue: str, taken: Sequence[Taken]) -> list[Taken]:
     """Those that were given up."""
-    wakes = [WakeUp(each.effect.id, each.effect.task_id) for each in taken]
+    wakes = [_wake(each) for each in taken]
     try:
         async with asyncio.timeout(PUBLISH_S):
             await queues.publish(queue, wakes)
@@ -70,6 +72,11 @@ async def _publish(state: State, queues: WakeUps, queue: str, taken: Sequence[Ta
         return await asyncio.to_thread(_failed, state, taken, said)
     await asyncio.to_thread(_done, state, [each.id for each in wakes])
     return []
+
+
+def _wake(taken: Taken) -> WakeUp:
+    effect = taken.effect
+    return WakeUp(effect.id, effect.task_id, priority=min(effect.depth, PRIORITY_MAX))
 
 
 def _take(state: State, limit: int) -> list[Taken]:

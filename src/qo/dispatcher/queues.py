@@ -109,6 +109,11 @@ class BucketQueues:
 
 def _message(wake: WakeUp) -> NewTask:
     options = Options(
-        key=wake.id, key_scope=WAKE, max_retries=_RETRIES, max_deliveries=_RETRIES, retry_policy=_POLICY
+        key=wake.id,
+        key_scope=WAKE,
+        priority=wake.priority,
+        max_retries=_RETRIES,
+        max_deliveries=_RETRIES,
+        retry_policy=_POLICY,
     )
     return NewTask(WAKE, {"task_id": wake.task_id}, options)

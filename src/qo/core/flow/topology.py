@@ -65,6 +65,8 @@ class Topology:
     paused: Mapping[str, str]  # Reason by "dag" or "dag.job", as people said it.
     readers: Mapping[str, tuple[Reader, ...]] = field(default_factory=dict[str, tuple[Reader, ...]])  # By dataset.
     generations: frozenset[str] = frozenset()  # Those that a live version makes.
+    # By edition: how many jobs, at most, stand between it and what comes from outside.
+    depth: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def consumers(self, dataset_id: str, generation_id: str) -> list[Reader]:
         """Who must hear of something new in this generation."""
@@ -102,4 +104,35 @@ def topology(
             readers.setdefault(each.dataset_id, []).append(Reader(job, each))
     generations = frozenset(made.generation_id for job in chosen.values() for made in job.outputs)
     frozen = {dataset: tuple(found) for dataset, found in readers.items()}
-    return Topology(epoch, chosen, current, paused, frozen, generations)
+    return Topology(epoch, chosen, current, paused, frozen, generations, _depths(chosen.values()))
+
+
+def _depths(jobs: Iterable[LiveJob]) -> dict[str, int]:
+    listed = list(jobs)
+    makers: dict[str, list[LiveJob]] = {}
+    for job in listed:
+        for made in job.outputs:
+            makers.setdefault(made.dataset_id, []).append(job)
+    depth: dict[str, int] = {}
+    for job in listed:
+        if job.edition_id not in depth:
+            _measure(job, makers, depth)
+    return depth
+
+
+def _measure(job: LiveJob, makers: Mapping[str, Iterable[LiveJob]], depth: dict[str, int]) -> None:
+    """Write down the depth of a job and of all before it. By a list of its own: a chain may be longer than the stack.
+
+    A circle, which several DAGs can make together, is cut where it closes.
+    """
+    ahead = [job]
+    while ahead:
+        this = ahead[-1]
+        before = [maker for read in this.inputs for maker in makers.get(read.dataset_id, ())]
+        if this.edition_id not in depth:
+            depth[this.edition_id] = 0
+            ahead += [maker for maker in before if maker.edition_id not in depth]
+        else:
+            ahead.pop()
+            found = [depth[maker.edition_id] + 1 for maker in before if maker.edition_id != this.edition_id]
+            depth[this.edition_id] = max([depth[this.edition_id], *found])

@@ -33,16 +33,26 @@ _SPLIT = "split"  # The key under which it is kept how far a range has been spli
 
 
 def tick(state: State, limit: int = 100) -> int:
-    """Give up to ``limit`` invalidations to their readers; how many were dealt with."""
+    """Give up to ``limit`` invalidations to their readers, and wait no longer for readers that are gone; how many
+    were dealt with."""
     with state.read() as tx:
-        if tx.one(_open(1)) is None:
+        if tx.one(_open(1)) is None and not invalidations.forsaken(tx, topology.load(tx)):
             return 0
     with state.write() as tx:
         live = topology.load(tx)
         taken = tx.all(tx.lock(_open(limit), skip=True))
         for row in taken:
             _spread(tx, live, row)
-        return len(taken)
+        return len(taken) + _forsake(tx, live, limit)
+
+
+def _forsake(tx: Tx, live: Topology, limit: int) -> int:
+    """Close what waits for editions that no live version has; up to ``limit`` of it."""
+    closed = 0
+    for edition in invalidations.forsaken(tx, live):
+        if closed < limit:
+            closed += invalidations.give_up(tx, edition, limit - closed)
+    return closed
 
 
 def _open(limit: int) -> sa.Select[*tuple[object, ...]]:

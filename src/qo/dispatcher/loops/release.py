@@ -117,7 +117,8 @@ def _released(tx: Tx, live: Topology, registry: Registry, release: Mapping[str, 
         )
         for row in moved:
             kind = outbox.KIND_OF[registry.get(live.jobs[row.edition_id].job.runtime).launcher]
-            effects.append(outbox.Effect(outbox.wake_id(row.id, row.attempt, row.wakes), kind, row.queue, row.id))
+            id_ = outbox.wake_id(row.id, row.attempt, row.wakes)
+            effects.append(outbox.Effect(id_, kind, row.queue, row.id, live.depth[row.edition_id]))
     return effects
 
 

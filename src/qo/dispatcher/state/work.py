@@ -165,7 +165,7 @@ outbox = sa.Table(
     column("kind", sa.String(12)),  # wake, invoke, run, revoke
     column("queue", Name),
     column("task_id", Id),
-    column("payload", Json, null=True),
+    column("depth", sa.Integer),  # Of its job in the pipeline: the deeper goes first.
     column("state", sa.String(8)),  # pending, done, dead
     column("available_at", Instant),  # Also how long a publisher that took it keeps others away.
     column("attempts", sa.Integer),

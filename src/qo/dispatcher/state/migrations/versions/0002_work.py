@@ -164,7 +164,7 @@ sa.Table(
     column("kind", sa.String(12)),
     column("queue", Name),
     column("task_id", Id),
-    column("payload", Json, null=True),
+    column("depth", sa.Integer),  # Of its job in the pipeline: the deeper goes first.
     column("state", sa.String(8)),
     column("available_at", Instant),
     column("attempts", sa.Integer),
