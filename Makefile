@@ -4,12 +4,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.locked
 ONLY   ?=
+DAYS   ?= 90
 TWO    := -n 2 --dist loadfile # Tests in two processes, each with servers of its own.
+THREE  := -n 3 --dist loadfile # Those that wait more than they compute.
 
-.PHONY: help setup check test demo bench prove format clean
+.PHONY: help setup check test demo demo-queue bench prove format clean
 
 help: ## Show the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(STAMP) ## Create .venv with everything pinned by uv.lock
 
@@ -17,6 +19,7 @@ $(STAMP): pyproject.toml uv.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@VIRTUAL_ENV= UV_PROJECT_ENVIRONMENT=$(VENV) UV_PYTHON_DOWNLOADS=never $(BIN)/uv sync --frozen --quiet --inexact --compile-bytecode
+	@$(BIN)/python -m qo.spark.java >/dev/null 2>&1 || VIRTUAL_ENV= UV_PROJECT_ENVIRONMENT=$(VENV) UV_PYTHON_DOWNLOADS=never $(BIN)/uv sync --frozen --quiet --inexact --compile-bytecode --extra java
 	@$(BIN)/python -m compileall -q src/qo
 	@touch $(STAMP)
 
@@ -28,9 +31,13 @@ check: setup ## Format, lint, types, import contracts, fast tests
 	@$(BIN)/python -m pytest $(TWO) -m fast
 
 test: check ## Everything: check, then every test with a real S3 server and real processes
-	@$(BIN)/python -m pytest $(TWO) -m "not fast"
+	@$(BIN)/python -m pytest $(THREE) -m "not fast"
 
-demo: setup ## A few hundred tasks, two workers, one of them killed with -9 midway
+demo: setup ## A quarter of flights through a pipeline on Spark (DAYS=365: the year); again: only what changed
+	@$(BIN)/python examples/flights/prepare.py $(DAYS)
+	@$(BIN)/qo up examples/flights --once
+
+demo-queue: setup ## A few hundred tasks, two workers, one of them killed with -9 midway
 	@$(BIN)/python examples/kill9/run.py
 
 bench: setup ## Run the benchmark suites (ONLY=queue for one)
@@ -44,4 +51,4 @@ format: setup ## Rewrite the code as `make check` wants it
 	@$(BIN)/ruff check --fix --quiet .
 
 clean: ## Remove everything that make made
-	@rm -rf $(VENV) .qo .demo .pytest_cache .ruff_cache .hypothesis dist
+	@rm -rf $(VENV) .bench-venvs .qo .demo .pytest_cache .ruff_cache .hypothesis dist

@@ -15,6 +15,7 @@ SUITES = {  # Each module has FAMILIES.
     "queue": "bench.queue.suite",
     "worker": "bench.worker.suite",
     "dispatcher": "bench.dispatcher.suite",
+    "spark": "bench.spark.suite",
 }
 
 

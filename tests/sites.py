@@ -275,19 +275,25 @@ class Site:
         await until(enough, within_s=WITHIN_S, every_s=0.02)
 
     async def completed(self, wanted: Mapping[str, int], *, hasten: bool = True) -> None:
-        """As many tasks of these jobs have been completed, and none of them is left."""
+        """As many tasks of these jobs have been completed, none of them is left, and what they said was heard."""
 
         async def all_done() -> bool:
             if hasten:
                 await asyncio.to_thread(self.hasten)
             done = await asyncio.to_thread(self._counts, wanted)
             assert not [key for key in done if key[1] in ("failed", "cancelled")]
-            return done == {(name, "completed"): number for name, number in wanted.items()}
+            all_ended = done == {(name, "completed"): number for name, number in wanted.items()}
+            return all_ended and not await asyncio.to_thread(self._unrouted)
 
         try:
             await until(all_done, within_s=WITHIN_S, every_s=0.1)
         except TimeoutError:
             raise AssertionError(f"{self._counts(wanted)}, not {wanted}") from None
+
+    def _unrouted(self) -> int:
+        events = schema.events
+        with self.state.read() as tx:
+            return tx.value(sa.select(sa.func.count()).where(events.c.state == "pending"))
 
     def _counts(self, names: Collection[str]) -> dict[tuple[str, str], int]:
         table = schema.tasks

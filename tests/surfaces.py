@@ -23,9 +23,10 @@ from fastapi import FastAPI
 from dispatchers import WORKER, context_of
 from pipelines import dag, deployed, edited, job, live, source, staged
 from qo.config.dispatcher import DispatcherSettings
-from qo.dispatcher import pausing
+from qo.dispatcher import backfilling, pausing
 from qo.dispatcher.auth import capability
 from qo.dispatcher.auth.principals import create_token
+from qo.dispatcher.contract.backfill import BackfillRequest
 from qo.dispatcher.contract.task import Claimed, ClaimRequest, CompleteRequest, EventBody, Outcome, OutputBody
 from qo.dispatcher.contract.token import CreateToken, Role
 from qo.dispatcher.emission import emit
@@ -202,6 +203,7 @@ def _lived_in(context: Context, tokens: Mapping[str, str]) -> Surface:
         )
         completion.complete(tx, _ended(first, Outcome.SUCCESS, outputs=[location]), data)
         completion.complete(tx, _ended(held[failed], Outcome.FATAL, error="no"), data)
+        again = backfilling.create(tx, BackfillRequest(dag="shop", job="clean"), "tests")
         now, mine = tx.now, held[running]
         partition = first.work.partition_key or ""
     token = capability.issue(
@@ -229,6 +231,10 @@ def _lived_in(context: Context, tokens: Mapping[str, str]) -> Surface:
         "partition_key": partition,
         "target": f"clean_orders@{partition}",
         "position": "0",
+        "output": "0",
+        "from_revision": "0",
+        "to_revision": "1",
+        "id": again.id,
         "sha256": sha256,
     }
     return Surface(context, tokens, mine.model_copy(update={"capability_token": token}), names)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from qo.queue.options import NewTask, Options
     from qo.queue.queue import Claim, Queue
     from qo.runner.run import Run
+    from qo.spark.reader import read
     from qo.worker.app import App
     from qo.worker.cancel import Stopped
     from qo.worker.config import WorkerConfig
@@ -61,6 +62,7 @@ _HOMES = {
     "WorkerConfig": "qo.worker.config",
     "blocking": "qo.queue.connecting",
     "connect": "qo.queue.connecting",
+    "read": "qo.spark.reader",
 }
 
 __all__ = [
@@ -86,6 +88,7 @@ __all__ = [
     "WorkerConfig",
     "blocking",
     "connect",
+    "read",
 ]
 
 

@@ -104,6 +104,62 @@ def test_a_pipeline_is_looked_after_without_a_dispatcher(qo: Qo) -> None:
     assert qo.json("dag", "schema")["title"]
 
 
+OPERATORS = """
+def run(run):
+    text = '{"day": "' + run.partition_key + '", "amount": 1}\\n'
+    run.output().write("part-0.jsonl", text, rows=1)
+"""
+
+
+def test_data_is_planned_made_again_looked_into_and_collected(qo: Qo, tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "clean.py").write_text(OPERATORS)
+    assert qo.json("plan", "shop.yaml")["diff"]["added"] == ["clean", "orders"]
+    qo.ok("dag", "deploy", "shop.yaml")
+    for day in ("2026-01-01", "2026-01-02", "2026-01-04"):
+        qo.ok("emit", "shop.orders", "--partition", day)
+    assert "nothing to build" in qo.ok("plan", "shop.yaml")
+    (tmp_path / "shop" / "clean.py").write_text("# Only said differently.\n" + OPERATORS)
+    assert "nothing to build" in qo.ok("plan", "shop.yaml")
+    (tmp_path / "shop" / "clean.py").write_text(OPERATORS.replace("1}", "2}"))
+    assert qo.json("plan", "shop.yaml", "--no-code")["rebuilds"][0]["why"] == "edited: code"
+    (change,) = qo.json("plan", "shop.yaml")["rebuilds"]
+    assert (change["why"], change["tasks"]) == ("edited: code", 3)
+    assert "and 1 more" not in qo.ok("plan", "shop.yaml", "--all")
+    with running(qo) as (_, listens):
+        remote = replace(
+            qo,
+            environ={"QO_DISPATCHER_URL": listens["url"], "QO_DISPATCHER_INTERNAL_URL": listens["internal_url"]},
+        )
+        worker = remote.start("worker", "--runtime", "python", "--log-level", "error")
+        try:
+            until(lambda: len(remote.json("dataset", "partitions", "clean_orders")) == 3)
+            made = remote.json(
+                "backfill", "shop.clean", "--from", "2026-01-01", "--to", "2026-01-03", "--at-once", "1", "--wait"
+            )
+        finally:
+            worker.terminate()
+            worker.communicate(timeout=60)
+        assert (made["state"], made["tasks"]) == ("done", {"completed": 2})
+        assert remote.json("backfill", "list")[0]["id"] == remote.json("backfill", "show", made["id"])["id"]
+        assert remote.here("backfill", "resume", made["id"]).code != 0
+        revisions = sorted(each["revision"] for each in remote.json("dataset", "history", "clean_orders"))
+        first, last = revisions[2], revisions[-1]  # From when all three were there.
+        changes = remote.json("dataset", "diff", "clean_orders", str(first), str(last))
+        assert sorted(each["change"] for each in changes) == ["replaced", "replaced"]
+        rows = remote.json("dataset", "preview", "clean_orders", "--partition", "2026-01-02")
+        assert rows == [{"day": "2026-01-02", "amount": 2}]
+        assert "2026-01-04" in remote.ok("dataset", "preview", "clean_orders")
+        written = tmp_path / ".qo/data/_manifests/clean_orders/latest.json"
+        until(lambda: written.exists() and json.loads(written.read_text())["revision"] == last)
+        printed = remote.json("dataset", "manifest", "clean_orders")
+        assert printed["files"] == json.loads(written.read_text())["files"]
+        assert remote.json("collect")["prefixes"] == 0
+        assert remote.json("collect", "--older-than", "0s", "--dry-run")["prefixes"] == 2
+        assert remote.json("collect", "--older-than", "0s")["files"] == 2
+        assert all(Path(each["path"]).is_file() for each in printed["files"])
+
+
 def test_tokens_and_keys_are_looked_after(qo: Qo) -> None:
     made = qo.json("token", "create", "ann", "--role", "writer", "--expires-in", "1d")
     assert made["token"].startswith("qo_")

@@ -25,6 +25,8 @@ from pathlib import Path
 
 import pytest
 
+import sparks
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(python|console|yaml|json|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -82,6 +84,7 @@ class Desk:
             "QO_DISPATCHER_INTERNAL_LISTEN": self.ports[WORKERS],
             "QO_DISPATCHER_RECONCILE_S": "1",
             "QO_SHUTDOWN_GRACE_S": "1",
+            **sparks.ENVIRONMENT,
         }
 
     def placed(self, text: str) -> str:

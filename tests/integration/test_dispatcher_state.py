@@ -11,7 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 from qo.dispatcher import topology
-from qo.dispatcher.state import data, schema
+from qo.dispatcher.state import quality, schema
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.state.upgrade import require, status, upgrade
 from qo.errors import Refused, Unavailable
@@ -81,14 +81,14 @@ def test_an_upgrade_goes_on_from_where_an_older_one_stopped(empty: State) -> Non
     upgrade(empty)
     last = status(empty).head
     with empty.write() as tx:  # As the release before the last step left it.
-        tx.execute(sa.text("UPDATE alembic_version SET version_num = '0002'"))
+        tx.execute(sa.text("UPDATE alembic_version SET version_num = '0003'"))
         for table in reversed(schema.metadata.sorted_tables):
-            if table.name in {each.name for each in vars(data).values() if isinstance(each, sa.Table)}:
+            if table.name in {each.name for each in vars(quality).values() if isinstance(each, sa.Table)}:
                 table.drop(tx.connection)
     assert status(empty).pending == (last,)
-    with pytest.raises(Refused, match=r"at step 0002.*qo db upgrade"):
+    with pytest.raises(Refused, match=r"at step 0003.*qo db upgrade"):
         require(empty)
-    assert upgrade(empty) == ("0002", last)
+    assert upgrade(empty) == ("0003", last)
     require(empty)
 
 

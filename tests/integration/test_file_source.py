@@ -147,9 +147,10 @@ async def test_two_watchers_of_one_source_announce_each_file_once(inbox: Inbox) 
         assert len(tx.all(sa.select(schema.events))) == 2
 
 
-async def test_a_paused_source_finds_what_came_meanwhile(inbox: Inbox) -> None:
+@pytest.mark.parametrize("reason", ["holidays", ""])
+async def test_a_paused_source_finds_what_came_meanwhile(inbox: Inbox, reason: str) -> None:
     with inbox.state.write() as tx:
-        pausing.pause(tx, "d.in", "holidays", "anna")
+        pausing.pause(tx, "d.in", reason, "anna")
     inbox.write("a")
     assert await inbox.settle() == 0
     with inbox.state.write() as tx:

@@ -4,6 +4,7 @@ well and badly."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ from qo.errors import Contended, Unavailable
 from qo.queue.queue import Queue
 from qo.runner import runner
 from qo.runner.heart import Heart
+from qo.runner.lineage import Teller
 from qo.runner.operators import PythonExecutor
 from qo.runner.runner import WAKE, Runner
 from qo.runner.storage import AnyStorage
@@ -129,11 +131,15 @@ async def _working(
     queue = await open_queue(settings, "python")
     client = connected()
     app = App()
-    app.task(WAKE, timeout_s=None)(Runner(client, heart, PythonExecutor(), storage).wake)
+    lineage = Teller(settings.dispatcher.data_root, storage)
+    app.task(WAKE, timeout_s=None)(Runner(client, heart, PythonExecutor(), storage, lineage=lineage).wake)
     worker = Worker(queue, app, config(**changes))
     running = asyncio.create_task(worker.run())
     try:
-        yield queue, worker
+        async with lineage:
+            yield queue, worker
+            worker.stop()
+            await running
     finally:
         worker.stop()
         await running
@@ -141,6 +147,10 @@ async def _working(
         await client.close()
         await storage.close()
         await queue.close()
+
+
+def lineage_in(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in directory.glob("data/_lineage/*/*.json")]
 
 
 def one_job(operator: str, **fields: Any) -> Dag:
@@ -187,6 +197,14 @@ async def test_an_operator_that_raises_is_tried_again_and_its_error_is_kept(tmp_
         shop.make_due()
         assert (await shop.reached("clean", "completed"))["attempt"] == 2
     assert runner_operators.SEEN["stumble"] == [1, 2]
+    told = lineage_in(tmp_path)
+    assert sorted((each["run"]["facets"]["qo_task"]["attempt"], each["eventType"]) for each in told) == [
+        (1, "FAIL"),
+        (1, "START"),
+        (2, "COMPLETE"),
+        (2, "START"),
+    ]
+    assert {(each["job"]["name"], each["inputs"][0]["name"]) for each in told} == {("shop.clean", "shop.orders")}
 
 
 @pytest.mark.parametrize(
@@ -371,3 +389,43 @@ async def test_a_result_is_told_again_until_somebody_has_taken_it(
         done = await shop.reached("clean", "completed")
         assert (done["attempt"], len(shop.commits("clean"))) == (1, 1)
     assert troubles == []
+
+
+async def test_a_failed_attempt_is_one_line_in_the_log_and_counts_as_failed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with plant(tmp_path, one_job("stumble", max_attempts=3)) as shop:
+        with caplog.at_level("WARNING"):
+            await shop.emit("2024-01-01")
+            await until(lambda: asyncio.to_thread(lambda: (shop.task("clean") or {}).get("retry_count") == 1))
+            await until(lambda: asyncio.to_thread(lambda: shop.worker.stats.held == 0))
+        task = shop.task("clean")
+        assert task is not None
+        (line,) = (each.getMessage() for each in caplog.records if each.name == "qo.runner.runner")
+        assert line.startswith(f"shop.clean@2024-01-01, task {task['id']}: attempt 1 failed")
+        assert "is tried again" in line
+        assert "ValueError: not the first time" in line
+        assert (shop.worker.stats.failed, shop.worker.stats.completed) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("def clean(run:\n", "SyntaxError"),
+        ("from qo import nothing_of_the_kind\n", "ImportError"),
+        ("import nothing_of_the_kind\n", "ModuleNotFoundError"),
+    ],
+)
+async def test_an_operator_whose_module_cannot_be_imported_fails_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, error: str
+) -> None:
+    name = f"broken_{error.lower()}"
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    made = job("clean", reads="orders", operator=f"{name}:clean")
+    async with plant(tmp_path, dag("shop", source("orders"), made)) as shop:
+        await shop.emit("a")
+        failed = await shop.reached("clean", "failed")
+        assert (failed["attempt"], failed["retry_count"]) == (1, 0)
+        assert error in failed["last_error"]
+        assert f"{name}.py" in failed["traceback"]

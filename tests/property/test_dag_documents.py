@@ -115,7 +115,9 @@ def source_jobs(draw: st.DrawFn, name: str) -> Job:
 
 @st.composite
 def reactive(draw: st.DrawFn, name: str, earlier: list[Job]) -> Job:
-    readable = [(job.name, output) for job in earlier for output in range(job.outputs)]
+    # Schedules say cursors, and these jobs take partitions.
+    said = [job for job in earlier if job.source is None or job.source.kind != "cron"]
+    readable = [(job.name, output) for job in said for output in range(job.outputs)]
     read_ = draw(st.lists(st.sampled_from(readable), min_size=1, max_size=3)) if readable else []
     origins = [From(job=job, output=output) for job, output in read_] or [From(dataset="elsewhere")]
     inputs = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,19 +13,29 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from pipeline_tasks import beat, claimed, fence, partition_task, row_of, succeed
+from pipeline_tasks import beat, claimed, fence, partition_task, row_of, succeed, woken
 from pipelines import dag, deployed, job, live, source
+from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
 from qo.core.flow.topology import LiveJob
-from qo.dispatcher.contract.task import EventBody, EventsRequest
+from qo.dispatcher import outbox
+from qo.dispatcher.auth.keys import KeyRing
+from qo.dispatcher.contract.bundle import CreateBundle, Invocation
+from qo.dispatcher.contract.task import EventBody, EventsRequest, Outcome
 from qo.dispatcher.loops import reaper
 from qo.dispatcher.publisher import WakeUp
+from qo.dispatcher.runtimes import bundles
+from qo.dispatcher.runtimes import invoker as invokers
+from qo.dispatcher.runtimes.invoker import Functions, Invoker
+from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
 from qo.dispatcher.service import Dispatcher
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import running
 from qo.dispatcher.tasks.claiming import REPORT_S
 from qo.errors import LeaseLost, Unavailable
 from states import Clock
+from stores import until
+from zips import MAIN, bundle, sha256
 
 LEASE_S, TIMEOUT_S = 60, 1_000
 
@@ -194,3 +205,91 @@ def test_a_pool_without_a_free_connection_is_an_outage_that_passes(tmp_path: Pat
     with state.read() as tx:
         assert tx.value(sa.select(sa.literal(1))) == 1
     state.close()
+
+
+# What a function has done
+
+
+class Fails(State):
+    """A database that does not answer so many times."""
+
+    refusals = 0.0
+
+    @contextmanager
+    def write(self) -> Generator[Tx]:
+        if self.refusals > 0:
+            self.refusals -= 1
+            raise Unavailable("the state database does not answer")
+        with super().write() as tx:
+            yield tx
+
+
+class Goes(Functions):
+    """A function that does what it should; when it has, the database is away."""
+
+    def __init__(self, state: Fails, refusals: float) -> None:
+        self._state, self._refusals = state, refusals
+
+    def launch(self, invocation: Invocation, watch: Callable[[], Stop | None]) -> Verdict:
+        self._state.refusals = self._refusals
+        return Verdict(Outcome.SUCCESS)
+
+
+def invoked(state: State, directory: Path, refusals: float, **fields: object) -> tuple[Invoker, str]:
+    """Who has started the function of a task, and the task."""
+    shelf = bundles.shelf_of(Settings(dispatcher=DispatcherSettings(data=f"file:{directory / 'data'}")))
+    body = bundle({MAIN: ""})
+    with state.write() as tx:
+        created = bundles.register(tx, CreateBundle(sha256=sha256(body), bytes=len(body)), "tests", shelf)
+    bundles.upload(state, shelf, created.bundle_id, body)
+    bundles.finalize(state, shelf, created.bundle_id)
+    udf = {"bundle_id": created.bundle_id, "entrypoint": MAIN}
+    tell = job("tell", reads="orders", runtime="lambda", operator="udf", udf=udf, outputs=0, **fields)
+    task_id = partition_task(state, live(deployed(state, dag("shop", source("orders"), tell)), "shop.tell"), "p")
+    with state.write() as tx:
+        outbox.add(tx, [outbox.Effect("wake", outbox.Kind.INVOKE, "lambda", task_id)])
+        woken(tx, task_id)
+    fails = Fails(state.engine, ambient=state.ambient)
+    ring = KeyRing.open(directory / "keys")
+    invoker = Invoker(fails, ring, Goes(fails, refusals), data_root="file:/data", url="http://127.0.0.1:1")
+    assert invoker.tick() == 1
+    return invoker, task_id
+
+
+async def test_what_a_function_has_done_is_reported_once_the_database_answers_again(
+    state: State, tmp_path: Path
+) -> None:
+    invoker, task_id = invoked(state, tmp_path, refusals=3)
+
+    async def is_over() -> bool:
+        return row_of(state, task_id)["status"] == "completed"
+
+    try:
+        await until(is_over)
+    finally:
+        await asyncio.to_thread(invoker.close)
+    row = row_of(state, task_id)
+    assert (row["attempt"], row["retry_count"]) == (1, 0)
+
+
+async def test_nothing_is_reported_for_longer_than_the_lease_lasts(
+    state: State, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    invoker, task_id = invoked(state, tmp_path, refusals=math.inf, heartbeat_timeout_seconds=1)
+
+    async def has_given_up() -> bool:
+        return "could not be reported" in caplog.text
+
+    await until(has_given_up)
+    await asyncio.to_thread(invoker.close)
+    assert row_of(state, task_id)["status"] == "running"  # The reaper decides about it.
+
+
+async def test_who_is_to_end_does_not_wait_for_a_database_that_is_away(
+    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(invokers, "CLOSING_S", 0.2)
+    invoker, task_id = invoked(state, tmp_path, refusals=math.inf, heartbeat_timeout_seconds=3600)
+    await asyncio.to_thread(invoker.close)
+    assert "could not be reported" in caplog.text
+    assert row_of(state, task_id)["status"] == "running"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from pipelines import dag, deployed, job, live, source
+from postgres import PostgresServer
 from qo.core.flow import pressure
 from qo.core.flow.event import Event
 from qo.core.flow.topology import LiveJob
@@ -20,6 +23,7 @@ from qo.dispatcher.state import scans, schema
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import commits, completion, moves
 from qo.dispatcher.tasks.creation import NewTask, create
+from states import Clock, opened
 
 Asked = list[tuple[str, Any]]
 COUNT = dag("c", source("feed"), job("count", reads="feed", execution_strategy="PerUpdate"))
@@ -257,3 +261,40 @@ def _next(state: State, wanted_dag: Any) -> Any:
 
     staged(state, wanted_dag)
     return loaded(state)
+
+
+# Statistics that say nothing of what is there
+
+FILL = """
+INSERT INTO tasks (id, job_id, edition_id, logical_id, dag, job, operator, queue, dedupe_key, status, token, attempt,
+    available_at, lease_s, retry_count, max_retries, deliveries, max_deliveries, cancel_requested, created_at,
+    updated_at, released_at, completed_at, wakes)
+SELECT 'task' || n, 'j', 'edition' || n % 7, 'l', 'd', 'j', 'o', 'q', 'k' || n, 'completed', 't', 1,
+    now(), 60, 0, 3, 0, 4, false, now() + n * interval '1 second', now(), now(), now(), 1
+FROM generate_series(1, 200000) AS n
+"""
+
+
+@pytest.mark.parametrize("analyzed", ["never", "while it was empty", "when all was done"])
+def test_partial_indexes_are_used_however_old_the_statistics_are(
+    postgres_server: PostgresServer, analyzed: str
+) -> None:
+    with opened(postgres_server.make_database(), Clock()) as state:
+        with state.write() as tx:
+            tx.execute(sa.text("ALTER TABLE tasks SET (autovacuum_enabled = false)"))
+            if analyzed == "while it was empty":
+                tx.execute(sa.text("ANALYZE tasks"))
+        with state.write() as tx:
+            tx.execute(sa.text(FILL))
+            if analyzed == "when all was done":
+                tx.execute(sa.text("ANALYZE tasks"))
+        for among in (scans.WITHHELD_EDITIONS, scans.YIELDED_EDITIONS):
+            used(state, partial(scans.distinct, among=among), among.index)
+        used(state, scans.earliest_withheld, scans.WITHHELD_EDITIONS.index)
+        used(state, partial(scans.due, editions=["edition1"], most=10), scans.WITHHELD_EDITIONS.index)
+
+
+def used(state: State, question: Callable[[Tx], Any], index: str) -> None:
+    """That index answers the question, and no other."""
+    plan = plans(state, question)
+    assert set(re.findall(r"\b(?:ix|pk|uq)_\w+", plan)) == {index}, plan

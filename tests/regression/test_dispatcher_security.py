@@ -73,7 +73,7 @@ def test_tokens_are_printed_nowhere(tmp_path: Path) -> None:
     )  # fmt: skip
     ends = datetime(2030, 1, 1, tzinfo=UTC)
     claimed = Claimed(
-        attempt=1, lease_id="l", lease_expires_at=ends, heartbeat_s=1, capability_token=CANARY, work=work
+        attempt=1, lease_id="l", at=ends, lease_expires_at=ends, heartbeat_s=1, capability_token=CANARY, work=work
     )
     held = Held(claimed, CancelToken(), token=CANARY)
     answer = HeartbeatAnswer(lease_expires_at=ends, capability_token=CANARY)
@@ -156,7 +156,9 @@ def test_a_webhook_secret_that_others_can_read_counts_for_nothing(
     kept = tmp_path / "webhook-shop"
     kept.write_text(f"{CANARY}\n")
     kept.chmod(0o644)
-    assert webhooks.read_secrets(tmp_path, "shop") == []
+    with pytest.raises(Unavailable, match="cannot be used") as caught:
+        webhooks.read_secrets(tmp_path, "shop")
+    assert str(tmp_path) not in str(caught.value)
     assert "chmod 600" in caplog.text
     assert CANARY not in caplog.text
     kept.chmod(0o600)

@@ -415,3 +415,12 @@ def test_the_kinds_of_sources_all_have_a_rule():
     from qo.dispatcher.definition.fields import SOURCE_FIELDS
 
     assert set(SOURCE_FIELDS) == set(SourceKind)
+
+
+def test_a_job_that_waits_for_partitions_is_not_fed_by_a_schedule():
+    nightly = {**SOURCE, "source": {"kind": "cron", "schedule": "0 3 * * *"}}
+    message = only(refused(document(nightly, JOB)))
+    assert "'orders' is a cron source and emits cursors, and 'totals' waits for partitions" in message
+    assert "write 'execution_strategy: PerUpdate'" in message
+    beside = {**JOB, "inputs": [{"from": {"job": "days"}}, {"from": {"job": "orders"}, "trigger": False}]}
+    assert accepted(nightly, {**SOURCE, "name": "days"}, beside)

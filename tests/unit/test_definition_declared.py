@@ -138,7 +138,7 @@ def test_problems_point_to_the_declaration():
     pipeline.publish("raw", orders, output=3)
     pipeline.publish("raw", orders)
 
-    @pipeline.job(inputs=[orders], strategy="PerPartition")
+    @pipeline.job(inputs=[orders], strategy="PerUpdate")
     def inner(rows: object) -> object:
         return rows
 

@@ -11,7 +11,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from qo.core.flow import dag
+from qo.core.flow import dag, expectation
 from qo.dispatcher.definition import fields
 from qo.dispatcher.definition.document import parse
 from qo.dispatcher.definition.jsonschema import schema, text
@@ -37,6 +37,14 @@ STRUCTS: list[tuple[Record, type[msgspec.Struct]]] = [
     (fields.SCALING, dag.Scaling),
     (fields.UDF, dag.Udf),
     (fields.PUBLISH, dag.Publish),
+    (fields.EXPECTATION, expectation.Expectation),
+]
+PARTS: list[tuple[str, type[msgspec.Struct]]] = [
+    ("range", expectation.Range),
+    ("accepted", expectation.Accepted),
+    ("rows", expectation.Rows),
+    ("freshness", expectation.Freshness),
+    ("references", expectation.References),
 ]
 
 JOB: dict[str, Any] = {
@@ -44,6 +52,7 @@ JOB: dict[str, Any] = {
     "activation": "reactive",
     "runtime": "spark",
     "operator": "sql",
+    "config": {"query": "SELECT 1"},
     "outputs": 1,
     "inputs": [{"from": {"dataset": "x"}}],
     "execution_strategy": "PerPartition",
@@ -100,6 +109,16 @@ def test_every_field_is_on_the_reference_page(record: Record, struct: type[msgsp
         assert re.search(rf"^\| `{field.name}` \|", PAGE, re.MULTILINE), field.name
 
 
+@pytest.mark.parametrize(("name", "struct"), PARTS)
+def test_what_an_expectation_says_has_the_fields_of_the_table(name: str, struct: type[msgspec.Struct]):
+    record = fields.EXPECTATION.by_name[name].kind
+    assert isinstance(record, Record)
+    known = {each.encode_name: each.required for each in msgspec.structs.fields(struct)}
+    assert {field.name: field.required for field in record.fields} == known
+    for each in known:
+        assert f"`{each}`" in PAGE
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
 def test_the_examples_of_the_page_are_what_they_claim(example: str):
     if example.startswith("# invalid"):
@@ -141,6 +160,12 @@ def test_the_page_has_examples_of_both_sorts():
         {"name": "p", "jobs": [{**JOB, "inputs": [{"from": {"dataset": "b"}, "where": {"x": None}}]}]},
         {"name": "p", "jobs": [SOURCE], "publish": {"x": {"from": {"job": "s"}, "storage": "s3"}}},
         {"name": "p", "jobs": [SOURCE], "publish": {"x": {"from": {}}}},
+        {"name": "p", "jobs": [{**JOB, "expectations": []}]},
+        {"name": "p", "jobs": [{**JOB, "expectations": [{}]}]},
+        {"name": "p", "jobs": [{**JOB, "expectations": [{"unique": ["a"], "rows": {"min": 1}}]}]},
+        {"name": "p", "jobs": [{**JOB, "expectations": [{"range": {"column": "a", "min": True}}]}]},
+        {"name": "p", "jobs": [{**JOB, "expectations": [{"freshness": {"column": "a", "within": "2w"}}]}]},
+        {"name": "p", "jobs": [{**JOB, "drift": "ignore"}]},
         [],
     ],
 )
@@ -151,7 +176,16 @@ def test_what_an_editor_underlines_is_refused(wrong: Any):
 
 
 @pytest.mark.parametrize(
-    "good", [SOURCE, SILENT, ALWAYS_ON, JOB, {**JOB, "idle_timeout": 0}, {**JOB, "join": "any"}]
+    "good",
+    [
+        SOURCE,
+        SILENT,
+        ALWAYS_ON,
+        JOB,
+        {**JOB, "idle_timeout": 0},
+        {**JOB, "join": "any"},
+        {**JOB, "expectations": [{"rows": {"min": 1}, "severity": "warn"}, {"sql": "a > 0"}], "drift": "add"},
+    ],
 )
 def test_what_is_accepted_is_not_underlined(good: dict[str, Any]):
     whole = {"name": "p", "jobs": [good]}

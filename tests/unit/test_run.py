@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qo.dispatcher.contract.task import EventBody, Piece, PiecesAnswer, Work, WorkInput, WorkOutput
+from qo.dispatcher.contract.task import EventBody, Piece, PiecesAnswer, StandingAnswer, Work, WorkInput, WorkOutput
 from qo.errors import ConfigError, Forbidden, NotFound, UsageError
 from qo.runner.run import Run
 from qo.runner.storage import FileStorage
@@ -52,6 +52,7 @@ def run_of(given: Work, pages: list[PiecesAnswer] | None = None, said: list[Even
         emit=emit,
         wait=wait,
         more=lambda given, after: waiting.pop(0),
+        standing=lambda output, after, revision: StandingAnswer(pieces=[]),
         secrets_dir=Path(given.outputs[0].prefix.removeprefix("file:")).parents[3],
     )
 
@@ -168,3 +169,13 @@ def test_a_job_reads_the_secrets_it_names_and_no_others(tmp_path: Path) -> None:
     (tmp_path / "secret-api").chmod(0o644)
     with pytest.raises(ConfigError):
         run.secret("api")
+
+
+def test_what_an_operator_logs_says_of_which_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one = run_of(work(tmp_path, partition_key="p"))
+    with caplog.at_level("INFO"):
+        one.log.info("%d rows", 3, extra={"more": 1})
+    (record,) = caplog.records
+    assert record.getMessage().endswith(f", task {one.work.task_id}: 3 rows")
+    assert record.getMessage().startswith("shop.clean@p, task t")
+    assert (record.task_id, record.more) == (one.work.task_id, 1)  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ from qo.config.location import S3, Local, Memory, parse
 from qo.config.setting import Setting
 from qo.config.settings import SETTINGS, Settings
 from qo.config.sources import load
+from qo.config.spark import BucketAccess
 from qo.core.discovery import IndexMode
 from qo.errors import ConfigError
 
@@ -41,6 +42,18 @@ OTHER: dict[str, tuple[str, str, Any]] = {
     "dispatcher.data": ("s3://lake/data/", '"s3://lake/data"', "s3://lake/data"),
     "dispatcher.body_max_bytes": ("4096", "4096", 4096),
     "dispatcher.pressure.clear_ratio": ("0.25", "0.25", 0.25),
+    "dispatcher.lineage_url": (
+        "http://127.0.0.1:5000/v1",
+        '"http://127.0.0.1:5000/v1"',
+        "http://127.0.0.1:5000/v1",
+    ),
+    "spark.conf": (
+        "spark.a=1, spark.b=x y",
+        '{"spark.a" = "1", "spark.b" = "x y"}',
+        (("spark.a", "1"), ("spark.b", "x y")),
+    ),
+    "spark.packages": ("a:b:1, c:d:2", '["a:b:1", "c:d:2"]', ("a:b:1", "c:d:2")),
+    "spark.bucket_access": ("python", '"python"', BucketAccess.PYTHON),
     "worker.index_mode": ("index-only", '"index-only"', IndexMode.INDEX_ONLY),
 }
 
@@ -48,7 +61,9 @@ OTHER: dict[str, tuple[str, str, Any]] = {
 def other(setting: Setting) -> tuple[str, str, Any]:
     if setting.key in OTHER:
         return OTHER[setting.key]
-    if isinstance(setting.default, bool):
+    if setting.default is True:
+        return "no", "false", False
+    if setting.default is False:
         return "yes", "true", True
     if setting.kind is kinds.TEXT:
         return "chosen", '"chosen"', "chosen"

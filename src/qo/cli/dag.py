@@ -15,7 +15,7 @@ from qo.cli.session import Session, command, new_app, new_group
 from qo.cli.timing import shown_instant
 
 if TYPE_CHECKING:
-    from qo.core.flow.dag import Dag
+    from qo.dispatcher.definition.loading import Whole
 
 app = new_app()
 dag = new_group(app, "dag", "Deploy pipelines, and decide which version is active.")
@@ -24,15 +24,26 @@ Target = Annotated[
     str,
     typer.Argument(metavar="FILE|MODULE:PIPELINE", help="A YAML or JSON file, or a pipeline declared in Python."),
 ]
+Code = Annotated[
+    bool,
+    typer.Option(
+        "--code/--no-code",
+        help="Let what the code of functions is known by be part of the version, so that a change of it rebuilds them.",
+        show_default=False,
+    ),
+]
 Name = Annotated[str, typer.Argument(metavar="DAG", help="The name of the DAG.")]
 Version = Annotated[int, typer.Argument(metavar="VERSION", min=1, help="The number of the version.")]
 Scope = Annotated[str, typer.Argument(metavar="DAG[.JOB]", help="A DAG, or one of its jobs.")]
 
 
 @command(dag, "validate")
-def validate(session: Session, target: Target) -> None:
-    """Check a pipeline, without asking a dispatcher."""
-    found, _ = _load(target)
+def validate(session: Session, target: Target, code: Code = False) -> None:
+    """Check a pipeline, without asking a dispatcher.
+
+    With --code, also that the code of its functions can be found.
+    """
+    found = load_whole(session, target, code=code).dag
     if session.json:
         session.output.document({"dag": found.name, "jobs": [job.name for job in found.jobs], "valid": True})
     else:
@@ -50,15 +61,16 @@ def deploy(
     timeout: Annotated[
         str | None, typer.Option("--timeout", metavar="DURATION", help="Wait no longer than this.")
     ] = None,
+    code: Code = True,
 ) -> None:
     """Deploy a version of a pipeline.
 
     It is rebuilt beside the active version, which goes on serving until the new one is activated. Deploying the same
-    file again changes nothing.
+    file and code again changes nothing.
     """
     timeout_s = None if timeout is None else parse_duration_s(timeout, "--timeout")
-    found, source = _load(target)
-    work = Deploying(found.name, source, wait=wait or activate, activate=activate, timeout_s=timeout_s)
+    whole = load_whole(session, target, code=code)
+    work = Deploying(whole.dag.name, whole.source, wait=wait or activate, activate=activate, timeout_s=timeout_s)
     done = ask(session, lambda client: work.run(client, None if session.json else session.output.note))
     if session.json:
         session.output.document(done)
@@ -67,11 +79,11 @@ def deploy(
 
 
 @command(dag, "diff")
-def diff(session: Session, target: Target) -> None:
+def diff(session: Session, target: Target, code: Code = True) -> None:
     """Compare a pipeline with its active version: what would be rebuilt."""
-    found, source = _load(target)
-    path = f"/v1/dags/{found.name}/versions"
-    answer = ask(session, lambda client: client.post(path, {"source": source}, dry_run=True))
+    whole = load_whole(session, target, code=code)
+    path = f"/v1/dags/{whole.dag.name}/versions"
+    answer = ask(session, lambda client: client.post(path, {"source": whole.source}, dry_run=True))
     if session.json:
         session.output.document(answer)
     else:
@@ -120,10 +132,18 @@ def show(
 
 
 @command(dag, "ready")
-def ready(session: Session, name: Name, version: Version) -> None:
-    """Say that a staged version may take over."""
+def ready(
+    session: Session,
+    name: Name,
+    version: Version,
+    force: Annotated[bool, typer.Option("--force", help="Also a version of which tasks failed.")] = False,
+) -> None:
+    """Say that a staged version may take over.
+
+    Says how much of it is built. A version of which tasks have failed is refused, unless with --force.
+    """
     path = f"/v1/dags/{name}/versions/{version}/ready"
-    _moved(session, ask(session, lambda client: client.post(path)))
+    _moved(session, ask(session, lambda client: client.post(path, {"force": force})))
 
 
 @command(dag, "activate")
@@ -131,9 +151,14 @@ def activate(
     session: Session,
     name: Name,
     version: Version,
-    force: Annotated[bool, typer.Option("--force", help="Also a version that is not marked ready.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also a version that is not ready, or of which tasks failed.")
+    ] = False,
 ) -> None:
-    """Let a version take over, all its datasets at once."""
+    """Let a version take over, all its datasets at once.
+
+    A version of which tasks have failed is refused, unless with --force.
+    """
     body = {"version": version, "force": force}
     _moved(session, ask(session, lambda client: client.put(f"/v1/dags/{name}/active", body)))
 
@@ -185,7 +210,11 @@ def schema(session: Session) -> None:
     session.output.document(made())
 
 
-def _load(target: str) -> tuple[Dag, str]:
+def load_whole(session: Session, target: str, *, code: bool) -> Whole:
+    """The pipeline as it is deployed; says of which jobs the code is not known."""
     with extra():
-        from qo.dispatcher.definition.loading import load
-    return load(target)
+        from qo.dispatcher.definition import loading
+    whole = loading.load_whole(target, code=code)
+    for each in whole.warnings:
+        session.output.note(each)
+    return whole

@@ -32,7 +32,7 @@ def show_version(session: Session, answer: Mapping[str, Any], versions: Sequence
             "version": str(answer["version"]),
             "status": answer["status"],
             "active": _number(answer["active"]),
-            "paused": answer["paused"] if answer["paused"] is not None else "",
+            "paused": (answer["paused"] or "yes") if answer["paused"] is not None else "",
             "deployed": f"{shown_instant(answer['created_at'])} by {answer['created_by']}",
             "content": answer["content_hash"][:16],
             "publishes": ", ".join(f"{name} ({job})" for name, job in answer["publish"].items()),
@@ -58,6 +58,7 @@ def show_version(session: Session, answer: Mapping[str, Any], versions: Sequence
 
 def _job(each: Mapping[str, Any]) -> tuple[str, ...]:
     paused = "paused" + (f": {each['paused']}" if each["paused"] else "") if each["paused"] is not None else ""
+    hold = "" if paused and (each["hold"] or "").startswith("paused") else each["hold"] or ""
     source = f"source {each['source']}" if each["source"] else ""
     rebuilt = "built anew" if each["rebuilt"] else ""
     return (
@@ -66,7 +67,7 @@ def _job(each: Mapping[str, Any]) -> tuple[str, ...]:
         each["operator"],
         ", ".join(each["reads"]),
         ", ".join(f"{count:,} {status}" for status, count in sorted(each["tasks"].items())),
-        "; ".join(part for part in (paused, each["hold"] or "", source, rebuilt) if part),
+        "; ".join(part for part in (paused, hold, source, rebuilt) if part),
     )
 
 
@@ -113,6 +114,10 @@ def show_moved(session: Session, answer: Mapping[str, Any]) -> None:
     was = f", in place of {answer['replaced']}" if answer["replaced"] else ""
     before = "" if answer["changed"] else " (as before)"
     session.output.line(f"{answer['dag']} version {answer['version']}  {answer['status']}{was}{before}")
+    if answer["rebuilt"] or answer["left"] or answer["failed"]:
+        session.output.note(
+            f"rebuilt: {answer['rebuilt']:,} tasks done, {answer['left']:,} left, {answer['failed']:,} failed"
+        )
     for key, said in _COUNTED.items():
         if answer[key]:
             session.output.note(f"{answer[key]:,} {said}")

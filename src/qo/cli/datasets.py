@@ -1,4 +1,4 @@
-"""qo datasets: what pipelines have made."""
+"""qo dataset: what pipelines have made."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from urllib.parse import quote
 
 import typer
 
-from qo.cli.dispatching import ask, check_limit, pages
+from qo.cli.dispatching import ask, check_limit, extra, pages
 from qo.cli.session import Session, command, new_app, new_group
 from qo.cli.timing import shown_bytes, shown_count, shown_extent, shown_instant
 
 app = new_app()
-datasets = new_group(app, "datasets", "Look at what pipelines have made.")
+datasets = new_group(app, "dataset", "Look at what pipelines have made.")
 
 Name = Annotated[
     str,
     typer.Argument(metavar="DATASET", help="A published name, or dag.job, or dag.job[1] for its second output."),
+]
+Generation = Annotated[
+    str | None, typer.Option("--generation", metavar="ID", help="Of this generation instead of the current one.")
+]
+Revision = Annotated[
+    int | None, typer.Option("--revision", metavar="N", min=0, help="As of this version; see qo dataset history.")
 ]
 Limit = Annotated[int, typer.Option("--limit", help="Show at most this many [100].", show_default=False)]
 
@@ -83,10 +89,7 @@ def _generation(each: Mapping[str, Any]) -> tuple[str, ...]:
 def partitions(
     session: Session,
     name: Name,
-    generation: Annotated[
-        str | None,
-        typer.Option("--generation", metavar="ID", help="Of this generation instead of the current one."),
-    ] = None,
+    generation: Generation = None,
     limit: Limit = 100,
 ) -> None:
     """List the committed partitions of a dataset."""
@@ -98,7 +101,7 @@ def partitions(
     if session.json:
         session.output.document(found)
         return
-    headers = ("partition", "rows", "bytes", "files", "revision", "task", "committed")
+    headers = ("partition", "rows", "bytes", "files", "revision", "task", "committed", "location")
     rows = [
         (
             shown_extent(each),
@@ -108,6 +111,7 @@ def partitions(
             str(each["revision"]),
             each["task_id"],
             shown_instant(each["committed_at"]),
+            each["location"] or "",
         )
         for each in found
     ]
@@ -172,6 +176,125 @@ def _read(edge: Mapping[str, Any]) -> str:
     if edge["cursor_upto"] is not None:
         return f"cursor ({edge['cursor_after']}, {edge['cursor_upto']}]"
     return edge["partition_key"] or "all"
+
+
+@command(datasets, "history")
+def history(
+    session: Session,
+    name: Name,
+    partition: Annotated[
+        str | None, typer.Option("--partition", "-p", metavar="KEY", help="Only of this partition.")
+    ] = None,
+    generation: Generation = None,
+    limit: Limit = 100,
+) -> None:
+    """List the commits of a dataset, newest first: each revision is a version of it."""
+    check_limit(limit)
+    found, more = ask(
+        session,
+        lambda client: pages(
+            client,
+            path_of(name, "/commits"),
+            "commits",
+            limit,
+            "before",
+            partition_key=partition,
+            generation_id=generation,
+        ),
+    )
+    if session.json:
+        session.output.document(found)
+        return
+    headers = ("revision", "what", "rows", "bytes", "task", "committed", "replaced by")
+    rows = [
+        (
+            str(each["revision"]),
+            shown_extent(each),
+            shown_count(each["rows"]),
+            shown_bytes(each["bytes"]),
+            each["task_id"],
+            shown_instant(each["committed_at"]),
+            ""
+            if each["replaced_by"] is None
+            else f"{each['replaced_by']} at {shown_instant(each['replaced_at'])}",
+        )
+        for each in found
+    ]
+    session.output.table(headers, rows)
+    _note(session, more, limit)
+
+
+@command(datasets, "diff")
+def diff(
+    session: Session,
+    name: Name,
+    first: Annotated[int, typer.Argument(metavar="REVISION", min=0, help="The earlier version; 0: nothing.")],
+    second: Annotated[int, typer.Argument(metavar="REVISION", min=0, help="The later one.")],
+    generation: Generation = None,
+    limit: Limit = 100,
+) -> None:
+    """Show what changed in a dataset from one revision to another."""
+    check_limit(limit)
+    found, more = ask(
+        session,
+        lambda client: pages(
+            client,
+            path_of(name, "/changes"),
+            "changes",
+            limit,
+            from_revision=first,
+            to_revision=second,
+            generation_id=generation,
+        ),
+    )
+    if session.json:
+        session.output.document(found)
+        return
+    rows = [
+        (each["change"], shown_extent(each), f"{each['rows']:+,}", f"{each['bytes']:+,}", str(each["revision"]))
+        for each in found
+    ]
+    session.output.table(("change", "what", "rows", "bytes", "revision"), rows)
+    _note(session, more, limit)
+
+
+@command(datasets, "preview")
+def preview(
+    session: Session,
+    name: Name,
+    rows: Annotated[
+        int, typer.Option("--rows", "-n", min=1, max=10_000, help="So many [10].", show_default=False)
+    ] = 10,
+    partition: Annotated[
+        str | None, typer.Option("--partition", "-p", metavar="KEY", help="Only of this partition.")
+    ] = None,
+    revision: Revision = None,
+) -> None:
+    """Show a few rows of a dataset, read from its committed files."""
+    from qo.cli.preview import first_rows
+
+    columns, found = ask(
+        session,
+        lambda client: first_rows(client, session.settings(), path_of(name, "/pieces"), rows, partition, revision),
+    )
+    if session.json:
+        session.output.document([dict(zip(columns, each, strict=True)) for each in found])
+        return
+    session.output.table(columns, [[str(cell) for cell in each] for each in found])
+
+
+@command(datasets, "manifest")
+def manifest(session: Session, name: Name, revision: Revision = None) -> None:
+    """Print the committed files of a dataset as one JSON document.
+
+    Of published datasets the dispatcher writes the same beside the data, below _manifests.
+    """
+    with extra():
+        from qo.cli.preview import every_page
+        from qo.dispatcher.manifests import document
+
+    found = ask(session, lambda client: every_page(client, path_of(name, "/pieces"), revision))
+    session.output.document(document(name, found))
 
 
 def label(each: Mapping[str, Any]) -> str:

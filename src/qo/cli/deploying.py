@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from qo.dispatcher.user_client import UserClient
 
 LOOK_S = 1.0
+SILENT_S = (
+    10.0  # A dispatcher and a worker that run do something by then, or the look for what is missing is near.
+)
 Say = Callable[[str], None]
 
 
@@ -53,13 +56,19 @@ class Deploying:
 
     async def _rebuilt(self, client: UserClient, number: int, say: Say | None) -> Any:
         told: str | None = None
+        silence_s = 0.0
         try:
             async with asyncio.timeout(self.timeout_s):
                 while True:
                     found = await client.get(f"/v1/dags/{self.dag}/rebuild", version=number)
                     if found["caught_up"]:
                         return found
-                    told = _progress(number, found, told, say)
+                    before, told = told, _progress(number, found, told, say)
+                    silence_s = 0.0 if told != before or found["tasks"].get("running") else silence_s + LOOK_S
+                    if say is not None and SILENT_S <= silence_s < SILENT_S + LOOK_S:
+                        say(
+                            f"nothing has moved for {format_duration(SILENT_S)}: does a dispatcher run? And a worker?"
+                        )
                     await asyncio.sleep(LOOK_S)
         except TimeoutError:
             raise TaskFailed(

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qo.cli.session import Session, refuse_memory, start_logging
-from qo.errors import ConfigError, NotFound, UsageError
+from qo.errors import ConfigError, NotFound, Unauthenticated, UsageError
 
 if TYPE_CHECKING:
     from qo.config.settings import Settings
@@ -79,10 +79,26 @@ def ask(session: Session, question: Callable[[UserClient], Awaitable[T]]) -> T:
     with extra():
         try:
             return asyncio.run(asked())
+        except Unauthenticated as error:
+            raise Unauthenticated(f"{error}; {_shown(settings)}") from error
         except NotFound as error:
             chosen = settings.dispatcher
             key = "dispatcher.state" if chosen.url is None else "dispatcher.url"
             raise NotFound(f"{error} ({without_password(settings.value(key))}, {settings.origin(key)})") from error
+
+
+def _shown(settings: Settings) -> str:
+    """Which token a command has shown to a dispatcher that does not know it, and what to set."""
+    from pathlib import Path
+
+    from qo.dispatcher.user_client import own_token
+
+    chosen = settings.dispatcher
+    if chosen.token is not None:
+        return f"the token is that of QO_TOKEN ({settings.origin('dispatcher.token')})"
+    path = Path(chosen.secrets_dir, "admin.token").absolute()
+    found = f"the token is that of {path}" if own_token(chosen) else f"there is no token in {path}, or none for it"
+    return f"{found}: set QO_TOKEN, or, on the dispatcher's machine, QO_SECRETS_DIR to its directory of secrets"
 
 
 def without_password(url: str) -> str:
@@ -95,7 +111,7 @@ async def _opened(settings: Settings) -> AsyncGenerator[UserClient]:
 
     chosen = settings.dispatcher
     if chosen.url is not None:
-        async with UserClient(chosen.url, chosen.token or _own_token(settings)) as client:
+        async with UserClient.named(chosen) as client:
             yield client
         return
     context = open_context(settings)
@@ -104,22 +120,6 @@ async def _opened(settings: Settings) -> AsyncGenerator[UserClient]:
             yield client
     finally:
         context.state.close()
-
-
-def _own_token(settings: Settings) -> str | None:
-    """Of a dispatcher on this machine, the admin's token that it keeps here. Others are not shown it."""
-    from pathlib import Path
-    from urllib.parse import urlsplit
-
-    from qo.dispatcher.auth.secret_files import read_secret
-
-    chosen = settings.dispatcher
-    if urlsplit(chosen.url or "").hostname not in ("127.0.0.1", "::1", "localhost"):
-        return None
-    try:
-        return read_secret(Path(chosen.secrets_dir, "admin.token")).decode("ascii", "replace").strip()
-    except FileNotFoundError:
-        return None
 
 
 def open_context(settings: Settings) -> Context:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated
@@ -12,7 +13,7 @@ import typer
 from qo.cli.session import Session, command, new_app, start_logging
 from qo.config.location import S3
 from qo.config.settings import LogLevel, Settings
-from qo.errors import QoError, Unavailable, Unproven
+from qo.errors import ConfigError, QoError, Unavailable, Unproven
 from qo.store import manifest
 from qo.store.checks import CHECKS
 from qo.store.opening import needs_proof, open_store
@@ -47,6 +48,7 @@ def doctor(
             session.output.row((result.name, "pass" if result.passed else "fail", result.detail), WIDTHS)
 
     fixed, report, problem = asyncio.run(_examine(settings, fix, tell))
+    spark = _spark(settings, fix)
     if session.json:
         session.output.document(
             {
@@ -55,10 +57,12 @@ def doctor(
                 "problem": None if problem is None else str(problem),
                 "fixed": fixed,
                 "checks": [asdict(result) for result in report.results],
+                "spark": spark,
             }
         )
     else:
         _advise(session, fixed, report)
+        session.output.line("\n" + "\n".join(f"{name}: {value}" for name, value in spark.items()))
         if problem is None:
             session.output.line(f"\n{settings.store} is proven; the proof is in its queue.json")
     if problem is not None:
@@ -112,6 +116,25 @@ def _server(settings: Settings) -> str:
     if not isinstance(settings.location, S3):
         return "embedded"
     return settings.s3.endpoint or "AWS S3"
+
+
+def _spark(settings: Settings, fix: bool) -> dict[str, str]:
+    """Which Spark and Java a worker would use. A queue needs neither, so that nothing here is a failure."""
+    from qo.spark import archive, java
+
+    version = archive.spark_version()
+    told = {"spark": version or "not installed; pip install 'qo[spark]' brings it"}
+    try:
+        found = java.find(settings.spark, os.environ)
+    except ConfigError as error:
+        return told | {"java": str(error)}
+    told["java"] = str(found)
+    there = archive.archive_of(found, os.environ)
+    if there is not None and settings.spark.class_archive:
+        if fix and not there.there:
+            archive.build(found)
+        told["class archive"] = str(there.path) if there.there else "not yet made; --fix makes it"
+    return told
 
 
 async def _fix(settings: Settings, place: S3) -> list[str]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from qo.cli.dispatching import extra, open_context, quietly
 from qo.cli.session import Session, command, new_app, new_group
+from qo.cli.timing import shown_instant
 
 if TYPE_CHECKING:
+    from qo.dispatcher.auth.keys import Listed
     from qo.dispatcher.http.context import Context
 
 app = new_app()
@@ -34,13 +37,28 @@ def rotate(session: Session) -> None:
 
 @command(keys, "list")
 def list_(session: Session) -> None:
-    """List the keys that are published."""
-    with _opened(session) as context:
-        found: list[dict[str, Any]] = context.keyring.jwks()["keys"]
+    """List the keys that are published: their files, from when on they sign, and which one signs now."""
+    with _opened(session) as context, context.state.read() as tx:
+        found = [_shown(each, _jwk(context, each.kid)) for each in context.keyring.listed(tx.now)]
     if session.json:
         session.output.document(found)
-    else:
-        session.output.table(("key", "algorithm"), [(each["kid"], each.get("alg", "")) for each in found])
+        return
+    rows = [
+        (each["kid"], each["file"], shown_instant(each["signs_from"]) or "the first start", each["now"])
+        for each in found
+    ]
+    session.output.table(("key", "file", "signs from", "now"), rows)
+
+
+def _jwk(context: Context, kid: str) -> dict[str, Any]:
+    found: list[dict[str, Any]] = [each for each in context.keyring.jwks()["keys"] if each["kid"] == kid]
+    return found[0] if found else {}
+
+
+def _shown(key: Listed, jwk: dict[str, Any]) -> dict[str, Any]:
+    """The public key, and beside it what concerns only who keeps it."""
+    begun = datetime.fromtimestamp(key.signs_from, UTC).isoformat() if key.signs_from else None
+    return {**jwk, "kid": key.kid, "file": key.file, "signs_from": begun, "now": key.use}
 
 
 @contextmanager

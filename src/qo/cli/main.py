@@ -27,6 +27,7 @@ EXIT_READER_GONE = 141  # What a shell reports of a program that died of a close
 
 # Each command: the module that holds it, and the first line of its help.
 COMMANDS = {
+    "up": ("up", "Run a pipeline with everything that it needs, on this machine."),
     "submit": ("submit", "Put a task in the queue, or many from a file."),
     "status": ("tasks", "Show a task as it is now."),
     "history": ("tasks", "Show every state a task has been in."),
@@ -44,13 +45,17 @@ COMMANDS = {
     "monitor": ("monitor", "Requeue tasks whose worker died, and repair the indexes."),
     "schedule": ("schedule", "Submit tasks by cron expression."),
     "dag": ("dag", "Deploy pipelines, and decide which version is active."),
+    "plan": ("plan", "Show what deploying a pipeline would build anew."),
     "emit": ("emit", "Say that a source has something new."),
     "why": ("why", "Explain why data is there, or is not."),
-    "datasets": ("datasets", "Look at what pipelines have made."),
+    "dataset": ("datasets", "Look at what pipelines have made."),
+    "quality": ("quality", "Show whether data is as it should be."),
     "runs": ("runs", "Look at the tasks of pipelines, and move them."),
     "sources": ("sources", "List the sources of pipelines, and how they are."),
     "queues": ("queues", "Show how much waits in the queues of pipelines."),
     "invalidate": ("invalidate", "Say that committed data is out of date."),
+    "backfill": ("backfill", "Make partitions once more, a few at a time."),
+    "collect": ("collect", "Delete files of pipelines that nobody needs any more."),
     "dispatcher": ("dispatcher", "Run the dispatcher: route events, hand out tasks."),
     "scheduler": ("scheduler", "Run what fires cron sources and watches for files."),
     "db": ("db", "Look after the state database of the dispatcher."),
@@ -62,6 +67,9 @@ COMMANDS = {
     "completion": ("completion", "Print the completion script of a shell."),
 }
 
+# Names that commands once had.
+ALIASES = {"datasets": "dataset"}
+
 
 class Commands(TyperGroup):
     """The top level. Only the table above is read until a command is chosen."""
@@ -70,6 +78,7 @@ class Commands(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"qo.cli.{COMMANDS[cmd_name][0]}")
@@ -80,7 +89,7 @@ class Commands(TyperGroup):
             formatter.write_dl([(name, help) for name, (_, help) in COMMANDS.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args[0] not in COMMANDS and args[0] not in ALIASES and not args[0].startswith("-"):
             import difflib
 
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)

@@ -36,7 +36,7 @@ WIDTH_MAX = 1_000
 
 class Output:
     def __init__(self, *, color: bool) -> None:
-        self._color = color and not os.environ.get("NO_COLOR")
+        self.color = color and not os.environ.get("NO_COLOR")
 
     def document(self, value: Any) -> None:
         """The one JSON document of this command."""
@@ -109,7 +109,7 @@ class Output:
     def _console(self) -> Any:
         from rich.console import Console
 
-        return Console(highlight=False, no_color=not self._color, emoji=False, markup=False)
+        return Console(highlight=False, no_color=not self.color, emoji=False, markup=False)
 
 
 # A text in quotes, or one without spaces, that somebody gave us and that we repeat.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from qo.cli.dispatching import extra
@@ -11,6 +12,7 @@ from qo.cli.session import Session, command, new_app, start_logging
 if TYPE_CHECKING:
     from qo.config.settings import Settings
 
+log = logging.getLogger(__name__)
 app = new_app()
 
 
@@ -28,17 +30,21 @@ def scheduler(session: Session) -> None:
 
 
 async def _run(settings: Settings) -> None:
-    from qo.dispatcher.auth.principals import worker_tokens
+    from qo.dispatcher.auth.principals import presented_token
     from qo.dispatcher.client import DispatcherClient, internal_url
+    from qo.runner.service import introduce
     from qo.sources.emitter import RemoteEmitter
     from qo.sources.scheduler import run_scheduler
     from qo.worker.shutdown import stop_on_signals
 
     stop = asyncio.Event()
     restore = stop_on_signals(stop)
-    token = worker_tokens(settings.dispatcher)[-1]
+    shown = presented_token(settings.dispatcher)
+    url = internal_url(settings.dispatcher)
+    log.info("the scheduler fires cron sources and watches for files; its dispatcher is %s", url)
     try:
-        async with DispatcherClient(internal_url(settings.dispatcher), token) as client:
+        await introduce(url, shown)
+        async with DispatcherClient(url, shown.token) as client:
             await run_scheduler(RemoteEmitter(client), stop, settings)
     finally:
         restore()

@@ -47,12 +47,16 @@ class Session:
     def config_path(self) -> Path | None:
         return self._shared["config"]
 
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The settings among the options of every command, by their full names; None: not given."""
+        return {"store": self._shared["store"], "log_level": self._shared["log_level"]}
+
     def settings(self, flags: Mapping[str, Any] | None = None) -> Settings:
         """The settings, with the command's own flags by their full names."""
         from qo.config import sources
 
-        everywhere = {"store": self._shared["store"], "log_level": self._shared["log_level"]}
-        return sources.load({**everywhere, **(flags or {})}, config_path=self.config_path)
+        return sources.load({**self.flags, **(flags or {})}, config_path=self.config_path)
 
     def ask(self, question: Callable[[Queue], Awaitable[T]], runtime: str | None = None) -> T:
         """Open the queue, put one question to it, close it. Logs only what is worth a warning, unless asked.

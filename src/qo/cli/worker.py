@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from qo.queue.queue import Queue
 from qo.worker.app import load_app
 from qo.worker.service import run_worker
 from qo.worker.stats import Stats, plain_counts
+
+if TYPE_CHECKING:
+    from qo.runner.operators import Executor
 
 app = new_app()
 
@@ -86,5 +89,14 @@ def _of_runtime(settings: Settings, runtime: str | None, drain: bool) -> Stats:
     refuse_memory(settings)
     start_logging(settings.log_level)
     with extra():
-        from qo.runner.service import run_runtime
-    return asyncio.run(run_runtime(settings, runtime or "", stop_when_empty=drain, kills=True))
+        from qo.runner.service import PLAIN, run_runtime
+    executors = {**PLAIN, "spark": _spark}
+    return asyncio.run(run_runtime(settings, runtime or "", executors, stop_when_empty=drain, kills=True))
+
+
+def _spark(settings: Settings) -> Executor:
+    from qo.spark.executor import SparkExecutor  # Only who wants Spark waits for it.
+
+    executor = SparkExecutor(settings)
+    executor.warm()
+    return executor

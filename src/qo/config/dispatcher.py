@@ -112,7 +112,8 @@ class DispatcherSettings:
         90,
         "QO_DISPATCHER_KEEP_DAYS",
         kind=kinds.whole(0, 36_500),
-        help="Days for which idempotency keys of sources and wake-ups that were given up are kept; 0: for ever.",
+        help="Days for which idempotency keys of sources, wake-ups that were given up, checks of data and outputs "
+        "that failed them are kept; 0: for ever.",
     )
     operator_limits: str | None = setting(
         None,
@@ -143,6 +144,12 @@ class DispatcherSettings:
         "QO_LAMBDA_ENDPOINT",
         kind=kinds.ENDPOINT,
         help="Where a Lambda-compatible server listens; unset: AWS.",
+    )
+    lineage_url: str | None = setting(
+        None,
+        "QO_LINEAGE_URL",
+        kind=kinds.ENDPOINT,
+        help="Where workers send OpenLineage events, besides writing them below the data; unset: nowhere.",
     )
     body_max_bytes: int = setting(
         1_048_576,

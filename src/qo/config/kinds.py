@@ -237,3 +237,33 @@ def _accept_data(value: Any) -> str:
 
 
 DATA = Kind("file:PATH or s3://BUCKET/PREFIX", _same, _accept_data)
+
+
+def _pairs_from_text(text: str) -> dict[str, str]:
+    pairs = [each.partition("=") for each in text.split(",") if each.strip()]
+    if not all(sign for _, sign, _ in pairs):
+        raise Unfit
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _accept_pairs(value: Any) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, dict):
+        raise Unfit
+    pairs = cast("dict[str, Any]", value)
+    return tuple((key, _text(each)) for key, each in pairs.items())
+
+
+PAIRS = Kind("name=value,name=value, or a table", _pairs_from_text, _accept_pairs)
+
+
+def _words_from_text(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def _accept_words(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise Unfit
+    return tuple(_accept_text(each) for each in cast("list[Any]", value))
+
+
+WORDS = Kind("words with commas between them, or a list", _words_from_text, _accept_words)

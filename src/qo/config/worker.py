@@ -139,7 +139,7 @@ class WorkerSettings:
         help="A child process that has grown beyond this is replaced after its task; 0: never.",
     )
     spark_slots: int = setting(
-        1, "QO_SPARK_SLOTS", kind=kinds.whole(1, 1_000), help="How many Spark tasks run at a time, at most."
+        4, "QO_SPARK_SLOTS", kind=kinds.whole(1, 1_000), help="How many Spark tasks run at a time, at most."
     )
     timeout_s: float | None = setting(
         30.0,

@@ -32,6 +32,12 @@ def stop_reason(dag: str, number: int, status: VersionStatus) -> str:
     return f"version {number} of {dag} was {_GIVEN_UP[status]}"
 
 
+def was_given_up(reason: str | None) -> bool:
+    """Whether ``stop_reason`` said so, and not a person."""
+    ends = tuple(f" was {word}" for word in _GIVEN_UP.values())
+    return reason is not None and reason.startswith("version ") and reason.endswith(ends)
+
+
 def editions(tx: Tx, version_id: str) -> frozenset[str]:
     """Of all jobs of a version."""
     return frozenset(

@@ -12,8 +12,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from qo.core.flow.topology import Topology
-from qo.dispatcher import datasets
+from qo.core.flow import routing
+from qo.core.flow.topology import Reader, Topology
+from qo.dispatcher import datasets, quality
 from qo.dispatcher.contract.why import Step, StepKind, Verdict
 from qo.dispatcher.registry import DEFAULT, Launcher
 from qo.dispatcher.state import schema
@@ -21,6 +22,7 @@ from qo.dispatcher.state.database import Tx
 
 DEPTH_MAX = 32  # Of jobs one after the other.
 ERROR_CHARS = 300  # Of an error message: the rest is in `qo runs show`.
+NOBODY_S = 60.0  # A dispatcher looks several times a second; one that starts anew is back by then.
 CANDIDATES = 20  # Tasks of one partition that are looked at.
 
 # Which of several tasks for one thing tells why it is not there.
@@ -109,14 +111,50 @@ class Chain:
         while current is not None and current["id"] not in seen and len(seen) < DEPTH_MAX:
             seen.add(current["id"])
             steps.append(self.task_step(current))
+            steps += self.invalidation_steps(current)
             event = self._cause(current)
             if event is None:
                 break
             delivery = self.delivery(event["seq"], current["edition_id"])
-            steps += [self.delivery_step(delivery)] if delivery is not None else []
-            steps += reversed(self._announced(event))
+            # What an invalidation started, no delivery did: that one led to a task before.
+            if delivery is not None and delivery["task_id"] in (None, current["id"]):
+                steps.append(self.delivery_step(delivery))
+            steps += reversed([*self._joined(current, event), *self._announced(event)])
             current = self.task(event["producer_task_id"])
         return steps[::-1]
+
+    def invalidation_steps(self, task: Row) -> list[Step]:
+        """What made a task necessary that does over what was done."""
+        table = schema.invalidations
+        row = self.tx.one(sa.select(table).where(table.c.id == task["invalidation_id"]))
+        return [] if row is None else [self.invalidation_step(row)]
+
+    def invalidation_step(self, row: Row) -> Step:
+        name = self.name(row["dataset_id"])
+        what = scope(name, row["partition_key"], None)
+        who = row["created_by"] or (f"task {row['source_task_id']}" if row["source_task_id"] else "nobody named")
+        return Step(
+            kind=StepKind.EVENT,
+            text=f"{what} was invalidated at {moment(row['created_at'])} by {who}: {row['reason']}",
+            dataset=name,
+            partition_key=row["partition_key"],
+            task_id=row["source_task_id"],
+            at=row["created_at"],
+        )
+
+    def _joined(self, task: Row, event: Row) -> list[Step]:
+        """The other sides of a join, as they were announced."""
+        job, key = self.live.jobs.get(task["edition_id"]), task["partition_key"]
+        if job is None or key is None or not routing.joins(job):
+            return []
+        steps: list[Step] = []
+        for each in job.inputs:
+            generation = routing.followed(Reader(job, each), self.live)
+            if generation is None or generation == event["generation_id"]:
+                continue
+            other = self.latest_event(each.dataset_id, generation, key)
+            steps += self._announced(other) if other is not None else []
+        return steps
 
     def up_to_event(self, event: Row) -> list[Step]:
         producer = self.task(event["producer_task_id"])
@@ -170,7 +208,7 @@ class Chain:
         name = f"{task['dag']}.{task['job']}"
         return Step(
             kind=StepKind.TASK,
-            text=f"task {task['id']} of {name} {self.standing(task).text}",
+            text=f"task {task['id']} of {name}{_wanted_by(task)} {self.standing(task).text}",
             job=name,
             partition_key=task["partition_key"],
             cursor=task["cursor"],
@@ -194,6 +232,25 @@ class Chain:
             revision=commit["revision"],
             at=commit["committed_at"],
         )
+
+    def found_wrong(self, task_id: str) -> list[Step]:
+        """What a task has found of its data that was not as expected."""
+        found = quality.failed_checks(self.tx, task_id)
+        return [Step(kind=StepKind.CHECK, text=f"not as expected: {each}", task_id=task_id) for each in found]
+
+    def rejected_since(self, commit: Row) -> list[Step]:
+        """What was to take the place of a committed partition, and was not good enough."""
+        last = quality.last_rejection(self.tx, commit["dataset_id"], commit["partition_key"])
+        if (
+            last is None
+            or last["generation_id"] != commit["generation_id"]
+            or last["at"] <= commit["committed_at"]
+        ):
+            return []
+        what = scope(self.name(last["dataset_id"]), last["partition_key"], last["cursor"])
+        text = f"a later {what}, of {moment(last['at'])}, was rejected and lies at {last['location']}: "
+        step = Step(kind=StepKind.CHECK, text=text + brief(last["reason"]), task_id=last["task_id"], at=last["at"])
+        return [step, *self.found_wrong(last["task_id"])]
 
     def standing(self, task: Row) -> Standing:
         """Where a task stands: what it waits for, who runs it, or how it ended."""
@@ -233,7 +290,14 @@ class Chain:
         hold = self.tx.value(sa.select(holds.c.reason).where(holds.c.edition_id == task["edition_id"]))
         if hold is not None:
             return Standing(f"waits: {hold}", Verdict.BLOCKED)
-        return Standing("waits to be released", Verdict.UNDER_WAY)
+        return Standing("waits to be released", Verdict.UNDER_WAY, self.nobody_since(task["available_at"]))
+
+    def nobody_since(self, waiting: datetime) -> str | None:
+        """What to look at where something waits for a dispatcher for longer than one takes."""
+        waited_s = (self.tx.now - waiting).total_seconds()
+        if waited_s < NOBODY_S:
+            return None
+        return f"see whether a dispatcher runs: none has taken it up for {waited_s:.0f} s"
 
     def _paused(self, task: Row) -> Standing | None:
         table, name = schema.pauses, f"{task['dag']}.{task['job']}"
@@ -242,10 +306,16 @@ class Chain:
             return None
         pause = rows[-1]
         return Standing(
-            f"waits: paused by {pause['by']}: {pause['reason']}",
+            f"waits: paused by {pause['by']}" + (f": {pause['reason']}" if pause["reason"] else ""),
             Verdict.BLOCKED,
             f"qo dag resume {pause['scope']}",
         )
+
+
+def _wanted_by(task: Row) -> str:
+    """Of a task that no event started, who wanted it."""
+    kind, _, rest = task["dedupe_key"].partition(":")
+    return f", for backfill {rest.partition(':')[0]}," if kind == "backfill" else ""
 
 
 def _wanted(queue: str) -> str:

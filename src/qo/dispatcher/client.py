@@ -20,6 +20,8 @@ from qo.dispatcher.contract.source import EmitAnswer, EmitRequest, MemoryRequest
 from qo.dispatcher.contract.task import (
     Claimed,
     ClaimRequest,
+    CommitAnswer,
+    CommitRequest,
     CompleteAnswer,
     CompleteRequest,
     EventsAnswer,
@@ -27,8 +29,10 @@ from qo.dispatcher.contract.task import (
     Fence,
     HeartbeatAnswer,
     HeartbeatRequest,
+    LastSegment,
     NotClaimed,
     PiecesAnswer,
+    StandingAnswer,
     TaskState,
 )
 from qo.errors import QoError
@@ -116,6 +120,14 @@ class DispatcherClient(Closing):
     async def complete(self, capability: str, request: CompleteRequest) -> CompleteAnswer:
         return _read(await self._as_task("complete", capability, request), CompleteAnswer)
 
+    async def commit(self, capability: str, request: CommitRequest) -> CommitAnswer:
+        """Commit segments of an attempt that goes on."""
+        return _read(await self._as_task("commit", capability, request), CommitAnswer)
+
+    async def last_segment(self, capability: str, output: int) -> LastSegment:
+        params, headers = {"output": output}, {CAPABILITY: capability}
+        return _read(await self._asker.ask("GET", "/v1/task/segment", headers=headers, params=params), LastSegment)
+
     async def credentials(self, capability: str, request: CredentialsRequest) -> CredentialsAnswer:
         return _read(await self._as_task("credentials", capability, request), CredentialsAnswer)
 
@@ -123,6 +135,14 @@ class DispatcherClient(Closing):
         """A further page of the pieces of one input."""
         params, headers = {"position": position, "after": after}, {CAPABILITY: capability}
         return _read(await self._asker.ask("GET", "/v1/task/inputs", headers=headers, params=params), PiecesAnswer)
+
+    async def standing(
+        self, capability: str, output: int, after: str | None = None, revision: int | None = None
+    ) -> StandingAnswer:
+        """A page of what is committed of one output already."""
+        params = {"output": output, "after": after, "revision": revision}
+        answer = await self._asker.ask("GET", "/v1/task/standing", headers={CAPABILITY: capability}, params=params)
+        return _read(answer, StandingAnswer)
 
     async def _as_task(self, what: str, capability: str, request: Fence) -> httpx.Response:
         return await self._asker.ask("POST", f"/v1/task/{what}", headers={CAPABILITY: capability}, body=request)

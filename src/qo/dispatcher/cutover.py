@@ -13,35 +13,41 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from qo.core.flow.dag import Dag, from_json
-from qo.core.flow.plan import Plan, derived, plan, upstream
-from qo.core.flow.topology import LIVE, VersionStatus
-from qo.dispatcher import backlog, effects, publishing, topology
+from qo.core.flow.plan import Plan, derived
+from qo.core.flow.topology import VersionStatus
+from qo.core.task import Status
+from qo.dispatcher import backlog, effects, garbage, publishing, rebuilding, topology
 from qo.dispatcher.contract.dag import CutoverAnswer
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
-from qo.errors import NotFound, Refused
+from qo.dispatcher.stored import active, dag_row, find, read_outside, stored_plan
+from qo.errors import Refused
 
 _versions, _dags = schema.dag_versions, schema.dags
 
 STAGED = (VersionStatus.STAGED, VersionStatus.READY)
 
 
-def mark_ready(tx: Tx, dag: str, number: int, by: str) -> CutoverAnswer:
-    """Say that a staged version may take over. Only a person or a pipeline of theirs says so, never the dispatcher."""
+def mark_ready(tx: Tx, dag: str, number: int, by: str, force: bool = False) -> CutoverAnswer:
+    """Say that a staged version may take over. Only a person or a pipeline of theirs says so, never the dispatcher.
+
+    ``force``: also one of which tasks have failed. The answer counts what is built and what is not.
+    """
     topology.hold(tx)
     version = find(tx, dag, number)
     if version["status"] in (VersionStatus.READY, VersionStatus.ACTIVE):
         return _answer(tx, version, changed=False)
     if version["status"] != VersionStatus.STAGED:
         raise Refused(f"version {number} of {dag!r} is {_said(version)}: deploy its file again to stage it")
+    counts = _rebuilt(tx, dag, number, force)
     _set(tx, version["id"], status=VersionStatus.READY, ready_at=tx.now)
     topology.bump(tx)
-    return _answer(tx, find(tx, dag, number), changed=True)
+    return _answer(tx, find(tx, dag, number), changed=True, **counts)
 
 
 def activate(tx: Tx, dag: str, number: int, by: str, force: bool = False) -> CutoverAnswer:
-    """Let a ready version serve in place of the active one. ``force``: also one that nobody has called ready.
+    """Let a ready version serve in place of the active one. ``force``: also one that nobody has called ready, or of
+    which tasks have failed.
 
     The pending tasks of jobs that the new version does not have wait, withheld, for a rollback.
     """
@@ -57,6 +63,7 @@ def activate(tx: Tx, dag: str, number: int, by: str, force: bool = False) -> Cut
         raise Refused(
             f"version {number} of {dag!r} is still being rebuilt: mark it ready when it is, or force its activation"
         )
+    counts = _rebuilt(tx, dag, number, force)
     replaced = active(tx, dag)
     stored = _publishable(tx, version)
     if replaced is not None:
@@ -69,18 +76,20 @@ def activate(tx: Tx, dag: str, number: int, by: str, force: bool = False) -> Cut
     topology.bump(tx)
     effects.take_over(tx, topology.load(tx), dag, by)
     before = replaced["number"] if replaced is not None else None
-    return _answer(tx, find(tx, dag, number), changed=True, replaced=before, withheld=withheld)
+    return _answer(tx, find(tx, dag, number), changed=True, replaced=before, withheld=withheld, **counts)
 
 
 def rollback(tx: Tx, dag: str, by: str) -> CutoverAnswer:
     """Let the version that served before serve again, as it was. What the other one still had to do is cancelled."""
     topology.hold(tx)
-    row = _dag(tx, dag)
+    row = dag_row(tx, dag)
     gone = active(tx, dag)
     target = tx.one(sa.select(_versions).where(_versions.c.id == row["previous_version_id"]))
     if gone is None or target is None:
         raise Refused(f"{dag!r} has no earlier version to roll back to")
     stored = _publishable(tx, target)
+    made = [made.generation_id for job in stored.jobs for made in job.outputs]
+    garbage.require_kept(tx, made, f"version {target['number']} of {dag!r}")
     _set(tx, gone["id"], status=VersionStatus.ROLLED_BACK)
     _set(tx, target["id"], status=VersionStatus.ACTIVE, activated_at=tx.now)
     _point(tx, dag, target["id"], _earlier(tx, target))
@@ -135,53 +144,27 @@ def abandon(tx: Tx, dag: str, number: int, by: str) -> CutoverAnswer:
     )
 
 
-def find(tx: Tx, dag: str, number: int | None) -> sa.RowMapping:
-    """A version by its number; without one, the newest live one. Raises NotFound."""
-    query = sa.select(_versions).where(_versions.c.dag == dag)
-    if number is None:
-        query = query.where(_versions.c.status.in_(sorted(LIVE))).order_by(_versions.c.number.desc())
-    else:
-        query = query.where(_versions.c.number == number)
-    version = tx.one(query.limit(1))
-    if version is None:
-        _dag(tx, dag)
-        raise NotFound(f"{dag!r} has no version {number}: see qo dag show {dag}")
-    return version
-
-
-def active(tx: Tx, dag: str) -> sa.RowMapping | None:
-    """The version that serves."""
-    return tx.one(
-        sa.select(_versions).join(_dags, _dags.c.active_version_id == _versions.c.id).where(_dags.c.name == dag)
-    )
-
-
-def stored_plan(tx: Tx, version: sa.RowMapping) -> Plan:
-    """The plan of a version, with what it read of other DAGs when it was deployed."""
-    dag = from_json(version["document"])
-    return plan(dag, _read_outside(tx, version["id"], dag))
-
-
-def _read_outside(tx: Tx, version_id: str, dag: Dag) -> dict[str, str]:
-    jobs, inputs = schema.jobs, schema.job_inputs
-    rows = tx.execute(
-        sa.select(jobs.c.name, inputs.c.position, inputs.c.dataset_id)
-        .join(inputs, inputs.c.job_id == jobs.c.id)
-        .where(jobs.c.version_id == version_id, inputs.c.generation_id.is_(None))
-    )
-    stored = {(row.name, row.position): row.dataset_id for row in rows}
+def _rebuilt(tx: Tx, dag: str, number: int, force: bool) -> dict[str, int]:
+    """How much of a version is built. Raises Refused if tasks of it have failed, unless by ``force``."""
+    found = rebuilding.rebuild(tx, dag, number)
+    failed = found.tasks.get(Status.FAILED, 0)
+    if failed and not force:
+        raise Refused(
+            f"version {number} of {dag!r} is not whole: {failed:,} of its tasks failed; see qo runs list {dag} "
+            "--status failed and replay them, or take it as it is with --force"
+        )
+    under_way = found.tasks.get(Status.PENDING, 0) + found.tasks.get(Status.RUNNING, 0)
     return {
-        each.from_.dataset or "": stored[job.name, position]
-        for job in dag.jobs
-        for position, each in enumerate(job.inputs)
-        if upstream(dag, each) is None
+        "rebuilt": found.tasks.get(Status.COMPLETED, 0),
+        "left": found.remaining + under_way,
+        "failed": failed,
     }
 
 
 def _publishable(tx: Tx, version: sa.RowMapping) -> Plan:
     stored = stored_plan(tx, version)
     publishing.check(tx, stored)
-    publishing.check_inputs(tx, stored.dag, _read_outside(tx, version["id"], stored.dag))
+    publishing.check_inputs(tx, stored.dag, read_outside(tx, version["id"], stored.dag))
     return stored
 
 
@@ -189,13 +172,6 @@ def _earlier(tx: Tx, version: sa.RowMapping) -> str | None:
     """Where a rollback goes once this version is active again."""
     previous = tx.one(sa.select(_versions).where(_versions.c.id == version["replaced_version_id"]))
     return previous["id"] if previous is not None and previous["status"] == VersionStatus.RETIRED else None
-
-
-def _dag(tx: Tx, name: str) -> sa.RowMapping:
-    row = tx.one(sa.select(_dags).where(_dags.c.name == name))
-    if row is None:
-        raise NotFound(f"there is no DAG {name!r}: see qo dag list")
-    return row
 
 
 def _set(tx: Tx, version_id: str, **values: Any) -> None:

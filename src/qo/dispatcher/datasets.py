@@ -56,7 +56,7 @@ def resolve(tx: Tx, text: str) -> DatasetRef:
         found = tx.one(query.order_by(schema.publications.c.name))
     if found is None:
         raise NotFound(
-            f"there is no dataset {text!r}: give a published name, dag.job, or dag.job[1]; see qo datasets list"
+            f"there is no dataset {text!r}: give a published name, dag.job, or dag.job[1]; see qo dataset list"
         )
     return _ref(found)
 
@@ -89,7 +89,7 @@ def chosen(tx: Tx, ref: DatasetRef, generation_id: str | None) -> str:
             raise NotFound(f"no version of {ref.dag} is live: {ref.label} has no current generation; name one")
         return current
     if tx.value(sa.select(table.c.dataset_id).where(table.c.id == generation_id)) != ref.id:
-        raise NotFound(f"{ref.label} has no generation {generation_id!r}: see qo datasets show {ref.label}")
+        raise NotFound(f"{ref.label} has no generation {generation_id!r}: see qo dataset show {ref.label}")
     return generation_id
 
 
@@ -99,7 +99,7 @@ def require_partition(tx: Tx, ref: DatasetRef, generation_id: str, key: str) -> 
         same = (table.c.dataset_id == ref.id, table.c.generation_id == generation_id, table.c.partition_key == key)
         if tx.one(sa.select(table.c.dataset_id).where(*same).limit(1)) is not None:
             return
-    raise NotFound(f"{ref.label} has no partition {key!r}: see qo datasets partitions {ref.label}")
+    raise NotFound(f"{ref.label} has no partition {key!r}: see qo dataset partitions {ref.label}")
 
 
 def list_datasets(tx: Tx, dag: str | None = None, after: str | None = None, limit: int = 100) -> DatasetsPage:
@@ -258,7 +258,7 @@ def _generation(row: Mapping[Any, Any], current: str | None, versions: list[tupl
     return GenerationAnswer.model_validate(
         {
             **row,
-            "status": "current" if row["id"] == current else status,
+            "status": "collected" if row["collected_at"] else "current" if row["id"] == current else status,
             "versions": [number for _, number in versions],
         }
     )

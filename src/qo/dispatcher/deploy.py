@@ -23,7 +23,7 @@ from qo.core.flow import diff as differences
 from qo.core.flow.dag import Dag, SourceKind, to_json
 from qo.core.flow.plan import Plan, PlannedJob, derived, plan
 from qo.core.flow.topology import LIVE, VersionStatus
-from qo.dispatcher import backlog, cutover, publishing, topology
+from qo.dispatcher import backlog, cutover, garbage, publishing, topology
 from qo.dispatcher.contract.dag import DeployAnswer, DiffAnswer, EditedJob, RebuiltJob
 from qo.dispatcher.registry import Registry
 from qo.dispatcher.state import schema
@@ -39,13 +39,15 @@ def deploy(tx: Tx, dag: Dag, source: str, by: str, registry: Registry) -> Deploy
     another one would miss.
     """
     topology.hold(tx)
-    wanted = _planned(tx, dag)
+    wanted = planned(tx, dag)
     compared = _compared(tx, wanted)
     known = tx.one(
         sa.select(_versions).where(_versions.c.dag == dag.name, _versions.c.content_hash == wanted.content_hash)
     )
     if known is not None and known["status"] in LIVE:
         return _answer(known, compared, created=False, changed=False)
+    made = [made.generation_id for job in wanted.jobs for made in job.outputs]
+    garbage.require_kept(tx, made, f"this version of {dag.name!r}")
     version_id = _write_version(tx, wanted, source, by, known)
     _write_jobs(tx, wanted, version_id, registry)
     _write_datasets(tx, wanted, version_id)
@@ -58,13 +60,14 @@ def deploy(tx: Tx, dag: Dag, source: str, by: str, registry: Registry) -> Deploy
 
 def diff(tx: Tx, dag: Dag, registry: Registry) -> DiffAnswer:
     """What deploying it would change. Raises as ``deploy`` does."""
-    wanted = _planned(tx, dag)
+    wanted = planned(tx, dag)
     for job in wanted.jobs:
         registry.get(job.job.runtime)
     return _compared(tx, wanted)
 
 
-def _planned(tx: Tx, dag: Dag) -> Plan:
+def planned(tx: Tx, dag: Dag) -> Plan:
+    """What it would be. Raises as ``deploy`` does."""
     wanted = plan(dag, publishing.resolve(tx, dag))
     publishing.check(tx, wanted)
     publishing.check_loop(tx, wanted)

@@ -11,7 +11,7 @@ from qo.core.flow.dag import Join, Strategy
 from qo.core.flow.plan import PlannedInput, PlannedJob
 from qo.core.flow.topology import VersionStatus
 from qo.core.task import Status
-from qo.dispatcher import backlog, cutover
+from qo.dispatcher import backlog, stored
 from qo.dispatcher.contract.dag import RebuildAnswer
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
@@ -25,13 +25,13 @@ def rebuild(tx: Tx, dag: str, number: int | None = None) -> RebuildAnswer:
 
     Without a number, of the newest live one. Raises NotFound.
     """
-    version = cutover.find(tx, dag, number)
-    serving = cutover.active(tx, dag)
+    version = stored.find(tx, dag, number)
+    serving = stored.active(tx, dag)
     against = serving["id"] if serving is not None else None
     if version["status"] == VersionStatus.ACTIVE:
         against = version["replaced_version_id"]
     known = backlog.editions(tx, against) if against is not None else frozenset[str]()
-    jobs = [job for job in cutover.stored_plan(tx, version).jobs if job.edition_id not in known]
+    jobs = [job for job in stored.stored_plan(tx, version).jobs if job.edition_id not in known]
     building = [job for job in jobs if job.outputs and not job.job.is_source]
     effects = {job.edition_id for job in jobs if not job.outputs}
     tasks = _summed(tx, {job.edition_id for job in building})

@@ -65,7 +65,7 @@ DEFAULT = registry(
         Runtime(
             "spark",
             Launcher.QUEUE,
-            operators=frozenset({"sql", "ingest", "compact", "check", "alert"}),
+            operators=frozenset({"sql", "ingest", "compact", "check", "alert", "stream"}),
             functions=True,
             timeout_seconds=1800.0,
         ),

@@ -24,7 +24,9 @@ from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.serving import Addresses, serve
 from qo.dispatcher.limits import limits, thresholds
 from qo.dispatcher.loops import (
+    backfill,
     invalidation,
+    manifest,
     pressure,
     purge,
     reaper,
@@ -51,6 +53,7 @@ log = logging.getLogger(__name__)
 
 WATCH_S = 1.0  # Between looks at leases, queues and sources: nobody waits for these.
 PURGE_S = 60.0
+MANIFEST_S = 2.0
 RECONCILER = "reconciler"
 SWEEPS = 4  # Looks for lost wake-ups while one becomes old enough.
 
@@ -153,6 +156,7 @@ class Dispatcher:
         return (
             Part("source monitor", partial(source_monitor.tick, state), watch_s),
             Part("invalidation", partial(invalidation.tick, state), rest_s, flows=True),
+            Part("backfill", partial(backfill.tick, state), rest_s, flows=True),
             Part("router", partial(router.tick, state), rest_s, flows=True),
             Part(RECONCILER, partial(reconciler.tick, state), chosen.reconcile_s),
             Part("topology watch", self._watch, watch_s, flows=True),
@@ -166,6 +170,7 @@ class Dispatcher:
                 "sweeper", partial(sweeper.tick, state, chosen.sweep_s, registry=registry), chosen.sweep_s / SWEEPS
             ),
             Part("purge", partial(purge.tick, state, chosen.keep_days), PURGE_S),
+            Part("manifest", partial(manifest.tick, state, self.settings), MANIFEST_S),
         )
 
     def _watch(self) -> int:

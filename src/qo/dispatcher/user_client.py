@@ -11,6 +11,7 @@ import msgspec
 from qo.dispatcher.asking import Asker, Closing
 
 if TYPE_CHECKING:
+    from qo.config.dispatcher import DispatcherSettings
     from qo.dispatcher.http.context import Context
 
 PEOPLE_S = 3.0  # People would rather be told.
@@ -30,6 +31,11 @@ class UserClient(Closing):
     ) -> None:
         self._asker = Asker(url, patience_s=patience_s, transport=transport)
         self._token = token
+
+    @classmethod
+    def named(cls, settings: DispatcherSettings) -> UserClient:
+        """Of the dispatcher at ``settings.url``."""
+        return cls(settings.url or "", settings.token or own_token(settings))
 
     @classmethod
     def inside(cls, context: Context) -> UserClient:
@@ -56,3 +62,18 @@ class UserClient(Closing):
     async def _value(self, method: str, path: str, **how: Any) -> Any:
         answer = await self._asker.ask(method, path, token=self._token, **how)
         return msgspec.json.decode(answer.content) if answer.content else None
+
+
+def own_token(settings: DispatcherSettings) -> str | None:
+    """Of a dispatcher on this machine, the admin's token that it keeps here. Others are not shown it."""
+    from pathlib import Path
+    from urllib.parse import urlsplit
+
+    from qo.dispatcher.auth.secret_files import read_secret
+
+    if urlsplit(settings.url or "").hostname not in ("127.0.0.1", "::1", "localhost"):
+        return None
+    try:
+        return read_secret(Path(settings.secrets_dir, "admin.token")).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        return None

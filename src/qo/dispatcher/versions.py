@@ -118,7 +118,7 @@ def _job_lines(
             rebuilt=row["edition_id"] not in shared,
             tasks=tasks.get(row["edition_id"], {}),
             hold=row["hold"],
-            paused=paused.get(f"{document.name}.{row['name']}") or paused.get(document.name),
+            paused=paused.get(f"{document.name}.{row['name']}", paused.get(document.name)),
             source=row["source"],
         )
         for row in rows

@@ -30,7 +30,7 @@ from qo.dispatcher import emission, topology
 from qo.dispatcher.auth.secret_files import read_secret
 from qo.dispatcher.contract.source import EmitAnswer, EmitRequest
 from qo.dispatcher.state.database import Tx
-from qo.errors import ConfigError, NotFound, Refused, Unauthenticated, UsageError
+from qo.errors import ConfigError, NotFound, Refused, Unauthenticated, Unavailable, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,11 @@ def listening(tx: Tx, path: str) -> list[LiveJob]:
 
 
 def read_secrets(directory: Path, name: str) -> list[bytes]:
-    """The secrets of that logical name, one per line; none if there is no such file, or if others can read it."""
+    """The secrets of that logical name, one per line; none if there is no such file.
+
+    Raises Unavailable for a file that cannot be used, as one that others can read: the log says why, the sender cannot
+    mend it.
+    """
     if not _SECRET_NAME.match(name):
         raise UsageError(f"{name!r} cannot name a secret: use letters, digits and . _ -")
     try:
@@ -98,8 +102,8 @@ def read_secrets(directory: Path, name: str) -> list[bytes]:
     except FileNotFoundError:
         return []
     except (ConfigError, OSError) as error:
-        log.error("the secrets of webhook %s cannot be read: %s", name, error)
-        return []
+        log.error("the secrets of webhook %s cannot be used: %s", name, error)
+        raise Unavailable("the secret of this webhook cannot be used: see the log of the dispatcher") from None
     # A line that was cut short must not become a secret that anybody can guess.
     return [line.strip() for line in lines if len(line.strip()) >= _SECRET_LEN_MIN]
 

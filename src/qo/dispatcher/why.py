@@ -13,14 +13,15 @@ from dataclasses import dataclass, field, replace
 import sqlalchemy as sa
 
 from qo.core.flow import routing
-from qo.core.flow.dag import SourceKind, Strategy
+from qo.core.flow.dag import Strategy
 from qo.core.flow.event import NUMBER_MAX
 from qo.core.flow.topology import LiveJob, Reader, Topology, VersionStatus
-from qo.dispatcher import datasets, tallies, topology
+from qo.dispatcher import datasets, remaking, tallies, topology
 from qo.dispatcher.chain import DEPTH_MAX, Chain, Row, scope
-from qo.dispatcher.contract.why import Step, StepKind, Verdict, WhyAnswer
+from qo.dispatcher.contract.why import Step, Verdict, WhyAnswer
 from qo.dispatcher.datasets import DatasetRef
 from qo.dispatcher.events import PENDING
+from qo.dispatcher.finding import FILTERED, Finding, refused, silent, takable, unattended
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.errors import NotFound, UsageError
@@ -32,12 +33,7 @@ _CURSOR = re.compile(r"cursor:(\d{1,19})\Z")
 _RANK = (Verdict.BLOCKED, Verdict.UNDER_WAY, Verdict.THERE, Verdict.UNKNOWN)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    verdict: Verdict
-    because: str  # One sentence without an end.
-    do: str | None = None
-    steps: tuple[Step, ...] = ()
+_NOTHING_OUTSTANDING = "nothing that was announced is outstanding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +199,12 @@ class _Walk:
     def _committed(self, commit: Row) -> Finding:
         task, step = self.chain.task(commit["task_id"]), self.chain.commit_step(commit)
         before = self.chain.up_to_task(task) if task is not None else []
-        return Finding(Verdict.THERE, f"committed as revision {commit['revision']}", steps=(*before, step))
+        text = f"committed as revision {commit['revision']}"
+        if commit["partition_key"] is None:
+            return Finding(Verdict.THERE, text, steps=(*before, step))
+        later = remaking.since(self.chain, commit)
+        steps = (*before, step, *self.chain.rejected_since(commit), *later.steps)
+        return Finding(Verdict.THERE, text + later.because, later.do, steps)
 
     def _announced(self, event: Row) -> Finding:
         task = self.chain.task(event["producer_task_id"])
@@ -223,14 +224,23 @@ class _Walk:
             return self._by_task(task, what)
         if job.job.source is not None:
             event = self.chain.last_event(asked.dataset_id, asked.generation_id) if asked.at_large else None
-            return self._announced(event) if event is not None else self._silent(job, what)
+            return self._announced(event) if event is not None else silent(self.chain, job, what)
         found = self._by_inputs(job, asked, depth)
         if found.verdict is not Verdict.THERE:
             return found
         if asked.at_large:
-            return replace(found, because="nothing that was announced is outstanding")
+            return self._at_large(job, asked, found)
         text = f"all that was announced upstream has been worked on, and {job.name} made no {what} of it"
         return replace(found, verdict=Verdict.UNKNOWN, because=text)
+
+    def _at_large(self, job: LiveJob, asked: _Asked, found: Finding) -> Finding:
+        """Nothing is under way: of a dataset that something is committed of, that is as it should be."""
+        unread, table = refused(self.chain, job), schema.generations
+        row = self.chain.tx.one(sa.select(table).where(table.c.id == asked.generation_id))
+        if row is not None and (row["partitions"] or row["cursor"] is not None):
+            return replace(found, because=_NOTHING_OUTSTANDING + (f"; {unread.because}" if unread else ""))
+        text = f"nothing was committed of it, and {_NOTHING_OUTSTANDING}"
+        return unread or replace(found, verdict=Verdict.UNKNOWN, because=text)
 
     def effects(self, job: LiveJob, asked: _Asked) -> Finding:
         """Of a job without datasets: how the task stands that was made for it, or why there is none."""
@@ -243,7 +253,7 @@ class _Walk:
         if found.verdict is not Verdict.THERE:
             return found
         if asked.at_large:
-            return replace(found, because="nothing that was announced is outstanding")
+            return refused(self.chain, job) or replace(found, because=_NOTHING_OUTSTANDING)
         text = f"all that was announced upstream has been worked on, and {job.name} had no task for it"
         return replace(found, verdict=Verdict.UNKNOWN, because=text)
 
@@ -270,25 +280,8 @@ class _Walk:
         if standing.verdict is Verdict.THERE:
             text = f"task {task['id']} of {task['dag']}.{task['job']} completed and committed nothing as {what}"
             return Finding(Verdict.BLOCKED, text, f"see what it made: qo runs show {task['id']}", steps)
-        return Finding(standing.verdict, steps[-1].text, standing.do, steps)
-
-    def _silent(self, job: LiveJob, what: str) -> Finding:
-        table = schema.sources
-        row = self.chain.tx.one(sa.select(table).where(table.c.edition_id == job.edition_id))
-        kind = job.job.source.kind if job.job.source is not None else SourceKind.MANUAL
-        step = Step(
-            kind=StepKind.MISSING, text=f"source {job.name} ({kind}) has not announced {what}", job=job.name
-        )
-        paused = self.chain.live.pause_reason(job)
-        if paused is not None:
-            return Finding(
-                Verdict.BLOCKED, f"{job.name} is paused: {paused}", f"qo dag resume {job.name}", (step,)
-            )
-        if row is not None and row["state"] == "dead":
-            text = f"source {job.name} is dead: {row['last_error'] or 'it was not heard of'}"
-            return Finding(Verdict.BLOCKED, text, "see qo sources", (step,))
-        do = f"qo emit {job.name}, if it should be there" if kind is SourceKind.MANUAL else None
-        return Finding(Verdict.UNKNOWN, f"nothing upstream has announced it: {step.text}", do, (step,))
+        wrong = self.chain.found_wrong(task["id"])
+        return Finding(standing.verdict, steps[-1].text, standing.do, (*steps, *wrong))
 
     # Upstream
 
@@ -321,7 +314,8 @@ class _Walk:
         else:
             unrouted = tallies.counts(self.chain.tx, above.dataset_id).get(tallies.EVENTS, {}).get("pending", 0)
             if unrouted:
-                return Finding(Verdict.UNDER_WAY, f"{unrouted} events of {name} wait to be routed")
+                do = unattended(self.chain)
+                return Finding(Verdict.UNDER_WAY, f"{unrouted} events of {name} wait to be routed", do)
         if above in self.seen or depth >= DEPTH_MAX or len(self.seen) >= VISITS_MAX:
             return None
         return self.explain(above, depth + 1)
@@ -329,7 +323,8 @@ class _Walk:
     def _by_event(self, job: LiveJob, event: Row, depth: int) -> Finding:
         steps = tuple(self.chain.up_to_event(event))
         if event["state"] == "pending":
-            return Finding(Verdict.UNDER_WAY, f"event {event['seq']} waits to be routed", steps=steps)
+            do = self.chain.nobody_since(event["received_at"])
+            return Finding(Verdict.UNDER_WAY, f"event {event['seq']} waits to be routed", do, steps)
         delivery = self.chain.delivery(event["seq"], job.edition_id)
         if delivery is None:
             return self._overlooked(job, event["generation_id"], event["partition_key"], steps, depth)
@@ -337,7 +332,9 @@ class _Walk:
         if delivery["outcome"] == "pending":
             missing = self._other_side(job, event["generation_id"], event["partition_key"], steps, depth)
             return missing or Finding(Verdict.UNDER_WAY, f"{job.name} {delivery['reason']}", steps=steps)
-        return Finding(Verdict.BLOCKED, steps[-1].text, steps=steps)
+        unread = delivery["outcome"] == FILTERED
+        do = takable(job, self.chain.name(event["dataset_id"])) if unread else None
+        return Finding(Verdict.BLOCKED, steps[-1].text, do, steps)
 
     def _other_side(
         self, job: LiveJob, generation: str, key: str, steps: tuple[Step, ...], depth: int

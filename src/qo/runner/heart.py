@@ -6,13 +6,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
 from qo.dispatcher.client import DispatcherClient
 from qo.dispatcher.contract.task import Claimed, HeartbeatRequest
 from qo.errors import Forbidden, LeaseLost, NotFound, QoError, Unauthenticated
+from qo.runner.run import Run
 from qo.worker.cancel import CancelToken, Why
 
 log = logging.getLogger(__name__)
@@ -30,11 +33,18 @@ class Held:
     token: str = field(default="", repr=False)  # The newest capability: a long run is given fresh ones.
     paused: bool = False  # What reads its events cannot keep up.
     lost: bool = False  # The dispatcher says that another attempt counts now.
+    settling: bool = False  # Its end is being told: a heartbeat that comes later is refused, and that is no news.
+    run: Run | None = None  # Once there is one.
+    began_s: float = field(default_factory=time.monotonic)
     _told: Any = field(default=None, repr=False)
 
     @property
     def task_id(self) -> str:
         return self.claimed.work.task_id
+
+    def now(self) -> datetime:
+        """What time it is for the dispatcher, by and large."""
+        return self.claimed.at + timedelta(seconds=time.monotonic() - self.began_s)
 
     async def beat(self, api: DispatcherClient) -> None:
         said = self.progress
@@ -109,7 +119,8 @@ class Heart:
                 await held.beat(self._api)
                 rest_s = held.claimed.heartbeat_s
             except (LeaseLost, NotFound, Forbidden, Unauthenticated) as lost:
-                log.warning("task %s: no longer ours: %s", held.task_id, lost)
+                level = logging.DEBUG if held.settling else logging.WARNING
+                log.log(level, "task %s: no longer ours: %s", held.task_id, lost)
                 held.lost = True
                 held.cancel.request(Why.LOST)
                 return

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from qo.errors import NotFound, UsageError
 from qo.runner.run import Run
+from qo.worker.outcome import text_of
 
 Operator = Callable[[Run], Any]
 
@@ -29,6 +30,10 @@ class Executor(Protocol):
         """Run to the end. Cancelled: stop, and leave nothing running that could still write."""
         ...
 
+    def close(self) -> None:
+        """Let go of what it holds; blocking. Nothing is executed any more."""
+        ...
+
 
 def load(operator: str) -> Operator:
     """The function. Raises NotFound or UsageError, which no retry would mend."""
@@ -40,12 +45,19 @@ def load(operator: str) -> Operator:
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise NotFound(f"there is no module {module_name!r} in {here} or on the import path") from error
-        raise
+        raise _broken(module_name, error) from error
+    except (ImportError, SyntaxError) as error:
+        raise _broken(module_name, error) from error
     for name in path.split("."):
         found = getattr(found, name, None)
     if not callable(found):
         raise NotFound(f"{module_name!r} has no function {path!r}")
     return found
+
+
+def _broken(module: str, error: Exception) -> UsageError:
+    """Of code that cannot work before somebody changes it, or what is installed."""
+    return UsageError(f"{module!r} cannot be imported: {text_of(error)}")
 
 
 class PythonExecutor:
@@ -63,6 +75,9 @@ class PythonExecutor:
             raise UsageError(f"{run.work.operator} returned something to await: declare it with async def")
         if result is not None:
             run.result = result
+
+    def close(self) -> None:
+        pass
 
 
 async def on_thread(function: Callable[..., Any], *args: Any) -> Any:

@@ -12,15 +12,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from qo.dispatcher.auth.secret_files import read_secret
-from qo.dispatcher.contract.task import EventBody, OutputBody, Piece, PiecesAnswer, Work, WorkInput, WorkOutput
-from qo.errors import Forbidden, NotFound, UsageError
+from qo.dispatcher.contract.task import (
+    CheckBody,
+    ColumnBody,
+    EventBody,
+    LastSegment,
+    OutputBody,
+    Piece,
+    PiecesAnswer,
+    StandingAnswer,
+    Work,
+    WorkInput,
+    WorkOutput,
+)
+from qo.errors import Forbidden, NotFound, QoError, UsageError
 from qo.runner.storage import Storage, path_of
 from qo.worker.cancel import CancelToken
+
+if TYPE_CHECKING:
+    from qo.runner.segments import Segments
+
+
+class QualityFailed(QoError):
+    """What an operator has written does not meet what is expected of it. No retry would mend that."""
 
 
 class RunInput:
@@ -65,8 +84,17 @@ class RunInput:
 class RunOutput:
     """Where the task writes one of its outputs."""
 
-    def __init__(self, given: WorkOutput, storage: Storage) -> None:
+    def __init__(
+        self,
+        given: WorkOutput,
+        storage: Storage,
+        standing: Callable[[int, str | None, int | None], StandingAnswer],
+    ) -> None:
         self.given = given
+        self._standing = standing
+        self.columns: list[ColumnBody] | None = None  # Of what was written, where that is known.
+        self.stats: dict[str, Any] = {}  # What was observed meanwhile; small.
+        self.based_on: int | None = None  # Refused if something else was committed after this revision.
         self.prefix = given.prefix.rstrip("/")
         self._storage = storage
         self._files: list[str] = []
@@ -114,6 +142,27 @@ class RunOutput:
         """Say what the output is, where that is not simply what the task is about."""
         self._about = {"partition_key": partition_key, "start": start, "end": end, "cursor": cursor}
 
+    def standing(self) -> tuple[int, Iterator[Piece]]:
+        """What is committed of it already: as of which revision, and the pieces."""
+        first = self._standing(self.given.index, None, None)
+        revision = first.revision or 0
+
+        def pieces() -> Iterator[Piece]:
+            page = first
+            yield from page.pieces
+            while page.after is not None:
+                page = self._standing(self.given.index, page.after, revision)
+                yield from page.pieces
+
+        return revision, pieces()
+
+    def below(self, cursor: int) -> RunOutput:
+        """A part of it that is committed by itself, at a place of its own."""
+        given = self.given.model_copy(update={"prefix": f"{self.prefix}/{cursor}/"})
+        part = RunOutput(given, self._storage, self._standing)
+        part.describe(cursor=cursor)
+        return part
+
     def skip(self) -> None:
         """Commit nothing, and so start nothing downstream."""
         self.skipped = True
@@ -130,6 +179,9 @@ class RunOutput:
             files=self._files,
             rows=self._rows if self._files else 0,
             bytes=self._bytes,
+            columns=self.columns,
+            stats=self.stats,
+            based_on=self.based_on,
             **(chosen or about),
         )
 
@@ -145,9 +197,12 @@ class Run:
         emit: Callable[[list[EventBody]], Coroutine[Any, Any, bool]],
         wait: Callable[[Coroutine[Any, Any, bool]], bool],
         more: Callable[[WorkInput, str | None], PiecesAnswer],
+        standing: Callable[[int, str | None, int | None], StandingAnswer],
         secrets_dir: Path = Path(),
+        segments: Segments | None = None,
     ) -> None:
         self._secrets_dir = secrets_dir
+        self._segments = segments
         self.work = work
         self.storage = storage
         self.cancel = cancel  # Threads cannot be interrupted: look at it in loops (``cancel.check()``).
@@ -155,10 +210,12 @@ class Run:
         self._emit = emit
         self._wait = wait
         self.inputs = {each.name: RunInput(each, storage, more) for each in work.inputs}
-        self.outputs = [RunOutput(each, storage) for each in work.outputs]
+        self.outputs = [RunOutput(each, storage, standing) for each in work.outputs]
         self.result: Any = None  # Something small for people to see.
+        self.checks: list[CheckBody] = []  # What was expected of the outputs, and found.
+        self.rejected: list[OutputBody] = []  # What was written and must not be read.
         about = {"task_id": work.task_id, "attempt": work.attempt, "job": f"{work.dag}.{work.job}"}
-        self.log = logging.LoggerAdapter(logging.getLogger("qo.run"), about)
+        self.log = _RunLog(logging.getLogger("qo.run"), about, named(work))
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -213,9 +270,65 @@ class Run:
         """``emit`` for ``async def`` operators."""
         return await self._emit([EventBody(output=output, **event)])
 
+    def segment(self, cursor: int, output: int = 0) -> RunOutput:
+        """A place for what an always-on source commits on its way. It counts once it is given to ``commit``."""
+        whole = self.output(output)
+        whole.skip()  # What is committed on the way is not committed at the end.
+        return whole.below(cursor)
+
+    def commit(self, *segments: RunOutput) -> bool:
+        """Commit segments now, all or none. False: hold back, what reads them cannot keep up.
+
+        A cursor that was committed before, by whatever attempt, stays as it is: so this may be repeated. Waits for a
+        dispatcher that is away. Raises LeaseLost when another attempt has taken over: write nothing more.
+        """
+        return self._committing().commit([each.body(self.work) for each in segments])
+
+    def last_segment(self, output: int = 0) -> LastSegment:
+        """How far the output is committed: where an always-on source goes on."""
+        return self._committing().last(self.output(output).given.index)
+
+    @property
+    def paused(self) -> bool:
+        """Whether a source should hold back, as the dispatcher said last."""
+        return self._segments is not None and self._segments.paused()
+
+    def _committing(self) -> Segments:
+        if _in_event_loop():
+            raise UsageError(
+                "this would block the event loop: in an async def, write await asyncio.to_thread(...)"
+            )
+        if self._segments is None:
+            raise UsageError("this run is of no task: there is nowhere to commit to")
+        return self._segments
+
+    def reject(self, reason: str) -> NoReturn:
+        """End the run without committing: what was written is kept for people to look at. Raises QualityFailed."""
+        self.rejected = self.committed()
+        raise QualityFailed(reason)
+
     def committed(self) -> list[OutputBody]:
         """Every output, as the dispatcher is told."""
         return [each.body(self.work) for each in self.outputs if not each.skipped]
+
+
+def named(work: Work) -> str:
+    """A run as a log names it."""
+    what = work.partition_key if work.partition_key is not None else work.cursor
+    about = "" if what is None else f"@{what}"
+    return f"{work.dag}.{work.job}{about}, task {work.task_id}"
+
+
+class _RunLog(logging.LoggerAdapter[logging.Logger]):
+    """Each line says of which run it is: a worker runs many at a time."""
+
+    def __init__(self, logger: logging.Logger, about: Mapping[str, Any], name: str) -> None:
+        super().__init__(logger, about)
+        self._name = name
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        # No name of a job and no key of a partition has a percent sign, so the text stays one to be filled in.
+        return f"{self._name}: {msg}", {**kwargs, "extra": {**(self.extra or {}), **(kwargs.get("extra") or {})}}
 
 
 def _in_event_loop() -> bool:

@@ -12,26 +12,32 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from qo.core.task import Status
 from qo.dispatcher.client import DispatcherClient
 from qo.dispatcher.contract.task import (
     Claimed,
+    CompleteAnswer,
     CompleteRequest,
     EventBody,
     EventsRequest,
     NotClaimed,
     Outcome,
     PiecesAnswer,
+    StandingAnswer,
+    Work,
     WorkInput,
 )
 from qo.errors import Contended, Forbidden, NotFound, QoError, Refused, Unauthenticated, Unavailable, UsageError
 from qo.runner.heart import Heart, Held
+from qo.runner.lineage import Lineage, NoLineage
 from qo.runner.operators import Executor
-from qo.runner.run import Run
+from qo.runner.run import QualityFailed, Run, named
+from qo.runner.segments import HeldSegments
 from qo.runner.storage import Storage
 from qo.telemetry.trace import tracer
 from qo.worker.cancel import CancelToken, Stopped, Why
 from qo.worker.context import Context
-from qo.worker.outcome import ERROR_CHARS_MAX, text_of, traceback_of
+from qo.worker.outcome import ERROR_CHARS_MAX, Acked, text_of, traceback_of
 from qo.worker.signals import Reject, Reschedule, Retry
 
 log = logging.getLogger(__name__)
@@ -47,17 +53,27 @@ NOT_OURS = (Refused, NotFound, Forbidden, Unauthenticated)
 
 class Runner:
     def __init__(
-        self, api: DispatcherClient, heart: Heart, executor: Executor, storage: Storage, secrets_dir: Path = Path()
+        self,
+        api: DispatcherClient,
+        heart: Heart,
+        executor: Executor,
+        storage: Storage,
+        secrets_dir: Path = Path(),
+        lineage: Lineage | None = None,
     ) -> None:
         self._api = api
         self._heart = heart
         self._executor = executor
         self._storage = storage
         self._secrets_dir = secrets_dir
+        self._lineage = lineage or NoLineage()
         self._tracer = tracer()
 
-    async def wake(self, input: Any, context: Context) -> str:
-        """The handler of wake-ups. The answer, for who looks at the queue, is what became of it."""
+    async def wake(self, input: Any, context: Context) -> str | Acked:
+        """The handler of wake-ups. The answer, for who looks at the queue, is what became of it.
+
+        A run that fails is kept by the dispatcher, so its wake-up is done with; the worker only counts it.
+        """
         task_id = _task_id(input)
         claimed = await self._claim(task_id, context.worker_id)
         if isinstance(claimed, NotClaimed):
@@ -73,8 +89,9 @@ class Runner:
             log.error("the dispatcher refuses this worker: %s; set QO_WORKER_TOKEN to the token it expects", error)
             raise Reschedule(REFUSED_S) from error  # Another worker, or this one with its new token.
 
-    async def _attempt(self, claimed: Claimed, context: Context) -> str:
+    async def _attempt(self, claimed: Claimed, context: Context) -> str | Acked:
         held = Held(claimed, CancelToken(), token=claimed.capability_token)
+        self._lineage.began(claimed.work, held.now())
         work = asyncio.create_task(self._traced(held))
         loop = asyncio.get_running_loop()
 
@@ -137,7 +154,10 @@ class Runner:
         def progress(value: Any) -> None:
             held.progress = value
 
-        return Run(
+        def standing(output: int, after: str | None, revision: int | None) -> StandingAnswer:
+            return wait(self._api.standing(held.token, output, after, revision))
+
+        held.run = Run(
             held.claimed.work,
             self._storage,
             cancel=held.cancel,
@@ -145,31 +165,58 @@ class Runner:
             emit=emit,
             wait=wait,
             more=more,
+            standing=standing,
+            segments=HeldSegments(self._api, held, loop),
             secrets_dir=self._secrets_dir,
         )
+        return held.run
 
-    async def _settle(self, held: Held, completion: CompleteRequest | None) -> str:
+    async def _settle(self, held: Held, completion: CompleteRequest | None) -> str | Acked:
         """Tell the dispatcher, for as long as it takes. The lease is kept meanwhile, so the result stays good."""
         if completion is None:
-            return "lost"
+            return self._lost(held)
+        held.settling = True
         while True:
             try:
                 answer = await self._api.complete(held.token, completion)
             except NOT_OURS as lost:
                 log.warning("task %s: its result was refused: %s", held.task_id, lost)
-                return "lost"
+                return self._lost(held)
             except UsageError as error:
                 if completion.outcome is not Outcome.SUCCESS:
-                    raise
+                    if not (completion.checks or completion.rejected):
+                        raise
+                    # That it has failed matters more than what it says of its data.
+                    completion = completion.model_copy(update={"checks": [], "rejected": []})
+                    continue
                 # What it wants to commit is not acceptable, and would not be the next time.
                 completion = CompleteRequest(**_fence(held), outcome=Outcome.FATAL, error=text_of(error))
             except QoError as error:
                 log.warning("task %s: the dispatcher has not taken its result: %s", held.task_id, error)
                 if held.lost and not isinstance(error, AWAY):
-                    return "lost"  # It answers, and the lease is gone: nothing is left to wait for.
+                    return self._lost(held)  # It answers, and the lease is gone: nothing is left to wait for.
                 await asyncio.sleep(ASK_AGAIN_S)
             else:
-                return f"{completion.outcome}: {answer.status}"
+                self._lineage.ended(held.claimed.work, completion, answer.status, held.now())
+                return _told(held.claimed.work, completion, answer)
+
+    def _lost(self, held: Held) -> str:
+        self._lineage.ended(held.claimed.work, None, "lost", held.now())
+        return "lost"
+
+
+def _told(work: Work, completion: CompleteRequest, answer: CompleteAnswer) -> str | Acked:
+    """What to say of an attempt that the dispatcher knows the end of; of one that failed, a line in the log too."""
+    said = f"{completion.outcome}: {answer.status}"
+    if completion.outcome not in (Outcome.RETRYABLE, Outcome.FATAL):
+        return said
+    then = f"failed for good, see qo runs show {work.task_id}"
+    if answer.status == Status.PENDING:
+        at = "" if answer.retry_at is None else f" at {answer.retry_at:%Y-%m-%d %H:%M:%S} UTC"
+        then = f"failed, and is tried again{at}"
+    first = ((completion.error or "").strip().splitlines() or ["no error was given"])[0]
+    log.warning("%s: attempt %d %s: %s", named(work), work.attempt, then, first)
+    return Acked(said, failed=True)
 
 
 def _task_id(input: Any) -> str:
@@ -202,13 +249,18 @@ def _completion(held: Held, work: asyncio.Task[Run]) -> CompleteRequest | None:
         return CompleteRequest(**fence, outcome=Outcome.RETRYABLE, error=said)
     if why is Why.SHUTDOWN or error is None or isinstance(error, Stopped):
         return CompleteRequest(**fence, outcome=Outcome.RELEASED)
-    return _failure(fence, error)
+    return _failure(fence, error, held.run)
 
 
 def _success(fence: dict[str, Any], held: Held, run: Run) -> CompleteRequest:
     try:
         said = CompleteRequest(
-            **fence, outcome=Outcome.SUCCESS, outputs=run.committed(), result=run.result, progress=held.progress
+            **fence,
+            outcome=Outcome.SUCCESS,
+            outputs=run.committed(),
+            result=run.result,
+            progress=held.progress,
+            checks=run.checks,
         )
         said.model_dump_json()
     except (ValueError, TypeError) as error:
@@ -218,15 +270,17 @@ def _success(fence: dict[str, Any], held: Held, run: Run) -> CompleteRequest:
     return said
 
 
-def _failure(fence: dict[str, Any], error: BaseException) -> CompleteRequest:
+def _failure(fence: dict[str, Any], error: BaseException, run: Run | None) -> CompleteRequest:
     if isinstance(error, Reschedule):
         return CompleteRequest(**fence, outcome=Outcome.RELEASED, retry_after_s=error.delay_s)
-    fatal = isinstance(error, Reject | NotFound | UsageError)
+    fatal = isinstance(error, Reject | NotFound | UsageError | QualityFailed)
     delay_s = error.delay_s if isinstance(error, Retry) else None
     return CompleteRequest(
         **fence,
         outcome=Outcome.FATAL if fatal else Outcome.RETRYABLE,
         error=text_of(error),
-        traceback=traceback_of(error),
+        traceback=None if isinstance(error, QualityFailed) else traceback_of(error),
         retry_after_s=delay_s,
+        checks=run.checks if run is not None else [],
+        rejected=run.rejected if run is not None else [],
     )

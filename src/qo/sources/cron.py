@@ -54,7 +54,7 @@ async def _follow(emitter: Emitter, source: Spoken) -> tuple[int, float]:
         following = plan.following(source.now)
         await _remember(emitter, source, Memory(plan, source.now))
         return 0, _until(source, following)
-    latest = None if source.paused else plan.latest(known.after, source.now)
+    latest = None if source.paused is not None else plan.latest(known.after, source.now)
     if latest is not None:
         event = EventBody(cursor=int(latest.timestamp()), attributes={"scheduled_at": latest.isoformat()})
         await emitter.emit(source.dag, source.job, key=f"cron:{latest.isoformat()}", events=[event])

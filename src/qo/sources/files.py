@@ -132,7 +132,7 @@ class Watchers:
         return Looked(sources=len(sources), announced=announced, failures=tuple(failures), wait_s=self._wait_s())
 
     async def _visit(self, source: Spoken) -> int:
-        if source.paused:
+        if source.paused is not None:
             return 0  # What arrives meanwhile is found when it goes on.
         watcher = await self._watcher(source)
         if self._ambient.monotonic() < watcher.due_at:

@@ -37,7 +37,7 @@ class WorkerConfig:
     processes: int | None = None  # Of process-bound handlers at a time; None: one for each core.
     process_tasks_max: int = 1_000  # A child process is replaced after so many; 0: never.
     process_memory_max_mb: int = 0  # Or once it has grown beyond this; 0: never.
-    spark_slots: int = 1
+    spark_slots: int = 4
     service: ServiceOptions = field(default_factory=ServiceOptions)
     producer_buffer: int = 128  # Submissions of handlers under way at a time.
     result_buffer: int = 128  # Reports to the store under way at a time, beyond which nothing is claimed.

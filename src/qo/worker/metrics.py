@@ -36,6 +36,11 @@ COUNTERS = (
     ("qo_worker_cancelled_total", "cancelled", "Attempts stopped on request; these are among the dead."),
     ("qo_worker_shed_total", "shed", "Tasks given back for want of room; these are among the released."),
     ("qo_worker_terminal_failures_total", "terminal_failures", "Tasks that failed for good."),
+    (
+        "qo_worker_unsuccessful_total",
+        "unsuccessful",
+        "Wake-ups of pipeline tasks whose run failed; these are among the acked.",
+    ),
     ("qo_worker_renewals_total", "renewals", "Leases renewed."),
     ("qo_worker_renew_failures_total", "renew_failures", "Renewals of a lease that failed."),
     ("qo_worker_settle_retries_total", "settle_retries", "Reports of an outcome that had to be sent again."),

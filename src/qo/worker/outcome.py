@@ -24,7 +24,10 @@ TRACEBACK_CHARS_MAX = 32_000
 
 @dataclass(frozen=True, slots=True)
 class Acked:
+    """A handler that is told elsewhere how its work went may give this itself, to have a failure counted as one."""
+
     output: Any = None
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ def _calling(handler: Handler, executors: Mapping[Kind, Executor], admission: Ad
         if not request.started:  # A layer may call more than once.
             request.start()
             admission.started(handler)
-        return Acked(await executor.call(request))
+        answer = await executor.call(request)
+        return answer if isinstance(answer, Acked) else Acked(answer)
 
     return call

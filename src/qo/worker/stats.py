@@ -103,6 +103,7 @@ class Stats:
     cancelled: int = 0  # Stopped because somebody asked for it; these are among the dead.
     shed: int = 0  # Given back because a layer had no room; these are among the released.
     terminal_failures: int = 0  # Tasks that have failed for good here.
+    unsuccessful: int = 0  # Wake-ups of pipeline tasks whose run has failed; these are among the acked.
     renewals: int = 0
     renew_failures: int = 0
     settle_retries: int = 0
@@ -124,12 +125,12 @@ class Stats:
 
     @property
     def completed(self) -> int:
-        return self.acked
+        return self.acked - self.unsuccessful
 
     @property
     def failed(self) -> int:
         """Attempts that failed, retried or not. One that was stopped on request has not."""
-        return self.retried + self.dead - self.cancelled
+        return self.retried + self.dead - self.cancelled + self.unsuccessful
 
     def took(self) -> None:
         self.claimed += 1
@@ -141,6 +142,7 @@ class Stats:
         match outcome:
             case Acked():
                 self.acked += 1
+                self.unsuccessful += outcome.failed
             case Retried(error):
                 self.retried += 1
                 self.timeouts += outcome.timed_out
@@ -162,8 +164,8 @@ class Stats:
         if (one := self.slots.get(slot)) is None:
             one = self.slots.setdefault(slot, SlotStats())
         one.processed += 1
-        one.succeeded += isinstance(outcome, Acked)
-        one.failed += isinstance(outcome, Retried) or (isinstance(outcome, Dead) and not outcome.cancelled)
+        one.succeeded += isinstance(outcome, Acked) and not outcome.failed
+        one.failed += _failed(outcome)
         one.last_latency_s = seconds
         one.task_id = None
 
@@ -178,6 +180,18 @@ class Stats:
     @property
     def balanced(self) -> bool:
         return in_balance(plain_counts(self))
+
+
+def _failed(outcome: Outcome) -> bool:
+    match outcome:
+        case Retried():
+            return True
+        case Acked():
+            return outcome.failed
+        case Dead():
+            return not outcome.cancelled
+        case _:
+            return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from qo.core.flow.columns import Drift
+from qo.core.flow.expectation import Expectation
+
 HEARTBEAT_TIMEOUT_S = 60  # A held task is taken away when nothing was heard of it for so long.
 MAX_ATTEMPTS = 3
 
@@ -110,6 +113,10 @@ class Job(_Part, frozen=True, kw_only=True):
     max_attempts: int | None = None
     config: dict[str, Any] = {}
     udf: Udf | None = None
+    code: str | None = None  # What the code of the operator is known by: another code is another edition.
+    cursor_column: str | None = None  # Whose smallest and largest value are kept with each commit.
+    drift: Drift = Drift.FAIL
+    expectations: tuple[Expectation, ...] = ()
 
     @property
     def is_source(self) -> bool:

@@ -35,6 +35,9 @@ _OPERATIONAL = frozenset(
         "heartbeat_timeout_seconds",
         "max_attempts",
         "bootstrap",
+        "cursor_column",
+        "drift",
+        "expectations",
     }
 )
 _OPERATIONAL_SOURCE = frozenset({"schedule", "timezone", "webhook_path", "secret", "poll_seconds"})

@@ -81,12 +81,18 @@ class Topology:
         ]
 
     def pause_reason(self, job: LiveJob) -> str | None:
-        return self.paused.get(job.name) or self.paused.get(job.dag)
+        """None: it is not paused. Whoever paused it need not have said why, so the reason may be empty."""
+        return self.paused.get(job.name, self.paused.get(job.dag))
 
     def producers(self, job: LiveJob) -> Iterable[LiveJob]:
         """The live jobs whose outputs this one reads."""
         read = {each.dataset_id for each in job.inputs}
         return [other for other in self.jobs.values() if any(made.dataset_id in read for made in other.outputs)]
+
+
+def paused_because(reason: str) -> str:
+    """A pause in words; somebody may have paused without a reason."""
+    return f"paused: {reason}" if reason else "paused"
 
 
 def topology(

@@ -49,6 +49,16 @@ class Key:
     jwk: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A key as people see it."""
+
+    kid: str
+    file: str
+    signs_from: int  # Unix seconds; 0: always did.
+    use: str
+
+
 class KeyRing:
     """The keys of a directory. Safe to use from many threads; sees what other processes add and delete."""
 
@@ -94,6 +104,21 @@ class KeyRing:
     def jwks(self) -> dict[str, Any]:
         """The public keys, in the form in which verifiers fetch them."""
         return {"keys": [dict(key.jwk) for key in self._current()]}
+
+    def listed(self, now: datetime) -> list[Listed]:
+        """The keys in the order in which they sign, and what each is for now."""
+        signing = self._signing(now)
+        return [
+            Listed(key.kid, _name(key.signs_from), key.signs_from, self._use(key, signing, now))
+            for key in self._current()
+        ]
+
+    def _use(self, key: Key, signing: Key, now: datetime) -> str:
+        if key is signing:
+            return "signs"
+        if key.signs_from > signing.signs_from:
+            return "signs later"
+        return "is not needed any more" if self._ended(key, now) else "verifies"
 
     def rotate(self, now: datetime) -> str:
         """Publish a new key that signs after the overlap; returns its id.

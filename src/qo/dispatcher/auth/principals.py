@@ -16,6 +16,7 @@ from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
@@ -82,6 +83,39 @@ def worker_tokens(settings: DispatcherSettings) -> tuple[str, ...]:
             "for example of openssl rand -hex 32"
         )
     return given
+
+
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """The token that a worker or a scheduler shows, and where it has it from: a setting or a file."""
+
+    token: str = field(repr=False)
+    origin: str
+
+    def refused(self, error: Unauthenticated | Forbidden) -> Unauthenticated:
+        """The error of a dispatcher that does not know it, for whoever set this process up."""
+        return Unauthenticated(f"{error}; the token is that of {self.origin}: {_WHENCE}")
+
+
+_WHENCE = (
+    "set QO_WORKER_TOKEN to the token of that dispatcher's workers, or QO_SECRETS_DIR to its directory of secrets"
+)
+
+
+def presented_token(settings: DispatcherSettings) -> Presented:
+    """The newest of the workers' tokens. For a dispatcher on another machine none is drawn: it would not know it. One
+    on this machine may find it when it starts. Raises ConfigError."""
+    if settings.worker_token is not None:
+        return Presented(worker_tokens(settings)[-1], "QO_WORKER_TOKEN")
+    path = Path(settings.secrets_dir, "worker.token").absolute()
+    if settings.internal_url is not None and not _is_here(settings.internal_url) and not path.exists():
+        raise ConfigError(f"there is no token for the dispatcher at {settings.internal_url} in {path}: {_WHENCE}")
+    return Presented(worker_tokens(settings)[-1], str(path))
+
+
+def _is_here(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def local_admin_token(settings: DispatcherSettings) -> str:

@@ -77,6 +77,14 @@ class CutoverAnswer(Answer):
     cancelled: int = 0  # Pending tasks that were cancelled.
     cancel_requested: int = 0  # Running tasks that were asked to stop.
     withheld: int = 0  # Pending tasks that wait in case of a rollback.
+    # When a version is called ready or takes over, of the jobs that it builds anew:
+    rebuilt: int = 0  # Tasks that are done.
+    left: int = 0  # Tasks that are still to be done.
+    failed: int = 0  # Tasks that failed: without force there are none.
+
+
+class ReadyRequest(Body):
+    force: bool = False  # Also a version of which tasks have failed.
 
 
 class PauseRequest(Body):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
 
 from qo.dispatcher.contract.body import Answer
 
@@ -24,7 +25,7 @@ class DatasetsPage(Answer):
 class GenerationAnswer(Answer):
     id: str
     edition_id: str
-    status: str  # current, staged, ready, or retired
+    status: str  # current, staged, ready, retired, or collected: its files are gone
     versions: list[int] = []  # Numbers of the DAG's versions that point to it.
     created_at: datetime
     partitions: int
@@ -59,6 +60,51 @@ class PartitionsPage(Answer):
     generation_id: str
     partitions: list[PartitionAnswer]  # In order of key.
     next: str | None = None  # Pass it as ``after`` for the following page.
+
+
+class CommitAnswer(Answer):
+    """One commit: a version of the dataset."""
+
+    revision: int
+    generation_id: str
+    partition_key: str | None = None
+    start: int | None = None
+    end: int | None = None
+    cursor: int | None = None
+    files: int = 0
+    rows: int | None = None
+    bytes: int | None = None
+    task_id: str
+    attempt: int
+    committed_at: datetime
+    replaced_by: int | None = None  # The revision that took its place; None: it stands.
+    replaced_at: datetime | None = None
+
+
+class CommitsPage(Answer):
+    commits: list[CommitAnswer]  # Newest first.
+    next: int | None = None  # Pass it as ``before`` for the following page.
+
+
+class ChangeAnswer(Answer):
+    """What became of a partition or segment from one revision to another."""
+
+    change: Literal["added", "replaced", "appended", "removed"]
+    partition_key: str | None = None
+    cursor: int | None = None
+    revision: int  # Of the last commit that changed it.
+    task_id: str
+    rows: int  # More than before; less than 0: fewer.
+    bytes: int
+
+
+class ChangesPage(Answer):
+    dataset_id: str
+    generation_id: str
+    from_revision: int
+    to_revision: int
+    changes: list[ChangeAnswer]  # In the order of their commits.
+    next: int | None = None  # Pass it as ``after`` for the following page.
 
 
 class LineageEdge(Answer):

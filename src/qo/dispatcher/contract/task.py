@@ -32,6 +32,14 @@ class ClaimRequest(Body):
     lease_id: str | None = Field(default=None, min_length=1, max_length=36)
 
 
+class ColumnBody(Body):
+    """A column; its type as Spark writes it in JSON."""
+
+    name: str = Field(min_length=1, max_length=200)
+    type: str | dict[str, Any]
+    nullable: bool = True
+
+
 class Piece(Answer):
     """A committed part of a dataset: read exactly these files."""
 
@@ -55,12 +63,15 @@ class InputMode(StrEnum):
 class WorkInput(Answer):
     position: int
     name: str
+    dataset: str | None = None  # As dag.job, or dag.job[1].
     dataset_id: str
     generation_id: str
     mode: InputMode
     where: dict[str, Any] = {}
     cursor_after: int | None = None  # Read what lies beyond …
     cursor_upto: int | None = None  # … up to and including.
+    revision: int | None = None  # The state that is read; None: nothing was ever committed.
+    columns: list[ColumnBody] | None = None  # As they were then, where the writer said so.
     pieces: list[Piece] = []
     more: bool = False  # There are further pieces: GET /v1/task/inputs …
     after: str | None = None  # … after this one.
@@ -76,6 +87,13 @@ class WorkOutput(Answer):
     dataset_id: str
     generation_id: str
     prefix: str  # Write below it: it belongs to this attempt alone.
+    columns: list[ColumnBody] | None = None  # Of what is there already.
+
+
+class StandingAnswer(PiecesAnswer):
+    """What is committed of an output now."""
+
+    revision: int | None = None
 
 
 class Work(Answer):
@@ -106,12 +124,16 @@ class Work(Answer):
     traceparent: str | None = None
     bundle_id: str | None = None
     entrypoint: str | None = None
+    drift: str = "fail"
+    cursor_column: str | None = None
+    expectations: list[dict[str, Any]] = []
 
 
 class Claimed(Answer):
     status: Literal["claimed"] = "claimed"
     attempt: int
     lease_id: str
+    at: datetime  # When the attempt began, by the dispatcher's clock: a worker's own is never asked.
     lease_expires_at: datetime
     heartbeat_s: float  # How often to be heard of.
     capability_token: str = Field(default="", repr=False)
@@ -197,7 +219,42 @@ class OutputBody(Body):
     files: list[str] = Field(default=[], max_length=10_000)
     rows: int | None = Field(default=None, ge=0, le=SIZE_MAX)
     bytes: int | None = Field(default=None, ge=0, le=SIZE_MAX)
-    schema_hash: str | None = Field(default=None, max_length=64)
+    columns: list[ColumnBody] | None = Field(default=None, max_length=10_000)
+    stats: dict[str, Any] = {}  # What was observed while it was written.
+    # Appending: the revision that the rows were compared with. Refused if something else was committed since.
+    based_on: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
+
+
+class CommitRequest(Fence):
+    """What an always-on source commits while it runs: segments, each known by its cursor."""
+
+    outputs: list[OutputBody] = Field(min_length=1, max_length=1000)
+
+
+class CommitAnswer(Answer):
+    committed: int
+    repeated: int  # Their cursors had been committed before, by this attempt or another: nothing changed.
+    paused: bool = False
+
+
+class LastSegment(Answer):
+    """How far an output is committed. All None: not at all."""
+
+    cursor: int | None = None
+    attempt: int | None = None  # Who committed it.
+    location: str | None = None
+
+
+class CheckBody(Body):
+    """One expectation, as it was found."""
+
+    output: int = Field(ge=0, le=1000)
+    name: str = Field(min_length=1, max_length=500)
+    kind: str = Field(min_length=1, max_length=20)
+    severity: Literal["fail", "warn"]
+    passed: bool
+    observed: Any = None  # What was there …
+    expected: Any = None  # … and what should have been.
 
 
 class CompleteRequest(Fence):
@@ -211,6 +268,10 @@ class CompleteRequest(Fence):
     retry_after_s: float | None = Field(default=None, ge=0, le=86_400)
     progress: Any = None
     result: Any = None  # Small, for people to see.
+    checks: list[CheckBody] = Field(default=[], max_length=1000)
+    rejected: list[OutputBody] = Field(
+        default=[], max_length=1000
+    )  # Written, but not good enough: kept to look at.
 
 
 class CompleteAnswer(Answer):

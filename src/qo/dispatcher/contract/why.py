@@ -20,6 +20,7 @@ class StepKind(StrEnum):
     DELIVERY = "delivery"
     TASK = "task"
     COMMIT = "commit"
+    CHECK = "check"  # Data was not as expected.
     MISSING = "missing"
 
 

@@ -85,16 +85,19 @@ class Pipeline:
     def job(
         self,
         *,
-        inputs: Sequence[Reading],
-        strategy: str,
+        inputs: Sequence[Reading] = (),
+        strategy: str | None = None,
         runtime: str = "python",
         name: str | None = None,
         outputs: int = 1,
         **fields: Any,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """Declare a function as a job that runs when its inputs change. Other fields are those of the file."""
+        """Declare a function as a job that runs when its inputs change. Other fields are those of the file.
+
+        It needs inputs and a strategy; whether it has them, ``document`` says, with where it was declared.
+        """
         given = {"runtime": runtime, "outputs": outputs, "execution_strategy": strategy, **fields}
-        return self._decorator(name, {"activation": "reactive", "inputs": self._inputs(inputs), **given})
+        return self._decorator(name, {"activation": "reactive", "inputs": self._inputs(inputs) or None, **given})
 
     def add(
         self,

@@ -5,6 +5,7 @@ The one table that validation, the JSON Schema and the reference page are made f
 
 from __future__ import annotations
 
+from qo.core.flow.columns import Drift
 from qo.core.flow.dag import (
     HEARTBEAT_TIMEOUT_S,
     MAX_ATTEMPTS,
@@ -14,6 +15,7 @@ from qo.core.flow.dag import (
     Strategy,
     UpdateStrategy,
 )
+from qo.core.flow.expectation import KINDS, Severity
 from qo.dispatcher.definition.kinds import (
     Anything,
     Field,
@@ -21,6 +23,7 @@ from qo.dispatcher.definition.kinds import (
     Flag,
     Items,
     Record,
+    Scalar,
     Table,
     Text,
     Whole,
@@ -44,6 +47,7 @@ HOOK = Text("words of a-z, 0-9, _ and - with / between them, such as orders/new"
 SPAN = Text(
     'never, 0, or a time such as 30s, 5m or 2h (in quotes: "5m")', "never|0|[1-9][0-9]{0,6}[smh]", 16, True
 )
+AGE = Text("a time such as 90s, 15m, 6h or 2d", "[1-9][0-9]{0,6}[smhd]", 16)
 BUNDLE = Text("letters, digits and . _ : -", r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
 
 TIMEOUTS = (
@@ -140,6 +144,89 @@ UDF = Record(
     ),
 )
 
+_COLUMNS = Items(COLUMN, at_least=1, at_most=32, unique=True)
+_BOUND = "Unset: no bound."
+EXPECTATION = Record(
+    "expectation",
+    "Something that must be true of an output; exactly one thing each.",
+    (
+        Field("name", LINE, "For people. Unset: what it says."),
+        _OUTPUT,
+        Field(
+            "severity",
+            choice(Severity),
+            "fail: what does not meet it is not committed. warn: it is committed, and written down.",
+            default="fail",
+        ),
+        Field("not_null", _COLUMNS, "None of these columns has nulls."),
+        Field("unique", _COLUMNS, "No two rows have the same values in these columns."),
+        Field(
+            "range",
+            Record(
+                "range",
+                "Bounds of a column, both included.",
+                (
+                    Field("column", COLUMN, "Which one.", required=True),
+                    Field("min", Scalar(ordered=True), f"The smallest value. {_BOUND}"),
+                    Field("max", Scalar(ordered=True), f"The largest value. {_BOUND}"),
+                ),
+            ),
+            "Values lie between two bounds.",
+        ),
+        Field(
+            "accepted",
+            Record(
+                "accepted",
+                "The values that a column may have.",
+                (
+                    Field("column", COLUMN, "Which one.", required=True),
+                    Field("values", Items(Scalar(), at_least=1), "All of them.", required=True),
+                ),
+            ),
+            "Values are among these.",
+        ),
+        Field(
+            "rows",
+            Record(
+                "rows",
+                "How many rows there are.",
+                (
+                    Field("min", Whole(0, RANGE_MAX), f"At least so many. {_BOUND}"),
+                    Field("max", Whole(0, RANGE_MAX), f"At most so many. {_BOUND}"),
+                ),
+            ),
+            "The number of rows lies between two bounds.",
+        ),
+        Field(
+            "freshness",
+            Record(
+                "freshness",
+                "How old the newest value may be.",
+                (
+                    Field("column", COLUMN, "A date or timestamp.", required=True),
+                    Field("within", AGE, "No older than this when the task runs.", required=True),
+                ),
+            ),
+            "The latest value is not too old.",
+        ),
+        Field(
+            "references",
+            Record(
+                "references",
+                "That other rows exist.",
+                (
+                    Field("columns", _COLUMNS, "Of the output.", required=True),
+                    Field("input", NAME, "The input that must have them.", required=True),
+                    Field("input_columns", _COLUMNS, "Of the input. Unset: of the same names."),
+                ),
+            ),
+            "Every combination of these columns is one of an input.",
+        ),
+        Field("sql", LINE, "A condition that holds for every row, in the words of Spark SQL."),
+    ),
+    one_of=KINDS,
+)
+
 # Only for jobs of one activation; the first of each pair must be there.
 SOURCE_ONLY = (("source",), ("bootstrap",))
 REACTIVE_ONLY = (("inputs", "execution_strategy"), ("join", "idle_timeout"))
@@ -201,6 +288,29 @@ JOB = Record(
         *TIMEOUTS,
         Field("config", Anything(CONFIG_BYTES_MAX), "What the operator wants to know."),
         Field("udf", UDF, "The code of a user; for the operator udf."),
+        Field(
+            "code",
+            LINE,
+            "What the operator's code is known by: where it changes, the job's outputs are made anew. Unset: qo dag "
+            "deploy and qo up work it out from the module and what it imports beside it.",
+        ),
+        Field(
+            "cursor_column",
+            COLUMN,
+            "spark: the column whose smallest and largest value are kept with each commit.",
+        ),
+        Field(
+            "drift",
+            choice(Drift),
+            "spark: what may become of the columns of an output. fail: they stay as they are. add: new ones may "
+            "appear.",
+            default="fail",
+        ),
+        Field(
+            "expectations",
+            Items(EXPECTATION, at_least=1, at_most=200),
+            "spark: what must be true of an output before it may be read.",
+        ),
     ),
     gone=(("schedule", "write it under source: {kind: cron, schedule: ...}"),),
 )
@@ -230,20 +340,3 @@ DAG = Record(
     ),
     gone=(("version", "versions are counted when a pipeline is deployed: remove it"),),
 )
-
-# The configuration of operators that the dispatcher runs itself.
-OPERATOR_CONFIG = {
-    "range_splitter": Record(
-        "range_splitter",
-        "Cuts a range into smaller ones.",
-        (Field("chunk_size", Whole(1, RANGE_MAX), "How long each range is.", required=True),),
-    ),
-    "range_aggregator": Record(
-        "range_aggregator",
-        "Joins cursors that follow each other into ranges of one length.",
-        (
-            Field("range_size", Whole(1, RANGE_MAX), "How long each range is.", required=True),
-            Field("start", Whole(0, RANGE_MAX), "Where the first range begins.", default=0),
-        ),
-    ),
-}

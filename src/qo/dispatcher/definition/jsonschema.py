@@ -25,6 +25,7 @@ from qo.dispatcher.definition.kinds import (
     Items,
     Kind,
     Record,
+    Scalar,
     Table,
     Text,
     Whole,
@@ -78,13 +79,15 @@ def _of(kind: Kind, definitions: dict[str, Schema]) -> Schema:
             return _leaf(kind)
 
 
-def _leaf(kind: Filter | Anything | Text | Whole | Flag | Choice) -> Schema:
+def _leaf(kind: Filter | Anything | Text | Whole | Flag | Choice | Scalar) -> Schema:
     match kind:
         case Filter():
             several: Schema = {"type": "array", "minItems": 1, "maxItems": kind.at_most, "anyOf": _ONE_TYPE}
             return {"anyOf": [_SCALAR, several]}
         case Anything():
             return {"type": "object"}
+        case Scalar(ordered):
+            return {"type": ["string", "number"]} if ordered else _SCALAR
         case Text():
             return {"anyOf": [_text(kind), {"const": 0}]} if kind.zero else _text(kind)
         case Whole():

@@ -42,6 +42,13 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class Scalar:
+    """Text, a number, and unless ``ordered``, true or false."""
+
+    ordered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Items:
     """A list of ``of``; ``unique``: no item twice."""
 
@@ -102,7 +109,7 @@ class Record:
         return dict(self.gone)
 
 
-Kind = Text | Whole | Flag | Choice | Items | Table | Filter | Anything | Record
+Kind = Text | Whole | Flag | Choice | Scalar | Items | Table | Filter | Anything | Record
 
 
 def choice(values: type[StrEnum]) -> Choice:

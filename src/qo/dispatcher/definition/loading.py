@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from qo.core.flow.dag import Dag
+from msgspec.structs import replace
+
+from qo.core.flow.dag import Dag, Job
+from qo.dispatcher.definition.code import Unresolvable, fingerprint
 from qo.dispatcher.definition.declare import Pipeline
 from qo.dispatcher.definition.reading import read
 from qo.dispatcher.definition.writing import to_yaml
@@ -24,13 +29,123 @@ def load(
 
     Raises UsageError for what cannot be opened or imported, and DefinitionError for what is wrong in it.
     """
-    if target.endswith(SUFFIXES) or Path(target).is_file():
+    if target.endswith(".py"):
+        module = target.removesuffix(".py").replace("/", ".")
+        raise UsageError(f"{target} is Python: write {module}:NAME, with the name of the qo.Pipeline in it")
+    if _is_file(target):
         text = _text(target)
         return read(text, file=target, registry=registry, known_datasets=known_datasets), text
     if not FUNCTION.match(target):
         raise UsageError(f"{target!r} is no definition: give a file ({', '.join(SUFFIXES)}) or module:pipeline")
     dag = _pipeline(target).document(registry=registry, known_datasets=known_datasets)
     return dag, to_yaml(dag)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A definition that stands on its own: everything that decides what its jobs make is in it."""
+
+    dag: Dag
+    source: str  # What to deploy.
+    warnings: tuple[str, ...] = ()  # Of operators whose code is not in it.
+
+
+def load_whole(target: str, *, code: bool = True, registry: Registry = DEFAULT) -> Whole:
+    """As ``load``, with the queries that lie in files of their own written into it, and each function by what its
+    code is known by, unless ``code`` is False or the job says so itself.
+
+    Raises UsageError for a file of a query that cannot be read.
+    """
+    dag, text = load(target, registry=registry)
+    home = Path(target).resolve().parent if _is_file(target) else _home(target)
+    roots = tuple(dict.fromkeys((home, Path.cwd())))
+    warnings: list[str] = []
+    jobs: list[Job] = []
+    for job in dag.jobs:
+        whole = _with_query(job, home)
+        if code and whole.code is None and registry.get(job.runtime).functions and FUNCTION.match(job.operator):
+            whole = _with_code(whole, roots, warnings)
+        jobs.append(whole)
+    if tuple(jobs) == dag.jobs:
+        return Whole(dag, text, tuple(warnings))
+    filled = replace(dag, jobs=tuple(jobs))
+    return Whole(filled, _written(text, dag, filled, registry), tuple(warnings))
+
+
+def _with_query(job: Job, home: Path) -> Job:
+    """``file`` of the operator sql, read."""
+    name: Any = job.config.get("file")
+    if job.operator != "sql" or not isinstance(name, str):
+        return job
+    if "query" in job.config:
+        raise UsageError(f"job {job.name!r} has both 'query' and 'file' in its config: write one of them")
+    config = {key: value for key, value in job.config.items() if key != "file"}
+    return replace(job, config={**config, "query": _text(str(home / name))})
+
+
+def _with_code(job: Job, roots: Sequence[Path], warnings: list[str]) -> Job:
+    try:
+        return replace(job, code=fingerprint(job.operator, roots))
+    except Unresolvable as error:
+        warnings.append(
+            f"job {job.name!r}: what its code is known by cannot be worked out: {error}; a change of it rebuilds "
+            "nothing, unless the job says another 'code'"
+        )
+        return job
+
+
+def _written(text: str, dag: Dag, filled: Dag, registry: Registry) -> str:
+    """The file with what was filled in; as its author wrote it, comments and all, where lines can be added to it."""
+    annotated = _annotated(text, {job.name: job.code for job in filled.jobs if job.code is not None})
+    try:
+        if annotated is not None and read(annotated, registry=registry) == filled:
+            return annotated
+    except QoError:
+        pass  # It was not as simple as it looked.
+    return to_yaml(filled)
+
+
+def _annotated(text: str, codes: dict[str, str]) -> str | None:
+    """``code`` below the operator of each job. None: the file is not written in lines."""
+    lines = text.splitlines()
+    names = _names_of_operators(lines)
+    written: list[str] = []
+    for index, line in enumerate(lines):
+        written.append(line)
+        if (name := names.get(index)) in codes:
+            indent = len(line) - len(line.lstrip(" -"))
+            written.append(f"{' ' * indent}code: {codes[name]!r}")
+    return "\n".join(written) + "\n" if len(written) > len(lines) else None
+
+
+def _names_of_operators(lines: Sequence[str]) -> dict[int, str]:
+    """The job that each line with an operator belongs to: the last one that was named before, or the first after."""
+    found: dict[int, str] = {}
+    name, operator = "", None
+    for index, line in enumerate(lines):
+        begins = line.lstrip().startswith("- ")
+        if begins and line.strip()[2:].startswith(("name:", "operator:", "activation:", "runtime:")):
+            name, operator = "", None
+        bare = line.lstrip(" -")
+        if bare.startswith("name:") and not name:
+            name = bare.removeprefix("name:").partition(" #")[0].strip().strip("\"'")
+        if bare.startswith("operator:") and operator is None:
+            operator = index
+        if name and operator is not None:
+            found.setdefault(operator, name)
+    return found
+
+
+def _is_file(target: str) -> bool:
+    return target.endswith(SUFFIXES) or Path(target).is_file()
+
+
+def _home(target: str) -> Path:
+    """The directory that the package of a declared pipeline lies in, or its module."""
+    module = sys.modules[target.partition(":")[0]]
+    path = Path(module.__file__ or "").resolve()
+    levels = module.__name__.count(".") + (path.name == "__init__.py")
+    return path.parents[levels]
 
 
 def _text(path: str) -> str:
@@ -60,5 +175,8 @@ def _pipeline(target: str) -> Pipeline:
     for name in attribute.split("."):
         found = getattr(found, name, None)
     if not isinstance(found, Pipeline):
-        raise UsageError(f"{target!r} is no pipeline: name a qo.Pipeline as module:attribute")
+        known = vars(sys.modules[module_name])
+        named = ", ".join(f"{module_name}:{name}" for name, each in known.items() if isinstance(each, Pipeline))
+        hint = f"did you mean {named}?" if named else "name a qo.Pipeline as module:attribute"
+        raise UsageError(f"{target!r} is no pipeline: {hint}")
     return found

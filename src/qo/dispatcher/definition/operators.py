@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from qo.core.flow.dag import SourceKind, Strategy
+from qo.dispatcher.definition.configuration import OPERATOR_CONFIG
 from qo.dispatcher.definition.draft import Written
-from qo.dispatcher.definition.fields import OPERATOR_CONFIG, SILENT, SILENT_JOB
+from qo.dispatcher.definition.fields import SILENT, SILENT_JOB
 from qo.dispatcher.definition.problems import Report, closest
 from qo.dispatcher.definition.shape import check
 from qo.dispatcher.registry import Launcher, Registry, Runtime
@@ -12,6 +15,16 @@ from qo.dispatcher.registry import Launcher, Registry, Runtime
 BUNDLED = frozenset({"udf", "alert_evaluate"})  # Operators that run code of users.
 
 _STRATEGY = {"range_splitter": Strategy.PER_PARTITION, "range_aggregator": Strategy.PER_UPDATE}
+_ONE_INPUT = frozenset({"compact", "check"})
+_SIDE_EFFECTS = frozenset({"alert"})
+_EXAMPLES = {"sql": "SELECT ...", "ingest": "csv", "alert": "SELECT ...", "stream": "rate"}
+_PLACES = ("partition_key", "start", "end", "cursor")
+# What each channel needs, and which fields that can be.
+_CHANNELS = {
+    "log": ("", ()),
+    "webhook": ("'url' or 'url_secret'", ("url", "url_secret")),
+    "file": ("'path'", ("path",)),
+}
 _ELSEWHERE = {
     "ecs_platform": "write 'runtime: spark' for Spark, or 'runtime: python' for functions",
     "ecs": "write 'runtime: spark' for Spark, or 'runtime: python' for functions",
@@ -70,22 +83,95 @@ def _fits(written: Written, runtime: Runtime, report: Report) -> None:
     ):
         message = f"an always_on source runs for ever, which the runtime {runtime.name} cannot"
         report.add((*path, "runtime"), message, "write a runtime with workers: spark or python")
-    if not in_process or job.operator not in OPERATOR_CONFIG:
+    if job.operator not in runtime.operators or job.operator not in OPERATOR_CONFIG:
         return
-    if job.is_source:
+    if job.operator == "stream":
+        if not job.is_source:
+            hint = "write 'activation: source' and 'source: {kind: always_on}'"
+            report.add((*path, "activation"), "stream is a source: it reads no inputs", hint)
+    elif job.is_source:
         hint = "write 'activation: reactive' and 'inputs:'"
         report.add((*path, "activation"), f"{job.operator} works on the events of its input", hint)
-    elif job.execution_strategy is not None and job.execution_strategy is not _STRATEGY[job.operator]:
+    elif in_process and job.execution_strategy not in (None, _STRATEGY[job.operator]):
         message = f"{job.operator} does not work with {job.execution_strategy}"
         hint = f"write 'execution_strategy: {_STRATEGY[job.operator]}'"
         report.add((*path, "execution_strategy"), message, hint)
-    if job.outputs != 1:
-        report.add((*path, "outputs"), f"{job.operator} has one output, not {job.outputs}", "write 'outputs: 1'")
+    _counts(written, report)
+    _config(written, report)
+
+
+def _counts(written: Written, report: Report) -> None:
+    job, path = written.job, written.path
+    if job.outputs != 1 and not (job.operator in _SIDE_EFFECTS and job.outputs == 0):
+        has = "one output or none" if job.operator in _SIDE_EFFECTS else "one output"
+        report.add((*path, "outputs"), f"{job.operator} has {has}, not {job.outputs}", "write 'outputs: 1'")
+    if job.operator in _ONE_INPUT and len(job.inputs) > 1:
+        hint = "join them in a job of their own, before it"
+        report.add((*path, "inputs"), f"{job.operator} reads one input, not {len(job.inputs)}", hint)
+
+
+def _config(written: Written, report: Report) -> None:
+    job, path = written.job, written.path
+    kind = OPERATOR_CONFIG[job.operator]
     if "config" in written.raw:
-        check(written.raw["config"], OPERATOR_CONFIG[job.operator], (*path, "config"), report)
-    else:
-        field = OPERATOR_CONFIG[job.operator].fields[0].name
-        report.add(path, f"{job.operator} needs its 'config'", f"write 'config: {{{field}: 1000}}'")
+        if check(written.raw["config"], kind, (*path, "config"), report):
+            _CLOSER.get(job.operator, _nothing)(written, report)
+    elif kind.one_of or any(field.required for field in kind.fields):
+        first = next((field for field in kind.fields if field.required), kind.fields[0])
+        example = _EXAMPLES.get(job.operator, "1000")
+        report.add(path, f"{job.operator} needs its 'config'", f"write 'config: {{{first.name}: {example}}}'")
+
+
+def _nothing(written: Written, report: Report) -> None:
+    pass
+
+
+def _ingest(written: Written, report: Report) -> None:
+    config, path = written.job.config, (*written.path, "config")
+    if "columns" in config and config["format"] == "text":
+        hint = "remove 'columns', or write another format"
+        report.add((*path, "columns"), "text has one column, which is called value", hint, key=True)
+    seen: set[str] = set()
+    for at, column in enumerate(config.get("columns", ())):
+        name = str(column["name"]).lower()
+        if name in seen:
+            report.add((*path, "columns", at, "name"), f"there are two columns {name[:80]!r}", "keep one")
+        seen.add(name)
+    for place in re.findall(r"\{([^{}]*)\}", config.get("path", "")):
+        if place not in _PLACES:
+            hint = closest(place, _PLACES)
+            report.add((*path, "path"), f"nothing stands for {{{place[:80]}}} in a path", hint)
+
+
+def _alert(written: Written, report: Report) -> None:
+    job, path = written.job, (*written.path, "config")
+    channel = job.config.get("channel", "log")
+    needed, allowed = _CHANNELS[channel]
+    given = [name for name in ("url", "url_secret", "path") if name in job.config]
+    for name in given:
+        if name not in allowed:
+            hint = f"remove it, or write 'channel: {'file' if name == 'path' else 'webhook'}'"
+            report.add((*path, name), f"{name!r} is not for the channel {channel}", hint, key=True)
+    if needed and len([name for name in given if name in allowed]) != 1:
+        report.add(path, f"the channel {channel} needs {needed}", "write exactly one of them")
+    secret = job.config.get("url_secret")
+    if secret is not None and secret not in job.secrets:
+        hint = f"write 'secrets: [{secret}]'"
+        report.add((*path, "url_secret"), f"{job.name!r} does not list the secret {secret!r}", hint)
+
+
+def _stream(written: Written, report: Report) -> None:
+    config, path = written.job.config, (*written.path, "config")
+    for name in ("path", "columns"):
+        if config["source"] == "files" and name not in config:
+            report.add(path, f"a stream of files needs its {name!r}", f"write '{name}:' beside 'source: files'")
+    for name in ("path", "columns", "format"):
+        if config["source"] != "files" and name in config:
+            message = f"{name!r} is for 'source: files', not for {config['source']}"
+            report.add((*path, name), message, "remove it", key=True)
+
+
+_CLOSER = {"ingest": _ingest, "alert": _alert, "stream": _stream}
 
 
 def _udf(written: Written, report: Report) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from qo.core.flow.dag import From, Input, Strategy
+from qo.core.flow.dag import From, Input, SourceKind, Strategy
 from qo.core.flow.plan import in_order, upstream
 from qo.dispatcher.definition.draft import Draft, Written
 from qo.dispatcher.definition.fields import JOBS_MAX, OUTPUTS_ALL_MAX
@@ -125,19 +125,32 @@ def _circles(feeds: Mapping[str, list[str]]) -> Iterator[list[str]]:
 
 
 def _modes(draft: Draft, by_name: Mapping[str, Written], report: Report) -> None:
-    """A job that waits for cursors never starts if all it can hear of is partitions."""
+    """A job that waits for cursors never starts if all it can hear of is partitions, nor the other way round."""
     dag = draft.dag()
     for written in draft.jobs:
-        if written.job.execution_strategy is not Strategy.PER_UPDATE:
-            continue
+        strategy = written.job.execution_strategy
         for index, each in enumerate(written.job.inputs):
             producer = by_name.get(upstream(dag, each) or "")
-            if each.trigger and producer is not None and _emits_partitions(producer):
-                message = f"{producer.job.name!r} emits partitions, and {written.job.name!r} waits for cursors"
-                hint = "write 'execution_strategy: PerPartition', or 'trigger: false' on this input"
-                report.add((*written.path, "inputs", index), message, hint)
+            if not each.trigger or producer is None:
+                continue
+            if strategy is Strategy.PER_UPDATE and _emits_partitions(producer):
+                said, instead = f"{producer.job.name!r} emits partitions", Strategy.PER_PARTITION
+                waits = "cursors"
+            elif strategy is Strategy.PER_PARTITION and _emits_cursors(producer):
+                said, instead = f"{producer.job.name!r} is a cron source and emits cursors", Strategy.PER_UPDATE
+                waits = "partitions"
+            else:
+                continue
+            message = f"{said}, and {written.job.name!r} waits for {waits}"
+            hint = f"write 'execution_strategy: {instead}', or 'trigger: false' on this input"
+            report.add((*written.path, "inputs", index), message, hint)
 
 
 def _emits_partitions(producer: Written) -> bool:
     """For certain. What other jobs emit is known when they run."""
     return producer.job.execution_strategy is Strategy.PER_PARTITION or producer.job.operator in _RANGES
+
+
+def _emits_cursors(producer: Written) -> bool:
+    """For certain: a schedule says the planned moment."""
+    return producer.job.source is not None and producer.job.source.kind is SourceKind.CRON

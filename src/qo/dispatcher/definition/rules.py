@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 from qo.core.flow.dag import Join, Source, SourceKind, Strategy, UpdateStrategy, input_name
 from qo.dispatcher.definition.draft import Written
+from qo.dispatcher.definition.expectations import expectations
 from qo.dispatcher.definition.fields import REACTIVE_ONLY, SOURCE_FIELDS, SOURCE_ONLY
 from qo.dispatcher.definition.problems import Path, Report
 
@@ -141,4 +142,10 @@ def inputs(written: Written, report: Report) -> None:
         report.add((*written.path, "join"), "'join: all' waits for a partition of several inputs", hint)
 
 
-RULES: tuple[Callable[[Written, Report], None], ...] = (activation, source, updating, inputs)
+RULES: tuple[Callable[[Written, Report], None], ...] = (
+    activation,
+    source,
+    updating,
+    inputs,
+    expectations,
+)

@@ -16,6 +16,7 @@ from qo.dispatcher.definition.kinds import (
     Items,
     Kind,
     Record,
+    Scalar,
     Table,
     Text,
     Whole,
@@ -38,7 +39,7 @@ def check(value: Any, kind: Kind, path: Path, report: Report) -> bool:
             return _filter(value, kind, path, report)
         case Anything():
             return _anything(value, kind, path, report)
-        case Text() | Whole() | Flag() | Choice():
+        case Text() | Whole() | Flag() | Choice() | Scalar():
             return _scalar(value, kind, path, report)
         case _:
             assert_never(kind)
@@ -85,10 +86,9 @@ def _record(value: Any, kind: Record, path: Path, report: Report) -> bool:
                 path, report, f"{_owner(path, members)} has no {field.name!r}", f"write {_example(field)}"
             )
     if kind.one_of and sum(name in members for name in kind.one_of) != 1:
-        one, other = kind.one_of
-        good = _wrong(
-            path, report, f"{_label(path)} needs either {one!r} or {other!r}", "write exactly one of them"
-        )
+        *most, last = map(repr, kind.one_of)
+        message = f"{_label(path)} needs either {', '.join(most)} or {last}"
+        good = _wrong(path, report, message, "write exactly one of them")
     return good
 
 
@@ -180,7 +180,7 @@ def _anything(value: Any, kind: Anything, path: Path, report: Report) -> bool:
     return True
 
 
-def _scalar(value: Any, kind: Text | Whole | Flag | Choice, path: Path, report: Report) -> bool:
+def _scalar(value: Any, kind: Text | Whole | Flag | Choice | Scalar, path: Path, report: Report) -> bool:
     if value is None:
         return _wrong(path, report, f"{_label(path)} is empty", "write a value, or leave the field out")
     match kind:
@@ -191,6 +191,9 @@ def _scalar(value: Any, kind: Text | Whole | Flag | Choice, path: Path, report: 
             hint = f"write a whole number from {at_least} to {at_most}"
         case Flag():
             good, hint = isinstance(value, bool), "write true or false"
+        case Scalar(ordered):
+            good = _sort_of(value) is not None and not (ordered and isinstance(value, bool))
+            hint = "write text or a number" if ordered else "write text, a number, true or false"
         case Choice(values):
             if isinstance(value, str) and value in values:
                 return True

@@ -7,13 +7,19 @@ from typing import Any
 from fastapi import FastAPI
 
 from qo.dispatcher.http import (
+    backfills,
     bundles,
     dags,
     datasets,
     errors,
+    garbage,
     health,
     internal,
+    planning,
+    quality,
+    reading,
     running,
+    segments,
     sources,
     tasks,
     tokens,
@@ -31,7 +37,20 @@ def public_app(context: Context) -> FastAPI:
     """For people and their programs, and for who sends webhooks."""
     app = _app(context, "qo dispatcher", "Pipelines: deploy them, run them, and ask what became of them.")
     routes = Routes(app, PUBLIC)
-    for part in (health, dags, datasets, tasks, sources, bundles, tokens):
+    for part in (
+        health,
+        dags,
+        planning,
+        datasets,
+        reading,
+        backfills,
+        garbage,
+        quality,
+        tasks,
+        sources,
+        bundles,
+        tokens,
+    ):
         part.install(routes)
     return app
 
@@ -40,7 +59,7 @@ def internal_app(context: Context) -> FastAPI:
     """For workers, running tasks and sources. Never to be reached from public networks."""
     app = _app(context, "qo dispatcher, internal", "Tasks: claim them, report on them, finish them.")
     routes = Routes(app, INTERNAL)
-    for part in (health, internal, running):
+    for part in (health, internal, running, segments):
         part.install(routes)
     return app
 

@@ -19,6 +19,7 @@ from qo.dispatcher.contract.dag import (
     DiffAnswer,
     PauseAnswer,
     PauseRequest,
+    ReadyRequest,
     RebuildAnswer,
     VersionShown,
     VersionsPage,
@@ -36,7 +37,7 @@ Scope = Annotated[str, Path(max_length=401, description="A DAG, or a job of it a
 
 class ActivateRequest(Body):
     version: int = Field(ge=1, le=2**31 - 1)
-    force: bool = False  # Also one that nobody said is ready.
+    force: bool = False  # Also one that nobody said is ready, or of which tasks have failed.
 
 
 async def _source(request: Request) -> str:
@@ -61,7 +62,7 @@ async def _source(request: Request) -> str:
 
 
 Source = Annotated[str, Depends(_source)]
-_FILE: dict[str, Any] = {
+FILE: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
@@ -72,7 +73,8 @@ _FILE: dict[str, Any] = {
 }
 
 
-def _read(here: Context, dag: str, source: str) -> Dag:
+def defined(here: Context, dag: str, source: str) -> Dag:
+    """The DAG that was sent. Raises DefinitionError, and UsageError if it is another one."""
     found = read(source, file=f"{dag}.yaml", registry=here.registry)
     if found.name != dag:
         raise UsageError(
@@ -122,7 +124,7 @@ def deploy_version(
 
     The body is the file, as YAML or as {source}. Deploying the same file again changes nothing.
     """
-    wanted = _read(here, dag, source)
+    wanted = defined(here, dag, source)
     if dry_run:
         with here.state.read() as tx:
             return deploy.diff(tx, wanted, here.registry)
@@ -132,14 +134,16 @@ def deploy_version(
     return answer
 
 
-def mark_ready(here: Here, caller: Caller, dag: Name, number: Number) -> CutoverAnswer:
-    """Say that a staged version may take over."""
+def mark_ready(
+    here: Here, caller: Caller, dag: Name, number: Number, body: ReadyRequest | None = None
+) -> CutoverAnswer:
+    """Say that a staged version may take over. One of which tasks have failed is refused, unless by force."""
     with here.state.write() as tx:
-        return cutover.mark_ready(tx, dag, number, caller.name)
+        return cutover.mark_ready(tx, dag, number, caller.name, body is not None and body.force)
 
 
 def activate_version(here: Here, caller: Caller, dag: Name, body: ActivateRequest) -> CutoverAnswer:
-    """Let a version take over, all its datasets at once."""
+    """Let a version take over, all its datasets at once. One of which tasks have failed is refused, unless by force."""
     with here.state.write() as tx:
         answer = cutover.activate(tx, dag, body.version, caller.name, body.force)
     here.nudge()
@@ -182,7 +186,7 @@ def install(routes: Routes) -> None:
     routes.get("/v1/dags", list_dags)
     routes.get("/v1/dags/{dag}", show_dag, 404)
     routes.get("/v1/dags/{dag}/versions", list_versions, 404)
-    routes.post("/v1/dags/{dag}/versions", deploy_version, 409, extra=_FILE)
+    routes.post("/v1/dags/{dag}/versions", deploy_version, 409, extra=FILE)
     routes.get("/v1/dags/{dag}/versions/{number}", show_version, 404)
     routes.post("/v1/dags/{dag}/versions/{number}/ready", mark_ready, 404, 409)
     routes.put("/v1/dags/{dag}/active", activate_version, 404, 409)

@@ -7,9 +7,16 @@ from typing import Annotated
 from fastapi import Path, Query
 
 from qo.dispatcher import datasets as known
-from qo.dispatcher import invalidations, lineage, versions
+from qo.dispatcher import history, invalidations, lineage, versions
 from qo.dispatcher import why as reasons
-from qo.dispatcher.contract.dataset import DatasetAnswer, DatasetsPage, LineageAnswer, PartitionsPage
+from qo.dispatcher.contract.dataset import (
+    ChangesPage,
+    CommitsPage,
+    DatasetAnswer,
+    DatasetsPage,
+    LineageAnswer,
+    PartitionsPage,
+)
 from qo.dispatcher.contract.event import EventsPage
 from qo.dispatcher.contract.invalidation import InvalidateAnswer, InvalidateRequest
 from qo.dispatcher.contract.why import WhyAnswer
@@ -17,6 +24,8 @@ from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
 
 Name = Annotated[str, Path(max_length=410, description="A published name, dag.job, or dag.job[1].")]
 Key = Annotated[str | None, Query(max_length=200, description="Only of this partition.")]
+Generation = Annotated[str | None, Query(max_length=36, description="Unset: the current one.")]
+Revision = Annotated[int, Query(ge=0, le=2**63 - 1)]
 Before = Annotated[int | None, Query(ge=0, le=2**63 - 1, description="Where the page before ended: its next.")]
 
 
@@ -59,6 +68,37 @@ def show_lineage(
     """Show what a partition was made from, and what was made from it."""
     with here.state.read() as tx:
         return lineage.lineage(tx, name, partition_key, depth)
+
+
+def list_commits(
+    here: Here,
+    name: Name,
+    partition_key: Key = None,
+    generation_id: Generation = None,
+    before: Before = None,
+    limit: Limit = 100,
+) -> CommitsPage:
+    """List the commits of a dataset, the newest first, each with what took its place."""
+    with here.state.read() as tx:
+        return history.list_commits(
+            tx, name, partition_key=partition_key, generation_id=generation_id, before=before, limit=limit
+        )
+
+
+def list_changes(
+    here: Here,
+    name: Name,
+    from_revision: Revision,
+    to_revision: Revision,
+    generation_id: Generation = None,
+    after: Before = None,
+    limit: Limit = 100,
+) -> ChangesPage:
+    """List what changed in a dataset from one revision to another."""
+    with here.state.read() as tx:
+        return history.list_changes(
+            tx, name, from_revision, to_revision, generation_id=generation_id, after=after, limit=limit
+        )
 
 
 def why(
@@ -104,5 +144,7 @@ def install(routes: Routes) -> None:
     routes.get("/v1/datasets/{name}/partitions", list_partitions, 404)
     routes.get("/v1/datasets/{name}/events", list_events, 404)
     routes.get("/v1/datasets/{name}/lineage", show_lineage, 404)
+    routes.get("/v1/datasets/{name}/commits", list_commits, 404)
+    routes.get("/v1/datasets/{name}/changes", list_changes, 404)
     routes.get("/v1/why", why, 400, 404)
     routes.post("/v1/invalidations", invalidate, 404)

@@ -98,6 +98,11 @@ def _invalid(request: Request, error: Exception) -> JSONResponse:
     if malformed:
         said = f"the body is not JSON: {malformed[0]['ctx']['error']} at character {malformed[0]['loc'][-1]}"
         return answer(HTTPStatus.BAD_REQUEST, USAGE, said)
+    kind = request.headers.get("content-type", "")
+    if "json" not in kind.lower() and any(tuple(each["loc"]) == ("body",) for each in found):
+        came = f"came as {kind[:80]!r}" if kind else "came without one"
+        said = f"the body is JSON: send it with the header Content-Type: application/json (it {came})"
+        return answer(HTTPStatus.UNPROCESSABLE_ENTITY, INVALID, said)
     detail = [f"{_place(each['loc'])}: {each['msg']}" for each in found]
     said = "the request does not have the form that is asked for: fix what detail names"
     return answer(HTTPStatus.UNPROCESSABLE_ENTITY, INVALID, said, detail)
@@ -112,12 +117,23 @@ def _plain(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     said = str(error.detail)
     if error.status_code == HTTPStatus.NOT_FOUND and said == HTTPStatus.NOT_FOUND.phrase:
-        said = f"there is nothing at {request.url.path}: see /openapi.json for what there is"
+        said = f"there is nothing at {request.url.path}: see /openapi.json for what there is{_elsewhere(request)}"
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allowed = (error.headers or {}).get("Allow", "another method")
         said = f"{request.url.path} does not take {request.method}: use {allowed}"
     code = _CODES.get(HTTPStatus(error.status_code), USAGE)
     return answer(error.status_code, code, said, headers=error.headers)
+
+
+def _elsewhere(request: Request) -> str:
+    """There are two listeners, and they are easily mistaken for each other."""
+    for_tasks = request.url.path.startswith(("/internal/", "/v1/task/"))
+    inside = str(request.app.title).endswith("internal")
+    if inside and not for_tasks:
+        return "; this listener is for workers, and people are served by the other one, by default on port 8470"
+    if for_tasks and not inside:
+        return "; this listener is for people, and workers are served by the other one, by default on port 8471"
+    return ""
 
 
 def _unforeseen(request: Request, error: Exception) -> JSONResponse:

@@ -11,6 +11,7 @@ from qo.dispatcher.auth import credentials as minting
 from qo.dispatcher.auth import scopes
 from qo.dispatcher.contract.credential import CredentialsAnswer, CredentialsRequest
 from qo.dispatcher.contract.task import (
+    NUMBER_MAX,
     CompleteAnswer,
     CompleteRequest,
     EventsAnswer,
@@ -18,11 +19,12 @@ from qo.dispatcher.contract.task import (
     HeartbeatAnswer,
     HeartbeatRequest,
     PiecesAnswer,
+    StandingAnswer,
 )
 from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.routes import Caller, Here, Routes
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.tasks import completion, pins
+from qo.dispatcher.tasks import completion, made, pins
 from qo.dispatcher.tasks import running as attempts
 
 
@@ -89,9 +91,28 @@ def task_inputs(
         return PiecesAnswer(pieces=found, after=rest)
 
 
+def task_standing(
+    here: Here,
+    caller: Caller,
+    output: Annotated[int, Query(ge=0, le=1000, description="Which output of the task.")],
+    after: Annotated[
+        str | None, Query(max_length=500, description="Where the page before ended: its after.")
+    ] = None,
+    revision: Annotated[
+        int | None, Query(ge=0, le=NUMBER_MAX, description="As of this one: that of the first page.")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=pins.PIECES_MAX)] = pins.PIECES_MAX,
+) -> StandingAnswer:
+    """List what is committed of an output already, for those that append to it."""
+    with here.state.read() as tx:
+        capabilities.still_valid(tx, caller.capability)
+        return made.standing(tx, caller.capability.task_id, output, after, revision, limit)
+
+
 def install(routes: Routes) -> None:
     routes.post("/v1/task/heartbeat", heartbeat, 404, 409)
     routes.post("/v1/task/events", emit_events, 404, 409)
     routes.post("/v1/task/complete", complete, 404, 409)
     routes.post("/v1/task/credentials", credentials, 409)
     routes.get("/v1/task/inputs", task_inputs, 400, 404, 409)
+    routes.get("/v1/task/standing", task_standing, 400, 404, 409)

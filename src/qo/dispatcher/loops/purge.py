@@ -3,6 +3,7 @@
     wake-ups that were carried out   after a day: people may want to see them
     wake-ups that were given up      after ``keep_days``
     emissions                        after ``keep_days``: what a source said under a key
+    checks and rejected outputs      after ``keep_days``; files of the rejected are then nobody's
 
 Everything else is the audit trail and is kept: events and deliveries, which ``tallies`` counts; tasks and attempts;
 commits and what they read.
@@ -17,7 +18,7 @@ from datetime import timedelta
 
 import sqlalchemy as sa
 
-from qo.dispatcher import outbox
+from qo.dispatcher import outbox, quality
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.state.schema import emissions
 
@@ -31,6 +32,7 @@ def tick(state: State, keep_days: int, limit: int = 1000) -> int:
         if keep_days > 0:
             gone += outbox.purge_dead(tx, kept_s=keep_days * DAY_S, limit=limit)
             gone += _emissions(tx, keep_days, limit)
+            gone += quality.purge(tx, keep_days, limit)
         return gone
 
 

@@ -2,7 +2,8 @@
 
 Repairs events that were lost, and lets a staged version catch up on history: its jobs are new editions and have no
 tasks yet. Lets a job whose input is another generation again, because another DAG went back to it, or whose version
-did not serve while its input was replaced, make anew what it had made of something else.
+did not serve while its input was replaced, make anew what it had made of something else. Takes up again what was left
+to another version that did not get it done.
 
 Partitions are walked in the order of their commits, and how far is remembered (``progress``), so a pass costs as much
 as is new; now and then, and when the input becomes another generation, it begins again at the first one.
@@ -21,7 +22,7 @@ from qo.core.flow import routing
 from qo.core.flow.dag import Strategy
 from qo.core.flow.topology import LiveJob, Topology
 from qo.core.task import Status
-from qo.dispatcher import effects, events, tallies, topology
+from qo.dispatcher import effects, events, tallies, topology, yielding
 from qo.dispatcher.events import PENDING
 from qo.dispatcher.loops import freshness, progress
 from qo.dispatcher.loops.progress import Input, Mark
@@ -40,8 +41,13 @@ def tick(state: State, limit: int = 500) -> int:
     0: there is nothing left to look at for now.
     """
     with state.read() as tx:
-        due = _due(tx, topology.load(tx))  # Who has nothing to change keeps no writer waiting.
+        live = topology.load(tx)
+        due = _due(tx, live)  # Who has nothing to change keeps no writer waiting.
+        undecided = yielding.undecided(tx, live, min(limit, ROWS_MAX))
     did = 0
+    if undecided:
+        with state.write() as tx:
+            did += yielding.take_up(tx, topology.load(tx), undecided)
     for edition in due:
         # A transaction each: nobody waits for longer than one job takes.
         with state.write() as tx:
@@ -148,7 +154,7 @@ def _make(
     repeated = effects.repeated(tx, wanted)
     left_out = [new for new in wanted if new.task_id in repeated]
     wanted = [new for new in wanted if new.task_id not in repeated]
-    made = creation.create(tx, wanted)
+    made = effects.create(tx, wanted)
     # What has its task already is compared with what that has made.
     kept = {new.partition_key: new for new, one in zip(wanted, made, strict=True) if not one.new}
     stale = freshness.stale(tx, each, [row for row in complete if row["partition_key"] in kept])

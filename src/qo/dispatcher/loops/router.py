@@ -170,7 +170,7 @@ def _new_task(job: LiveJob, taken: _Taken, live: Topology) -> NewTask:
 def _write(tx: Tx, batch: _Batch) -> None:
     joined: dict[tuple[str, str], str] = {}
     _leave_out(tx, batch)
-    for new, by, made in zip(batch.wanted, batch.wanted_by, creation.create(tx, batch.wanted), strict=True):
+    for new, by, made in zip(batch.wanted, batch.wanted_by, effects.create(tx, batch.wanted), strict=True):
         batch.deliver(by, new.job.edition_id, "consumed" if made.new else "merged", None, made.task_id)
         if new.partition_key is not None and routing.joins(new.job):
             joined[new.job.edition_id, new.partition_key] = made.task_id

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from qo.core.flow.dag import SourceKind
 from qo.core.flow.supervision import Action, Seen, SourceState, Supervised, supervise
-from qo.core.flow.topology import LiveJob, Topology
+from qo.core.flow.topology import LiveJob, Topology, paused_because
 from qo.core.lifecycle import Cancel, Rejected, Replay
 from qo.core.task import ENDED, Status
 from qo.dispatcher import topology
@@ -78,9 +78,10 @@ def _watched(tx: Tx) -> list[Watched]:
 
 def _one(live: Topology, edition: str, row: sa.RowMapping) -> Watched:
     job = live.jobs.get(edition)
-    unwanted = "no live version has it" if job is None else live.pause_reason(job)
-    if job is not None and unwanted is not None:
-        unwanted = f"paused: {unwanted}"
+    if job is None:
+        unwanted = "no live version has it"
+    else:
+        unwanted = None if (said := live.pause_reason(job)) is None else paused_because(said)
     return Watched(edition, job, _supervised(row), unwanted)
 
 

@@ -3,7 +3,7 @@
     1. take a wake-up of the kind ``invoke`` from the outbox
     2. in one transaction: lease the task, make its token, and strike the wake-up off
     3. outside of any: start the function; a local one is watched, and kept leased by heartbeats
-    4. in another transaction: report how a local one ended
+    4. in another transaction: report how a local one ended, again and again while nobody answers and its lease lasts
 
 Who dies between 2 and 4 leaves a lease that runs out; the reaper then decides about the next attempt. Functions of a
 service report by themselves.
@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
+from qo.core.retry import delay_s
+from qo.core.task import RetryPolicy
 from qo.dispatcher import outbox
 from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.auth.scopes import token_for
@@ -35,7 +38,7 @@ from qo.dispatcher.runtimes.bundles import Shelf
 from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import completion, running
-from qo.dispatcher.tasks.claiming import claim
+from qo.dispatcher.tasks.claiming import BEATS, claim
 from qo.errors import Contended, Forbidden, LeaseLost, NotFound, QoError, Refused, Unavailable, UsageError
 
 log = logging.getLogger(__name__)
@@ -45,6 +48,8 @@ PARALLEL = 8
 ERROR_MAX = 20_000
 # A function is stopped a little before its attempt's time is up, while its end can still be reported.
 MARGIN_S, MARGIN_PART = 2.0, 0.1
+REPORT_AGAIN = RetryPolicy(initial_interval_ms=100, max_interval_ms=5_000, multiplier=2.0, jitter_percent=0.5)
+CLOSING_S = 5.0  # For so long a report is repeated by one who is to end.
 
 
 class Functions(Protocol):
@@ -153,11 +158,12 @@ class Invoker:
         if begun is None:
             return
         if isinstance(begun, _Refusal):
-            self._report(_end(begun.claimed, Verdict(Outcome.FATAL, error=begun.error)))
+            claimed = begun.claimed
+            self._report(_end(claimed, Verdict(Outcome.FATAL, error=begun.error)), claimed.heartbeat_s * BEATS)
             return
         verdict = self._launched(begun)
         if verdict is not None and verdict.stopped is not Stop.LOST:
-            self._report(_end(begun, verdict))
+            self._report(_end(begun, verdict), begun.heartbeat_s * BEATS)
 
     def _begin(self, tx: Tx, task_id: str) -> Invocation | _Refusal | None:
         """Lease the task. None: there is nothing to do any more."""
@@ -220,7 +226,28 @@ class Invoker:
 
         return watch
 
-    def _report(self, end: CompleteRequest) -> None:
+    def _report(self, end: CompleteRequest, lease_s: float) -> None:
+        """Say how it ended. What was said before, and only not answered, changes nothing when it is said again."""
+        ambient, tries = self._state.ambient, 0
+        began = ambient.monotonic()
+        while True:
+            closing = self._closing.is_set()
+            try:
+                self._settle(end)
+                return
+            except (Unavailable, Contended) as error:
+                rest_s = delay_s(REPORT_AGAIN, tries, ambient.unit())
+                allowed_s = min(lease_s, CLOSING_S) if closing else lease_s
+                if ambient.monotonic() - began + rest_s > allowed_s:
+                    log.warning("the end of task %s could not be reported: %s", end.task_id, error)
+                    return  # Its lease runs out.
+            tries += 1
+            if closing:
+                time.sleep(rest_s)
+            else:
+                self._closing.wait(rest_s)
+
+    def _settle(self, end: CompleteRequest) -> None:
         try:
             with self._state.write() as tx:
                 completion.complete(tx, end, self._data_root)

@@ -44,8 +44,10 @@ commits = sa.Table(
     column("attempt", sa.Integer),
     column("committed_at", Instant),
     column("replaced_by", sa.BigInteger, null=True),
+    column("stats", Json, null=True),
     sa.Index("ix_commits_segments", "generation_id", "cursor", **where("cursor IS NOT NULL")),
     sa.Index("ix_commits_partition", "generation_id", "partition_key", "revision"),
+    sa.Index("ix_commits_replaced", "replaced_by", **where("replaced_by IS NOT NULL")),
 )
 
 cursors = sa.Table(

@@ -102,6 +102,8 @@ generations = sa.Table(
     column("rows", sa.BigInteger, server_default="0"),
     column("bytes", sa.BigInteger, server_default="0"),
     column("cursor", sa.BigInteger, null=True),  # The furthest one announced.
+    column("revision", sa.BigInteger, null=True),  # Of the last commit.
+    column("collected_at", Instant, null=True),  # When its files were given up: no version can have it any more.
 )
 
 version_generations = sa.Table(

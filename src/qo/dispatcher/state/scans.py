@@ -2,6 +2,9 @@
 
 The conditions are written out, not bound: a planner uses a partial index only where it can see that its condition
 holds, and neither SQLite nor a prepared statement of PostgreSQL looks at parameters for that.
+
+What is withheld says ``status || ''``, so that no index of the status itself answers: to a PostgreSQL whose statistics
+are from when nothing was pending, that one looks as good, and it would read all that is pending for every edition.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from qo.dispatcher.state.schema import Id, Instant, tasks
 
 def withheld(table: Any = tasks) -> sa.ColumnElement[bool]:
     """Pending, and no wake-up is on its way."""
-    return sa.and_(table.c.status == _word("pending"), table.c.released_at.is_(None))
+    return sa.and_(table.c.status + _word("") == _word("pending"), table.c.released_at.is_(None))
 
 
 def released(table: Any = tasks) -> sa.ColumnElement[bool]:
@@ -29,6 +32,12 @@ def released(table: Any = tasks) -> sa.ColumnElement[bool]:
 
 def running(table: Any = tasks) -> sa.ColumnElement[bool]:
     return table.c.status == _word("running")
+
+
+def yielded(table: Any = tasks) -> sa.ColumnElement[bool]:
+    """Cancelled because another edition is at work on the same: see ``dispatcher.yielding``."""
+    # Without the status, which says no more, but for which PostgreSQL would at times sooner read all that is cancelled.
+    return table.c.cancel_reason == sa.literal_column("'another edition is at work on its effects'", sa.Text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +50,11 @@ class Among:
     table: str = "tasks"
 
 
-WITHHELD_EDITIONS = Among("ix_tasks_withheld", "edition_id", "status = 'pending' AND released_at IS NULL")
+WITHHELD_EDITIONS = Among("ix_tasks_withheld", "edition_id", "status || '' = 'pending' AND released_at IS NULL")
 RELEASED_QUEUES = Among("ix_tasks_released", "queue", "status = 'pending' AND released_at IS NOT NULL")
+YIELDED_EDITIONS = Among(
+    "ix_tasks_yielded", "edition_id", "cancel_reason = 'another edition is at work on its effects'"
+)
 OPEN_READERS = Among(
     "ix_invalidation_readers_open", "edition_id", "processed_at IS NULL", table="invalidation_readers"
 )

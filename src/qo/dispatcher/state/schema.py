@@ -1,7 +1,7 @@
 """The tables. Written in what SQLite and PostgreSQL have in common; ``migrations/`` creates and changes them.
 
 Ids are texts, times are UTC, JSON is text: a person with a SQL prompt can read everything. The tables themselves are
-in ``definitions``, ``work`` and ``data``; a change there needs a migration, and a test says so.
+in ``definitions``, ``work``, ``data`` and ``quality``; a change there needs a migration, and a test says so.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from qo.dispatcher.state.definitions import (
     topology,
     version_generations,
 )
+from qo.dispatcher.state.quality import backfills, checks, generation_columns, rejections
 from qo.dispatcher.state.work import attempts, deliveries, events, outbox, tallies, task_inputs, tasks
 
 __all__ = [
@@ -42,7 +43,9 @@ __all__ = [
     "Name",
     "api_tokens",
     "attempts",
+    "backfills",
     "bundles",
+    "checks",
     "commits",
     "cursors",
     "dag_versions",
@@ -51,6 +54,7 @@ __all__ = [
     "deliveries",
     "emissions",
     "events",
+    "generation_columns",
     "generations",
     "holds",
     "invalidation_readers",
@@ -64,6 +68,7 @@ __all__ = [
     "pauses",
     "publications",
     "queues",
+    "rejections",
     "sources",
     "tallies",
     "task_inputs",

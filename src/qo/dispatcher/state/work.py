@@ -111,7 +111,10 @@ tasks = sa.Table(
     column("wakes", sa.Integer),  # Wake-ups so far: makes each one's id its own.
     sa.UniqueConstraint("edition_id", "dedupe_key"),
     sa.Index(
-        "ix_tasks_withheld", "edition_id", "available_at", **where("status = 'pending' AND released_at IS NULL")
+        "ix_tasks_withheld",
+        "edition_id",
+        "available_at",
+        **where("status || '' = 'pending' AND released_at IS NULL"),
     ),
     sa.Index(
         "ix_tasks_released", "queue", "released_at", **where("status = 'pending' AND released_at IS NOT NULL")
@@ -127,6 +130,12 @@ tasks = sa.Table(
     sa.Index("ix_tasks_dag", "dag", "status", "created_at"),
     sa.Index("ix_tasks_status", "status", "created_at"),
     sa.Index("ix_tasks_again", "edition_id", "cursor", **where("invalidation_id IS NOT NULL")),
+    sa.Index(
+        "ix_tasks_yielded",
+        "edition_id",
+        "id",
+        **where("cancel_reason = 'another edition is at work on its effects'"),
+    ),
 )
 
 attempts = sa.Table(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import sqlalchemy as sa
 
 from qo.core.flow.topology import LiveJob, Topology
@@ -16,7 +17,7 @@ from qo.dispatcher import topology
 from qo.dispatcher.contract.task import Claimed, ClaimRequest, NotClaimed, Work, WorkInput, WorkOutput
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.tasks import pins, rows
+from qo.dispatcher.tasks import pins, rows, shapes
 from qo.dispatcher.tasks.pins import Reader
 from qo.dispatcher.tasks.rows import Move, Moved, Row
 
@@ -83,6 +84,7 @@ def _claimed(row: Row, work: Work) -> Claimed:
     return Claimed(
         attempt=row["attempt"],
         lease_id=row["lease_id"],
+        at=row["started_at"],
         lease_expires_at=row["lease_expires_at"],
         heartbeat_s=row["lease_s"] / BEATS,
         work=work,
@@ -99,10 +101,11 @@ def lease_s(row: Row, running_s: float) -> float:
 def works_of(tx: Tx, readers: Sequence[Reader], data_root: str) -> list[Work]:
     """Everything that operators need to run the current attempts."""
     inputs = pins.read(tx, readers) if readers else []
-    return [_work(tx, each, read, data_root) for each, read in zip(readers, inputs, strict=True)]
+    made = shapes.known(tx, {output.generation_id for each in readers for output in each.job.outputs})
+    return [_work(tx, each, read, data_root, made) for each, read in zip(readers, inputs, strict=True)]
 
 
-def _work(tx: Tx, reader: Reader, inputs: list[WorkInput], data_root: str) -> Work:
+def _work(tx: Tx, reader: Reader, inputs: list[WorkInput], data_root: str, columns: shapes.Known) -> Work:
     row, job = reader.row, reader.job
     definition = job.job
     udf = definition.udf
@@ -122,6 +125,7 @@ def _work(tx: Tx, reader: Reader, inputs: list[WorkInput], data_root: str) -> Wo
                 dataset_id=made.dataset_id,
                 generation_id=made.generation_id,
                 prefix=prefix(data_root, made.dataset_id, made.generation_id, row["id"], row["attempt"]),
+                columns=columns.bodies(made.generation_id),
             )
             for made in job.outputs
         ],
@@ -140,6 +144,9 @@ def _work(tx: Tx, reader: Reader, inputs: list[WorkInput], data_root: str) -> Wo
         traceparent=row["traceparent"],
         bundle_id=udf.bundle_id if udf is not None else None,
         entrypoint=udf.entrypoint if udf is not None else None,
+        drift=definition.drift,
+        cursor_column=definition.cursor_column,
+        expectations=[msgspec.to_builtins(each) for each in definition.expectations],
     )
 
 

@@ -18,12 +18,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from qo.core.flow.columns import Drift
 from qo.core.flow.topology import VersionStatus
 from qo.dispatcher import invalidations
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import ROWS_MAX, Tx, batches
 from qo.dispatcher.tasks.made import Write
 from qo.dispatcher.tasks.rows import Row
+from qo.dispatcher.tasks.shapes import Shapes
 
 _commits, _partitions, _generations = schema.commits, schema.partitions, schema.generations
 
@@ -38,11 +40,30 @@ _SUMS = ("partitions", "segments", "rows", "bytes")  # Of a generation.
 _ADDED = (
     sa.update(_generations)
     .where(_generations.c.id == sa.bindparam("generation"))
-    .values({name: _generations.c[name] + sa.bindparam(f"more_{name}") for name in _SUMS})
+    .values(
+        {name: _generations.c[name] + sa.bindparam(f"more_{name}") for name in _SUMS}
+        | {"revision": sa.bindparam("latest")}
+    )
 )
 _REPLACED = sa.update(_commits).where(_commits.c.revision == sa.bindparam("gone"))
+_POINTER = [each.name for each in _partitions.c if each.name != "revision"]
 _Place = tuple[str, str]  # Of a partition: generation and key.
-_Sums = Counter[tuple[str, str]]  # By generation and column.
+
+
+_Hashes = Mapping[_Place, str | None]  # What the columns of each are known by.
+
+
+class _Sums(Counter[tuple[str, str]]):
+    """What is added to generations, by generation and column; and the revisions that do it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: dict[str, int] = {}
+        self.last: dict[str, int] = {}
+
+    def saw(self, generation: str, revision: int) -> None:
+        self.first[generation] = min(revision, self.first.get(generation, revision))
+        self.last[generation] = max(revision, self.last.get(generation, revision))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +74,7 @@ class Entry:
     attempt: int
     write: Write
     append: bool = False  # Adds to what is there instead of replacing it.
+    drift: Drift = Drift.FAIL
 
     @property
     def place(self) -> _Place:
@@ -73,14 +95,17 @@ def commit(tx: Tx, entries: Iterable[Entry]) -> list[Entry]:
     its task is then the slower one of two.
     """
     kept: list[Entry] = []
-    sums = _Sums()
+    sums, shapes = _Sums(), Shapes(tx)
     for some in _side_by_side(entries):
+        # Nothing is kept of a transaction in which one of them is refused.
+        hashes = {each.place: shapes.accept(each.place[0], each.write.body.columns, each.drift) for each in some}
         if some[0].write.event.partition_key is None:
-            _segment(tx, some[0], sums)
+            _segment(tx, some[0], sums, hashes)
             kept += some
         else:
-            kept += _partition_all(tx, some, sums)
+            kept += _partition_all(tx, some, sums, hashes)
     _add(tx, sums)
+    shapes.keep(sums.first)
     return kept
 
 
@@ -100,9 +125,10 @@ def _side_by_side(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
         yield list(group.values())
 
 
-def _segment(tx: Tx, entry: Entry, sums: _Sums) -> None:
+def _segment(tx: Tx, entry: Entry, sums: _Sums, hashes: _Hashes) -> None:
     gone = _standing_segments(tx, entry)
-    revision = tx.execute(_NEW, _stored(tx, entry)).scalar_one()
+    revision = tx.execute(_NEW, _stored(tx, entry, hashes)).scalar_one()
+    sums.saw(entry.place[0], revision)
     _replace(tx, [(each["revision"], revision) for each in gone])
     _sum_up(sums, entry, gone, "segments", 1 - len(gone))
     if gone:
@@ -135,18 +161,21 @@ def _standing_segments(tx: Tx, entry: Entry) -> Sequence[sa.RowMapping]:
     ]
 
 
-def _partition_all(tx: Tx, entries: Sequence[Entry], sums: _Sums) -> list[Entry]:
+def _partition_all(tx: Tx, entries: Sequence[Entry], sums: _Sums, hashes: _Hashes) -> list[Entry]:
     """Each of another partition; those that count."""
     current = _current(tx, entries)
     # Where a partition has never been committed there is nothing to take the place of.
     standing = _standing(tx, [each for each in entries if each.place in current])
     outdated = _outdated(tx, entries, standing)
     kept = [each for each in entries if each.place not in outdated]
-    revisions = _insert(tx, kept)
+    revisions = _insert(tx, kept, hashes)
+    for (generation, _), revision in revisions.items():
+        sums.saw(generation, revision)
     _replace(tx, [(gone["revision"], revisions[at]) for at in revisions for gone in standing.get(at, ())])
     for each in kept:
         _sum_up(sums, each, standing.get(each.place, ()), "partitions", each.place not in current)
-    pointers = [_pointer(tx, each, revisions, current.get(each.place), standing) for each in kept]
+    stored = {each.place: _stored(tx, each, hashes) for each in kept}
+    pointers = [_pointer(each, stored, revisions, current.get(each.place), standing) for each in kept]
     tx.upsert(_partitions, *pointers)
     invalidations.replaced(
         tx,
@@ -252,15 +281,15 @@ def _is_current(generation: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
     )
 
 
-def _insert(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, int]:
+def _insert(tx: Tx, entries: Sequence[Entry], hashes: _Hashes) -> dict[_Place, int]:
     """The revision of each."""
     if not entries:
         return {}
-    made = tx.execute(_NEW, [_stored(tx, each) for each in entries])
+    made = tx.execute(_NEW, [_stored(tx, each, hashes) for each in entries])
     return {(generation, key): revision for revision, generation, key in made}
 
 
-def _stored(tx: Tx, entry: Entry) -> dict[str, Any]:
+def _stored(tx: Tx, entry: Entry, hashes: _Hashes) -> dict[str, Any]:
     event, body = entry.write.event, entry.write.body
     return {
         "dataset_id": event.dataset_id,
@@ -273,7 +302,8 @@ def _stored(tx: Tx, entry: Entry) -> dict[str, Any]:
         "files": body.files or None,
         "rows": body.rows,
         "bytes": body.bytes,
-        "schema_hash": body.schema_hash,
+        "schema_hash": hashes[entry.place],
+        "stats": body.stats or None,
         "task_id": entry.row["id"],
         "attempt": entry.attempt,
         "committed_at": tx.now,
@@ -281,15 +311,14 @@ def _stored(tx: Tx, entry: Entry) -> dict[str, Any]:
 
 
 def _pointer(
-    tx: Tx,
     entry: Entry,
+    rows: Mapping[_Place, Mapping[str, Any]],
     revisions: Mapping[_Place, int],
     before: sa.RowMapping | None,
     standing: Mapping[_Place, Sequence[sa.RowMapping]],
 ) -> dict[str, Any]:
     """The row of the partition, as it is from now on."""
-    stored = _stored(tx, entry)
-    del stored["cursor"], stored["attempt"]
+    stored = {name: rows[entry.place][name] for name in _POINTER}
     for name in ("rows", "bytes"):
         had = 0 if before is None else before[name] or 0
         stored[name] = had + _grown(entry, standing.get(entry.place, ()), name)
@@ -316,8 +345,12 @@ def _sum_up(sums: _Sums, entry: Entry, gone: Sequence[sa.RowMapping], kind: str,
 def _add(tx: Tx, sums: _Sums) -> None:
     # In order: two transactions that change the same rows must not wait for each other crosswise.
     changed = [
-        {"generation": generation, **{f"more_{name}": sums[generation, name] for name in _SUMS}}
-        for generation in sorted({generation for (generation, _), value in sums.items() if value})
+        {
+            "generation": generation,
+            "latest": sums.last[generation],
+            **{f"more_{name}": sums[generation, name] for name in _SUMS},
+        }
+        for generation in sorted(sums.last)
     ]
     if changed:
         tx.execute(_ADDED, changed)

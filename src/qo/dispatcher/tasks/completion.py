@@ -14,17 +14,18 @@ import sqlalchemy as sa
 
 from qo.core import lifecycle
 from qo.core.flow import late
+from qo.core.flow.dag import Job, UpdateStrategy
 from qo.core.flow.event import Event, event_id
 from qo.core.flow.topology import Topology
 from qo.core.lifecycle import Rejected
 from qo.core.task import Status, Task
-from qo.dispatcher import events, topology
+from qo.dispatcher import events, quality, topology
 from qo.dispatcher.contract.task import CompleteAnswer, CompleteRequest, Outcome
 from qo.dispatcher.events import Said
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.tasks.commits import Entry, commit, hold
-from qo.dispatcher.tasks.made import Made, Write, appends, outputs_of, validated
+from qo.dispatcher.tasks.made import Made, Write, definition_of, outputs_of, validated
 from qo.dispatcher.tasks.rows import Move, Row, found, load_all, move_all, task_of
 from qo.dispatcher.tasks.running import own_events, producer
 from qo.errors import LeaseLost
@@ -71,7 +72,7 @@ class _Success:
     made: Sequence[Made]
     writes: Sequence[Write]
     said: Sequence[Event]
-    append: bool
+    job: Job
     ranges: Sequence[sa.RowMapping] = ()  # Of cursors, that count as read from now on.
 
 
@@ -84,6 +85,7 @@ class _End:
     command: lifecycle.Command
     as_if: Task | None = None
     success: _Success | None = None
+    verdict: quality.Verdict | None = None  # On its data, to be written down if its end counts.
 
 
 def complete(tx: Tx, request: CompleteRequest, data_root: str | None = None) -> CompleteAnswer:
@@ -109,7 +111,7 @@ def complete_all(tx: Tx, endings: Sequence[Ending], data_root: str | None = None
         if isinstance(now, Rejected):
             raise LeaseLost(now.detail)
         answers.append(_answer(rows[each.request.task_id], repeated=True) if now is None else _answer(now.row))
-    _appear(tx, [each for each in ends.values() if each.success is not None])
+    _appear(tx, list(ends.values()))
     return answers
 
 
@@ -120,16 +122,17 @@ def _heard(tx: Tx, live: Topology, row: Row, ending: Ending, data_root: str | No
         if _said_before(tx, request):
             return None
         as_if = _late(row, request)
+    verdict = quality.heard(tx, live, row, request, data_root)
     if request.outcome is not Outcome.SUCCESS:
-        return _End(request, row, _command(tx, request))
+        return _End(request, row, _command(tx, request), verdict=verdict)
     made = outputs_of(tx, live, row)
     writes = [*validated(row, request.attempt, request.outputs, made, data_root), *ending.trusted]
     said = own_events(request.events, made)
     done = lifecycle.Complete(
         token=tx.ambient.token(), lease_id=request.lease_id, output=request.result, progress=request.progress
     )
-    success = None if row["cancel_requested"] else _Success(made, writes, said, appends(tx, live, row))
-    return _End(request, row, done, as_if, success)
+    success = None if row["cancel_requested"] else _Success(made, writes, said, definition_of(tx, live, row))
+    return _End(request, row, done, as_if, success, None if success is None else verdict)
 
 
 def _said_before(tx: Tx, request: CompleteRequest) -> bool:
@@ -166,11 +169,12 @@ def _weighed(tx: Tx, end: _End) -> _End:
     if success is None:
         return end
     ranges = _ranges(tx, end.row)
-    match _read(tx, end.row, ranges):
+    read = _Read.MIXED if _moved_on(tx, success.writes) else _read(tx, end.row, ranges)
+    match read:
         case _Read.MIXED if success.writes:
             # What it made holds some rows twice. It reads what is left, at no cost to it.
             release = lifecycle.Release(token=end.command.token, lease_id=end.request.lease_id)
-            return replace(end, command=release, success=None)
+            return replace(end, command=release, success=None, verdict=None)
         case _Read.KNOWN:
             # The one that has read it all has committed it all.
             return replace(end, success=replace(success, writes=(), ranges=ranges))
@@ -178,23 +182,41 @@ def _weighed(tx: Tx, end: _End) -> _End:
             return replace(end, success=replace(success, ranges=ranges))
 
 
+def _moved_on(tx: Tx, writes: Sequence[Write]) -> bool:
+    """Whether others have appended meanwhile: what was compared with less may be there twice."""
+    table = schema.generations
+    return any(
+        (tx.value(sa.select(table.c.revision).where(table.c.id == each.event.generation_id)) or 0)
+        != each.body.based_on
+        for each in writes
+        if each.body.based_on is not None
+    )
+
+
 def _appear(tx: Tx, ends: Sequence[_End]) -> None:
-    """What these successes bring about."""
+    """What these ends bring about."""
     brought = [(each, each.success) for each in ends if each.success is not None]
     kept = commit(
         tx,
         [
-            Entry(end.row, end.request.attempt, write, append=success.append)
+            Entry(
+                end.row,
+                end.request.attempt,
+                write,
+                append=success.job.update_strategy is UpdateStrategy.APPEND,
+                drift=success.job.drift,
+            )
             for end, success in brought
             for write in success.writes
         ],
     )
-    announced: dict[str, list[Event]] = {}
+    committed: dict[str, list[Write]] = {}
     for each in kept:
-        announced.setdefault(each.row["id"], []).append(each.write.event)
+        committed.setdefault(each.row["id"], []).append(each.write)
+    quality.keep(tx, [each.verdict for each in ends if each.verdict is not None], committed)
     for end, success in brought:
         _advance(tx, end.row, success.ranges)
-    _announce(tx, brought, announced)
+    _announce(tx, brought, {id_: [each.event for each in writes] for id_, writes in committed.items()})
 
 
 def _command(tx: Tx, request: CompleteRequest) -> lifecycle.Command:

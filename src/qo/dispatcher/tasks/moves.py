@@ -23,7 +23,7 @@ from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import rows
 from qo.dispatcher.tasks.rows import Row
-from qo.errors import Refused, UsageError
+from qo.errors import NotFound, Refused, UsageError
 
 LIST_MAX = 500
 SHOWN_MAX = 100  # Of the attempts, inputs and commits of one task.
@@ -77,6 +77,8 @@ def list_tasks(
 
 def show_task(tx: Tx, task_id: str) -> TaskView:
     """One task with its attempts, what it read and what it committed. Raises NotFound."""
+    if tx.one(sa.select(schema.events.c.seq).where(schema.events.c.id == task_id)) is not None:
+        raise NotFound(f"{task_id} is no task, it is an event: see qo why {task_id}")
     row = rows.load(tx, task_id, lock=False)
     attempts, inputs, commits = schema.attempts, schema.task_inputs, schema.commits
     own = {name: row[name] for name in TaskView.model_fields if name in row}

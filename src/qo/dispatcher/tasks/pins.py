@@ -24,17 +24,20 @@ from qo.dispatcher import effects
 from qo.dispatcher.contract.task import InputMode, Piece, WorkInput
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.tasks import shapes
 from qo.dispatcher.tasks.rows import Row
 from qo.errors import NotFound, UsageError
 
 PIECES_MAX = 1000  # So many travel with the claim; the rest is asked for.
 
 _commits, _inputs, _partitions = schema.commits, schema.task_inputs, schema.partitions
+_datasets = schema.datasets
 # Built once: to build a statement takes longer than to carry it out.
 _KEYS = sa.bindparam("keys", expanding=True, type_=sa.String)
 _LATEST = sa.select(sa.func.max(_commits.c.revision))
 _PINNED = (
-    sa.select(_inputs)
+    sa.select(_inputs, _datasets.c.dag, _datasets.c.job, _datasets.c.output)
+    .join(_datasets, _datasets.c.id == _inputs.c.dataset_id)
     .where(_inputs.c.task_id.in_(sa.bindparam("ids", expanding=True)))
     .order_by(_inputs.c.task_id, _inputs.c.position)
 )
@@ -56,6 +59,9 @@ _COMMITTED = (
 )
 
 
+_Pin = sa.RowMapping | Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
     """An attempt that was claimed, or is about to be, and the job it is of."""
@@ -69,6 +75,14 @@ class _Reading:
     reader: Reader
     input: PlannedInput
     generation_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was looked up for many at once."""
+
+    partitions: Mapping[tuple[str, str], Sequence[sa.RowMapping]]  # Their commits, by generation and key.
+    columns: shapes.Known
 
 
 def record(tx: Tx, readers: Sequence[Reader], topology: Topology) -> None:
@@ -93,7 +107,9 @@ def read(tx: Tx, readers: Sequence[Reader], limit: int = PIECES_MAX) -> list[lis
     pinned: dict[str, list[sa.RowMapping]] = {}
     for pin in tx.execute(_PINNED, {"ids": [each.row["id"] for each in readers]}).mappings():
         pinned.setdefault(pin["task_id"], []).append(pin)
-    known = _known_partitions(tx, [pin for pins in pinned.values() for pin in pins], limit)
+    every = [pin for pins in pinned.values() for pin in pins]
+    columns = shapes.known(tx, {pin["generation_id"] for pin in every})
+    known = _Known(_known_partitions(tx, every, limit), columns)
     answers: list[list[WorkInput]] = []
     for each in readers:
         planned = {of.position: of for of in each.job.inputs}
@@ -115,7 +131,7 @@ def page(
     return pieces(tx, pin, after, limit)
 
 
-def pieces(tx: Tx, pin: sa.RowMapping, after: str | None, limit: int) -> tuple[list[Piece], str | None]:
+def pieces(tx: Tx, pin: _Pin, after: str | None, limit: int) -> tuple[list[Piece], str | None]:
     """In order of partition key, then of cursor; so many at most, and the place of the last if there are more."""
     if pin["revision"] is None:
         return [], None
@@ -128,6 +144,15 @@ def pieces(tx: Tx, pin: sa.RowMapping, after: str | None, limit: int) -> tuple[l
         found += _segment_rows(tx, pin, cursor, revision, limit + 1 - len(found))
     last = found[limit - 1] if len(found) > limit else None
     return [_piece(each) for each in found[:limit]], None if last is None else _place_of(last)
+
+
+def standing(
+    tx: Tx, generation_id: str, after: str | None, limit: int = PIECES_MAX, upto: int | None = None
+) -> tuple[list[Piece], str | None]:
+    """What is committed to a generation, now or as of a revision; by pages as ``page``."""
+    latest = NUMBER_MAX if upto is None else upto
+    whole = {"generation_id": generation_id, "revision": latest, "partition_key": "", "cursor_upto": None}
+    return pieces(tx, {**whole, "cursor_after": None}, after, limit)
 
 
 def _generation(row: Row, each: PlannedInput, topology: Topology) -> str | None:
@@ -255,27 +280,34 @@ def _work_input(
     tx: Tx,
     pin: sa.RowMapping,
     planned: PlannedInput,
-    known: Mapping[tuple[str, str], Sequence[sa.RowMapping]],
+    known: _Known,
     limit: int,
 ) -> WorkInput:
     place = (pin["generation_id"], pin["partition_key"])
-    if place in known:
-        found, more = [_piece(each) for each in known[place] if _was_there(each, pin)], None
+    if place in known.partitions:
+        found, more = [_piece(each) for each in known.partitions[place] if _was_there(each, pin)], None
     else:
         found, more = pieces(tx, pin, None, limit)
     return WorkInput(
         position=pin["position"],
         name=planned.name,
+        dataset=_label(pin),
         dataset_id=pin["dataset_id"],
         generation_id=pin["generation_id"],
         mode=_mode(pin),
         where=dict(planned.where),
         cursor_after=pin["cursor_after"],
         cursor_upto=pin["cursor_upto"],
+        revision=pin["revision"],
+        columns=None if pin["revision"] is None else known.columns.bodies(pin["generation_id"], pin["revision"]),
         pieces=found,
         more=more is not None,
         after=more,
     )
+
+
+def _label(pin: sa.RowMapping) -> str:
+    return f"{pin['dag']}.{pin['job']}[{pin['output']}]" if pin["output"] else f"{pin['dag']}.{pin['job']}"
 
 
 def _mode(pin: sa.RowMapping) -> InputMode:
@@ -292,7 +324,7 @@ def _was_there(commit: sa.RowMapping, pin: sa.RowMapping) -> bool:
     return commit["replaced_by"] is None or commit["replaced_by"] > upto
 
 
-def _as_of(pin: sa.RowMapping) -> list[sa.ColumnElement[bool]]:
+def _as_of(pin: _Pin) -> list[sa.ColumnElement[bool]]:
     """What was committed, and not replaced, at the pinned revision."""
     upto = pin["revision"]
     return [
@@ -302,7 +334,7 @@ def _as_of(pin: sa.RowMapping) -> list[sa.ColumnElement[bool]]:
     ]
 
 
-def _partition_rows(tx: Tx, pin: sa.RowMapping, key: str, revision: int, limit: int) -> Sequence[sa.RowMapping]:
+def _partition_rows(tx: Tx, pin: _Pin, key: str, revision: int, limit: int) -> Sequence[sa.RowMapping]:
     query = sa.select(_commits).where(*_as_of(pin), _commits.c.partition_key.is_not(None))
     if pin["partition_key"]:
         query = query.where(_commits.c.partition_key == pin["partition_key"])
@@ -312,9 +344,7 @@ def _partition_rows(tx: Tx, pin: sa.RowMapping, key: str, revision: int, limit: 
     return tx.all(query.order_by(_commits.c.partition_key, _commits.c.revision).limit(limit))
 
 
-def _segment_rows(
-    tx: Tx, pin: sa.RowMapping, cursor: int | None, revision: int, limit: int
-) -> Sequence[sa.RowMapping]:
+def _segment_rows(tx: Tx, pin: _Pin, cursor: int | None, revision: int, limit: int) -> Sequence[sa.RowMapping]:
     query = sa.select(_commits).where(
         *_as_of(pin), _commits.c.cursor.is_not(None), _commits.c.partition_key.is_(None)
     )

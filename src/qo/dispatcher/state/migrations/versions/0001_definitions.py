@@ -108,6 +108,8 @@ sa.Table(
     column("rows", sa.BigInteger, server_default="0"),
     column("bytes", sa.BigInteger, server_default="0"),
     column("cursor", sa.BigInteger, null=True),
+    column("revision", sa.BigInteger, null=True),
+    column("collected_at", Instant, null=True),
 )
 
 sa.Table(

@@ -1,0 +1,49 @@
+"""The same Spark session for every side: told what qo tells its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+
+def opened(conf: Mapping[str, str], environment: Mapping[str, str]) -> SparkSession:
+    """A new session. This runs where qo need not be installed, so whoever asks says everything."""
+    os.environ.update(environment)
+    builder = SparkSession.builder
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.range(1).count()
+    return spark
+
+
+def told() -> dict[str, Any]:
+    """The arguments for ``opened``: a session as qo's workers have it, with qo's defaults."""
+    from qo.config.spark import SparkSettings
+    from qo.spark import java, session
+
+    settings = SparkSettings()
+    found = java.find(settings, os.environ)
+    environment = session.environment(settings, found)
+    environment.pop("PYTHONPATH")
+    return {"conf": session.conf(settings, found), "environment": environment}
+
+
+def described() -> dict[str, Any]:
+    """For the record."""
+    import pyspark
+
+    from qo.config.spark import SparkSettings
+    from qo.spark import java
+
+    settings = SparkSettings()
+    found = java.find(settings, os.environ)
+    return {
+        "spark": pyspark.__version__,
+        "java": found.version,
+        "master": settings.master,
+        "cores": os.cpu_count(),
+    }

@@ -1,0 +1,148 @@
+"""Many tasks of next to no work, each about a partition: qo, Dagster, Prefect and a bare script, each with one warm
+Spark session, by turns in one run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from bench.harness import Family, Result, Target, by_turns, median, result
+from bench.spark import sessions, venvs, work
+from bench.spark.ground import SLOTS, SMALL, Installation
+from bench.spark.talking import Partner
+
+TASKS = 200
+WARM = 60
+ROUNDS = 3
+ROWS = 1_000
+START_S = 120.0
+
+HOW = {
+    "dagster": "one run, an op mapped over dynamic outputs, in_process executor, SQLite instance",
+    "prefect": f"one flow, a task mapped over the files, ThreadPoolTaskRunner of {SLOTS}, its server with SQLite",
+}
+
+Side = Callable[[Sequence[Path], str], float]  # Does the work for these files; how long that took.
+
+
+@contextmanager
+def prefect_server(home: Path) -> Iterator[dict[str, str]]:
+    """A server of Prefect's own; the environment of who uses it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    environment = {
+        "PREFECT_HOME": str(home),
+        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_LOGGING_LEVEL": "ERROR",
+        "PREFECT_LOGGING_TO_API_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+    }
+    command = ["-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port), "--no-ui"]
+    with tempfile.TemporaryFile() as log:
+        server = subprocess.Popen(
+            [venvs.python_of("prefect"), *command],
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            _answering(f"http://127.0.0.1:{port}/api/health", server)
+            yield environment
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+
+
+def _answering(url: str, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_S
+    while server.poll() is None and time.monotonic() < deadline:
+        with suppress(urllib.error.URLError, OSError), urllib.request.urlopen(url, timeout=5):
+            return
+        time.sleep(0.2)
+    raise RuntimeError(f"no answer from {url}")
+
+
+def sides(stack: ExitStack, home: Path, peers: Sequence[str] = ("dagster", "prefect")) -> dict[str, Side]:
+    """All of them, with their sessions open."""
+    installation = stack.enter_context(Installation(SMALL))
+    found: dict[str, Side] = {"qo": lambda sources, target: installation.small(sources)}
+    told = sessions.told()
+    bare = stack.enter_context(Partner("bench.spark.bare"))
+    bare.ask("open", **told, threads=SLOTS)
+    found["bare"] = _asked(bare)
+    if "dagster" in peers:
+        quiet = {"DAGSTER_DISABLE_TELEMETRY": "1"}
+        dagster = stack.enter_context(
+            Partner("bench.spark.dagster_side", quiet, python=venvs.python_of("dagster"))
+        )
+        dagster.ask("open", **told, home=str(home / "dagster"))
+        found["dagster"] = _asked(dagster)
+    if "prefect" in peers:
+        environment = stack.enter_context(prefect_server(home / "prefect"))
+        prefect = stack.enter_context(
+            Partner("bench.spark.prefect_side", environment, python=venvs.python_of("prefect"))
+        )
+        prefect.ask("open", **told, threads=SLOTS)
+        found["prefect"] = _asked(prefect)
+    return found
+
+
+def _asked(partner: Partner) -> Side:
+    def side(sources: Sequence[Path], target: str) -> float:
+        return float(partner.ask("small", sources=[str(path) for path in sources], target=target)["seconds"])
+
+    return side
+
+
+def measure(tasks: int = TASKS, warm: int = WARM, rounds: int = ROUNDS) -> Iterator[Result]:
+    with tempfile.TemporaryDirectory(prefix="qo-bench-") as directory, ExitStack() as stack:
+        home = Path(directory)
+        found = sides(stack, home)
+        turns = dict.fromkeys(found, 0)
+        inputs = [
+            work.written(home / f"in-{turn}", warm if turn == 0 else tasks, ROWS) for turn in range(rounds + 1)
+        ]
+
+        def turn(name: str) -> float:
+            at = turns[name]
+            turns[name] = at + 1
+            return found[name](inputs[at], f"{directory}/{name}-{at}")
+
+        for name in found:
+            turn(name)
+        taken = by_turns(rounds, *(lambda name=name: turn(name) for name in found))
+    per_minute = {name: 60 * tasks / median(took) for name, took in zip(found, taken, strict=True)}
+    seconds = {name: [round(each, 2) for each in took] for name, took in zip(found, taken, strict=True)}
+    for peer in ("dagster", "prefect"):
+        yield result(
+            f"small_tasks_vs_{peer}",
+            per_minute["qo"],
+            "tasks/min",
+            baseline=per_minute[peer],
+            target=Target("ratio", ">=", 5),
+            tasks=tasks,
+            rounds=rounds,
+            seconds={name: seconds[name] for name in ("qo", peer, "bare")},
+            of_bare=round(per_minute["qo"] / per_minute["bare"], 3),
+            version=venvs.version_of(peer),
+            how=HOW[peer],
+            note=f"read a file of {ROWS} rows, group, write a file; bare: a script with {SLOTS} threads",
+            slots=SLOTS,
+            **sessions.described(),
+        )
+
+
+FAMILIES = [Family(["small_tasks_vs_dagster", "small_tasks_vs_prefect"], measure)]

@@ -1,0 +1,12 @@
+"""The families of the Spark suite, in the order they are measured."""
+
+from __future__ import annotations
+
+from bench.spark import latency, overhead, scale, small
+
+FAMILIES = [
+    *overhead.FAMILIES,
+    *small.FAMILIES,
+    *scale.FAMILIES,
+    *latency.FAMILIES,
+]

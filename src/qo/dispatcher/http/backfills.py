@@ -1,0 +1,67 @@
+"""Routes for backfills: begin one, look at it, hold it, end it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Path
+
+from qo.dispatcher import backfilling, versions
+from qo.dispatcher.contract.backfill import BackfillAnswer, BackfillRequest, BackfillsPage
+from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
+
+Id = Annotated[str, Path(max_length=36, description="The backfill's id.")]
+
+
+def create_backfill(here: Here, caller: Caller, body: BackfillRequest) -> BackfillAnswer:
+    """Have what a job has made of a range of partitions made once more.
+
+    So many of its tasks are open at a time. Asked again with the same key, it is the same backfill.
+    """
+    with here.state.write() as tx:
+        answer = backfilling.create(tx, body, caller.name)
+    here.nudge()
+    return answer
+
+
+def list_backfills(here: Here, dag: str | None = None, after: After = None, limit: Limit = 100) -> BackfillsPage:
+    """List the backfills, the newest first."""
+    with here.state.read() as tx:
+        if dag is not None:
+            versions.require(tx, dag)
+        return backfilling.list_all(tx, dag, after, limit)
+
+
+def show_backfill(here: Here, id: Id) -> BackfillAnswer:
+    """Show a backfill: how far it is, and what is missing in its input."""
+    with here.state.read() as tx:
+        return backfilling.show(tx, id)
+
+
+def pause_backfill(here: Here, id: Id) -> BackfillAnswer:
+    """Make no more tasks of a backfill for now; those that are made go on."""
+    with here.state.write() as tx:
+        return backfilling.pause(tx, id)
+
+
+def resume_backfill(here: Here, id: Id) -> BackfillAnswer:
+    """Let a backfill go on."""
+    with here.state.write() as tx:
+        answer = backfilling.resume(tx, id)
+    here.nudge()
+    return answer
+
+
+def cancel_backfill(here: Here, caller: Caller, id: Id) -> BackfillAnswer:
+    """End a backfill: those of its tasks that wait are cancelled; what it has made stays."""
+    with here.state.write() as tx:
+        return backfilling.cancel(tx, id, caller.name)
+
+
+def install(routes: Routes) -> None:
+    routes.get("/v1/backfills", list_backfills, 404)
+    routes.post("/v1/backfills", create_backfill, 404)
+    routes.get("/v1/backfills/{id}", show_backfill, 404)
+    routes.post("/v1/backfills/{id}/pause", pause_backfill, 404, 409)
+    routes.post("/v1/backfills/{id}/resume", resume_backfill, 404, 409)
+    routes.post("/v1/backfills/{id}/cancel", cancel_backfill, 404, 409)

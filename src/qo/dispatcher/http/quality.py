@@ -1,0 +1,41 @@
+"""Routes for what was expected of data, and found."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+
+from qo.dispatcher import quality
+from qo.dispatcher.contract.quality import ChecksPage, RejectionsPage
+from qo.dispatcher.http.routes import Here, Limit, Routes
+
+Dataset = Annotated[
+    str | None, Query(max_length=410, description="Only of this one: a published name, dag.job, or dag.job[1].")
+]
+Before = Annotated[str | None, Query(max_length=200, description="Where the page before ended: its next.")]
+
+
+def list_checks(
+    here: Here,
+    dataset: Dataset = None,
+    failed: Annotated[bool, Query(description="Only what was not as expected.")] = False,
+    before: Before = None,
+    limit: Limit = 100,
+) -> ChecksPage:
+    """List what was expected of outputs and found, the newest first."""
+    with here.state.read() as tx:
+        return quality.list_checks(tx, dataset, failed=failed, before=before, limit=limit)
+
+
+def list_rejections(
+    here: Here, dataset: Dataset = None, before: Before = None, limit: Limit = 100
+) -> RejectionsPage:
+    """List outputs that were not good enough to be committed, and where they are kept, the newest first."""
+    with here.state.read() as tx:
+        return quality.list_rejections(tx, dataset, before=before, limit=limit)
+
+
+def install(routes: Routes) -> None:
+    routes.get("/v1/checks", list_checks, 404)
+    routes.get("/v1/rejections", list_rejections, 404)

@@ -1,0 +1,36 @@
+"""The route for who reads the data itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+
+from qo.dispatcher import reading
+from qo.dispatcher.contract.reading import ReadingAnswer
+from qo.dispatcher.contract.task import NUMBER_MAX
+from qo.dispatcher.http.datasets import Name
+from qo.dispatcher.http.routes import Here, Routes
+from qo.dispatcher.tasks.pins import PIECES_MAX
+
+
+def list_pieces(
+    here: Here,
+    name: Name,
+    revision: Annotated[int | None, Query(ge=0, le=NUMBER_MAX, description="As of this one; unset: now.")] = None,
+    generation_id: Annotated[str | None, Query(max_length=36, description="Unset: the current one.")] = None,
+    after: Annotated[
+        str | None, Query(max_length=500, description="Where the page before ended: its after.")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=PIECES_MAX)] = PIECES_MAX,
+) -> ReadingAnswer:
+    """List the committed files of a dataset, as of now or as of a revision.
+
+    Pass the generation and revision of the first page to those that follow: all of them then show one state.
+    """
+    with here.state.read() as tx:
+        return reading.pieces(tx, name, revision=revision, generation_id=generation_id, after=after, limit=limit)
+
+
+def install(routes: Routes) -> None:
+    routes.get("/v1/datasets/{name}/pieces", list_pieces, 404)

@@ -1,0 +1,38 @@
+"""Routes for always-on sources that write data: what they commit on the way, and how far they have come."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+
+from qo.dispatcher.auth import capability as capabilities
+from qo.dispatcher.contract.task import CommitAnswer, CommitRequest, LastSegment
+from qo.dispatcher.http.routes import Caller, Here, Routes
+from qo.dispatcher.tasks import segments
+
+
+def commit_segments(here: Here, caller: Caller, body: CommitRequest) -> CommitAnswer:
+    """Commit segments of an always-on source, which goes on.
+
+    A cursor that is committed already stays as it is, whoever sends it again.
+    """
+    capabilities.bind(caller.capability, body)
+    with here.state.write() as tx:
+        answer = segments.commit(tx, body, here.settings.dispatcher.data_root)
+    here.nudge()
+    return answer
+
+
+def last_segment(
+    here: Here, caller: Caller, output: Annotated[int, Query(ge=0, le=1000, description="Which output.")] = 0
+) -> LastSegment:
+    """How far an output of the task is committed."""
+    with here.state.read() as tx:
+        capabilities.still_valid(tx, caller.capability)
+        return segments.last(tx, caller.capability.task_id, output)
+
+
+def install(routes: Routes) -> None:
+    routes.post("/v1/task/commit", commit_segments, 404, 409)
+    routes.get("/v1/task/segment", last_segment, 400, 404, 409)

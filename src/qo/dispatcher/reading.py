@@ -1,0 +1,62 @@
+"""What there is to read of a dataset: exactly the committed files, as of now or as of a version."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from qo.dispatcher.contract.reading import ReadingAnswer
+from qo.dispatcher.datasets import DatasetRef, chosen, resolve
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import Tx
+from qo.dispatcher.tasks import pins, shapes
+from qo.errors import NotFound
+
+_commits, _generations = schema.commits, schema.generations
+
+
+def pieces(
+    tx: Tx,
+    text: str,
+    *,
+    revision: int | None = None,
+    generation_id: str | None = None,
+    after: str | None = None,
+    limit: int = pins.PIECES_MAX,
+) -> ReadingAnswer:
+    """One page. The revision that a commit of the dataset made also names its generation, which may be an old one;
+    of any other revision the current generation is shown as it was then.
+
+    Raises NotFound for a dataset or generation that is not there, and for a revision that is yet to come.
+    """
+    ref = resolve(tx, text)
+    if generation_id is None and revision is not None:
+        generation_id = _made_by(tx, ref, revision)
+    generation = chosen(tx, ref, generation_id)
+    latest = tx.value(sa.select(_generations.c.revision).where(_generations.c.id == generation))
+    upto = _upto(tx, ref, latest, revision)
+    if upto is None:
+        return ReadingAnswer(dataset_id=ref.id, generation_id=generation, pieces=[])
+    found, rest = pins.standing(tx, generation, after, limit, upto)
+    columns = shapes.as_of(tx, generation, upto)
+    return ReadingAnswer(
+        dataset_id=ref.id,
+        generation_id=generation,
+        revision=upto,
+        committed_at=tx.value(sa.select(_commits.c.committed_at).where(_commits.c.revision == upto)),
+        columns=None if columns is None else shapes.bodies(columns),
+        pieces=found,
+        after=rest,
+    )
+
+
+def _made_by(tx: Tx, ref: DatasetRef, revision: int) -> str | None:
+    made = sa.select(_commits.c.generation_id)
+    return tx.value(made.where(_commits.c.revision == revision, _commits.c.dataset_id == ref.id))
+
+
+def _upto(tx: Tx, ref: DatasetRef, latest: int | None, revision: int | None) -> int | None:
+    if revision is None or latest is None:
+        return latest
+    if revision > latest and revision > (tx.value(sa.select(sa.func.max(_commits.c.revision))) or 0):
+        raise NotFound(f"{ref.label} has no version {revision} yet: its latest is {latest}")
+    return min(revision, latest)

@@ -1,0 +1,113 @@
+"""Tells others what was run: an OpenLineage event when an attempt begins, and one when it has ended.
+
+Each is a file below the data root, and a POST where a server is named. Neither holds a task up, and neither can fail
+it: what cannot be told is logged and forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Protocol
+
+import httpx
+import msgspec
+
+from qo.core.flow.openlineage import EventType
+from qo.dispatcher import openlineage
+from qo.dispatcher.contract.task import CompleteRequest, Work
+from qo.runner.storage import Storage
+
+log = logging.getLogger(__name__)
+
+WAITING_MAX = 1_000  # Events that were not told yet. More are dropped.
+POST_S = 5.0
+DRAIN_S = 10.0  # How long a worker that ends waits for the last ones.
+
+
+class Lineage(Protocol):
+    """What a runner tells of. Neither may raise, or wait."""
+
+    def began(self, work: Work, at: datetime) -> None: ...
+
+    def ended(self, work: Work, completion: CompleteRequest | None, status: str, at: datetime) -> None:
+        """The dispatcher has taken how it ended, and the task is now in that status; None: it has no say any more."""
+        ...
+
+
+class NoLineage:
+    def began(self, work: Work, at: datetime) -> None:
+        pass
+
+    def ended(self, work: Work, completion: CompleteRequest | None, status: str, at: datetime) -> None:
+        pass
+
+
+class Teller:
+    """``async with`` it in the worker's event loop."""
+
+    def __init__(self, data_root: str, storage: Storage, url: str | None = None) -> None:
+        self._root = data_root.rstrip("/")
+        self._storage = storage
+        self._url = url
+        self._waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING_MAX)
+        self._telling: asyncio.Task[None] | None = None
+        self._client: httpx.AsyncClient | None = None
+
+    async def __aenter__(self) -> Teller:
+        if self._url is not None:
+            self._client = httpx.AsyncClient(timeout=POST_S)
+        self._telling = asyncio.create_task(self._tell())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await self._waiting.join()
+        except TimeoutError:
+            log.warning("%s lineage events were not told", self._waiting.qsize())
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
+        if self._client is not None:
+            await self._client.aclose()
+
+    def began(self, work: Work, at: datetime) -> None:
+        self._put(lambda: openlineage.began(work, self._root, at))
+
+    def ended(self, work: Work, completion: CompleteRequest | None, status: str, at: datetime) -> None:
+        self._put(lambda: openlineage.ended(work, completion, status, self._root, at))
+
+    def _put(self, make: Callable[[], dict[str, Any]]) -> None:
+        try:
+            self._waiting.put_nowait(make())
+        except asyncio.QueueFull:
+            log.warning("a lineage event was dropped: %s others wait to be told", WAITING_MAX)
+        except Exception:  # A defect here must not become one of the task.
+            log.exception("a lineage event could not be made")
+
+    async def _tell(self) -> None:
+        while True:
+            event = await self._waiting.get()
+            try:
+                await self._told(event)
+            except Exception as error:
+                log.warning("a lineage event could not be told: %r", error)
+            finally:
+                self._waiting.task_done()
+
+    async def _told(self, event: dict[str, Any]) -> None:
+        body = msgspec.json.encode(event)
+        try:
+            await asyncio.to_thread(self._storage.write, self._place(event), body)
+        finally:  # Whoever listens hears of it also while the disk is full.
+            if self._client is not None and self._url is not None:
+                headers = {"Content-Type": "application/json"}
+                (await self._client.post(self._url, content=body, headers=headers)).raise_for_status()
+
+    def _place(self, event: dict[str, Any]) -> str:
+        task, type_ = event["run"]["facets"]["qo_task"], EventType(event["eventType"])
+        day = event["eventTime"][:10]
+        return f"{self._root}/_lineage/{day}/{task['taskId']}-{task['attempt']}-{type_.lower()}.json"

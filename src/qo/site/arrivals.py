@@ -1,0 +1,33 @@
+"""Whether the scheduler has announced every file that is there: who runs a pipeline once waits for that."""
+
+from __future__ import annotations
+
+from qo.config.settings import Settings
+from qo.dispatcher.contract.source import LiveSource
+from qo.errors import QoError
+from qo.sources.listing import matches, open_place
+from qo.sources.sightings import Sightings
+
+
+async def announced(source: LiveSource, settings: Settings) -> bool:
+    """Whether what a file source remembers is what lies there now.
+
+    The scheduler keeps a digest of all it has announced; the same digest over what is there tells, without asking for
+    a single file, that nothing is left to say.
+    """
+    seen = Sightings()
+    pattern = str(source.config.get("pattern") or "*")
+    try:
+        place = await open_place(str(source.config.get("path") or ""), settings)
+        try:
+            async for page in place.files():
+                for each in page:
+                    if matches(each.path, pattern):
+                        seen.announced(each.path, each.etag)
+        finally:
+            await place.close()
+    except (QoError, OSError):
+        return True  # Nothing can be announced from there; the scheduler's log and qo sources say why.
+    if len(seen) == 0 and source.memory is None:
+        return True
+    return seen.memory() == source.memory

@@ -1,0 +1,115 @@
+"""One process of an installation: dispatcher, scheduler, or the worker of a runtime.
+
+    python -m qo.site.part ROLE LIFELINE OPTIONS
+
+It ends with who started it, however that ends: the lifeline is a pipe whose other end only the starter holds. What it
+has to tell, an address or why it cannot work, is one line of JSON on standard output; logs go to standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from qo.config import sources
+from qo.config.settings import Settings
+from qo.errors import QoError
+
+log = logging.getLogger(__name__)
+
+WORKER = "worker:"  # Before the name of a runtime.
+ORPHAN_S = 2.0  # What may be given back, is given back in this time; the rest is as after any crash.
+
+
+def main(args: list[str]) -> int:
+    faulthandler.enable()  # Should the process crash, its log says where.
+    role, lifeline, options = args[0], int(args[1]), json.loads(args[2])
+    threading.Thread(target=_follow, args=(lifeline,), name="qo-lifeline", daemon=True).start()
+    try:
+        config = options["config"]
+        settings = sources.load(options["flags"], config_path=None if config is None else Path(config))
+        _start_logging(settings)
+        asyncio.run(_run(role, settings))
+    except QoError as error:
+        tell({"error": "\n".join((str(error), *getattr(error, "__notes__", ()))), "code": error.exit_code})
+        return error.exit_code
+    return 0
+
+
+def tell(said: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
+
+
+async def _run(role: str, settings: Settings) -> None:
+    if role == "dispatcher":
+        await _dispatcher(settings)
+    elif role == "scheduler":
+        await _scheduler(settings)
+    else:
+        await _worker(settings, role.removeprefix(WORKER))
+
+
+async def _dispatcher(settings: Settings) -> None:
+    from qo.dispatcher.service import run_dispatcher
+
+    await run_dispatcher(
+        settings, on_start=lambda found: tell({"public": found.public, "internal": found.internal})
+    )
+
+
+async def _scheduler(settings: Settings) -> None:
+    from qo.dispatcher.auth.principals import worker_tokens
+    from qo.dispatcher.client import DispatcherClient, internal_url
+    from qo.sources.emitter import RemoteEmitter
+    from qo.sources.scheduler import run_scheduler
+    from qo.worker.shutdown import stop_on_signals
+
+    stop = asyncio.Event()
+    stop_on_signals(stop)
+    token = worker_tokens(settings.dispatcher)[-1]
+    async with DispatcherClient(internal_url(settings.dispatcher), token) as client:
+        await run_scheduler(RemoteEmitter(client), stop, settings)
+
+
+async def _worker(settings: Settings, runtime: str) -> None:
+    from qo.runner.service import PLAIN, run_runtime
+
+    def spark(chosen: Settings) -> Any:
+        from qo.spark.executor import SparkExecutor  # Only who wants Spark waits for it.
+
+        executor = SparkExecutor(chosen)
+        executor.warm()  # A session takes seconds; they pass while the first tasks are on their way.
+        return executor
+
+    await run_runtime(settings, runtime, {**PLAIN, "spark": spark}, kills=True)
+
+
+def _follow(lifeline: int) -> None:
+    """Blocks until nobody holds the other end any more, then ends this process: politely, and if that takes too long,
+    at once."""
+    os.read(lifeline, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(ORPHAN_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _start_logging(settings: Settings) -> None:
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", level=settings.log_level.upper()
+    )
+    for chatty in ("aiohttp", "alembic", "asyncio", "botocore", "httpcore", "httpx", "py4j", "urllib3"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,157 @@
+"""What is printed at the end: the tables, where they came from, how long it took, and what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from qo.core.flow.plan import Plan
+from qo.dispatcher.state.database import Tx
+from qo.site import published
+from qo.site.published import Table
+from qo.site.site import Deployed, Ran
+from qo.site.survey import Failure, Timing, failures, planned, timings
+
+ROWS = 4
+COLUMNS = 10
+ERROR_LINES = 6
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that is told, read in one go."""
+
+    plan: Plan
+    tables: Sequence[Table]
+    failures: Sequence[Failure]
+    timings: Sequence[Timing]
+
+
+def report(tx: Tx, dag: str, version: int, serving: int, since: datetime) -> Report:
+    """``serving``: the version whose tables people read, which may be an older one."""
+    return Report(
+        plan=planned(tx, dag, serving),
+        tables=published.tables(tx, planned(tx, dag, serving), ROWS),
+        failures=failures(tx, dag, version),
+        timings=timings(tx, dag, version, since),
+    )
+
+
+def tell_deployed(deployed: Deployed, say: Say) -> None:
+    """What a deploy means: nothing, everything, or a part that is rebuilt beside what serves."""
+    diff = deployed.answer["diff"]
+    name = f"{deployed.answer['dag']} version {deployed.version}"
+    if not deployed.answer["changed"]:
+        say(f"{name} is deployed already")
+    elif diff["against"] is None:
+        say(f"{name} is new: {len(diff['added'])} jobs")
+    elif not deployed.rebuilt:
+        say(f"{name} takes over from {diff['against']}: nothing is to be built again")
+    else:
+        say(f"{name} is built beside version {diff['against']}, which goes on serving")
+        for each in diff["rebuilt"]:
+            say(f"  rebuilt       {each['job']}: {each['why']}")
+        if diff["carried_over"]:
+            say(f"  carried over  {', '.join(diff['carried_over'])}")
+
+
+def tell(found: Report, ran: Ran, say: Say) -> None:
+    """Tables first: they are what it was all for."""
+    for table in found.tables:
+        _table(table, say)
+    say("")
+    say("Where they come from")
+    ways = published.origins(found.plan)
+    width = max((len(name) for name, _ in ways), default=0)
+    for name, way in ways:
+        say(f"  {name.ljust(width)}  {way}")
+    _timings(found.timings, ran, say)
+
+
+def document(found: Report, ran: Ran) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "dag": found.plan.dag.name,
+        "version": ran.deployed.version,
+        "rebuilt": ran.deployed.rebuilt if ran.deployed.answer["changed"] else [],
+        "activated": ran.activated,
+        "tables": [
+            {"name": each.name, "job": each.job, "rows": each.rows, "pieces": each.pieces, "bytes": each.bytes}
+            for each in found.tables
+        ],
+        "jobs": [{"job": each.job, "tasks": each.tasks, "busy_s": each.busy_s} for each in found.timings],
+        "failed": [
+            {"task_id": each.task_id, "job": each.job, "about": each.about, "error": each.error}
+            for each in found.failures
+        ],
+        "seconds": ran.seconds,
+    }
+
+
+def tell_cutover(ran: Ran, say: Say) -> None:
+    if ran.activated is not None:
+        say(
+            f"version {ran.activated['version']} has taken over from {ran.activated['replaced']}, all tables at once; "
+            f"qo dag rollback {ran.activated['dag']} goes back"
+        )
+
+
+def tell_failures(found: Report, say: Say) -> None:
+    for each in found.failures:
+        say(f"failed: {each.job} {each.about} (task {each.task_id})")
+        for line in each.error.splitlines()[:ERROR_LINES]:
+            say(f"    {line}")
+
+
+def _table(table: Table, say: Say) -> None:
+    say("")
+    pieces = "piece" if table.pieces == 1 else "pieces"
+    say(
+        f"{table.name}: {table.rows:,} rows in {table.pieces:,} {pieces}, {_size(table.bytes)}, made by {table.job}"
+    )
+    header, rows = published.sample(table, ROWS)
+    if not header:
+        return
+    cells = [_narrow(row) for row in (header, *rows)]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
+    for row in cells:
+        say("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if table.rows > len(rows):
+        say("  …")
+
+
+def _narrow(row: list[str]) -> list[str]:
+    return row if len(row) <= COLUMNS else [*row[:COLUMNS], "…"]
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+def _timings(found: Sequence[Timing], ran: Ran, say: Say) -> None:
+    if not found:
+        return
+    say("")
+    say("How long it took")
+    width = max(len(each.job) for each in found)
+    for each in found:
+        span = (each.ended - each.began).total_seconds()
+        say(
+            f"  {each.job.ljust(width)}  {each.tasks:5,} tasks  {1000 * each.busy_s / each.tasks:7,.0f} ms each  "
+            f"{span:6.1f} s from first to last"
+        )
+    say(f"  {_phases(ran.seconds)}")
+    work_s, tasks = ran.seconds.get("work", 0.0), sum(each.tasks for each in found)
+    say(f"  {tasks:,} tasks, {tasks / work_s if work_s else 0:.1f} a second")
+
+
+def _phases(seconds: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {took:.1f} s" for name, took in seconds.items())

@@ -1,0 +1,239 @@
+"""A whole installation on one machine, for one pipeline: start it, deploy, wait, cut over, end it.
+
+with Site(...):  dispatcher -> deploy -> scheduler and workers -> (rebuilt) activate -> until quiet, or told to stop
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from qo.config import sources
+from qo.config.settings import DEFAULT, Settings
+from qo.core.flow.dag import Dag, SourceKind
+from qo.core.flow.topology import VersionStatus
+from qo.dispatcher import sources as live_sources
+from qo.dispatcher.auth.secret_files import read_secret
+from qo.dispatcher.registry import DEFAULT as REGISTRY
+from qo.dispatcher.registry import Launcher
+from qo.dispatcher.state.database import State, Tx, open_state
+from qo.dispatcher.user_client import UserClient
+from qo.site.arrivals import announced
+from qo.site.part import WORKER
+from qo.site.processes import Child, Lifeline
+from qo.site.survey import Survey, survey
+
+LOOK_S = 0.5
+START_S = 60.0  # For the dispatcher to answer.
+SETTLE_S = 3.0  # An always-on source that has been silent for so long is taken to have said what it knows.
+FREE_PORT = "127.0.0.1:0"
+
+# What suits the processes of one machine; the defaults have requests to a bucket in mind. Each can be set.
+HERE: Mapping[str, Any] = {
+    "dispatcher.listen": FREE_PORT,
+    "dispatcher.internal_listen": FREE_PORT,
+    "worker.poll_min_ms": "20",
+    "worker.poll_max_ms": "200",
+    "worker.shutdown_grace_s": "2",
+    "worker.cancel_grace_s": "5",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """What to run: the DAG, the text to deploy, and where its operators are."""
+
+    dag: Dag
+    source: str
+    directory: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    version: int
+    status: str
+    answer: Mapping[str, Any]
+
+    @property
+    def rebuilt(self) -> list[str]:
+        return [each["job"] for each in self.answer["diff"]["rebuilt"]]
+
+
+@dataclass(slots=True)
+class Ran:
+    """What became of it."""
+
+    deployed: Deployed
+    activated: Mapping[str, Any] | None = None
+    began: datetime | None = None  # By the state's clock.
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    interrupted: bool = False
+
+
+Look = Callable[[Survey, Sequence[str]], None]
+
+
+class Site:
+    """The processes and the state of an installation. Use it as a context: all processes end with it."""
+
+    def __init__(self, flags: Mapping[str, Any], config: Path | None, pipeline: Pipeline, logs: Path) -> None:
+        given = sources.load(flags, config_path=config)
+        chosen = {key: value for key, value in HERE.items() if given.origin(key) == DEFAULT}
+        self._flags: dict[str, Any] = {**chosen, **{k: v for k, v in flags.items() if v is not None}}
+        self._config = config
+        self.settings: Settings = sources.load(self._flags, config_path=config)
+        self.pipeline = pipeline
+        self.logs = logs
+        self.public = ""
+        self._lifeline = Lifeline()
+        self._children: list[Child] = []
+        self._waiting: dict[str, Child] = {}  # Workers by runtime, that have had nothing to do yet.
+        self._state: State | None = None
+
+    async def __aenter__(self) -> Self:
+        self.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        first, rest = self._children[:1], self._children[1:]
+        # The dispatcher last: the others have something to tell it.
+        await asyncio.gather(*(each.stop() for each in rest))
+        await asyncio.gather(*(each.stop() for each in first))
+        if self._state is not None:
+            self._state.close()
+        self._lifeline.close()
+
+    async def start(self) -> None:
+        """The dispatcher, until it answers. Raises ConfigError if it cannot, as for a port that is taken."""
+        dispatcher = self._child("dispatcher")
+        dispatcher.start()
+        addresses = await dispatcher.first_words(START_S)
+        self.public, internal = addresses["public"], addresses["internal"]
+        # Should it die, its successor is found where it was; and from here on, all know where that is.
+        self._flags |= {
+            "dispatcher.listen": self.public.removeprefix("http://"),
+            "dispatcher.internal_listen": internal.removeprefix("http://"),
+            "dispatcher.internal_url": internal,
+        }
+        for child in self._children:
+            child.options = self._options()
+        self._state = open_state(self.settings.dispatcher.state)
+
+    async def deploy(self) -> Deployed:
+        dag = self.pipeline.dag.name
+        async with self._client() as client:
+            answer = await client.post(f"/v1/dags/{dag}/versions", {"source": self.pipeline.source})
+        return Deployed(answer["version"], answer["status"], answer)
+
+    def work(self, *, at_once: bool) -> None:
+        """Start whatever feeds and runs the pipeline. ``at_once``: also workers for which nothing waits yet."""
+        jobs = self.pipeline.dag.jobs
+        kinds = {job.source.kind for job in jobs if job.source is not None}
+        if kinds & {SourceKind.FILES, SourceKind.CRON}:
+            self._child("scheduler").start()
+        runtimes = sorted({job.runtime for job in jobs if REGISTRY.get(job.runtime).launcher is Launcher.QUEUE})
+        self._waiting = {runtime: self._child(f"{WORKER}{runtime}") for runtime in runtimes}
+        always = {
+            job.runtime for job in jobs if job.source is not None and job.source.kind is SourceKind.ALWAYS_ON
+        }
+        for runtime in runtimes:
+            if at_once or runtime in always:
+                self._waiting.pop(runtime).start()
+
+    async def run(self, deployed: Deployed, *, once: bool, keep: bool, stop: asyncio.Event, look: Look) -> Ran:
+        """Look on until told to stop or, once, until nothing is left to do; cut over as soon as that is possible."""
+        ran = Ran(deployed)
+        staged = deployed.status != VersionStatus.ACTIVE
+        began, quiet = time.monotonic(), 0
+        while not stop.is_set():
+            seen = await self.read(lambda tx: survey(tx, self._dag, deployed.version, settle_s=SETTLE_S))
+            self._wake(seen)
+            look(seen, self.troubles())
+            if staged and not keep and await self._caught_up(deployed.version) and not seen.failed:
+                ran.activated = await self._activate(deployed)
+                ran.seconds["rebuild"] = time.monotonic() - began
+                staged = False
+            # Twice in a row: between an event and what it starts, there is a moment in which neither is to be seen.
+            quiet = quiet + 1 if seen.quiet and (not staged or keep or seen.failed) else 0
+            if once and quiet >= 2 and await self._all_announced():
+                break
+            await _rest(stop, LOOK_S)
+        ran.interrupted = once and stop.is_set()
+        ran.seconds["work"] = time.monotonic() - began
+        return ran
+
+    def troubles(self) -> list[str]:
+        """What has gone wrong with processes, in words. Raises the error of one that cannot work at all."""
+        for each in self._children:
+            each.check()
+        return [
+            f"{each.role} died {each.deaths} times, see {each.log_path}" for each in self._children if each.deaths
+        ]
+
+    async def read(self, question: Callable[[Tx], Any]) -> Any:
+        """Ask the state something."""
+
+        def asked() -> Any:
+            assert self._state is not None
+            with self._state.read() as tx:
+                return question(tx)
+
+        return await asyncio.to_thread(asked)
+
+    @property
+    def _dag(self) -> str:
+        return self.pipeline.dag.name
+
+    def _wake(self, seen: Survey) -> None:
+        for job in seen.jobs:
+            if job.open and job.runtime in self._waiting:
+                self._waiting.pop(job.runtime).start()
+
+    async def _caught_up(self, version: int) -> bool:
+        async with self._client() as client:
+            found = await client.get(f"/v1/dags/{self._dag}/rebuild", version=version)
+        return bool(found["caught_up"]) and not found["tasks"].get("failed")
+
+    async def _activate(self, deployed: Deployed) -> Mapping[str, Any]:
+        path = f"/v1/dags/{self._dag}"
+        async with self._client() as client:
+            if deployed.status == VersionStatus.STAGED:
+                await client.post(f"{path}/versions/{deployed.version}/ready")
+            return await client.put(f"{path}/active", {"version": deployed.version})
+
+    async def _all_announced(self) -> bool:
+        found = await self.read(lambda tx: live_sources.list_sources(tx, kind=SourceKind.FILES))
+        mine = [each for each in found.sources if each.dag == self._dag]
+        return all([await announced(each, self.settings) for each in mine])
+
+    def _client(self) -> UserClient:
+        chosen = self.settings.dispatcher
+        token = chosen.token or read_secret(Path(chosen.secrets_dir, "admin.token")).decode().strip()
+        return UserClient(self.public, token, patience_s=30.0)
+
+    def _child(self, role: str) -> Child:
+        paths = [str(self.pipeline.directory), os.environ.get("PYTHONPATH", "")]
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        made = Child(role, self._options(), lifeline=self._lifeline, environ=environ, logs=self.logs)
+        self._children.append(made)
+        return made
+
+    def _options(self) -> dict[str, Any]:
+        return {"flags": self._flags, "config": None if self._config is None else str(self._config)}
+
+
+async def _rest(stop: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        return

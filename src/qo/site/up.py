@@ -1,0 +1,140 @@
+"""``qo up`` without its command line: check everything that can be checked, then run the site and tell of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qo.config import sources
+from qo.config.location import Memory
+from qo.config.settings import Settings
+from qo.core.flow.dag import Dag
+from qo.dispatcher import cutover
+from qo.dispatcher.definition.loading import SUFFIXES, load_whole
+from qo.dispatcher.state.database import Tx
+from qo.errors import ConfigError, NotFound, UsageError
+from qo.site import report
+from qo.site.lock import Lock
+from qo.site.report import Report
+from qo.site.site import Pipeline, Ran, Site
+from qo.site.view import View
+from qo.worker.shutdown import stop_on_signals
+
+HOME = Path(".qo")
+FILES = ("pipeline.yaml", "pipeline.yml", "pipeline.json")
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What was asked for."""
+
+    target: Path
+    flags: Mapping[str, Any]
+    config: Path | None
+    once: bool
+    keep: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    code: int  # What to exit with.
+    document: Mapping[str, Any]  # All that was told, for programs.
+
+
+def up(wanted: Wanted, view: View) -> Outcome:
+    """Run until told to stop or, once, until all is done.
+
+    Raises UsageError for a pipeline that cannot be read, ConfigError for settings that cannot work (no Java, a port
+    that is taken), Refused if another one runs in this directory.
+    """
+    began = time.monotonic()
+    settings = sources.load(wanted.flags, config_path=wanted.config)
+    if isinstance(settings.location, Memory):
+        raise UsageError(
+            "the store memory: lives inside one process, and an installation has several: use local:PATH"
+        )
+    pipeline, warnings = read(wanted.target)
+    for text in warnings:
+        view.say(f"warning: {text}")
+    _require_java(pipeline.dag, settings)
+    with Lock(HOME / "up.lock"):
+        return asyncio.run(_up(wanted, pipeline, view, began))
+
+
+def read(target: Path) -> tuple[Pipeline, tuple[str, ...]]:
+    """The pipeline in a file or a directory, known by the code of its operators too; and what to warn of."""
+    file = _file(target)
+    whole = load_whole(str(file))
+    return Pipeline(whole.dag, whole.source, file.parent.absolute()), whole.warnings
+
+
+def _file(target: Path) -> Path:
+    if target.is_dir():
+        found = [target / name for name in FILES if (target / name).is_file()]
+        if not found:
+            raise NotFound(f"there is no {FILES[0]} in {target}: name the file")
+        return found[0]
+    if not target.is_file():
+        raise NotFound(f"there is no pipeline {target}: name a file ({', '.join(SUFFIXES)}) or its directory")
+    return target
+
+
+def _require_java(dag: Dag, settings: Settings) -> None:
+    """Better now than in the log of a worker. Raises ConfigError."""
+    if not any(job.runtime == "spark" for job in dag.jobs) or settings.spark.remote is not None:
+        return
+    try:
+        from qo.spark.java import find
+    except ModuleNotFoundError as missing:
+        raise ConfigError(
+            f"a pipeline on Spark needs {missing.name}: install qo with its extra, from a checkout, "
+            "pip install '.[dispatcher,spark]'"
+        ) from None
+    find(settings.spark, os.environ)
+
+
+async def _up(wanted: Wanted, pipeline: Pipeline, view: View, began: float) -> Outcome:
+    stop = asyncio.Event()
+    stop_on_signals(stop)
+    async with Site(wanted.flags, wanted.config, pipeline, HOME / "logs") as site:
+        await site.start()
+        since = await site.read(lambda tx: tx.now)
+        deployed = await site.deploy()
+        report.tell_deployed(deployed, view.say)
+        site.work(at_once=bool(deployed.answer["changed"]) and bool(deployed.rebuilt))
+        started_s = time.monotonic() - began
+        with view:
+            ran = await site.run(deployed, once=wanted.once, keep=wanted.keep, stop=stop, look=view.look)
+        ran.seconds = {"start": started_s, **ran.seconds}
+        found = await site.read(
+            lambda tx: report.report(
+                tx, pipeline.dag.name, deployed.version, _serving(tx, pipeline.dag.name), since
+            )
+        )
+        return _told(found, ran, site, view)
+
+
+def _serving(tx: Tx, dag: str) -> int:
+    active = cutover.active(tx, dag)
+    assert active is not None  # The first version of a pipeline is active at once.
+    return int(active["number"])
+
+
+def _told(found: Report, ran: Ran, site: Site, view: View) -> Outcome:
+    say = view.say
+    report.tell_cutover(ran, say)
+    if not found.timings:
+        say("nothing was to be done: everything is as it should be")
+    report.tell(found, ran, say)
+    say("")
+    say(f"data {site.settings.dispatcher.data}, logs {site.logs}, dispatcher {site.public} while it runs")
+    report.tell_failures(found, say)
+    code = EXIT_FAILED if found.failures else EXIT_INTERRUPTED if ran.interrupted else 0
+    return Outcome(code, report.document(found, ran))

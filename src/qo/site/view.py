@@ -1,0 +1,149 @@
+"""How far everything is, for people: lines that stay in place on a terminal, now and then a line elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from qo.site.survey import JobState, Survey
+
+EVERY_S = 5.0  # Between two lines where nothing can be drawn.
+STILL_S = 30.0  # After so long without a change, people want to know what is waited for.
+BAR = 24
+
+
+class View(Protocol):
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def look(self, seen: Survey, troubles: Sequence[str]) -> None:
+        """Show it."""
+        ...
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        ...
+
+
+def open_view(*, color: bool) -> View:
+    return DrawnView(color=color) if sys.stdout.isatty() else PlainView()
+
+
+class SilentView:
+    """For programs, which are told at the end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def look(self, seen: Survey, troubles: Sequence[str]) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+
+class PlainView(SilentView):
+    """A line every few seconds, and only if something has changed."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._told: tuple[str, ...] = ()
+        self._moved = time.monotonic()
+
+    def look(self, seen: Survey, troubles: Sequence[str]) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + EVERY_S
+        text = summary(seen)
+        for line in (text, *troubles):
+            if line and line not in self._told:
+                self.say(line)
+        if self._told[:1] == (text,) and now > self._moved + STILL_S:
+            self.say(waiting(seen))
+            self._moved = now
+        elif self._told[:1] != (text,):
+            self._moved = now
+        self._told = (text, *troubles)
+
+    def say(self, text: str) -> None:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+
+def summary(seen: Survey) -> str:
+    """All jobs in one line."""
+    shown = [each for each in seen.jobs if each.total and not each.source]
+    words = [f"{each.name} {each.done}/{each.total}{_failed(each)}" for each in shown]
+    return "  ".join(words)
+
+
+def waiting(seen: Survey) -> str:
+    """What is left to do, where nothing seems to happen."""
+    left = [f"{each.name} ({each.running} running, {each.pending} waiting)" for each in seen.jobs if each.open]
+    return f"nothing has ended for a while; open are: {', '.join(left) or 'no tasks'}; {seen.events} new events"
+
+
+def _failed(job: JobState) -> str:
+    return f" ({job.failed} failed)" if job.failed else ""
+
+
+class DrawnView:
+    """A table that is drawn over, four times a second at most."""
+
+    def __init__(self, *, color: bool) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(highlight=False, no_color=not color, emoji=False, markup=False)
+        self._live: Any = Live(console=self._console, auto_refresh=False, transient=False)
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def look(self, seen: Survey, troubles: Sequence[str]) -> None:
+        self._live.update(_drawn(seen, troubles), refresh=True)
+
+    def say(self, text: str) -> None:
+        self._console.print(text)
+
+
+def _drawn(seen: Survey, troubles: Sequence[str]) -> Any:
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for header, justify in (("job", "left"), ("", "left"), ("done", "right"), ("running", "right")):
+        table.add_column(header, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    table.add_column("failed", justify="right")
+    table.add_column("rows", justify="right")
+    for each in seen.jobs:
+        if each.source:
+            bar: Any = Text("source", "dim")
+        else:
+            bar = ProgressBar(max(each.total, 1), each.done, BAR, complete_style="green", finished_style="green")
+        failed = Text(str(each.failed), "red") if each.failed else Text("")
+        count = f"{each.done:,}" if each.source else f"{each.done:,}/{each.total:,}"
+        running = str(each.running) if each.running else ""
+        table.add_row(each.name, bar, count, running, failed, f"{each.rows:,}" if each.rows else "")
+    lines = [Text(f"  {one.job} {one.about}  {one.stages}", "dim") for one in seen.running]
+    return Group(table, *lines, *(Text(text, "yellow") for text in troubles))

@@ -1,0 +1,1 @@
+"""Pipelines on Spark: operators that turn committed inputs into a committed output, exactly once."""

@@ -1,0 +1,219 @@
+"""One warm Spark session in the worker itself, shared by all attempts. Only this module speaks to Spark's JVM."""
+
+# What PySpark does not offer, its JVM does; none of that has types.
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
+# pyright: reportMissingTypeStubs=false, reportOptionalCall=false
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+from pyspark.sql.udf import UserDefinedFunction
+
+from qo.config.spark import SparkSettings
+from qo.errors import Unavailable
+from qo.spark import archive, java, session
+from qo.spark.engine import Attempt, Progress
+from qo.spark.progress import Job, Meter, job_of
+
+log = logging.getLogger(__name__)
+
+LEAVING_S = 10.0
+# What a call to a JVM that is gone, or just going, may raise.
+GONE = (Py4JError, OSError, AttributeError, TypeError)
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """An attempt whose thread has a session."""
+
+    session: SparkSession
+    slot: int
+    meter: Meter = field(default_factory=Meter)
+
+
+class ClassicEngine:
+    def __init__(self, settings: SparkSettings) -> None:
+        self._settings = settings
+        self._spark: SparkSession | None = None
+        self._ours = False  # A session that was there before us is not ours to end.
+        self._open: dict[Attempt, _Open] = {}
+        self._lock = threading.RLock()
+
+    def start(self) -> None:
+        with self._lock:
+            if self.alive():
+                return
+            if self._spark is not None:
+                log.warning("the Spark session is gone: starting another")
+                self._discard(self._spark)
+            self._ours = SparkContext._active_spark_context is None
+            self._spark = self._started()
+
+    def _started(self) -> SparkSession:
+        found = java.find(self._settings, os.environ)
+        os.environ.update(session.environment(self._settings, found))
+        builder = SparkSession.builder
+        for key, value in session.conf(self._settings, found).items():
+            builder = builder.config(key, value)
+        archive.build_beside(found, self._settings)
+        with _signals_kept():
+            return builder.getOrCreate()
+
+    @contextlib.contextmanager
+    def session(self, attempt: Attempt) -> Generator[SparkSession]:
+        self.start()
+        opened = self._enter(attempt)
+        try:
+            yield opened.session
+        finally:
+            with contextlib.suppress(*GONE):
+                self._leave(attempt, opened)
+
+    def _enter(self, attempt: Attempt) -> _Open:
+        """Settings, temporary views and functions of its own; jobs that are known by the attempt's tag."""
+        with self._lock:
+            if self._spark is None:
+                raise Unavailable("the Spark session was closed")
+            taken = {each.slot for each in self._open.values()}
+            slot = next(number for number in range(len(taken) + 1) if number not in taken)
+            opened = self._open[attempt] = _Open(self._spark.newSession(), slot)
+        context = opened.session.sparkContext
+        # Pools are never taken down: one for each task would fill the memory.
+        context.setLocalProperty("spark.scheduler.pool", f"pool-{slot}")
+        # By the group, jobs can be ended that have not begun yet; the tag also reaches those of a stream.
+        context.setJobGroup(attempt.tag, attempt.tag, interruptOnCancel=True)
+        context.addJobTag(attempt.tag)
+        _classic(opened.session).setActiveSession(opened.session._jsparkSession)
+        return opened
+
+    def _leave(self, attempt: Attempt, opened: _Open) -> None:
+        with self._lock:
+            if self._open.get(attempt) is opened:
+                del self._open[attempt]
+            last = not self._open
+        for query in opened.session.streams.active:
+            query.stop()
+        context = opened.session.sparkContext
+        context.clearJobTags()
+        for name in ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description"):
+            context.setLocalProperty(name, None)  # pyright: ignore[reportArgumentType]
+        context.setInterruptOnCancel(False)
+        _classic(opened.session).clearActiveSession()
+        if last and self._ours:
+            # What operators have cached and not let go is known to all sessions: it goes when nobody can be using it.
+            opened.session.catalog.clearCache()
+
+    def stop(self, attempt: Attempt) -> None:
+        spark, opened = self._spark, self._open.get(attempt)
+        if spark is None:
+            return
+        with contextlib.suppress(*GONE):
+            scala = spark.sparkContext._jsc.sc()
+            scala.cancelJobGroupAndFutureJobs(attempt.tag, f"{attempt.tag} was stopped")
+            scala.cancelJobsWithTag(attempt.tag, f"{attempt.tag} was stopped")
+            for query in opened.session.streams.active if opened is not None else ():
+                query.stop()
+
+    def progress(self, attempt: Attempt) -> Progress | None:
+        opened = self._open.get(attempt)
+        if opened is None:
+            return None
+        context = opened.session.sparkContext
+        tracker = context.statusTracker()
+
+        def ask(number: int) -> Job | None:
+            info = tracker.getJobInfo(number)
+            if info is None:
+                return None
+            return job_of(info, {stage: tracker.getStageInfo(stage) for stage in info.stageIds})
+
+        try:
+            known = list(context._jsc.sc().statusTracker().getJobIdsForTag(attempt.tag))
+            return opened.meter.read(known, ask)
+        except GONE:
+            return None
+
+    def alive(self) -> bool:
+        spark = self._spark
+        if spark is None:
+            return False
+        try:
+            process = _process()
+            return (process is None or process.poll() is None) and not spark.sparkContext._jsc.sc().isStopped()
+        except GONE:
+            return False
+
+    def close(self) -> None:
+        with self._lock:
+            spark, self._spark = self._spark, None
+            if spark is None or not self._ours:
+                return
+            with contextlib.suppress(*GONE):
+                spark.stop()
+            self._discard(spark)
+            shutil.rmtree(session.scratch(), ignore_errors=True)
+
+    def _discard(self, spark: SparkSession) -> None:
+        """End the JVM, whatever state it is in, and make PySpark forget it."""
+        self._open.clear()
+        context, gateway, process = spark.sparkContext, SparkContext._gateway, _process()
+        context._jsc = None  # Nothing in there is to be spoken to any more.
+        with contextlib.suppress(*GONE):
+            context.stop()
+        with contextlib.suppress(*GONE):
+            gateway.shutdown()
+        if process is not None:
+            _ended(process)
+        SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+        for each in gc.get_objects():
+            # Functions of operators' modules keep what they were in the JVM that is gone.
+            if isinstance(each, UserDefinedFunction):
+                each._judf_placeholder = None
+
+
+def _classic(spark: SparkSession) -> Any:
+    """Spark's own class. A thread that PySpark did not make has no active session until it is told."""
+    return spark._jvm.org.apache.spark.sql.classic.SparkSession
+
+
+def _process() -> subprocess.Popen[bytes] | None:
+    return getattr(SparkContext._gateway, "proc", None)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()  # It ends when nobody can speak to it any more.
+    try:
+        process.wait(LEAVING_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def _signals_kept() -> Generator[None]:
+    """PySpark takes the interrupt of the main thread to itself; it is the worker's."""
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if main and before is not None:
+            signal.signal(signal.SIGINT, before)

@@ -1,0 +1,79 @@
+"""What runs Spark jobs: a session of the worker's own, or clients of a server. Operators see no difference."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from qo.config.spark import SparkSettings
+
+_SPACE = uuid.UUID("8a4d1c7e-94a5-5d6f-9a55-1c4a9ad1f2c7")  # The name space of session ids.
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt at one task: what its Spark jobs are known by."""
+
+    task_id: str
+    number: int
+
+    @property
+    def tag(self) -> str:
+        return f"qo-{self.task_id}-{self.number}"
+
+    @property
+    def session_id(self) -> str:
+        """The same for everyone who knows the attempt, so that a later one can shut it out."""
+        return str(uuid.uuid5(_SPACE, self.tag))
+
+    @property
+    def earlier(self) -> list[Attempt]:
+        return [Attempt(self.task_id, number) for number in range(1, self.number)]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the Spark jobs of an attempt are. Stages come to light one by one, so there is no whole percentage."""
+
+    stages_done: int = 0
+    stages: int = 0
+    tasks_done: int = 0
+    tasks: int = 0
+    active: int = 0
+
+
+class Engine(Protocol):
+    def start(self) -> None:
+        """Be ready for sessions; blocking. Once started, it does nothing."""
+        ...
+
+    def session(self, attempt: Attempt) -> AbstractContextManager[SparkSession]:
+        """For the thread that enters it: what it runs there belongs to the attempt."""
+        ...
+
+    def stop(self, attempt: Attempt) -> None:
+        """End the Spark jobs of exactly this attempt, from any thread. Saying so twice changes nothing."""
+        ...
+
+    def progress(self, attempt: Attempt) -> Progress | None: ...
+
+    def alive(self) -> bool:
+        """False: what ran in it is lost, and ``start`` makes another."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def open_engine(settings: SparkSettings) -> Engine:
+    """As the settings say: a session of the worker's own, or clients of a server. Not started yet."""
+    if settings.remote is not None:
+        from qo.spark.connect import ConnectEngine
+
+        return ConnectEngine(settings)
+    from qo.spark.classic import ClassicEngine
+
+    return ClassicEngine(settings)

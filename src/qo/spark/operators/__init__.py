@@ -1,0 +1,1 @@
+"""What runs on frames: the built-in operators, and functions of users."""

@@ -1,0 +1,104 @@
+"""Brings the user's code to where Spark runs Python functions, if that is another machine or process.
+
+On this machine the Python workers of a local session start in the same directory with the same interpreter, and find
+it by themselves. ``addArtifacts`` is the one way that a session of the worker's own and Spark Connect share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import sysconfig
+import tempfile
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from qo.errors import UsageError
+
+BYTES_MAX = 50 * 1024 * 1024
+_ELSEWHERE = frozenset({"__pycache__", "node_modules", "build", "dist"})
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # The same files are the same zip.
+
+
+class Shipper:
+    """Packs each directory once, and sends it once to each session."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="qo-code-")
+        self._packed: dict[Path, Path] = {}
+        self._sent: set[tuple[str, Path]] = set()
+        self._lock = threading.Lock()
+
+    def ship(self, spark: SparkSession, function: Callable[..., Any]) -> None:
+        root = root_of(function)
+        if root is None:
+            return
+        with self._lock:
+            if root not in self._packed:
+                self._packed[root] = packed(root, Path(self._directory.name))
+            packed_at = self._packed[root]
+            sent = (_identity(spark), packed_at)
+            if sent not in self._sent:
+                spark.addArtifacts(str(packed_at), pyfile=True)
+                self._sent.add(sent)
+
+    def close(self) -> None:
+        self._directory.cleanup()
+
+
+def root_of(function: Callable[..., Any]) -> Path | None:
+    """The directory from which the function's module is imported; None: it is installed, also where Spark runs."""
+    name: str | None = getattr(function, "__module__", None)
+    file: str | None = getattr(sys.modules.get(name or ""), "__file__", None)
+    if name is None or file is None:
+        return None
+    here = Path(file).resolve()
+    if any(here.is_relative_to(each) for each in _installed()):
+        return None
+    levels = name.count(".") + (1 if here.name == "__init__.py" else 0)
+    return here.parents[levels]
+
+
+def packed(root: Path, directory: Path) -> Path:
+    """A zip of the Python files below, named by what is in it."""
+    files = sorted(_python_files(root))
+    size = sum(each.stat().st_size for each in files)
+    if size > BYTES_MAX:
+        raise UsageError(
+            f"{root} has {size:,} bytes of Python files: too many to send to Spark. Keep the pipeline's code in a "
+            "directory of its own, or install it where Spark runs"
+        )
+    digest = hashlib.sha256()
+    bodies = [(str(each.relative_to(root)), each.read_bytes()) for each in files]
+    for name, body in bodies:
+        digest.update(f"{name}\0{len(body)}\0".encode() + body)
+    path = directory / f"code-{digest.hexdigest()[:16]}.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, body in bodies:
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), body, zipfile.ZIP_DEFLATED)
+    return path
+
+
+def _python_files(directory: Path) -> Iterator[Path]:
+    for each in directory.iterdir():
+        if each.name.startswith(".") or each.name in _ELSEWHERE:
+            continue
+        if each.is_dir() and not (each / "pyvenv.cfg").exists():
+            yield from _python_files(each)
+        elif each.suffix == ".py":
+            yield each
+
+
+def _installed() -> list[Path]:
+    paths = sysconfig.get_paths()
+    return [Path(paths[key]).resolve() for key in ("purelib", "platlib", "stdlib")]
+
+
+def _identity(spark: SparkSession) -> str:
+    """Of what keeps artifacts: a session of Connect, or else the whole application."""
+    return str(getattr(spark, "session_id", None) or spark.conf.get("spark.app.id", ""))

@@ -1,0 +1,94 @@
+"""Collecting deletes what may go, and touches nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from qo.dispatcher.contract.garbage import Judged
+from qo.runner.collecting import Bucket, Directory, Root, collect
+from qo.store.memory import MemoryStore
+
+FILES = ("part-0.parquet", "deep/part-1.parquet", "_SUCCESS")
+
+
+def prefix(task: int, attempt: int = 1) -> str:
+    return "/".join([*(str(UUID(int=n + 1)) for n in (1, 2, task + 10)), str(attempt)])
+
+
+OURS = [prefix(task, attempt) for task in range(3) for attempt in (1, 2, 10)]
+OTHERS = [
+    "bundles/abc.zip",
+    "_manifests/orders/latest.json",
+    f"{prefix(1).rpartition('/')[0]}/notes.txt",
+    "readme",
+]
+ALL = [f"{each}/{name}" for each in OURS for name in FILES] + OTHERS
+
+
+def directory(tmp_path: Path) -> Directory:
+    for key in ALL:
+        (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / key).write_bytes(b"four")
+    (tmp_path / "linked").symlink_to(tmp_path)
+    return Directory(tmp_path)
+
+
+async def root_of(kind: str, tmp_path: Path) -> tuple[Root, MemoryStore]:
+    store = MemoryStore()
+    if kind == "directory":
+        return directory(tmp_path), store
+    for key in ALL:
+        await store.put(key, b"four")
+    return Bucket(store), store
+
+
+async def left(kind: str, tmp_path: Path, store: MemoryStore) -> set[str]:
+    if kind == "bucket":
+        return {each.key for each in (await store.list("")).entries}
+    return {key for key in ALL if (tmp_path / key).exists()}
+
+
+async def judge(prefixes: Sequence[str]) -> list[Judged]:
+    return [
+        Judged(prefix=each, gone=each.endswith(("/1", "/10")), why="so" if each.endswith("/1") else "not so")
+        for each in prefixes
+    ]
+
+
+@pytest.mark.parametrize("kind", ["directory", "bucket"])
+async def test_what_may_go_is_deleted_and_nothing_else(kind: str, tmp_path: Path) -> None:
+    root, store = await root_of(kind, tmp_path)
+    told: list[str] = []
+    would = await collect(root, judge, dry_run=True, on_gone=lambda found, why: told.append(found.prefix))
+    assert await left(kind, tmp_path, store) == set(ALL)
+    done = await collect(root, judge, dry_run=False)
+    assert (would.prefixes, would.files, would.bytes) == (done.prefixes, done.files, done.bytes) == (6, 18, 72)
+    assert sorted(told) == sorted(each for each in OURS if not each.endswith("/2"))
+    kept = {f"{each}/{name}" for each in OURS if each.endswith("/2") for name in FILES}
+    assert await left(kind, tmp_path, store) == kept | set(OTHERS)
+    again = await collect(root, judge, dry_run=False)
+    assert (again.prefixes, again.kept) == (0, {"not so": 3})
+    await root.close()
+
+
+async def test_a_collection_that_was_cut_off_is_begun_again(tmp_path: Path) -> None:
+    root = directory(tmp_path)
+
+    class Stop(Exception):
+        pass
+
+    def stop(found: object, why: str) -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        await collect(root, judge, dry_run=False, on_gone=stop)
+    assert (await collect(root, judge, dry_run=False)).prefixes == 5
+
+
+async def test_a_root_that_is_not_there_yet_has_nothing_to_collect(tmp_path: Path) -> None:
+    done = await collect(Directory(tmp_path / "nowhere"), judge, dry_run=False)
+    assert (done.prefixes, done.kept) == (0, {})

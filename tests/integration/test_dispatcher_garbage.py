@@ -1,0 +1,251 @@
+"""Only what nobody can need any more may be deleted, whatever has happened before."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from pipeline_tasks import (
+    all_of,
+    ask,
+    claimed,
+    feed,
+    finish,
+    lapse,
+    manual_task,
+    output,
+    partition_task,
+    route_all,
+    row_of,
+    succeed,
+)
+from pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from qo.core.flow.topology import LIVE
+from qo.dispatcher import cutover, garbage
+from qo.dispatcher.contract.garbage import Judged, JudgeRequest
+from qo.dispatcher.contract.task import Claimed, Outcome
+from qo.dispatcher.loops import invalidation, reconciler
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import State
+from qo.dispatcher.tasks import pins
+from qo.errors import QoError, Refused
+from qo.runner.collecting import Directory, collect
+from states import Clock
+
+DAY = 86_400.0
+SHOP = dag("shop", source("orders"), job("clean", reads="orders"), job("daily", reads="clean"))
+
+
+def judged(state: State, *places: str, keep_s: float = DAY, retired: bool = False) -> list[tuple[bool, str]]:
+    wanted = JudgeRequest(prefixes=list(places), keep_s=keep_s, retired=retired)
+    with state.write() as tx:
+        return [(each.gone, each.why) for each in garbage.judge(tx, wanted)]
+
+
+def place(held: Claimed, index: int = 0) -> str:
+    return held.work.outputs[index].prefix.removeprefix("file:/data/").rstrip("/")
+
+
+def test_what_stands_is_kept_and_what_was_replaced_goes_after_a_while(state: State, state_clock: Clock) -> None:
+    orders = live(deployed(state, SHOP), "shop.orders")
+    first = feed(state, orders, "a", "1")
+    state_clock.advance(2 * DAY)
+    assert judged(state, place(first)) == [(False, "it stands")]
+    second = feed(state, orders, "a", "2")
+    assert judged(state, place(first)) == [(False, "it was replaced not long ago")]
+    state_clock.advance(2 * DAY)
+    assert judged(state, place(first), place(second)) == [(True, "it was replaced long ago"), (False, "it stands")]
+
+
+def test_attempts_are_kept_while_they_run_may_finish_late_or_ended_just_now(
+    state: State, state_clock: Clock
+) -> None:
+    topology = deployed(state, SHOP)
+    clean = live(topology, "shop.clean")
+    feed(state, live(topology, "shop.orders"), "a")
+    held = claimed(state, partition_task(state, clean, "a"))
+    state_clock.advance(2 * DAY)
+    assert judged(state, place(held)) == [(False, "the attempt is under way")]
+    lapse(state, held)
+    state_clock.advance(2 * DAY)
+    assert judged(state, place(held)) == [(False, "the attempt timed out and may still finish")]
+    again = claimed(state, held.work.task_id)
+    assert judged(state, place(held)) == [(True, "the attempt committed nothing")]
+    finish(state, again, Outcome.FATAL, error="no")
+    assert judged(state, place(again)) == [(False, "the attempt ended not long ago")]
+    state_clock.advance(2 * DAY)
+    assert judged(state, place(again)) == [(True, "the attempt committed nothing")]
+
+
+def test_what_a_running_task_reads_is_kept_as_it_was(state: State, state_clock: Clock) -> None:
+    topology = deployed(state, SHOP)
+    orders, clean = live(topology, "shop.orders"), live(topology, "shop.clean")
+    first = feed(state, orders, "a", "1")
+    held = claimed(state, partition_task(state, clean, "a"))
+    feed(state, orders, "a", "2")
+    state_clock.advance(2 * DAY)
+    assert judged(state, place(first)) == [(False, "a task at work reads it as it was")]
+    succeed(state, held)
+    assert judged(state, place(first))[0][0]
+
+
+def test_what_is_not_known_is_kept(state: State) -> None:
+    orders = live(deployed(state, SHOP), "shop.orders")
+    mine = place(feed(state, orders, "a"))
+    stranger = mine.replace(mine.split("/")[2], "00000000-0000-5000-8000-000000000000")
+    elsewhere = mine.replace(mine.split("/")[0], "00000000-0000-5000-8000-000000000000")
+    for text in (stranger, elsewhere, f"{mine[:-1]}9", "bundles/x", "../../etc", mine + "/x"):
+        assert not judged(state, text, keep_s=0)[0][0]
+
+
+def test_retired_generations_go_on_request_and_never_come_back(state: State, state_clock: Clock) -> None:
+    old = feed(state, live(deployed(state, SHOP), "shop.orders"), "a")
+    state_clock.advance(2 * DAY)
+    for version in (2, 3):
+        number = staged(state, edited(SHOP, "orders", config={"v": version})).version
+        with state.write() as tx:
+            cutover.activate(tx, "shop", number, "ann", force=True)
+        assert judged(state, place(old), retired=True) == [(False, "it stands")]
+        state_clock.advance(2 * DAY)
+        if version == 2:  # A rollback goes to it.
+            assert judged(state, place(old), retired=True) == [(False, "it stands")]
+    assert judged(state, place(old)) == [(False, "it stands")]
+    assert judged(state, place(old), retired=True) == [(True, "no version can have its generation")]
+    assert judged(state, place(old))[0][0]  # Decided for good.
+    with pytest.raises(Refused, match="collected"):
+        staged(state, SHOP)
+    with state.write() as tx:
+        cutover.rollback(tx, "shop", "ann")
+    with state.write() as tx, pytest.raises(Refused, match="collected"):
+        cutover.rollback(tx, "shop", "ann")
+
+
+class History:
+    """Random things happen to a pipeline whose attempts write real files."""
+
+    def __init__(self, state: State, clock: Clock, root: Path, seed: int) -> None:
+        self.state, self.clock, self.root, self.rng = state, clock, root, random.Random(seed)
+        self.held: list[Claimed] = []
+        self.versions = [edited(SHOP, "clean", config={"v": n}) for n in range(4)]
+        self.runs = 0
+        self.collected = 0
+
+    def claim(self, task_id: str) -> None:
+        answer = ask(self.state, task_id)
+        if isinstance(answer, Claimed):
+            for each in answer.work.outputs:
+                path = self.root / each.prefix.removeprefix("file:/data/")
+                path.mkdir(parents=True)
+                (path / "part-0.parquet").write_bytes(b"x")
+            self.held.append(answer)
+
+    def emit(self) -> None:
+        orders = [each for each in loaded(self.state).jobs.values() if each.name == "shop.orders"]
+        self.runs += 1
+        self.claim(manual_task(self.state, orders[0], f"run-{self.runs}", partition_key=self.rng.choice("abc")))
+
+    def work(self) -> None:
+        route_all(self.state)
+        while invalidation.tick(self.state) or reconciler.tick(self.state):
+            pass
+        waiting = [each for each in all_of(self.state, schema.tasks) if each["status"] == "pending"]
+        for each in self.rng.sample(waiting, min(3, len(waiting))):
+            self.claim(each["id"])
+
+    def end(self) -> None:
+        if not self.held:
+            return
+        held = self.held.pop(self.rng.randrange(len(self.held)))
+        with suppress(QoError):
+            match self.rng.choice(["succeed", "succeed", "succeed", "fail", "lapse", "late"]):
+                case "succeed":
+                    finish(self.state, held, outputs=[output(held, each.index) for each in held.work.outputs])
+                case "fail":
+                    finish(self.state, held, Outcome.RETRYABLE, error="no")
+                case "lapse":
+                    lapse(self.state, held)
+                case _:
+                    lapse(self.state, held)
+                    self.held.append(held)  # It goes on, and may come back in time.
+
+    def move(self) -> None:
+        with suppress(QoError):
+            if self.rng.random() < 0.4:
+                with self.state.write() as tx:
+                    cutover.rollback(tx, "shop", "sim")
+                return
+            number = staged(self.state, self.rng.choice(self.versions)).version
+            if self.rng.random() < 0.7:
+                with self.state.write() as tx:
+                    cutover.activate(tx, "shop", number, "sim", force=True)
+
+    def collect(self) -> None:
+        retired, keep_s = self.rng.random() < 0.4, self.rng.choice([0.0, 3600.0, DAY])
+
+        async def judge(prefixes: Sequence[str]) -> list[Judged]:
+            with self.state.write() as tx:
+                return garbage.judge(tx, JudgeRequest(prefixes=list(prefixes), keep_s=keep_s, retired=retired))
+
+        done = asyncio.run(collect(Directory(self.root), judge, dry_run=False))
+        self.collected += done.prefixes
+
+    def check(self) -> None:
+        """Every file that a reader can be led to is there."""
+        with self.state.read() as tx:
+            versions, dags, pointers = schema.dag_versions, schema.dags, schema.version_generations
+            reachable = tx.execute(
+                sa.select(pointers.c.generation_id)
+                .join(versions, versions.c.id == pointers.c.version_id)
+                .join(dags, dags.c.name == versions.c.dag)
+                .join(schema.generations, schema.generations.c.id == pointers.c.generation_id)
+                .where(
+                    sa.or_(
+                        versions.c.status.in_(sorted(LIVE)),
+                        # Going back to one whose files are gone is refused.
+                        sa.and_(
+                            versions.c.id == dags.c.previous_version_id,
+                            schema.generations.c.collected_at.is_(None),
+                        ),
+                    )
+                )
+            ).scalars()
+            pieces = [piece for each in sorted(set(reachable)) for piece in pins.standing(tx, each, None)[0]]
+            table = schema.tasks
+            busy = sa.or_(table.c.status == "running", table.c.late_lease_id.is_not(None))
+            inputs = sa.select(schema.task_inputs).join(table, table.c.id == schema.task_inputs.c.task_id)
+            for pin in tx.all(inputs.where(busy)):
+                pieces += pins.pieces(tx, pin, None, 1000)[0]
+        for piece in pieces:
+            for name in piece.files:
+                at = self.root / (piece.location or "").removeprefix("file:/data/") / name
+                assert at.is_file(), f"{at} is needed and gone"
+        for held in self.held:
+            if row_of(self.state, held.work.task_id)["lease_id"] == held.lease_id:
+                assert (self.root / place(held) / "part-0.parquet").is_file()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_any_history_every_file_that_somebody_may_read_is_there(
+    state: State, state_clock: Clock, tmp_path: Path, seed: int
+) -> None:
+    deployed(state, SHOP)
+    history = History(state, state_clock, tmp_path, seed)
+    for _ in range(60):
+        history.rng.choice([history.emit, history.work, history.work, history.end, history.end, history.end])()
+        if history.rng.random() < 0.1:
+            history.move()
+        if history.rng.random() < 0.2:
+            state_clock.advance(history.rng.choice([60.0, 4000.0, 2 * DAY]))
+        if history.rng.random() < 0.2:
+            history.collect()
+            history.check()
+    state_clock.advance(10 * DAY)
+    history.collect()
+    history.check()
+    assert history.collected > 0

@@ -1,0 +1,5 @@
+"""The one session of these tests."""
+
+from sparks import spark
+
+__all__ = ["spark"]

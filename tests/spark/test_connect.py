@@ -1,0 +1,53 @@
+"""Clients of a server: the same results, and nobody in it who should not be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from qo.spark.connect import with_parameters
+from spark_children import Child, runs, until, worked_out
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_a_server_of_its_own_does_the_same_and_outlives_nobody(spark: SparkSession, tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    left.mkdir()
+    with Child(tmp_path, "connect", TMPDIR=str(left)) as child:
+        expected = worked_out(spark)
+        assert child.next() == expected
+        # A later attempt shuts out the one before, at work or coming back.
+        assert shut_out(child.next())
+        assert child.next() == expected
+        assert "shut out" in child.next()
+        # One that is stopped ends, another goes on.
+        assert shut_out(child.next())
+        assert child.next() is True
+        # A server that died is started anew.
+        assert child.next() is True
+        assert child.next() == expected
+        server = child.next()
+        assert runs(server)
+        child.process.kill()
+        assert until(lambda: not runs(server) and not list(left.glob("qo-connect-*")))
+
+
+def shut_out(error: str) -> bool:
+    return "SESSION_CLOSED" in error or "OPERATION_CANCELED" in error
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("sc://h:1", "sc://h:1/;user_id=qo"),
+        ("sc://h:1/", "sc://h:1/;user_id=qo"),
+        ("sc://h:1/;token=t", "sc://h:1/;token=t;user_id=qo"),
+        ("sc://h/;user_id=me;use_ssl=true", "sc://h/;user_id=me;use_ssl=true"),
+    ],
+)
+def test_what_an_address_says_itself_stays(address: str, expected: str) -> None:
+    assert with_parameters(address, user_id="qo") == expected

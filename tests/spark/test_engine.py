@@ -1,0 +1,113 @@
+"""One session for many attempts: each has its own views and jobs, and is stopped alone."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import sparks
+from qo.spark.classic import ClassicEngine
+from qo.spark.engine import Attempt, Progress
+from spark_children import Child, Long, until, worked_out
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+def engine(spark: SparkSession) -> Iterator[ClassicEngine]:
+    """On the session of all tests, which is not its own to end."""
+    engine = ClassicEngine(sparks.SETTINGS)
+    engine.start()
+    yield engine
+    engine.close()
+    assert spark.range(3).count() == 3
+
+
+def test_attempts_side_by_side_see_only_their_own(engine: ClassicEngine) -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    def run(number: int) -> tuple[int, str | None, str | None]:
+        with engine.session(Attempt("views", number)) as spark:
+            spark.range(number).createOrReplaceTempView("mine")
+            spark.conf.set("spark.sql.shuffle.partitions", number)
+            both.wait()
+            context = spark.sparkContext
+            seen = spark.table("mine").count(), spark.conf.get("spark.sql.shuffle.partitions")
+            both.wait()
+            return *seen, context.getLocalProperty("spark.scheduler.pool")
+
+    with ThreadPoolExecutor(2) as threads:
+        (one, two) = threads.map(run, (1, 2))
+        (three, four) = threads.map(run, (3, 4))
+    assert [each[:2] for each in (one, two, three, four)] == [(1, "1"), (2, "2"), (3, "3"), (4, "4")]
+    assert {one[2], two[2]} == {three[2], four[2]} == {"pool-0", "pool-1"}
+
+
+def test_a_thread_is_left_as_it_was_found(engine: ClassicEngine) -> None:
+    with engine.session(Attempt("left", 1)) as spark:
+        spark.range(1).createOrReplaceTempView("left")
+        context = spark.sparkContext
+    assert not context.getJobTags()
+    assert [context.getLocalProperty(f"spark.{name}") for name in ("scheduler.pool", "jobGroup.id")] == [
+        None,
+        None,
+    ]
+    with engine.session(Attempt("left", 2)) as spark:
+        assert not spark.catalog.tableExists("left")
+
+
+def test_a_stopped_attempt_ends_alone_and_begins_nothing_more(engine: ClassicEngine) -> None:
+    stopped, other = Attempt("stopped", 1), Attempt("other", 1)
+    first, second = Long(engine, stopped), Long(engine, other)
+    engine.stop(stopped)
+    engine.stop(stopped)
+    assert "was stopped" in first.ended_by()
+    assert second.thread.is_alive()
+    with engine.session(stopped) as spark, pytest.raises(Exception, match="SPARK_JOB_CANCELLED"):
+        spark.range(5).count()
+    with engine.session(Attempt("stopped", 2)) as spark:
+        assert spark.range(5).count() == 5
+    assert second.thread.is_alive()
+    engine.stop(other)
+    assert "was stopped" in second.ended_by()
+
+
+def test_progress_counts_what_belongs_to_the_attempt(engine: ClassicEngine) -> None:
+    attempt = Attempt("progress", 1)
+    assert engine.progress(attempt) is None
+    with engine.session(attempt) as spark:
+        assert engine.progress(attempt) == Progress()
+        spark.range(0, 100, numPartitions=5).foreach(print_nothing)
+        done = Progress(stages_done=1, stages=1, tasks_done=5, tasks=5)
+        assert until(lambda: engine.progress(attempt) == done)
+    later = Attempt("progress", 2)
+    running = Long(engine, later)
+    told = engine.progress(later)
+    assert told is not None
+    assert (told.stages, told.stages_done, told.tasks) == (1, 0, 40)
+    engine.stop(later)
+    running.ended_by()
+
+
+def print_nothing(row: object) -> None:
+    pass
+
+
+def test_a_session_whose_jvm_is_killed_is_made_anew(spark: SparkSession, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    real = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
+    with Child(tmp_path, "classic", XDG_CACHE_HOME=str(cache), REAL_CACHE=real) as child:
+        expected = worked_out(spark)
+        assert child.next() == expected  # Although its class archive was broken.
+        assert child.next()  # The attempt that was at work learned of it.
+        assert child.next() == expected
+        assert child.next() in (True, None)  # This time the archive was whole, and was used.
+        assert child.next() is False  # An operator that stops the session ends it for all.
+        assert child.next() == [False, False]  # No JVM is left.
+        assert child.process.wait(60) == 0

@@ -1,0 +1,71 @@
+"""Which files are read together, and what Spark's many words say of one that cannot be."""
+
+from __future__ import annotations
+
+import pytest
+
+from qo.config.settings import Settings
+from qo.errors import UsageError
+from qo.spark.files import Format, Trouble, Wrong, files_for, format_of, trouble
+from qo.spark.native import LocalFiles
+from qo.spark.parquet_source import BadFile
+
+pytestmark = pytest.mark.fast  # Texts only: no session is needed.
+
+READ = (
+    "org.apache.spark.SparkException: [FAILED_READ_FILE.{how}] Encountered error while reading file {uri}. {said}"
+)
+
+
+def test_the_end_of_a_name_says_the_format() -> None:
+    assert format_of(["file:/d/part-0.snappy.parquet", "file:/d/b.parquet"]) is Format.PARQUET
+    assert format_of(["s3://b/a.jsonl", "s3://b/a.json"]) is Format.JSON
+    assert format_of(["file:/d.x/a.csv"]) is Format.CSV
+    for names in (["file:/d.parquet/part-0"], ["file:/d/a.xlsx"]):
+        with pytest.raises(UsageError, match="ends with none of"):
+            format_of(names)
+    with pytest.raises(UsageError, match="several formats"):
+        format_of(["a.csv", "a.parquet"])
+
+
+def test_only_places_that_can_be_read_are_accepted() -> None:
+    assert isinstance(files_for(Settings(), "file:/data"), LocalFiles)
+    with pytest.raises(UsageError, match="neither file: nor s3://"):
+        files_for(Settings(), "hdfs://host/data")
+
+
+def read(how: str, uri: str = "file:///d/%5Ba%5D%20b.parquet", said: str = "", cause: str = "") -> str:
+    return READ.format(how=how, uri=uri, said=f"{said} SQLSTATE: KD001\n\tat somewhere\nCaused by: {cause}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            read("FILE_NOT_EXIST", said="File does not exist."),
+            Trouble("file:/d/[a] b.parquet", Wrong.MISSING, "it was there when the job began"),
+        ),
+        (
+            read("NO_HINT", cause="java.lang.RuntimeException: x is not a Parquet file. Expected magic number"),
+            Trouble("file:/d/[a] b.parquet", Wrong.CORRUPT, "x is not a Parquet file. Expected magic number"),
+        ),
+        (
+            read(
+                "PARQUET_COLUMN_DATA_TYPE_MISMATCH", said="Data type mismatches when reading Parquet column [id]."
+            ),
+            Trouble(
+                "file:/d/[a] b.parquet", Wrong.CORRUPT, "Data type mismatches when reading Parquet column [id]."
+            ),
+        ),
+        (
+            "[PATH_NOT_FOUND] Path does not exist: s3a://b/d/\\[a\\].parquet. SQLSTATE: 42K03",
+            Trouble("s3://b/d/[a].parquet", Wrong.MISSING, "the path does not exist"),
+        ),
+        (str(BadFile("b/d/a.parquet", "missing", "404")), Trouble("s3://b/d/a.parquet", Wrong.MISSING, "404")),
+        # The way to a file may be mended: that is no word about the file.
+        (read("NO_HINT", "s3a://b/a.parquet", cause="java.net.SocketTimeoutException: Read timed out"), None),
+        ("[CAST_INVALID_INPUT] The value 'x' cannot be cast", None),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_told_from_what_is_wrong_elsewhere(text: str, found: Trouble | None) -> None:
+    assert trouble(f"An error occurred while calling o1.collect.\n: {text}") == found

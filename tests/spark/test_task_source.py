@@ -1,0 +1,132 @@
+"""A queue as a table: every task once, every version in order, from the embedded store and from a real bucket."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.testing import assertDataFrameEqual
+
+import qo
+from qo.config.sources import load
+from qo.core import keys
+from qo.errors import UsageError
+from qo.queue.options import Options
+from qo.queue.queue import Claim, Queue
+from qo.spark import task_source
+from qo.spark.task_source import parsed_options
+from qo.store.manifest import Proof, record_proof
+from qo.store.opening import open_store
+from stores import AT_ONCE
+
+pytestmark = pytest.mark.spark
+
+MAIL, REPORT = 6, 3
+
+
+async def filled(queue: Queue) -> None:
+    """Mails that complete at once, and reports of which one is tried twice and one fails."""
+    for number in range(MAIL):
+        await queue.submit("mail", {"to": number})
+    for number in range(REPORT):
+        await queue.submit("report", {"number": number}, Options(max_retries=1, retry_policy=AT_ONCE))
+    tries: dict[str, int] = {}
+    for task in [*await queue.list(limit=100)]:
+        while True:
+            claim = await queue.claim(task.id, worker_id="w", lease_s=60)
+            assert isinstance(claim, Claim)
+            tries[task.id] = tries.get(task.id, 0) + 1
+            wanted = {"mail": 0, "report": int((claim.task.input or {}).get("number", 0))}[task.task_type]
+            if tries[task.id] > wanted:
+                await queue.complete(claim, {"done": True})
+                break
+            failed = await queue.fail(claim, "no paper")
+            if failed.status == "failed":
+                break
+    await queue.store.put(f"{keys.TASKS}00/not-a-task.json", b"{")  # A stranger's.
+
+
+@pytest.fixture
+def example() -> ModuleType:
+    path = Path(__file__).parents[2] / "examples" / "latency" / "latency.py"
+    spec = importlib.util.spec_from_file_location("latency", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def told(spark: SparkSession, example: ModuleType, store: str, settings: Any) -> None:
+    tasks = task_source.tasks(spark, store, settings=settings).cache()
+    history = task_source.tasks(spark, store, history=True, settings=settings).cache()
+    assert tasks.rdd.getNumPartitions() == task_source.GROUPS
+    assert tasks.count() == tasks.select("id").distinct().count() == MAIL + REPORT
+    kept = "type string, tasks long, retried long, retries long, failed long, last_error string"
+    expected = [("mail", MAIL, 0, 0, 0, None), ("report", REPORT, 2, 2, 1, "no paper")]
+    assertDataFrameEqual(example.retries(tasks), spark.createDataFrame(expected, kept))
+    for frame in (example.latency(tasks), example.waits(history), example.runs(history)):
+        rows = {row.type: row for row in frame.collect()}
+        assert rows.keys() == {"mail", "report"}
+        assert all(0 <= row.p50 <= row.p90 <= row.p99 <= row.most < 60 for row in rows.values())
+    assert {row.type: row.n for row in example.runs(history).collect()} == {"mail": MAIL, "report": REPORT + 2}
+    # Submitted, claimed, completed: a version each.
+    assert history.where("type = 'mail'").count() == 3 * MAIL
+    assert history.where("latest").count() == MAIL + REPORT
+    newest = history.where("latest").select("id", "status", "attempt", "output")
+    assertDataFrameEqual(newest, tasks.select("id", "status", "attempt", "output"))
+    failed = task_source.tasks(spark, store, settings=settings).where("status = 'failed'").collect()
+    assert [(row.type, row.input, row.worker_id) for row in failed] == [("report", '{"number": 2}', None)]
+
+
+async def test_an_embedded_queue_is_read_in_parallel(
+    spark: SparkSession, example: ModuleType, tmp_path: Path
+) -> None:
+    store = f"local:{tmp_path / 'queue'}"
+    async with qo.connect(store) as queue:
+        await filled(queue)
+        told(spark, example, store, load({"store": store}))  # While others have it open.
+    task_source.register(spark)
+    reader = spark.read.format("qo").option("store", store).option("groups", "3")
+    assert reader.option("type", "mail").option("status", "completed").load().count() == MAIL
+    assert reader.option("type", "report").option("status", "failed").load().count() == 1
+
+
+@pytest.mark.s3
+async def test_a_queue_in_a_bucket_is_read_with_the_credentials_of_who_asks(
+    spark: SparkSession,
+    example: ModuleType,
+    s3_env: dict[str, str],
+    s3_bucket: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in s3_env.items():
+        monkeypatch.setenv(name, value)
+    store = f"s3://{s3_bucket}/work"
+    settings = load({"store": store})
+    opened, _ = await open_store(settings)
+    proof = Proof(proven_at=await opened.now(), server="tests", checks=(), conditional_delete=True, versioned=True)
+    await record_proof(opened, proof)
+    await opened.close()
+    async with qo.connect(settings) as queue:
+        await filled(queue)
+    told(spark, example, store, settings)
+
+
+def test_options_that_cannot_be_meant_are_refused() -> None:
+    for given, said in {
+        "store": "needs the option 'store'",
+        "nope": "no option 'nope'",
+    }.items():
+        with pytest.raises(UsageError, match=said):
+            parsed_options({} if given == "store" else {"store": "local:.qo", given: "x"})
+    for wrong in ({"history": "perhaps"}, {"status": "tired"}, {"groups": "many"}):
+        with pytest.raises(UsageError, match="cannot be read"):
+            parsed_options({"store": "local:.qo", **wrong})
+    with pytest.raises(UsageError, match="inside one process"):
+        parsed_options({"store": "memory:"})
+    assert Path(parsed_options({"store": "local:.qo"}).store.removeprefix("local:")).is_absolute()

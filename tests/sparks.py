@@ -1,0 +1,52 @@
+"""One Spark session for all tests of a process. Started when the first test asks for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from qo.config.spark import SparkSettings
+
+# A session that starts quickly, for work that is small: Java compiles little and keeps house with one thread.
+SETTINGS = SparkSettings(
+    master="local[2]",
+    driver_memory="1g",
+    conf=(
+        ("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1"),
+        ("spark.sql.shuffle.partitions", "2"),
+    ),
+)
+
+# The same for a process that the tests start.
+ENVIRONMENT = {
+    "QO_SPARK_MASTER": SETTINGS.master,
+    "QO_SPARK_DRIVER_MEMORY": SETTINGS.driver_memory,
+    "QO_SPARK_CONF": ",".join(f"{key}={value}" for key, value in SETTINGS.conf),
+}
+
+
+def settings(**chosen: Any) -> SparkSettings:
+    return replace(SETTINGS, **chosen)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[object]:
+    from pyspark.sql import SparkSession
+
+    from qo.spark import archive, java, session
+
+    found = java.find(SETTINGS, os.environ)
+    os.environ.update(session.environment(SETTINGS, found))
+    archive.build_beside(found, SETTINGS)  # For those that start later.
+    builder = SparkSession.builder
+    for key, value in session.conf(SETTINGS, found).items():
+        builder = builder.config(key, value)
+    started = builder.getOrCreate()
+    yield started
+    started.stop()
+    shutil.rmtree(session.scratch(), ignore_errors=True)
