@@ -6,7 +6,6 @@ STAMP  := $(VENV)/.locked
 ONLY   ?=
 DAYS   ?= 90
 TWO    := -n 2 --dist loadfile # Tests in two processes, each with servers of its own.
-THREE  := -n 3 --dist loadfile # Those that wait more than they compute.
 
 .PHONY: help setup check test demo demo-queue bench prove format clean
 
@@ -31,7 +30,8 @@ check: setup ## Format, lint, types, import contracts, fast tests
 	@$(BIN)/python -m pytest $(TWO) -m fast
 
 test: check ## Everything: check, then every test with a real S3 server and real processes
-	@$(BIN)/python -m pytest $(THREE) -m "not fast"
+	@$(BIN)/python -m pytest $(TWO) -m "not fast and not spark"
+	@$(BIN)/python -m pytest $(TWO) -m spark # By themselves: a JVM that starts takes the time that others' leases run.
 
 demo: setup ## A quarter of flights through a pipeline on Spark (DAYS=365: the year); again: only what changed
 	@$(BIN)/python examples/flights/prepare.py $(DAYS)

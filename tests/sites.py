@@ -57,6 +57,7 @@ SETTINGS = {
     "QO_MONITOR_CHECK_INTERVAL": "0.3",
     "QO_LOG": "warning",
     "PYTHONPATH": str(Path(__file__).parent),
+    "PYTHONFAULTHANDLER": "1",  # A process that crashes says where.
 }
 
 

@@ -42,8 +42,18 @@ def examples(page: Path) -> list[tuple[str, str]]:
     return [(match[1], match[2]) for match in BLOCK.finditer(page.read_text())]
 
 
+ON_SPARK = {"analytics.md", "datasets.md", "quality.md", "spark.md", "streams.md", "up.md"}
+
+
 @pytest.mark.timeout(900)  # Many short processes; some pages start a dispatcher.
-@pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.spark] if page.name in ON_SPARK else [], id=page.name)
+        for page in PAGES
+        if examples(page)
+    ],
+)
 def test_the_examples_of_every_page_run(page: Path, tmp_path: Path):
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     with desk(tmp_path) as work:

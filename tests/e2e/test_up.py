@@ -15,6 +15,8 @@ import pytest
 
 from command import Qo
 
+pytestmark = pytest.mark.spark  # With processes of their own, and a JVM among them.
+
 PIPELINE = """\
 name: letters
 jobs:
