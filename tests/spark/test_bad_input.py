@@ -59,7 +59,7 @@ BROKEN = {
     "raising": Case(["the other side hung up"], retried=True),
     "rows_failing": Case(["DIVIDE_BY_ZERO"]),
     "function_raising": Case(["a Python function raised ValueError: no such number: 1"], retried=True),
-    "nothing": Case(["nothing(spark, config) returned nothing, but nothing has 1 outputs"]),
+    "nothing": Case(["nothing(spark, config) returned nothing, but nothing has one output"]),
     "column_less": Case(["column 'id' is missing"]),
     # The machine
     "disk_full": Case(["no space is left on the disk", "No space left on device"], retried=True),

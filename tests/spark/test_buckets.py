@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.s3]
 
 JARS = "org.apache.hadoop:hadoop-aws:3.5.0"  # Of the Hadoop that this Spark carries.
 IVY = Path("~/.cache/qo/ivy").expanduser()  # 680 MB, which no test run should fetch twice.
-MAVEN = "https://repo1.maven.org/maven2/"
+NOT_FETCHED = "unresolved dependenc"  # What Spark says where it cannot get at jars.
 
 
 @pytest.fixture
@@ -242,15 +242,19 @@ def test_a_client_of_spark_connect_reads_and_writes_as_a_session_does(
 @pytest.mark.timeout(400)
 def test_s3a_reads_and_writes_the_same_places(settings: Settings, s3_bucket: str, s3_server: S3Server) -> None:
     """The first run fetches the jars, which takes a while; later ones take them from the cache."""
-    if not (IVY / "jars").exists() and not _reachable(MAVEN):
+    done = ran(S3A, s3_bucket, s3_server.endpoint, s3_server.region, JARS, str(IVY))
+    if NOT_FETCHED in done.stderr.lower() and not (IVY / "jars").exists():
         pytest.skip(f"the jars of s3a are not in {IVY}, and Maven Central cannot be reached to fetch them")
-    said = said_by(S3A, s3_bucket, s3_server.endpoint, s3_server.region, JARS, str(IVY))
-    assert said == ["READ 10 True", "GONE FileMissing", "LEFT False"]
+    assert said_of(done) == ["READ 10 True", "GONE FileMissing", "LEFT False"]
 
 
 def said_by(code: str, *args: str) -> list[str]:
-    """What it prints in a process of its own: there, Spark is set up in another way."""
-    done = subprocess.run(
+    return said_of(ran(code, *args))
+
+
+def ran(code: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own: there, Spark is set up in another way."""
+    return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *args],
         capture_output=True,
         text=True,
@@ -258,14 +262,8 @@ def said_by(code: str, *args: str) -> list[str]:
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
         check=False,
     )
+
+
+def said_of(done: subprocess.CompletedProcess[str]) -> list[str]:
     assert done.returncode == 0, done.stderr[-3000:]
     return [line for line in done.stdout.splitlines() if line.split(" ")[0] in ("READ", "GONE", "LEFT", "WROTE")]
-
-
-def _reachable(url: str) -> bool:
-    import httpx
-
-    try:
-        return httpx.head(url, timeout=10).status_code < 500
-    except httpx.HTTPError:
-        return False

@@ -93,9 +93,9 @@ async def waiting(flights: DataFrame) -> DataFrame: ...
     ("function", "said"),
     [
         (unknown, r"unknown\(flights, plains\) has a parameter 'plains'.* inputs are flights"),
-        (nothing, r"nothing\(flights\) returned nothing, but test has 1 outputs: return a DataFrame"),
+        (nothing, r"nothing\(flights\) returned nothing, but test has one output: return a DataFrame"),
         (number, "returned a int for output 0: return a Spark DataFrame"),
-        (two, "returned 2 frames, but test has 1 outputs: return a DataFrame"),
+        (two, "returned 2 frames, but test has one output: return a DataFrame"),
         (third, "returned frames for the outputs 3"),
         (named, "keys 'clean': outputs go by number"),
         (starred, r"takes \*flights.* write \*\*flights"),

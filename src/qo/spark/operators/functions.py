@@ -75,9 +75,8 @@ def _frames(context: Context, returned: Any, said: str) -> Frames:
         if frames and frames.keys() - outputs.keys() and len(frames) == len(outputs):
             returns = f"frames for the outputs {', '.join(map(str, sorted(frames)))}"
         returns = returns if returned is not None else "nothing"
-        raise UsageError(
-            f"{said} returned {returns}, but {context.run.work.job} has {len(outputs)} outputs: {_advice(wanted)}"
-        )
+        made = "one output" if len(outputs) == 1 else f"{len(outputs)} outputs"
+        raise UsageError(f"{said} returned {returns}, but {context.run.work.job} has {made}: {_advice(wanted)}")
     return frames
 
 
