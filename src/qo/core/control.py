@@ -14,6 +14,7 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
+from qo.core.known import known
 from qo.core.task import FORMAT, Instant
 
 CANCELS_KEPT = timedelta(minutes=10)  # Every worker has looked by then, or renewed the lease.
@@ -47,6 +48,9 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""  # Names the last write, so that a writer whose reply was lost knows its own.
     updated_at: Instant | None = None
     format: int = FORMAT
+
+
+known(Desired)
 
 
 @dataclass(frozen=True, slots=True)

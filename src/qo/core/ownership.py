@@ -17,6 +17,7 @@ import msgspec
 
 from qo.core import keys
 from qo.core.discovery import Due
+from qo.core.known import known
 from qo.core.shard import all_shards
 from qo.core.task import Instant
 from qo.errors import UsageError
@@ -53,6 +54,9 @@ class ShardLease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     token: str = ""  # Of the last write.
     members: list[str] = []  # The lookout's: who shares the units, in this order.
     lit: list[str] = []  # The lookout's: units in which something is due.
+
+
+known(ShardLease)
 
 
 def units(prefix_len: int) -> tuple[str, ...]:

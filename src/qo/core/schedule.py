@@ -25,6 +25,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 from msgspec.structs import asdict, replace
 
+from qo.core.known import known
 from qo.core.task import FORMAT, Instant
 from qo.errors import UsageError
 
@@ -74,6 +75,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     active_since: Instant  # Created, enabled, or given this plan: nothing up to then is ever run.
     last_run_at: Instant | None = None  # The planned moment of the last run, not when it was submitted.
     last_task_id: str | None = None
+
+
+known(Schedule)
 
 
 def validate_name(name: str) -> str:

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from qo.core.known import known
+
 Instant = Annotated[datetime, msgspec.Meta(tz=True)]  # A stored time without an offset is a corrupt record.
 
 FORMAT = 1  # Raised when a reader of the old format could no longer understand the new one.
@@ -103,3 +105,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ended(self) -> bool:
         return self.status in ENDED
+
+
+known(Task)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
+from qo.core.known import known
 from qo.core.task import FORMAT, Task
 from qo.errors import CorruptRecord, UsageError
 
@@ -23,6 +24,9 @@ _decode_any = msgspec.json.Decoder().decode
 
 class _Versioned(msgspec.Struct):
     format: int = FORMAT
+
+
+known(_Versioned)
 
 
 def encode(value: Any) -> bytes:

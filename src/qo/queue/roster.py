@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from qo.core import keys, wire
+from qo.core.known import known
 from qo.errors import ConcurrentWrite, CorruptRecord, PreconditionFailed, UsageError
 from qo.queue.listing import pages
 from qo.store.port import Entry, ObjectStore
@@ -52,6 +53,9 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def leaving(self) -> bool:
         return self.state in LEAVING
+
+
+known(WorkerInfo)
 
 
 def validate_worker_id(worker_id: str) -> str:

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from qo.core import keys, wire
+from qo.core.known import known
 from qo.core.lifecycle import Expire, Lapse
 from qo.core.shard import all_shards
 from qo.core.sweep import lapsed, overdue, repair
@@ -35,6 +36,9 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""
     moved_at: datetime | None = None
     rounds: int = 0  # How often the whole queue has been gone over.
+
+
+known(Cursor)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from qo.ambient import SYSTEM, Ambient
 from qo.core import keys, wire
+from qo.core.known import known
 from qo.core.shard import validate_prefix_len
 from qo.core.task import FORMAT
 from qo.errors import Contended, Unproven
@@ -48,6 +49,9 @@ class Loaded(NamedTuple):
 
 class _Format(msgspec.Struct):
     format: int
+
+
+known(Manifest, _Format)
 
 
 async def load(store: ObjectStore) -> Loaded | None:

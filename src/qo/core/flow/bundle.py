@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from qo.core.known import known
 from qo.errors import UsageError
 
 MANIFEST = "bundle_manifest.json"
@@ -44,6 +45,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def file(self, path: str) -> File | None:
         return next((each for each in self.files if each.path == path), None)
+
+
+known(Manifest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from typing import Any, cast
 
 import msgspec
 
+from qo.core.known import known
+
 _SAYS_NOTHING = frozenset({"containsNull", "valueContainsNull", "nullable", "metadata"})
 
 
@@ -28,6 +30,9 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     type: Any
     nullable: bool = True
+
+
+known(Column)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from qo.core.flow.columns import Drift
 from qo.core.flow.expectation import Expectation
+from qo.core.known import known
 
 HEARTBEAT_TIMEOUT_S = 60  # A held task is taken away when nothing was heard of it for so long.
 MAX_ATTEMPTS = 3
@@ -139,6 +140,9 @@ class Dag(_Part, frozen=True, kw_only=True):
     defaults: Defaults = Defaults()
     publish: dict[str, Publish] = {}
     description: str | None = None
+
+
+known(Dag)
 
 
 def resolved(dag: Dag) -> Dag:

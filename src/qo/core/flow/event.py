@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from qo.core.flow.plan import derived
+from qo.core.known import known
 from qo.errors import UsageError
 
 NUMBER_MAX = 2**63 - 1  # Cursors and ranges are kept in 64-bit columns.
@@ -33,6 +34,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     def scope(self) -> str:
         """What it is about, within its generation. Two events of one scope announce the same thing."""
         return f"cursor:{self.cursor}" if self.cursor is not None else f"partition:{self.partition_key}"
+
+
+known(Event)
 
 
 def validate(event: Event) -> Event:

@@ -24,6 +24,8 @@ from typing import Any
 
 import msgspec
 
+from qo.core.known import known
+
 
 class Severity(StrEnum):
     FAIL = "fail"
@@ -111,6 +113,9 @@ class Expectation(_Part, frozen=True, kw_only=True):
         elif self.references is not None:
             said = [", ".join(self.references.columns), f"in {self.references.input}"]
         return " ".join([self.kind, *(each for each in said if each)])
+
+
+known(Expectation)
 
 
 def _bounds(low: object, high: object) -> str:
