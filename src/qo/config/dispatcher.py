@@ -94,7 +94,7 @@ class DispatcherSettings:
         200,
         "QO_DISPATCHER_TICK_MS",
         kind=kinds.whole(1, 60_000),
-        help="How long the loops rest when there was nothing to do.",
+        help="How long the loops rest when there was nothing to do; those that others wake, five times as long.",
     )
     reconcile_s: float = setting(
         60.0,

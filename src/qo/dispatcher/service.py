@@ -58,14 +58,25 @@ RECONCILER = "reconciler"
 SWEEPS = 4  # Looks for lost wake-ups while one becomes old enough.
 
 
+# Who has something to do after what: each stage of an event's way wakes the next, and no other.
+#
+#     event -> router -> release -> publisher, in process, invoker -> (a task ends) -> event
+#
+CHANGED = ("router", "invalidation", "backfill", "release", "topology watch")  # Somebody has written to the state.
+ENDED = ("router", "invalidation", "backfill", "release")  # Tasks: their events, and the room that they leave.
+CREATED = ("release",)  # Tasks.
+RELEASED = ("publisher", "in process", "invoker")
+AT_EASE = 5  # What is woken by whoever has something for it looks by itself so many times less often.
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One loop of the dispatcher."""
+    """One loop of the dispatcher. ``wakes``: those that have something to do once it did something."""
 
     name: str
     tick: Tick
     rest_s: float
-    flows: bool = False  # Whether it carries events and tasks on, and so does not rest while others do.
+    wakes: Sequence[str] = ()
 
 
 class Dispatcher:
@@ -95,7 +106,7 @@ class Dispatcher:
         parts = self._parts()
         self._executor = ThreadPoolExecutor(len(parts), thread_name_prefix="qo-loop")
         self.loops = [self._made(part) for part in parts]
-        self._flowing = [loop for loop, part in zip(self.loops, parts, strict=True) if part.flows]
+        self._named = {loop.name: loop for loop in self.loops}
         self._events: asyncio.AbstractEventLoop | None = None
         self.metrics = Metrics(self.loops, self.counters)
 
@@ -116,7 +127,7 @@ class Dispatcher:
     def nudge(self) -> None:
         """There is something new in the state: look at once. From any thread; nothing while it does not run."""
         if (events := self._events) is not None and not events.is_closed():
-            events.call_soon_threadsafe(self._nudge)
+            events.call_soon_threadsafe(self._wake, CHANGED)
 
     async def step(self) -> int:
         """Every tick once, in a fixed order, here and now; how much they did. For tests and simulations."""
@@ -133,17 +144,16 @@ class Dispatcher:
         """What keeps it from its work now, in words for a person."""
         return [said for loop in self.loops if (said := loop.trouble) is not None]
 
-    def _nudge(self) -> None:
-        for loop in self._flowing:
-            loop.nudge()
+    def _wake(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._named[name].nudge()
 
     def _made(self, part: Part) -> Loop:
-        # What one did may be what another waits for: an event becomes a task, a task a wake-up.
         return Loop(
             part.name,
             part.tick,
             rest_s=part.rest_s,
-            on_work=self._nudge,
+            on_work=partial(self._wake, part.wakes),
             executor=self._executor,
             ambient=self.state.ambient,
         )
@@ -151,23 +161,27 @@ class Dispatcher:
     def _parts(self) -> Sequence[Part]:
         state, chosen, registry = self.state, self.settings.dispatcher, self.registry
         rest_s = chosen.tick_ms / 1000
-        watch_s = max(WATCH_S, rest_s)
+        calm_s, watch_s = AT_EASE * rest_s, max(WATCH_S, rest_s)
         bound, press = limits(chosen), thresholds(chosen.pressure)
         return (
-            Part("source monitor", partial(source_monitor.tick, state), watch_s),
-            Part("invalidation", partial(invalidation.tick, state), rest_s, flows=True),
-            Part("backfill", partial(backfill.tick, state), rest_s, flows=True),
-            Part("router", partial(router.tick, state), rest_s, flows=True),
-            Part(RECONCILER, partial(reconciler.tick, state), chosen.reconcile_s),
-            Part("topology watch", self._watch, watch_s, flows=True),
-            Part("reaper", self._reap, watch_s),
-            Part("pressure", partial(pressure.tick, state, press), watch_s),
-            Part("release", partial(release.tick, state, bound, registry=registry), rest_s, flows=True),
-            Part("publisher", self._publish, rest_s, flows=True),
-            Part("in process", partial(in_process.tick, state, chosen.data_root), rest_s, flows=True),
-            Part("invoker", self._invoke, rest_s, flows=True),
+            Part("source monitor", partial(source_monitor.tick, state), watch_s, CREATED),
+            Part("invalidation", partial(invalidation.tick, state), calm_s, ENDED),
+            Part("backfill", partial(backfill.tick, state), calm_s, CREATED),
+            Part("router", partial(router.tick, state), calm_s, CREATED),
+            Part(RECONCILER, partial(reconciler.tick, state), chosen.reconcile_s, ENDED),
+            Part("topology watch", self._watch, watch_s),
+            Part("reaper", self._reap, watch_s, ENDED),
+            Part("pressure", partial(pressure.tick, state, press), watch_s, CREATED),
+            # Nobody says that the rest before a retry is over: it looks often.
+            Part("release", partial(release.tick, state, bound, registry=registry), rest_s, RELEASED),
+            Part("publisher", self._publish, calm_s),
+            Part("in process", partial(in_process.tick, state, chosen.data_root), calm_s, ENDED),
+            Part("invoker", self._invoke, rest_s, ENDED),
             Part(
-                "sweeper", partial(sweeper.tick, state, chosen.sweep_s, registry=registry), chosen.sweep_s / SWEEPS
+                "sweeper",
+                partial(sweeper.tick, state, chosen.sweep_s, registry=registry),
+                chosen.sweep_s / SWEEPS,
+                RELEASED,
             ),
             Part("purge", partial(purge.tick, state, chosen.keep_days), PURGE_S),
             Part("manifest", partial(manifest.tick, state, self.settings), MANIFEST_S),
@@ -179,7 +193,7 @@ class Dispatcher:
             epoch = topology.load(tx).epoch
         if epoch != self._epoch and (events := self._events) is not None and not events.is_closed():
             self._epoch = epoch
-            events.call_soon_threadsafe(next(loop.nudge for loop in self.loops if loop.name == RECONCILER))
+            events.call_soon_threadsafe(self._wake, (RECONCILER,))
         return 0
 
     async def _publish(self) -> int:
@@ -242,7 +256,7 @@ async def _run(
     def started(addresses: Addresses) -> None:
         nonlocal invoker
         url = chosen.internal_url or addresses.internal  # Functions must know it, so none begins before.
-        invoker = Invoker(state, ring, ran_by, data_root=chosen.data_root, url=url)
+        invoker = Invoker(state, ring, ran_by, data_root=chosen.data_root, url=url, on_end=dispatcher.nudge)
         on_start(addresses)
 
     def invoke() -> int:

@@ -86,7 +86,10 @@ class _Refusal:
 
 
 class Invoker:
-    """Carries out ``invoke`` wake-ups, several at once. ``url``: where functions reach the task API."""
+    """Carries out ``invoke`` wake-ups, several at once. ``url``: where functions reach the task API.
+
+    ``on_end`` is called after each, on its thread: what it announced can be looked at.
+    """
 
     def __init__(
         self,
@@ -97,8 +100,10 @@ class Invoker:
         data_root: str,
         url: str,
         parallel: int = PARALLEL,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._state, self._ring, self._functions = state, ring, functions
+        self._on_end = on_end
         self._data_root, self._url = data_root, url
         self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="qo-invoke")
         self._free = threading.Semaphore(parallel)
@@ -144,6 +149,7 @@ class Invoker:
             log.exception("task %s could not be invoked", taken.effect.task_id)  # Its lease runs out.
         finally:
             self._free.release()
+            self._on_end()
 
     def _carry_out(self, taken: Taken) -> None:
         try:
