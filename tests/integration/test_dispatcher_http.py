@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,25 @@ async def test_the_listeners_share_no_routes_but_health(dispatcher: Served) -> N
     for path in paths(outside):
         assert not path.startswith(("/internal", "/v1/task/"))
         problem(await dispatcher.get(path, "worker", internal=True), 404, "not_found")
+
+
+async def test_an_answer_waits_for_no_acknowledgement_of_its_first_half(
+    state: State,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_once: list[int] = []
+    begin = serving._Protocol.connection_made
+
+    def noted(protocol: serving._Protocol, transport: asyncio.Transport) -> None:
+        begin(protocol, transport)
+        at_once.append(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr(serving._Protocol, "connection_made", noted)
+    async with served(state, tmp_path) as running:
+        for internal in (False, True):
+            assert (await running.get("/livez", internal=internal)).status_code == 200
+    assert at_once == [1, 1]
 
 
 async def test_a_client_that_does_not_say_what_it_wants_is_given_up(

@@ -3,6 +3,8 @@ rights says who may call it. Whoever may not is turned away before the body is r
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Annotated, Any
@@ -52,8 +54,19 @@ def who_of(request: Request) -> Who:
     return found
 
 
-Here = Annotated[Context, Depends(context_of)]
-Caller = Annotated[Who, Depends(who_of)]
+# Coroutines, though they wait for nothing: for plain functions, FastAPI asks a thread each time.
+
+
+async def _here(request: Request) -> Context:
+    return context_of(request)
+
+
+async def _caller(request: Request) -> Who:
+    return who_of(request)
+
+
+Here = Annotated[Context, Depends(_here)]
+Caller = Annotated[Who, Depends(_caller)]
 After = Annotated[str | None, Query(max_length=500, description="Where the page before ended: its next.")]
 Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many at most.")]
 
@@ -94,6 +107,17 @@ def rights_of(app: FastAPI) -> Mapping[str, Need]:
     return found
 
 
+def _threaded(endpoint: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """The endpoint on a thread, because the database blocks. FastAPI would do the same, and once more to check what
+    the endpoint answers."""
+
+    @functools.wraps(endpoint)
+    async def threaded(**arguments: Any) -> Any:
+        return await run_in_threadpool(endpoint, **arguments)
+
+    return threaded
+
+
 class Routes:
     """The routes of one listener."""
 
@@ -131,7 +155,7 @@ class Routes:
         extra: dict[str, Any] = {"security": [{scheme: []}]} if scheme else {}
         self._app.add_api_route(
             path,
-            endpoint,
+            endpoint if inspect.iscoroutinefunction(endpoint) else _threaded(endpoint),
             methods=[method],
             operation_id=operation,
             summary=summary.strip().rstrip("."),

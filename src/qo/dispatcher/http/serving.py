@@ -142,7 +142,9 @@ def _server(app: FastAPI) -> _Server:
 def _bound(address: str, setting: str) -> socket.socket:
     try:
         family, place = _resolved(address)
-        bound = socket.socket(family, socket.SOCK_STREAM)
+        # Named, for only of such sockets asyncio knows that they should send at once: an answer's body would else wait
+        # for 40 ms until the client has acknowledged its head.
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(place)
