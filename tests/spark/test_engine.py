@@ -62,6 +62,23 @@ def test_a_thread_is_left_as_it_was_found(engine: ClassicEngine) -> None:
         assert not spark.catalog.tableExists("left")
 
 
+def test_attempts_leave_nothing_behind_in_the_context(engine: ClassicEngine, spark: SparkSession) -> None:
+    def run(number: int) -> None:
+        attempt = Attempt("leaving", number)
+        with engine.session(attempt) as session:
+            session.range(1).count()
+            engine.stop(Attempt("leaving", number + 100))
+
+    def listeners() -> int:
+        return spark.sparkContext._jsc.sc().listenerBus().listeners().size()
+
+    run(1)
+    before = listeners()
+    for number in range(2, 6):
+        run(number)
+    assert listeners() == before
+
+
 def test_a_stopped_attempt_ends_alone_and_begins_nothing_more(engine: ClassicEngine) -> None:
     stopped, other = Attempt("stopped", 1), Attempt("other", 1)
     first, second = Long(engine, stopped), Long(engine, other)

@@ -43,6 +43,7 @@ class _Open:
 
     session: SparkSession
     slot: int
+    lasting: bool
     meter: Meter = field(default_factory=Meter)
 
 
@@ -75,23 +76,23 @@ class ClassicEngine:
             return builder.getOrCreate()
 
     @contextlib.contextmanager
-    def session(self, attempt: Attempt) -> Generator[SparkSession]:
+    def session(self, attempt: Attempt, *, lasting: bool = False) -> Generator[SparkSession]:
         self.start()
-        opened = self._enter(attempt)
+        opened = self._enter(attempt, lasting)
         try:
             yield opened.session
         finally:
             with contextlib.suppress(*GONE):
                 self._leave(attempt, opened)
 
-    def _enter(self, attempt: Attempt) -> _Open:
+    def _enter(self, attempt: Attempt, lasting: bool) -> _Open:
         """Settings, temporary views and functions of its own; jobs that are known by the attempt's tag."""
         with self._lock:
             if self._spark is None:
                 raise Unavailable("the Spark session was closed")
             taken = {each.slot for each in self._open.values()}
             slot = next(number for number in range(len(taken) + 1) if number not in taken)
-            opened = self._open[attempt] = _Open(self._spark.newSession(), slot)
+            opened = self._open[attempt] = _Open(self._spark.newSession(), slot, lasting)
         context = opened.session.sparkContext
         # Pools are never taken down: one for each task would fill the memory.
         context.setLocalProperty("spark.scheduler.pool", f"pool-{slot}")
@@ -102,32 +103,30 @@ class ClassicEngine:
         return opened
 
     def _leave(self, attempt: Attempt, opened: _Open) -> None:
-        with self._lock:
-            if self._open.get(attempt) is opened:
-                del self._open[attempt]
-            last = not self._open
-        for query in opened.session.streams.active:
-            query.stop()
         context = opened.session.sparkContext
         context.clearJobTags()
         for name in ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description"):
             context.setLocalProperty(name, None)  # pyright: ignore[reportArgumentType]
         context.setInterruptOnCancel(False)
         _classic(opened.session).clearActiveSession()
-        if last and self._ours:
-            # What operators have cached and not let go is known to all sessions: it goes when nobody can be using it.
-            opened.session.catalog.clearCache()
+        with self._lock:
+            if self._open.get(attempt) is opened:
+                del self._open[attempt]
+            if self._ours and all(each.lasting for each in self._open.values()):
+                # What operators have cached and not let go is known to all sessions: it goes when nobody can be using
+                # it. Nobody enters meanwhile; streams, which never leave, keep nothing that way.
+                opened.session.catalog.clearCache()
 
     def stop(self, attempt: Attempt) -> None:
-        spark, opened = self._spark, self._open.get(attempt)
+        # A stream is stopped by who has begun it. To ask a session for its streams would give each a listener that the
+        # context keeps for good.
+        spark = self._spark
         if spark is None:
             return
         with contextlib.suppress(*GONE):
             scala = spark.sparkContext._jsc.sc()
             scala.cancelJobGroupAndFutureJobs(attempt.tag, f"{attempt.tag} was stopped")
             scala.cancelJobsWithTag(attempt.tag, f"{attempt.tag} was stopped")
-            for query in opened.session.streams.active if opened is not None else ():
-                query.stop()
 
     def progress(self, attempt: Attempt) -> Progress | None:
         opened = self._open.get(attempt)

@@ -75,7 +75,7 @@ class ConnectEngine:
         return self._server.address if self._server is not None else self._settings.remote or ""
 
     @contextlib.contextmanager
-    def session(self, attempt: Attempt) -> Generator[SparkSession]:
+    def session(self, attempt: Attempt, *, lasting: bool = False) -> Generator[SparkSession]:
         """Raises LeaseLost if a later attempt has shut this one out."""
         self.start()
         for earlier in attempt.earlier[-EARLIER_MAX:]:

@@ -51,8 +51,9 @@ class Engine(Protocol):
         """Be ready for sessions; blocking. Once started, it does nothing."""
         ...
 
-    def session(self, attempt: Attempt) -> AbstractContextManager[SparkSession]:
-        """For the thread that enters it: what it runs there belongs to the attempt."""
+    def session(self, attempt: Attempt, *, lasting: bool = False) -> AbstractContextManager[SparkSession]:
+        """For the thread that enters it: what it runs there belongs to the attempt. ``lasting``: until further
+        notice, as streams do; it has no part in what others have cached."""
         ...
 
     def stop(self, attempt: Attempt) -> None:

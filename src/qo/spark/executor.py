@@ -124,7 +124,8 @@ class SparkExecutor:
         try:
             with phases("start"):
                 self._engine.start()
-            with self._engine.session(attempt) as spark, contextlib.ExitStack() as later:
+            lasting = not run.work.inputs  # Of sources only the ones that are always on have tasks.
+            with self._engine.session(attempt, lasting=lasting) as spark, contextlib.ExitStack() as later:
                 files = files_for(self._settings, root_of(run.work))
                 run.cancel.check()
                 self._carry_out(run, spark, files, later, phases)
