@@ -66,6 +66,19 @@ def announce(run: qo.Run) -> None:
     run.output().skip()
 
 
+def steady(run: qo.Run) -> None:
+    """An always-on source that never rests, and knows of the world what its commits tell it."""
+    last = run.last_segment().cursor
+    number = 0 if last is None else last + 1
+    while True:
+        SEEN["steady"].append(run.work.attempt)
+        part = run.segment(number)
+        part.write("rows.txt", f"{number}\n", rows=1)
+        run.commit(part)
+        number += 1
+        time.sleep(0.01)
+
+
 def astray(run: qo.Run) -> None:
     """Claims to have written where it must not."""
     run.output().prefix = "file:/etc"

@@ -25,7 +25,7 @@ from qo.dispatcher.contract.task import (
     WorkInput,
 )
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import claiming, completion, made, pins
+from qo.dispatcher.tasks import claiming, completion, pins, replacing
 from qo.runner.run import Run
 from qo.runner.storage import FileStorage
 from qo.worker.cancel import CancelToken
@@ -70,7 +70,7 @@ class Shop:
 
         def standing(output: int, after: str | None, revision: int | None) -> StandingAnswer:
             with self.state.read() as tx:
-                return made.standing(tx, held.work.task_id, output, after, revision, PAGE)
+                return replacing.others(tx, held.work.task_id, output, after, revision, PAGE)
 
         def unused(*_: Any) -> Any:
             raise AssertionError("nothing is announced here")

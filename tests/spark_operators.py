@@ -50,5 +50,7 @@ def halves(orders: DataFrame) -> tuple[DataFrame, DataFrame]:
 
 
 def seen_once(spark: SparkSession, config: Mapping[str, Any]) -> DataFrame:
-    """A stream of the user's own, with state: each id the first time it comes."""
-    return spark.readStream.schema("id long, delay int").json(config["path"]).dropDuplicates(["id"])
+    """A stream of the user's own, with state: each id the first time it comes. Spark remembers few of its batches."""
+    spark.conf.set("spark.sql.streaming.minBatchesToRetain", 4)
+    files = spark.readStream.schema("id long, delay int").option("maxFilesPerTrigger", 1)
+    return files.json(config["path"]).dropDuplicates(["id"])

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,18 @@ ENVIRONMENT = {
 
 def settings(**chosen: Any) -> SparkSettings:
     return replace(SETTINGS, **chosen)
+
+
+def pretend(home: Path, version: str) -> Path:
+    """The home of a Java that says no more than which one it is."""
+    command = home / "bin" / "java"
+    command.parent.mkdir(parents=True)
+    command.write_text(
+        f"#!/bin/sh\nprintf '    java.home = {home}\\n    java.specification.version = {version}\\n"
+        f"    java.vm.version = {version}.0.1\\n' >&2\n"
+    )
+    command.chmod(0o755)
+    return home
 
 
 @pytest.fixture(scope="session")

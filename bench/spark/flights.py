@@ -23,7 +23,7 @@ EXAMPLE = ROOT / "examples" / "flights"
 LATE = {"late_minutes": 15}
 REFERENCE = ("weather", "planes", "airports")
 DAILY = ("raw", "clean", "enriched", "daily")  # The jobs of a day, one after the other.
-MONTHLY = ("monthly", "alerts")
+MONTHLY = ("monthly", "compacted", "alerts")
 # Jobs that only wait or copy, and need a second worker: here, days and months are announced when they are due.
 LEFT_OUT = ("catalogue", "tables", "closed")
 
@@ -107,7 +107,8 @@ class Demo:
         rows = self._read(spark, "monthly", month)
         if rows.groupBy("day", "origin", "carrier").count().where("count > 1").limit(1).collect():
             raise ValueError(f"{month} has a row twice")
-        rows.createOrReplaceTempView("monthly")
+        self._write(rows.coalesce(1), "compacted", month)
+        self._read(spark, "compacted", month).createOrReplaceTempView("compacted")
         found = spark.sql(self._definition.queries["alerts"])
         alerts = found.limit(1001).collect()
         self._write(spark.createDataFrame(alerts, found.schema).coalesce(1), "alerts", month)

@@ -59,9 +59,9 @@ def closed(run: qo.Run) -> dict[str, int]:
 
 
 def monthly(daily: DataFrame, run: qo.Run) -> DataFrame:
-    """The days of one month in one file."""
+    """The days of one month, from files of each."""
     month = (run.partition_key or "").removesuffix(".csv")
-    return daily.where(F.date_format("day", "yyyy-MM") == month).coalesce(1).sortWithinPartitions("day", "origin")
+    return daily.where(F.date_format("day", "yyyy-MM") == month)
 
 
 def tables(run: qo.Run) -> None:

@@ -60,8 +60,12 @@ def written(path: Path, table: pd.DataFrame) -> bool:
     return True
 
 
+def main(days: str = "365", directory: str = str(LANDING)) -> None:
+    if not (days.isdecimal() and int(days) > 0):
+        sys.exit(f"{days!r} is not a number of days: say 1 to 365, as in make demo DAYS=31")
+    new = prepare(int(days), Path(directory))
+    print(f"{new} new files in {directory}" if new else f"everything is in {directory} already")
+
+
 if __name__ == "__main__":
-    new = prepare(
-        int(sys.argv[1]) if len(sys.argv) > 1 else 365, Path(sys.argv[2]) if len(sys.argv) > 2 else LANDING
-    )
-    print(f"{new} new files in {LANDING}" if new else f"everything is in {LANDING} already")
+    main(*sys.argv[1:3])

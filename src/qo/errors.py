@@ -6,6 +6,7 @@
     ├── NotFound                there is no such task, schedule, worker or app
     ├── Refused                 the task's state does not allow it: look at the task
     │   ├── LeaseLost           another attempt owns the task now: stop working, write nothing
+    │   ├── Cancelled           somebody asked the attempt to stop: end it, and say so
     │   └── IdempotencyConflict the key was used before for something else: choose another key
     ├── Unauthenticated         the dispatcher does not know who asks: give it a valid token
     ├── Forbidden               it knows, and the token does not allow this: ask for one that does
@@ -50,6 +51,10 @@ class Refused(QoError):
 
 
 class LeaseLost(Refused):
+    pass
+
+
+class Cancelled(Refused):
     pass
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import pty
@@ -18,6 +19,7 @@ import pytest
 from command import Qo
 from qo.cli.main import COMMANDS, Commands, main
 from qo.cli.session import SHARED
+from sparks import pretend
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 SLOW = {"aiohttp", "botocore", "cronsim", "pydantic", "qo.worker.worker", "rich"}
@@ -248,6 +250,21 @@ def test_the_embedded_store_passes_its_own_examination(qo: Qo) -> None:
     assert report["ok"]
     assert all(check["passed"] for check in report["checks"])
     assert re.search(r"^create race +pass", qo.ok("doctor"), re.M)
+
+
+def test_the_doctor_names_spark_and_java_and_says_why_there_is_no_class_archive(qo: Qo, tmp_path: Path) -> None:
+    home = pretend(tmp_path / "jdk", "17")  # It runs, but no Spark.
+    here = Qo(qo.cwd, {"JAVA_HOME": str(home), "XDG_CACHE_HOME": str(tmp_path / "cache")})
+    told = here.json("doctor")["spark"]
+    assert told["spark"] == importlib.metadata.version("pyspark")
+    assert told["java"] == f"Java 17 in {home} (JAVA_HOME)"
+    assert told["class archive"] == "not yet made; --fix makes it"
+    why = "not made: .*JAVA_GATEWAY_EXITED"
+    assert re.fullmatch(f"{why}.*", here.json("doctor", "--fix")["spark"]["class archive"])
+    assert re.search(f"^class archive: {why}.*; --fix tries again$", here.ok("doctor"), re.M)
+    (tmp_path / "file").touch()
+    nowhere = Qo(qo.cwd, {"JAVA_HOME": str(home), "XDG_CACHE_HOME": str(tmp_path / "file")})
+    assert "Not a directory" in nowhere.json("doctor", "--fix")["spark"]["class archive"]
 
 
 def test_config_show_says_where_each_value_came_from_and_no_secret(qo: Qo) -> None:

@@ -156,7 +156,8 @@ def test_data_is_planned_made_again_looked_into_and_collected(qo: Qo, tmp_path: 
         assert printed["files"] == json.loads(written.read_text())["files"]
         assert remote.json("collect")["prefixes"] == 0
         assert remote.json("collect", "--older-than", "0s", "--dry-run")["prefixes"] == 2
-        assert remote.json("collect", "--older-than", "0s")["files"] == 2
+        assert remote.json("collect", "--older-than", "0s")["prefixes"] == 2
+        assert written.with_name(f"{last}.json").is_file()
         assert all(Path(each["path"]).is_file() for each in printed["files"])
 
 

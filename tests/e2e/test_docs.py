@@ -1,11 +1,11 @@
 """Every example in the documentation runs.
 
-In a page, a ``python`` block that begins with ``# name.py`` is written to that file and any other is run; so are
-``yaml`` and ``toml`` blocks that begin with a file name. Of a ``console`` block, the lines after ``$`` are run one
-after the other, and must succeed. One that ends with ``&`` goes on beside the rest of the page. What stands below a
-command is what it prints, in this order, among other things: ids and times may differ, ``...`` stands for anything,
-and a command that does not say so yet is run again for a while. All blocks of a page share a directory, with an empty
-embedded store, and the examples of this project.
+In a page, a ``python`` block that begins with ``# name.py`` is written to that file and any other is run. ``yaml`` and
+``toml`` blocks that begin with a file name are written, too; of the others, pipelines are read and settings are
+loaded. Of a ``console`` block, the lines after ``$`` are run one after the other, and must succeed. One that ends with
+``&`` goes on beside the rest of the page. What stands below a command is what it prints, in this order, among other
+things: ids and times may differ, ``...`` stands for anything, and a command that does not say so yet is run again for
+a while. All blocks of a page share a directory, with an empty embedded store, and the examples of this project.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from pathlib import Path
 import pytest
 
 import sparks
+from qo.config import sources
+from qo.dispatcher.definition.reading import read
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -43,6 +45,20 @@ def examples(page: Path) -> list[tuple[str, str]]:
 
 
 ON_SPARK = {"analytics.md", "datasets.md", "quality.md", "spark.md", "streams.md", "up.md"}
+
+
+def test_every_pipeline_and_every_setting_in_a_page_can_be_read(tmp_path: Path):
+    blocks = [(page.name, language, text) for page in PAGES for language, text in examples(page)]
+    pipelines = [(page, text) for page, language, text in blocks if language == "yaml" and "\njobs:" in text]
+    for page, text in pipelines:
+        if not text.startswith("# invalid"):
+            read(text, file=page)
+    settings = [(page, text) for page, language, text in blocks if language == "toml"]
+    for page, text in settings:
+        (tmp_path / page).write_text(text)
+        sources.load(environ={}, cwd=tmp_path, config_path=tmp_path / page)
+    assert pipelines
+    assert settings
 
 
 @pytest.mark.timeout(900)  # Many short processes; some pages start a dispatcher.

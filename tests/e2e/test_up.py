@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import sqlite3
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from command import Qo
 
-pytestmark = pytest.mark.spark  # With processes of their own, and a JVM among them.
+# Many processes of their own.
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 PIPELINE = """\
 name: letters
@@ -44,11 +49,9 @@ publish:
 """
 
 OPERATORS = """\
-import os
-import signal
-
-
 def counted(run):
+    print(42)
+    print("null", '{"code": 2}', 70_000 * "x", sep="\\n", flush=True)
     texts = [body.decode() for body in run.input().read()]
     if "bad" in run.partition_key:
         raise ValueError("this letter cannot be read")
@@ -57,6 +60,20 @@ def counted(run):
 
 def shouted(run):
     run.output().write("shout.txt", "".join(line.upper() + "\\n" for line in run.input().lines()), rows=1)
+
+
+def noted(run):
+    pass
+"""
+
+EFFECT = """\
+  - name: noted
+    activation: reactive
+    runtime: python
+    operator: letters:noted
+    inputs: [{from: {job: shouted}}]
+    execution_strategy: PerPartition
+    outputs: 0
 """
 
 LIMIT_S = 120.0
@@ -96,17 +113,22 @@ def until(condition: Callable[[], object], within_s: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-def parts(qo: Qo) -> dict[str, int]:
-    """The processes of an installation by their roles, found by where they were started."""
-    found: dict[str, int] = {}
+def processes(qo: Qo) -> dict[int, list[str]]:
+    """Whatever runs in the directory, with its command line."""
+    found: dict[int, list[str]] = {}
     for each in Path("/proc").iterdir():
         try:
-            words = (each / "cmdline").read_bytes().decode().split("\0")
-            if "qo.site.part" in words and (each / "cwd").resolve() == qo.cwd.resolve():
-                found[words[words.index("qo.site.part") + 1]] = int(each.name)
+            if each.name.isdigit() and (each / "cwd").readlink() == qo.cwd.resolve():
+                found[int(each.name)] = (each / "cmdline").read_bytes().decode().split("\0")
         except OSError:
             continue  # It has ended, or is another's.
     return found
+
+
+def parts(qo: Qo) -> dict[str, int]:
+    """The processes of an installation by their roles."""
+    named = {pid: words for pid, words in processes(qo).items() if "qo.site.part" in words}
+    return {words[words.index("qo.site.part") + 1]: pid for pid, words in named.items()}
 
 
 @pytest.fixture
@@ -116,86 +138,150 @@ def running(qo: Qo) -> Iterator[subprocess.Popen[str]]:
     yield process
     process.kill()
     process.communicate()
-    until(lambda: not parts(qo))
+    until(lambda: not processes(qo))
 
 
-def test_once_builds_everything_then_nothing_then_only_what_a_change_is_upstream_of(qo: Qo) -> None:
-    first = qo("up", "--once", timeout_s=LIMIT_S)
+@pytest.fixture
+def told() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """A server, and the JSON that it was sent."""
+    heard: list[dict[str, Any]] = []
+
+    class Listening(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heard.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Listening) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        yield f"http://127.0.0.1:{server.server_port}/", heard
+        server.shutdown()
+        serving.join()
+
+
+def test_once_builds_everything_and_then_nothing(qo: Qo, told: tuple[str, list[dict[str, Any]]]) -> None:
+    url, heard = told
+    first = Qo(qo.cwd, {**qo.environ, "QO_LINEAGE_URL": url, "QO_TOKEN": "another's"})(
+        "up", "--once", timeout_s=LIMIT_S
+    )
     assert first.code == 0, first
+    assert first.out.startswith("the dispatcher is at http://127.0.0.1:")
+    assert {each["eventType"] for each in heard} == {"START", "COMPLETE"}
+    assert "\n42\nnull\n" in (qo.cwd / ".qo" / "logs" / "worker-python.log").read_text()
     assert "letters version 1 is new: 3 jobs" in first.out
     assert "shouts: 2 rows in 2 pieces" in first.out
     assert "A.TXT 3" in first.out
     assert "inbox -> counted -> shouted" in first.out
     assert tasks(qo) == 2 * [("counted", "completed")] + 2 * [("shouted", "completed")]
 
-    again = qo("up", "--once", timeout_s=LIMIT_S)
+    again = qo("--json", "up", "--once", timeout_s=LIMIT_S)
     assert again.code == 0, again
-    assert "version 1 is deployed already" in again.out
-    assert "nothing was to be done" in again.out
+    sizes = {each["name"]: (each["rows"], each["pieces"]) for each in again.document["tables"]}
+    assert (again.document["version"], again.document["jobs"]) == (1, [])
+    assert sizes == {"counts": (2, 2), "shouts": (2, 2)}
     assert len(tasks(qo)) == 4
-
-    operators = qo.cwd / "letters.py"
-    operators.write_text(operators.read_text().replace("line.upper()", "line.title()"))
-    changed = qo("up", "--once", timeout_s=LIMIT_S)
-    assert changed.code == 0, changed
-    assert "rebuilt       shouted: edited: code" in changed.out
-    assert "carried over  counted, inbox" in changed.out
-    assert "version 2 has taken over from 1, all tables at once" in changed.out
-    assert "A.Txt 3" in changed.out
-    assert tasks(qo) == 2 * [("counted", "completed")] + 4 * [("shouted", "completed")]
-    assert not parts(qo)
+    assert not processes(qo)
 
 
-def test_once_says_which_tasks_failed_and_why_and_keeps_the_rest(qo: Qo) -> None:
+def test_a_change_rebuilds_what_is_downstream_and_what_had_failed_before_does_not_hold_it_up(qo: Qo) -> None:
     (qo.cwd / "inbox" / "bad.txt").write_text("?")
-    (qo.cwd / "pipeline.yaml").write_text(PIPELINE.replace("jobs:", "defaults: {max_attempts: 1}\njobs:", 1))
+    pipeline = PIPELINE.replace("jobs:", "defaults: {max_attempts: 1}\njobs:", 1)
+    (qo.cwd / "pipeline.yaml").write_text(pipeline)
     answer = qo("up", "pipeline.yaml", "--once", timeout_s=LIMIT_S)
     assert answer.code == 1, answer
     assert "failed: counted bad.txt" in answer.out
     assert "this letter cannot be read" in answer.out
     assert "shouts: 2 rows in 2 pieces" in answer.out
+    assert tasks(qo) == [
+        *(2 * [("counted", "completed")]),
+        ("counted", "failed"),
+        *(2 * [("shouted", "completed")]),
+    ]
+
+    operators = qo.cwd / "letters.py"
+    operators.write_text(operators.read_text().replace("line.upper()", "line.title()"))
+    (qo.cwd / "pipeline.yaml").write_text(pipeline.replace("publish:", f"{EFFECT}publish:"))
+    (qo.cwd / "inbox" / "c.txt").write_text("seven")
+    kept = qo("up", "--once", "--keep", timeout_s=LIMIT_S)
+    assert "rebuilt       shouted: edited: code" in kept.out, kept
+    assert "carried over  counted, inbox" in kept.out
+    assert "version 2 was not activated: it is built, and kept" in kept.out
+    before = [*(3 * [("counted", "completed")]), ("counted", "failed")]
+    built = 6 * [("shouted", "completed")]
+    assert tasks(qo) == [*before, ("noted", "pending"), *built]  # Effects are for who serves.
+
+    taken = qo("up", "--once", timeout_s=LIMIT_S)
+    assert "version 2 has taken over from 1, all tables at once" in taken.out, taken
+    assert "A.Txt 3" in taken.out
+    assert tasks(qo) == [*before, ("noted", "completed"), *built]
+    assert (answer.code, kept.code, taken.code) == (1, 1, 1)
 
 
-def test_nothing_stays_when_it_is_killed_and_it_goes_on_where_it_was(
+def test_what_dies_is_started_again_and_nothing_stays_when_it_is_killed_and_it_goes_on_where_it_was(
     qo: Qo, running: subprocess.Popen[str]
 ) -> None:
     until(lambda: done(qo) == 4)
     second = qo("up", "--once")
     assert (second.code, f"process {running.pid}" in second.err) == (4, True), second
-    os.kill(running.pid, signal.SIGKILL)
-    until(lambda: not parts(qo), within_s=20)
-    (qo.cwd / "inbox" / "c.txt").write_text("seven")
-    assert qo("up", "--once", timeout_s=LIMIT_S).code == 0
-    assert tasks(qo) == 3 * [("counted", "completed")] + 3 * [("shouted", "completed")]
 
-
-def test_what_dies_is_started_again_and_all_ends_in_good_order(qo: Qo, running: subprocess.Popen[str]) -> None:
-    until(lambda: done(qo) == 4)
-    before = parts(qo)
-    for role in ("worker:python", "dispatcher"):
+    before, killed = parts(qo), ("worker:python", "dispatcher")
+    for role in killed:
         os.kill(before[role], signal.SIGKILL)
-    until(lambda: parts(qo).keys() == before.keys() and not set(before.values()) <= set(parts(qo).values()))
+    until(lambda: all(parts(qo).get(role) not in (None, before[role]) for role in killed))
     (qo.cwd / "inbox" / "c.txt").write_text("seven")
     until(lambda: done(qo) == 6)
-    running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=60)
-    assert running.returncode == 0, (out, err)
-    assert "worker:python died 1 times" in out
-    assert not parts(qo)
+
+    os.kill(running.pid, signal.SIGKILL)
+    until(lambda: not processes(qo), within_s=20)
+    (qo.cwd / "inbox" / "d.txt").write_text("eleven")
+    third = qo.start("up")
+    try:
+        until(lambda: done(qo) == 8)
+        third.send_signal(signal.SIGINT)
+        out, err = third.communicate(timeout=60)
+    finally:
+        third.kill()
+    assert third.returncode == 0, (out, err)
+    assert tasks(qo) == 4 * [("counted", "completed")] + 4 * [("shouted", "completed")]
+    assert not processes(qo)
+
+
+def test_who_interrupts_what_does_not_start_waits_for_nothing(qo: Qo) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        state = f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/nothing"
+        process = Qo(qo.cwd, {"QO_STATE": state}).start("up", "--once")
+        try:
+            silent.settimeout(60)
+            with silent.accept()[0]:  # The dispatcher asks, and is not answered.
+                process.send_signal(signal.SIGTERM)
+                out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130, (out, err)
+    assert not processes(qo)
 
 
 def test_what_cannot_work_is_said_before_anything_runs(qo: Qo) -> None:
     (qo.cwd / "wrong.yaml").write_text(PIPELINE.replace("operator: letters:counted", "operator: counted"))
-    wrong = qo("up", "wrong.yaml")
+    wrong = qo.here("up", "wrong.yaml")
     assert (wrong.code, "wrong.yaml:10:" in wrong.err) == (2, True), wrong
-    missing = qo("up", "nowhere")
+    missing = qo.here("up", "nowhere")
     assert (missing.code, "there is no pipeline nowhere" in missing.err) == (3, True), missing
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         blocked = Qo(qo.cwd, {"QO_DISPATCHER_LISTEN": address})("up", "--once")
     assert (blocked.code, f"cannot serve at '{address}'" in blocked.err) == (2, True), blocked
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        state = f"postgresql://nobody@127.0.0.1:{taken.getsockname()[1]}/nothing"
+    closed = Qo(qo.cwd, {"QO_STATE": state})("up", "--once")
+    assert (closed.code, "traceback" in closed.err) == (5, False), closed
     spark = PIPELINE.replace("runtime: python", "runtime: spark", 1)
     (qo.cwd / "spark.yaml").write_text(spark)
-    java = Qo(qo.cwd, {"QO_JAVA_HOME": str(qo.cwd)})("up", "spark.yaml", "--once")
-    assert (java.code, "ava" in java.err) == (2, True), java
-    assert not parts(qo)
+    for remote in ({}, {"QO_SPARK_REMOTE": "local"}):
+        java = Qo(qo.cwd, {"QO_JAVA_HOME": str(qo.cwd), **remote}).here("up", "spark.yaml", "--once")
+        assert (java.code, "Spark needs Java" in java.err, str(qo.cwd) in java.err) == (2, True, True), java
+    assert not processes(qo)

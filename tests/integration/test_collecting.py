@@ -20,13 +20,17 @@ def prefix(task: int, attempt: int = 1) -> str:
 
 
 OURS = [prefix(task, attempt) for task in range(3) for attempt in (1, 2, 10)]
+MANIFESTS = [f"_manifests/{name}/{revision}.json" for name in ("orders", "a%2Fb") for revision in (7, 12)]
 OTHERS = [
     "bundles/abc.zip",
     "_manifests/orders/latest.json",
+    "_manifests/orders/.lock",
+    "_manifests/orders/1/7.json",
+    "_manifests/orders/07.json",
     f"{prefix(1).rpartition('/')[0]}/notes.txt",
     "readme",
 ]
-ALL = [f"{each}/{name}" for each in OURS for name in FILES] + OTHERS
+ALL = [f"{each}/{name}" for each in OURS for name in FILES] + MANIFESTS + OTHERS
 
 
 def directory(tmp_path: Path) -> Directory:
@@ -54,7 +58,11 @@ async def left(kind: str, tmp_path: Path, store: MemoryStore) -> set[str]:
 
 async def judge(prefixes: Sequence[str]) -> list[Judged]:
     return [
-        Judged(prefix=each, gone=each.endswith(("/1", "/10")), why="so" if each.endswith("/1") else "not so")
+        Judged(
+            prefix=each,
+            gone=each.endswith(("/1", "/10", "/7.json")),
+            why="so" if each.endswith("/1") else "not so",
+        )
         for each in prefixes
     ]
 
@@ -66,9 +74,10 @@ async def test_what_may_go_is_deleted_and_nothing_else(kind: str, tmp_path: Path
     would = await collect(root, judge, dry_run=True, on_gone=lambda found, why: told.append(found.prefix))
     assert await left(kind, tmp_path, store) == set(ALL)
     done = await collect(root, judge, dry_run=False)
-    assert (would.prefixes, would.files, would.bytes) == (done.prefixes, done.files, done.bytes) == (6, 18, 72)
-    assert sorted(told) == sorted(each for each in OURS if not each.endswith("/2"))
+    assert (would.prefixes, would.files, would.bytes) == (done.prefixes, done.files, done.bytes) == (6, 20, 80)
+    assert sorted(told) == sorted(each for each in OURS + MANIFESTS if not each.endswith(("/2", "/12.json")))
     kept = {f"{each}/{name}" for each in OURS if each.endswith("/2") for name in FILES}
+    kept |= {each for each in MANIFESTS if each.endswith("/12.json")}
     assert await left(kind, tmp_path, store) == kept | set(OTHERS)
     again = await collect(root, judge, dry_run=False)
     assert (again.prefixes, again.kept) == (0, {"not so": 3})

@@ -23,10 +23,10 @@ from pipeline_tasks import (
 )
 from pipelines import dag, deployed, job, live, source
 from qo.core.flow.topology import LiveJob, Topology
-from qo.dispatcher.contract.task import CompleteRequest, EventBody, InputMode, Outcome, OutputBody
+from qo.dispatcher.contract.task import Claimed, CompleteRequest, EventBody, InputMode, Outcome, OutputBody
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import completion, moves
+from qo.dispatcher.tasks import completion, moves, replacing
 from qo.errors import UsageError
 from states import Clock
 
@@ -242,6 +242,33 @@ def test_appending_replaces_what_the_same_work_had_appended(state: State, shop: 
         succeed(state, claimed(state, task))
     assert sums(state, log) == (1, 0, 10, 100)
     assert len([each for each in all_of(state, schema.commits) if each["replaced_by"] is None]) == 1
+
+
+def test_who_appends_once_more_is_not_compared_with_what_it_replaces(state: State, shop: Topology) -> None:
+    log = live(shop, "shop.log")
+    of = log.inputs[0]
+
+    def begun(run: str, key: str) -> Claimed:
+        about = {"dataset_id": of.dataset_id, "generation_id": of.generation_id, "partition_key": key}
+        return claimed(state, manual_task(state, log, run, **about))
+
+    def compared(held: Claimed) -> list[str | None]:
+        keys: list[str | None] = []
+        after, more = None, True
+        while more:
+            with state.read() as tx:
+                page = replacing.others(tx, held.work.task_id, 0, after, None, limit=1)
+            keys += [each.partition_key for each in page.pieces]
+            after, more = page.after, page.after is not None
+        return keys
+
+    for key in ("p", "q", "r"):
+        succeed(state, begun(f"first {key}", key))
+    again = begun("second q", "q")
+    assert compared(again) == ["p", "r"]
+    succeed(state, again, rows=3)
+    assert compared(begun("first s", "s")) == ["p", "q", "r"]
+    assert sums(state, log) == (3, 0, 23, 300)
 
 
 # Cursors

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from pipeline_tasks import all_of, append, claimed, feed, finish, manual_task, output, succeed, tasks_of
 from pipelines import dag, deployed, job, live, source
@@ -93,6 +94,29 @@ def test_appended_rows_and_segments_are_told_apart(state: State, shop: Topology)
     found = said(changes(state, low, latest(state), "shop.log"))
     assert found[-1] == ("added", 5, 10)
     assert len(found) == 2
+
+
+def test_a_diff_over_many_replacements_costs_as_much_as_over_one(state: State, shop: Topology) -> None:
+    orders, log = live(shop, "shop.orders"), live(shop, "shop.log")
+    asked: list[str] = []
+    costs: list[int] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        asked.append(statement)
+
+    feed(state, orders, "a", "0", rows=1)
+    low = latest(state)
+    for last in (2, 30):
+        for run in range(last):
+            feed(state, orders, "a", f"{last}-{run}", rows=last)
+            feed(state, log, "a", f"{last}-{run}")
+        high = latest(state)
+        asked.clear()
+        sa.event.listen(state.engine, "before_cursor_execute", note)
+        assert said(changes(state, low, high)) == [("replaced", "a", last - 1)]
+        sa.event.remove(state.engine, "before_cursor_execute", note)
+        costs.append(len(asked))
+    assert costs[0] == costs[1]
 
 
 def test_a_partition_that_is_made_again_downstream_is_replaced_there(state: State, shop: Topology) -> None:

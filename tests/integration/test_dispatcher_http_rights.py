@@ -22,7 +22,7 @@ from qo.dispatcher.contract.task import Claimed, EventBody
 from qo.dispatcher.contract.token import CreateToken, Role
 from qo.dispatcher.emission import emit
 from qo.dispatcher.http.app import internal_app, public_app
-from qo.dispatcher.http.rights import INTERNAL, PUBLIC, USERS, Need
+from qo.dispatcher.http.rights import INTERNAL, PUBLIC, Need
 from qo.dispatcher.http.routes import Routes
 from qo.dispatcher.limits import limits
 from qo.dispatcher.loops import release, router
@@ -32,6 +32,7 @@ from states import Clock, clock, state  # noqa: F401
 from surfaces import Surface, surface
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"))
+USERS = (Need.READER, Need.WRITER, Need.ADMIN)  # Each may do what the ones before it may.
 NOBODY = (
     "none",
     "garbage",

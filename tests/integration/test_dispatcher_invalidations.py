@@ -26,6 +26,7 @@ from qo.dispatcher.contract.task import Claimed
 from qo.dispatcher.loops import invalidation
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
+from qo.dispatcher.tasks import replacing
 from qo.errors import NotFound, UsageError
 
 SHOP = dag(
@@ -110,13 +111,11 @@ def test_it_is_open_until_all_readers_are_done(state: State, shop: Topology) -> 
     waiting = [each for each in all_of(state, schema.tasks) if each["status"] == "pending"]
     assert {each["job"] for each in waiting} == {"clean", "other"}
     succeed(state, claimed(state, waiting[0]["id"]))
-    with state.read() as tx:
-        assert invalidations.show(tx, id_).processed_at is None
+    assert id_ in {each["id"] for each in open_ones(state)}
     succeed(state, claimed(state, waiting[1]["id"]))
-    with state.read() as tx:
-        shown = invalidations.show(tx, id_)
-    assert shown.processed_at is not None
-    assert all(each.processed_at is not None for each in shown.readers)
+    assert id_ not in {each["id"] for each in open_ones(state)}
+    readers = [each for each in all_of(state, schema.invalidation_readers) if each["invalidation_id"] == id_]
+    assert [each["processed_at"] is not None for each in readers] == [True, True]
 
 
 def test_one_commit_more_while_the_last_is_being_read_again_is_not_lost(state: State, shop: Topology) -> None:
@@ -225,6 +224,9 @@ def test_a_job_that_follows_a_cursor_makes_the_range_once_more_and_so_do_those_b
     [again] = [each for each in tasks_of(state, follow) if each["invalidation_id"] is not None]
     held = claimed(state, again["id"])
     assert [each.cursor for each in held.work.inputs[0].pieces] == [2, 3]  # As it had read them together.
+    with state.read() as tx:
+        compared = replacing.others(tx, held.work.task_id, 0, None, None, limit=10)
+    assert [each.cursor for each in compared.pieces] == [1, 4]  # It takes the place of the one between them.
     succeed(state, held)
     while invalidation.tick(state):
         pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ import pytest
 from pipeline_tasks import claimed, feed, finish, manual_task, output
 from pipelines import dag, deployed, edited, live, loaded, source, staged
 from qo.config.settings import S3Settings, Settings
-from qo.dispatcher import cutover, manifests
+from qo.dispatcher import cutover, garbage, manifests
+from qo.dispatcher.contract.garbage import Judged, JudgeRequest
 from qo.dispatcher.contract.task import ColumnBody
 from qo.dispatcher.loops import manifest
 from qo.dispatcher.loops.manifest import Bucket, Files, Place
 from qo.dispatcher.state.database import State
+from qo.runner.collecting import Directory, collect
 from qo.store.memory import MemoryStore
 from servers import S3Server
 from states import Clock
@@ -84,6 +87,46 @@ async def test_a_rollback_is_the_latest_although_its_revision_is_older(
     await manifest.tick(state, settings)
     back = latest(tmp_path)
     assert (back["generation_id"], back["revision"]) == (before["generation_id"], before["revision"])
+
+
+async def test_old_ones_are_collected_but_for_the_latest_and_the_last_of_each_generation(
+    state: State, state_clock: Clock, settings: Settings, tmp_path: Path
+) -> None:
+    def there() -> set[int]:
+        return {int(each.stem) for each in (tmp_path / "_manifests/orders").glob("[0-9]*.json")}
+
+    async def collected() -> None:
+        async def judge(keys: Sequence[str]) -> list[Judged]:
+            with state.write() as tx:
+                return garbage.judge(tx, JudgeRequest(prefixes=list(keys), keep_s=3600))
+
+        await collect(Directory(tmp_path), judge, dry_run=False)
+
+    async def fed(*keys: str) -> list[int]:
+        revisions: list[int] = []
+        for key in keys:
+            feed(state, live(loaded(state), "shop.orders"), key)
+            state_clock.advance(10)
+            await manifest.tick(state, settings)
+            revisions.append(latest(tmp_path)["revision"])
+        return revisions
+
+    deployed(state, SHOP)
+    first = await fed("a", "b", "c")
+    await collected()
+    assert there() == set(first)
+    number = staged(state, edited(SHOP, "orders", config={"v": 2})).version
+    with state.write() as tx:
+        cutover.activate(tx, "shop", number, "ann", force=True)
+    second = await fed("a", "b")
+    state_clock.advance(4000)
+    await collected()
+    assert there() == {first[-1], second[-1]}
+    feed(state, live(loaded(state), "shop.orders"), "c")  # Its manifest is not written yet.
+    state_clock.advance(4000)
+    await collected()
+    assert there() == {first[-1], second[-1]}
+    assert latest(tmp_path)["revision"] == second[-1]
 
 
 @pytest.mark.parametrize("kind", ["files", "bucket"])

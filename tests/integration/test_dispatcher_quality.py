@@ -29,7 +29,7 @@ from qo.dispatcher.contract.why import StepKind, Verdict
 from qo.dispatcher.loops import purge
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import made, moves, shapes
+from qo.dispatcher.tasks import moves, replacing, shapes
 from qo.dispatcher.tasks.creation import NewTask
 from qo.dispatcher.why import why
 from qo.errors import LeaseLost, NotFound, UsageError
@@ -228,7 +228,7 @@ def test_what_is_committed_of_an_output_is_told_in_pages_of_one_state(state: Sta
 
     def page(after: str | None, revision: int | None) -> Any:
         with state.read() as tx:
-            return made.standing(tx, held.work.task_id, 0, after, revision, 2)
+            return replacing.others(tx, held.work.task_id, 0, after, revision, 2)
 
     first = page(None, None)
     assert [each.partition_key for each in first.pieces] == ["a", "b"]
@@ -237,13 +237,13 @@ def test_what_is_committed_of_an_output_is_told_in_pages_of_one_state(state: Sta
     rest = page(first.after, first.revision)
     assert ([each.partition_key for each in rest.pieces], rest.after) == (["c"], None)
     with state.read() as tx, pytest.raises(NotFound):
-        made.standing(tx, held.work.task_id, 1, None, None, 2)
+        replacing.others(tx, held.work.task_id, 1, None, None, 2)
 
 
 def test_of_an_output_without_commits_nothing_stands(state: State, shop: Topology) -> None:
     held = claimed(state, partition_task(state, live(shop, "shop.log"), "a"))
     with state.read() as tx:
-        found = made.standing(tx, held.work.task_id, 0, None, None, 10)
+        found = replacing.others(tx, held.work.task_id, 0, None, None, 10)
     assert (found.revision, found.pieces, found.after) == (0, [], None)
 
 

@@ -30,7 +30,7 @@ from qo.dispatcher.loops import source_monitor
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks import moves, segments
-from qo.errors import LeaseLost, NotFound, UsageError
+from qo.errors import Cancelled, LeaseLost, NotFound, Refused, UsageError
 from states import Clock
 
 CLICKS = dag(
@@ -139,9 +139,21 @@ def test_who_was_asked_to_stop_commits_nothing_more(state: State, clicks: LiveJo
     commit(state, held, 0)
     with state.write() as tx:
         moves.cancel(tx, held.work.task_id, "tests", "enough")
-    with pytest.raises(LeaseLost, match="asked to stop"):
+    with pytest.raises(Cancelled, match="asked to stop"):
         commit(state, held, 1)
     assert events(state) == [0]
+
+
+def test_rows_that_were_compared_with_an_earlier_state_are_refused_and_the_lease_stays(
+    state: State, clicks: LiveJob
+) -> None:
+    held = begun(state, clicks)
+    commit(state, held, 0)
+    with pytest.raises(Refused, match="read them again") as refused:
+        commit(state, held, 1, based_on=0)
+    assert not isinstance(refused.value, LeaseLost)
+    (generation,) = [each for each in all_of(state, schema.generations) if each["segments"]]
+    assert commit(state, held, 1, based_on=generation["revision"]).committed == 1
 
 
 def test_cursors_only_grow_and_all_of_a_commit_appears_or_none(state: State, clicks: LiveJob) -> None:

@@ -22,7 +22,7 @@ from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
 from qo.core.flow.dag import Dag
 from qo.core.task import Status
-from qo.dispatcher import emission
+from qo.dispatcher import emission, pausing
 from qo.dispatcher.auth.principals import worker_tokens
 from qo.dispatcher.client import DispatcherClient
 from qo.dispatcher.contract.task import CompleteAnswer, EventBody
@@ -261,6 +261,35 @@ async def test_a_task_that_is_cancelled_while_it_runs_is_stopped_and_commits_not
         ended = await shop.reached("clean", "cancelled")
         assert (ended["cancelled_by"], ended["cancel_reason"]) == ("ada", "not needed")
         assert shop.commits("clean") == []
+
+
+async def test_a_source_that_is_paused_ends_with_its_next_commit_and_goes_on_behind_the_last(
+    tmp_path: Path,
+) -> None:
+    """The commit tells it: no heartbeat comes before the test is over, and no lease runs out."""
+    feed = source("feed", "always_on", operator="runner_operators:steady", heartbeat_timeout_seconds=600)
+
+    async def committed(shop: Plant, attempt: int) -> list[tuple[int, int]]:
+        """The cursor and attempt of each segment, once this attempt has committed."""
+
+        async def there() -> list[tuple[int, int]] | None:
+            found = [(each["cursor"], each["attempt"]) for each in await asyncio.to_thread(shop.commits, "feed")]
+            return found if (found or [(0, 0)])[-1][1] == attempt else None
+
+        return await until(there, within_s=30)
+
+    async with plant(tmp_path, dag("shop", feed)) as shop:
+        await committed(shop, 1)
+        with shop.state.write() as tx:
+            pausing.pause(tx, "shop.feed", "enough", "ada")
+        ended = await shop.reached("feed", "cancelled")
+        assert ended["cancel_reason"] == "paused: enough"
+        before = shop.commits("feed")
+        with shop.state.write() as tx:
+            pausing.resume(tx, "shop.feed", "ada")
+        found = await committed(shop, 2)
+        assert [cursor for cursor, _ in found] == list(range(len(found)))
+        assert [attempt for _, attempt in found[: len(before)]] == [1] * len(before)
 
 
 async def test_on_a_lost_lease_the_run_stops_and_settles_nothing(tmp_path: Path) -> None:

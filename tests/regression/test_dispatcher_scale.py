@@ -14,14 +14,14 @@ import sqlalchemy as sa
 from pipelines import dag, deployed, job, live, source
 from postgres import PostgresServer
 from qo.core.flow import pressure
-from qo.core.flow.event import Event
 from qo.core.flow.topology import LiveJob
-from qo.dispatcher import backlog, congestion, pausing, topology
+from qo.dispatcher import backlog, congestion, garbage, pausing, topology
+from qo.dispatcher.contract.garbage import JudgeRequest
 from qo.dispatcher.limits import Limits
 from qo.dispatcher.loops import invalidation, release
 from qo.dispatcher.state import scans, schema
 from qo.dispatcher.state.database import State, Tx
-from qo.dispatcher.tasks import commits, completion, moves
+from qo.dispatcher.tasks import completion, moves, replacing
 from qo.dispatcher.tasks.creation import NewTask, create
 from states import Clock, opened
 
@@ -101,12 +101,10 @@ def test_what_reading_again_replaces_is_found_by_the_range(state: State) -> None
         tx.insert(schema.task_inputs, [pin])
         stored = {"dataset_id": made.dataset_id, "generation_id": made.generation_id, "cursor": 995}
         tx.insert(schema.commits, [stored | {"task_id": task, "attempt": 1, "committed_at": tx.now}])
-    event = Event(dataset_id=made.dataset_id, generation_id=made.generation_id, cursor=1000)
 
     def found(tx: Tx, start: int) -> list[int]:
         again = row | {"invalidation_id": "i", "cursor": 1000, "start": start}
-        entry = commits.Entry(again, 1, commits.Write(event, None))  # type: ignore[arg-type]
-        return [each["cursor"] for each in commits._standing_segments(tx, entry)]  # pyright: ignore[reportPrivateUsage]
+        return [each["cursor"] for each in replacing.segments(tx, again, made.generation_id)]
 
     with state.read() as tx:
         assert found(tx, 990) == [995]
@@ -114,6 +112,29 @@ def test_what_reading_again_replaces_is_found_by_the_range(state: State) -> None
     plan = plans(state, lambda tx: found(tx, 990))
     assert "ix_task_inputs_ranges" in plan, plan
     assert "ix_commits_task_id" in plan, plan
+
+
+def test_what_may_be_deleted_is_found_by_attempt_and_who_is_at_work_by_being_so(state: State) -> None:
+    place = "/".join(["00000000-0000-5000-8000-000000000000"] * 3) + "/1"
+    known = garbage._Place(*place.split("/")[:3], 1)  # pyright: ignore[reportPrivateUsage]
+
+    def asked(tx: Tx) -> None:
+        garbage._uses_of(tx, [known])  # pyright: ignore[reportPrivateUsage]
+        garbage.judge(tx, JudgeRequest(prefixes=[place, "_manifests/x/1.json"], keep_s=0, dry_run=True))
+
+    with noted(state) as said, state.read() as tx:
+        asked(tx)
+    # A stream has made very many commits: they are summed up where they are.
+    of_commits = [
+        statement for statement, _ in said if "commits" in statement and "committed_at >" not in statement
+    ]
+    assert all("GROUP BY" in each or "commits.revision IN" in each for each in of_commits), of_commits
+    plan = plans(state, asked)
+    for index in ("ix_commits_task_id", "ix_loans_made_by", "ix_tasks_late"):
+        assert index in plan, plan
+    for table in ("commits", "loans", "attempts", "task_inputs"):
+        assert f"SCAN {table}" not in plan, plan
+        assert f"Seq Scan on {table}" not in plan, plan
 
 
 def test_invalidations_that_wait_for_their_readers_do_not_slow_those_to_come(state: State) -> None:

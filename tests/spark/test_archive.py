@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from qo.config.spark import SparkSettings
+from qo.errors import Unavailable
 from qo.spark import archive, java, session
 from qo.spark.archive import Archive
 from qo.spark.java import Java
@@ -57,6 +58,12 @@ def test_one_that_could_not_be_made_is_not_tried_again_and_again(environ: dict[s
     assert not there.lock.exists()
 
 
+def test_one_that_takes_too_long_is_given_up(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "BUILD_S", 0.01)
+    with pytest.raises(Unavailable, match="took longer than"):
+        archive.build(JAVA, os.environ | environ)
+
+
 def test_one_process_at_a_time_makes_it(environ: dict[str, str]) -> None:
     there = place(JAVA, environ)
     with archive.alone(there, wait=False) as first, archive.alone(there, wait=False) as second:
@@ -84,6 +91,9 @@ def test_what_the_settings_say_comes_last_and_wins() -> None:
     told = session.conf(chosen, JAVA)
     assert told["spark.sql.session.timeZone"] == "CET"
     assert told["spark.jars.packages"] == "a:b:1,c:d:2"
+    # Fetched once, and not again where there is no home, or another one.
+    assert Path(told["spark.jars.ivy"]).parent == java.cache_directory(os.environ)
+    assert "spark.jars.ivy" not in session.conf(SparkSettings(), JAVA)
     assert told["spark.executor.pyspark.memory"] == "1g"
     assert told["spark.sql.shuffle.partitions"] == "6"
     # Java does not start with two collectors named.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -9,12 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import sparks
+from command import Qo
 from qo.spark.classic import ClassicEngine
-from qo.spark.engine import Attempt, Progress
-from spark_children import Child, Long, until, worked_out
+from qo.spark.engine import Attempt, Progress, open_engine
+from spark_children import PARTS, Child, Long, has_hardly_begun, until, worked_out
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -91,6 +96,7 @@ def test_a_stopped_attempt_ends_alone_and_begins_nothing_more(engine: ClassicEng
     with engine.session(Attempt("stopped", 2)) as spark:
         assert spark.range(5).count() == 5
     assert second.thread.is_alive()
+    assert has_hardly_begun(engine, other)  # What is small did not wait for what is large and came first.
     engine.stop(other)
     assert "was stopped" in second.ended_by()
 
@@ -107,13 +113,48 @@ def test_progress_counts_what_belongs_to_the_attempt(engine: ClassicEngine) -> N
     running = Long(engine, later)
     told = engine.progress(later)
     assert told is not None
-    assert (told.stages, told.stages_done, told.tasks) == (1, 0, 40)
+    assert (told.stages, told.stages_done, told.tasks) == (1, 0, PARTS)
     engine.stop(later)
     running.ended_by()
 
 
 def print_nothing(row: object) -> None:
     pass
+
+
+def test_what_spark_raises_is_raised_and_not_printed(engine: ClassicEngine) -> None:
+    """PySpark would print it as well, with pages of Java."""
+    open_engine(sparks.SETTINGS)
+    heard = Heard()
+    with engine.session(Attempt("raises", 1)) as spark:
+        for name, wrong in {
+            "SQLQueryContextLogger": lambda: spark.sql("SELECT nope").collect(),
+            "DataFrameQueryContextLogger": lambda: spark.range(1).select(F.col("id") / 0).collect(),
+        }.items():
+            logger = PySparkLogger.getLogger(name)
+            logger.addHandler(heard)
+            try:
+                with pytest.raises(PySparkException) as caught:
+                    wrong()
+            finally:
+                logger.removeHandler(heard)
+            assert caught.value.getQueryContext()  # Which makes PySpark print it.
+    assert heard.said == []
+
+
+class Heard(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+def test_the_doctor_sees_to_the_class_archive(spark: SparkSession, tmp_path: Path) -> None:
+    """If there was none, a session has begun to make it: who wants it now waits for that."""
+    made = Qo(tmp_path).json("doctor", "--fix")["spark"]["class archive"]
+    assert Path(made).stat().st_size > 1e6
 
 
 def test_a_session_whose_jvm_is_killed_is_made_anew(spark: SparkSession, tmp_path: Path) -> None:

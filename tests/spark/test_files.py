@@ -6,6 +6,7 @@ import pytest
 
 from qo.config.settings import Settings
 from qo.errors import UsageError
+from qo.spark.errors import full_text
 from qo.spark.files import Format, Trouble, Wrong, files_for, format_of, trouble
 from qo.spark.native import LocalFiles
 from qo.spark.parquet_source import BadFile
@@ -34,8 +35,13 @@ def test_only_places_that_can_be_read_are_accepted() -> None:
         files_for(Settings(), "hdfs://host/data")
 
 
+FRAME = "\tat org.apache.parquet.hadoop.ParquetFileReader.readFooter(ParquetFileReader.java:580)"
+ADVICE = "Could not read footer. If the file is in the valid format, please check if it is corrupt."
+
+
 def read(how: str, uri: str = "file:///d/%5Ba%5D%20b.parquet", said: str = "", cause: str = "") -> str:
-    return READ.format(how=how, uri=uri, said=f"{said} SQLSTATE: KD001\n\tat somewhere\nCaused by: {cause}\n")
+    because = f"Caused by: {cause}\n{FRAME}\n" if cause else ""
+    return READ.format(how=how, uri=uri, said=f"{said} SQLSTATE: KD001\n{FRAME}\n{because}")
 
 
 @pytest.mark.parametrize(
@@ -64,8 +70,31 @@ def read(how: str, uri: str = "file:///d/%5Ba%5D%20b.parquet", said: str = "", c
         (str(BadFile("b/d/a.parquet", "missing", "404")), Trouble("s3://b/d/a.parquet", Wrong.MISSING, "404")),
         # The way to a file may be mended: that is no word about the file.
         (read("NO_HINT", "s3a://b/a.parquet", cause="java.net.SocketTimeoutException: Read timed out"), None),
+        (
+            read("CANNOT_READ_FILE_FOOTER", said=ADVICE, cause="java.lang.IllegalStateException: Pool shut down"),
+            None,
+        ),
+        (
+            read("NO_HINT", "s3a://b/a.parquet", cause="java.io.EOFException: Premature EOF: expected 90 bytes"),
+            None,
+        ),
+        (f"java.net.ConnectException: refused\n{FRAME}\nCould not read footer for file: s3a://b/a.parquet", None),
+        (
+            read("CANNOT_READ_FILE_FOOTER", said=ADVICE),  # A server need not say more.
+            Trouble("file:/d/[a] b.parquet", Wrong.CORRUPT, ADVICE),
+        ),
         ("[CAST_INVALID_INPUT] The value 'x' cannot be cast", None),
     ],
 )
 def test_what_is_wrong_with_a_file_is_told_from_what_is_wrong_elsewhere(text: str, found: Trouble | None) -> None:
     assert trouble(f"An error occurred while calling o1.collect.\n: {text}") == found
+
+
+def test_what_a_server_says_of_the_cause_is_heard_too() -> None:
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+    said = READ.format(how="NO_HINT", uri="file:///d/a.parquet", said="SQLSTATE: KD001")
+    stack = f"{FRAME}\nCaused by: java.lang.RuntimeException: a.parquet is not a Parquet file\n{FRAME}\n"
+    error = SparkConnectGrpcException(said, server_stacktrace=stack)
+    found = trouble(full_text(error))
+    assert found == Trouble("file:/d/a.parquet", Wrong.CORRUPT, "a.parquet is not a Parquet file")

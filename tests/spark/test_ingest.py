@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import tracemalloc
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,15 +20,15 @@ from pyspark.testing import assertDataFrameEqual
 from qo.config.settings import Settings
 from qo.config.sources import load
 from qo.config.spark import SparkSettings
-from qo.dispatcher.contract.task import ColumnBody, WorkOutput
-from qo.errors import UsageError
-from qo.runner.storage import AnyStorage
+from qo.dispatcher.contract.task import ColumnBody, InputMode, Piece, WorkInput, WorkOutput
+from qo.errors import NotFound, Unavailable, UsageError
 from qo.spark.errors import BadData, explained
 from qo.spark.files import files_for
 from qo.spark.operators import ingest
 from qo.spark.operators.context import Context, Inputs
 from qo.store.s3 import S3Store
 from qo.testing.spark import run_of, run_operator
+from qo.worker.cancel import CancelToken
 
 pytestmark = pytest.mark.spark
 
@@ -37,21 +39,32 @@ CSV: dict[str, Any] = {"format": "csv", "options": {"header": True}}
 
 
 def context_of(
-    spark: SparkSession, config: dict[str, Any], known: dict[str, str] | None = None, **work: Any
+    spark: SparkSession, config: dict[str, Any], known: Mapping[str, Any] | None = None, *files: str, **work: Any
 ) -> Context:
+    """An attempt at files of an input, or at those of ``path``."""
     columns = None if known is None else [ColumnBody(name=name, type=kind) for name, kind in known.items()]
     output = WorkOutput(index=0, dataset_id="a", generation_id="a", prefix="file:/nowhere/", columns=columns)
-    run = run_of("ingest", [], config, partition_key="monday", outputs=[output], **work)
-    return Context(spark, run, Inputs([], lambda name: spark.range(0)), config, files_for(Settings(), "file:/"))
+    landed = WorkInput(
+        position=0,
+        name="landed",
+        dataset_id="l",
+        generation_id="l",
+        mode=InputMode.PARTITION,
+        pieces=[Piece(revision=1, files=list(files))],
+    )
+    inputs = [landed] if files else []
+    run = run_of("ingest", inputs, config, partition_key="monday", outputs=[output], **work)
+    opened = Inputs([each.name for each in inputs], lambda name: spark.range(0))
+    return Context(spark, run, opened, config, files_for(Settings(), "file:/"))
 
 
 def ingested(
-    spark: SparkSession, config: dict[str, Any], known: dict[str, str] | None = None, **work: Any
+    spark: SparkSession, config: dict[str, Any], known: Mapping[str, Any] | None = None, *files: str, **work: Any
 ) -> DataFrame:
-    return ingest.run(context_of(spark, config, known, **work))[0]
+    return ingest.run(context_of(spark, config, known, *files, **work))[0]
 
 
-def refused(spark: SparkSession, config: dict[str, Any], known: dict[str, str] | None = None) -> str:
+def refused(spark: SparkSession, config: dict[str, Any], known: Mapping[str, Any] | None = None) -> str:
     """What a task is told, be it before the rows are read or while they are."""
     context = context_of(spark, config, known)
     with pytest.raises(SPARK_RAISES) as caught:
@@ -87,6 +100,18 @@ def test_every_format_is_read(spark: SparkSession, tmp_path: Path) -> None:
     assert [row.value for row in lines.collect()] == ["one", "two"]
 
 
+def test_the_name_of_a_file_that_landed_is_no_pattern(spark: SparkSession, tmp_path: Path) -> None:
+    """Only ``path`` is one."""
+    for name, number in {"sales[1].csv": 1, "sales1.csv": 2, "sales*.csv": 3, "sa{les,fe}.csv": 4}.items():
+        (tmp_path / name).write_text(f"id,day\n{number},\n")
+        made = ingested(spark, {**CSV, "columns": COLUMNS}, None, f"file:{tmp_path}/{name}")
+        assert [row.id for row in made.collect()] == [number]
+    all_ = ingested(spark, {**CSV, "path": f"file:{tmp_path}/sales*.csv", "columns": COLUMNS})
+    assert sorted(row.id for row in all_.collect()) == [1, 2, 3]
+    lines = ingested(spark, {"format": "text"}, None, f"file:{tmp_path}/sales[1].csv")
+    assert [row.value for row in lines.collect()] == ["id,day", "1,"]
+
+
 def test_columns_are_learnt_once_and_then_enforced(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "first.csv").write_text("id,price\n1,2.5\n")
     (tmp_path / "second.csv").write_text("id,price\n2,3\n")
@@ -100,6 +125,38 @@ def test_columns_are_learnt_once_and_then_enforced(spark: SparkSession, tmp_path
     assert "prize" in said
     assert "price" in said
     assert "third.csv" in said
+
+
+def test_columns_that_were_not_learnt_are_refused_in_every_format(spark: SparkSession, tmp_path: Path) -> None:
+    known = {"id": "long", "of": {"type": "struct", "fields": [field("city")]}, "tags": array(field("tag"))}
+    same = '{"id": 1, "of": {"city": "oslo"}, "tags": [{"tag": "a"}]}'
+    (tmp_path / "same.json").write_text(f'{same}\n{{"id": 2}}\n')
+    (tmp_path / "fewer.json").write_text('{"id": 3}\n')  # In JSON, what is not there is null.
+    for name, ids in {"same": [1, 2], "fewer": [3]}.items():
+        made = ingested(spark, {"format": "json", "path": f"file:{tmp_path}/{name}.json"}, known)
+        assert sorted(row.id for row in made.collect()) == ids
+    (tmp_path / "case.json").write_text('{"ID": 3}\n')  # Spark would not find it.
+    assert "new columns 'ID'" in refused(spark, {"format": "json", "path": f"file:{tmp_path}/case.json"}, known)
+    more = '{"id": 4, "note": 1, "of": {"city": "rome", "zip": 9}, "tags": [{"tag": "a", "by": "me"}]}'
+    (tmp_path / "more.json").write_text(f"{same}\n{more}\n")
+    spark.read.json(f"file:{tmp_path}/more.json").write.parquet(f"file:{tmp_path}/more.parquet")
+    for format_ in ("json", "parquet"):
+        said = refused(spark, {"format": format_, "path": f"file:{tmp_path}/more.{format_}"}, known)
+        assert f"more.{format_} has new columns 'note', 'of.zip', 'tags.by'" in said
+        declared = {"format": format_, "path": f"file:{tmp_path}/more.{format_}", "columns": COLUMNS[:1]}
+        assert ingested(spark, declared).columns == ["id"]  # Who declares columns has chosen them.
+    (tmp_path / "bad.json").write_text(f"{same}\nnonsense\n")
+    for columns in (known, None):
+        said = refused(spark, {"format": "json", "path": f"file:{tmp_path}/bad.json"}, columns)
+        assert "bad.json: 1 rows, such as 'nonsense'" in said
+
+
+def field(name: str) -> dict[str, Any]:
+    return {"name": name, "type": "string", "nullable": True, "metadata": {}}
+
+
+def array(*fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "containsNull": True, "elementType": {"type": "struct", "fields": list(fields)}}
 
 
 def test_new_columns_are_taken_where_the_job_lets_them_in(spark: SparkSession, tmp_path: Path) -> None:
@@ -150,16 +207,46 @@ async def test_objects_of_a_bucket_are_read_without_jars(
 ) -> None:
     for key, value in s3_env.items():
         monkeypatch.setenv(key, value)
-    await s3_store.put("in/a.csv", b"id,day\n1,2024-01-01\n")
+    long = "x" * 100_000
+    body = "".join(["id,day\n", *(f"{number},{long}\n" for number in range(200))]).encode()
+    await s3_store.put("in/a[1].csv", body)
     settings, copies = load(environ=s3_env), ExitStack()
-    storage = AnyStorage(settings, asyncio.get_running_loop())
-    config = {**CSV, "path": f"s3://{s3_env['S3_BUCKET']}/in/a.csv", "columns": COLUMNS}
-    context = replace(context_of(spark, config), settings=settings, later=copies)
-    context.run.storage = storage
-    made = await asyncio.to_thread(lambda: [row.id for row in ingest.run(context)[0].collect()])
-    assert made == [1]
+    bucket = f"s3://{s3_env['S3_BUCKET']}/in"
+    config = {**CSV, "columns": [COLUMNS[0], {"name": "day", "type": "string"}]}
+    context = replace(context_of(spark, config, None, f"{bucket}/a[1].csv"), settings=settings, later=copies)
+
+    def made() -> tuple[int, int]:
+        """How many rows, and how many bytes this process needed to hold for them at a time."""
+        tracemalloc.start()
+        try:
+            frame = ingest.run(context)[0]
+            return frame.count(), tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    found, held = await asyncio.to_thread(made)
+    assert found == 200
+    assert held < len(body) / 2
     copies.close()
-    await storage.close()
+    loop = asyncio.get_running_loop()
+
+    class Replacing(CancelToken):
+        """Another's hand, while the worker copies: it looks at the token after each part."""
+
+        def check(self) -> None:
+            asyncio.run_coroutine_threadsafe(s3_store.put("in/a[1].csv", body[::-1]), loop).result()
+
+    context.run.cancel = Replacing()
+    with pytest.raises(Unavailable, match="was replaced while it was read"):
+        await asyncio.to_thread(ingest.run, context)
+    copies.close()
+    lost = replace(context_of(spark, config, None, f"{bucket}/lost.csv"), settings=settings, later=copies)
+    with pytest.raises(NotFound, match=r"in/lost\.csv"):
+        await asyncio.to_thread(ingest.run, lost)
+    copies.close()
+    pattern = replace(context_of(spark, {**config, "path": f"{bucket}/*.csv"}), settings=settings)
+    with pytest.raises(UsageError, match="is a pattern, which needs hadoop-aws"):
+        ingest.run(pattern)
     far = replace(context, settings=replace(settings, spark=SparkSettings(master="spark://127.0.0.1:7077")))
     with pytest.raises(UsageError, match="hadoop-aws"):
         ingest.run(far)

@@ -12,22 +12,11 @@ from pathlib import Path
 import pytest
 
 from qo.config.spark import SparkSettings
-from qo.errors import ConfigError
+from qo.errors import ConfigError, NotFound
 from qo.spark import java
+from sparks import pretend
 
 pytestmark = pytest.mark.fast
-
-
-def pretend(home: Path, version: str) -> Path:
-    """A Java that says no more than which one it is."""
-    command = home / "bin" / "java"
-    command.parent.mkdir(parents=True)
-    command.write_text(
-        f"#!/bin/sh\nprintf '    java.home = {home}\\n    java.specification.version = {version}\\n"
-        f"    java.vm.version = {version}.0.1\\n' >&2\n"
-    )
-    command.chmod(0o755)
-    return home
 
 
 @pytest.fixture
@@ -75,7 +64,9 @@ def test_the_java_of_the_setting_must_fit(tmp_path: Path, nowhere: dict[str, str
 
 
 def test_where_there_is_none_it_is_said_what_to_do(nowhere: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"17, 21 or 25: none was found.*qo\[java\]"):
+    with pytest.raises(
+        ConfigError, match=r"17, 21 or 25: none was found.*from a checkout, pip install '\.\[java\]'"
+    ):
         java.find(SparkSettings(), nowhere)
     with pytest.raises(ConfigError, match="does not run"):
         java.find(SparkSettings(), nowhere | {"JAVA_HOME": "/nowhere"})
@@ -120,8 +111,19 @@ def test_the_command_tells_without_loading_spark(tmp_path: Path) -> None:
     def told(**more: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), **more}
         return subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+            [sys.executable, "-c", program],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
-    home = pretend(tmp_path / "jdk", "25")
-    assert (told(QO_JAVA_HOME=str(home)).returncode, told(QO_JAVA_HOME="/nowhere").returncode) == (0, 3)
+    home, other = pretend(tmp_path / "jdk", "25"), pretend(tmp_path / "other", "21")
+    assert told(QO_JAVA_HOME="/nowhere").returncode == NotFound.exit_code
+    (tmp_path / "qo.toml").write_text(f"[spark]\njava_home = '{home}'\n")
+    assert told().stdout == f"Java 25 in {home} (java_home)\n"
+    assert told(QO_JAVA_HOME=str(other)).stdout == f"Java 21 in {other} (java_home)\n"
+    (tmp_path / "qo.toml").write_text("[spark]\njava_hone = '/'\n")
+    wrong = told()
+    assert (wrong.returncode, "java_hone" in wrong.stderr) == (ConfigError.exit_code, True)

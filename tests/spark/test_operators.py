@@ -6,7 +6,7 @@ import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from py4j.protocol import Py4JError
@@ -228,4 +228,20 @@ def test_code_is_sent_once_to_a_session_and_found_there(spark: SparkSession, tmp
     # The function goes by its name: a Python worker must import it.
     made = spark.range(3).select(udf(double, "long")("id").alias("twice"))
     assert [row.twice for row in made.collect()] == [0, 2, 4]
+    shipper.close()
+
+
+def test_sessions_that_end_with_their_attempt_are_not_remembered() -> None:
+    class Remote:
+        def __init__(self, number: int) -> None:
+            self.session_id, self.got = f"session-{number}", 0
+
+        def addArtifacts(self, *paths: str, pyfile: bool) -> None:  # noqa: N802 - as Spark calls it.
+            self.got += len(paths)
+
+    shipper, sessions = shipping.Shipper(), [Remote(number) for number in range(3)]
+    for each in sessions:
+        shipper.ship(cast("SparkSession", each), spark_operators.late)
+    assert [each.got for each in sessions] == [1, 1, 1]
+    assert not shipper._sent
     shipper.close()

@@ -31,9 +31,8 @@ def given(*pieces: Piece, pages: list[PiecesAnswer] | None = None, **about: Any)
         name="orders",
         dataset_id="orders-id",
         generation_id="g",
-        mode=InputMode.WHOLE,
         pieces=list(pieces),
-        **told,
+        **{"mode": InputMode.WHOLE, **told},
     )
     return RunInput(work, FileStorage(), lambda given, after: waiting.pop(0))
 
@@ -106,8 +105,17 @@ def test_an_input_without_files_is_empty_and_one_that_never_had_any_is_waited_fo
     nested = ColumnBody(name="at", type={"type": "array", "elementType": "timestamp", "containsNull": True})
     empty = reading.frame(spark, given(columns=[*ORDERS, nested]), FILES)
     assert (empty.collect(), empty.dtypes[2]) == ([], ("at", "array<timestamp>"))
-    with pytest.raises(Reschedule):
-        reading.frame(spark, given(columns=None), FILES)
+    for waited_for in ({}, {"mode": InputMode.PARTITION, "revision": None}):
+        with pytest.raises(Reschedule):
+            reading.frame(spark, given(columns=None, **waited_for), FILES)
+
+
+def test_an_input_that_started_the_task_and_is_empty_is_not_waited_for(spark: SparkSession, place: Path) -> None:
+    """Another attempt would find the same: a partition without files, or the cursor of a source that has no data."""
+    partition = given(piece(place), columns=None, mode=InputMode.PARTITION, revision=4)
+    for empty in (partition, given(columns=None, mode=InputMode.CURSOR, revision=4, cursor_upto=7)):
+        with pytest.raises(UsageError, match="'orders' is there without files, so its columns are not known"):
+            reading.frame(spark, empty, FILES)
 
 
 def failure(spark: SparkSession, chosen: RunInput) -> QoError:

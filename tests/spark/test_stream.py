@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
-import sparks
 from pipeline_tasks import all_of, fence, lapse, tasks_of, woken
 from pipelines import dag, deployed, live, source
 from proxies import RequestLink
@@ -29,6 +27,7 @@ from qo.dispatcher.contract.task import (
     CommitRequest,
     LastSegment,
     OutputBody,
+    Piece,
     StandingAnswer,
 )
 from qo.dispatcher.loops import source_monitor
@@ -42,13 +41,12 @@ from qo.spark.checkpoint import wanted
 from qo.spark.classic import ClassicEngine
 from qo.spark.executor import SparkExecutor
 from qo.worker.cancel import CancelToken, Stopped, Why
-from sites import Process, Site, embedded
+from sites import DAG, Process
+from spark_sites import Plant, Row, job, pipeline, planted, rows_of
 from states import Clock, opened
 from stores import until
 
 pytestmark = pytest.mark.spark
-
-__all__ = ["embedded"]  # A fixture.
 
 COLUMNS = [{"name": "id", "type": "long"}, {"name": "delay", "type": "int"}]
 
@@ -159,7 +157,7 @@ class Inflow:
 
     def rows(self, spark: SparkSession) -> list[int]:
         """Of all that is committed."""
-        files = [f"{each['location']}{name}" for each in self.commits() for name in each["files"]]
+        files = [f"{each['location']}{name}" for each in self.commits() for name in each["files"] or ()]
         return sorted(row.id for row in spark.read.parquet(*files).collect())
 
     async def there(self, number: int, running: asyncio.Task[None]) -> None:
@@ -171,6 +169,21 @@ class Inflow:
             return sum(each["rows"] for each in await asyncio.to_thread(self.commits)) >= number
 
         await until(enough, within_s=60)
+
+    async def marked(self, number: int, running: asyncio.Task[None]) -> None:
+        """Spark has marked the first attempt's batch of that number as done."""
+        mark = self.checkpoints / "1" / "commits" / str(number)
+
+        async def there() -> bool:
+            if running.done():
+                await running
+            return mark.exists()
+
+        await until(there, within_s=60)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.directory / "data" / "_checkpoints" / self.task_id
 
 
 @pytest.fixture
@@ -214,8 +227,9 @@ async def test_each_batch_is_a_segment_and_a_stop_loses_and_doubles_nothing(
     assert [(each["cursor"], each["attempt"]) for each in inflow.commits()] == [(0, 1), (1, 1), (2, 2), (3, 2)]
     assert {"cursor_min": 4, "cursor_max": 5} in [each["stats"] for each in inflow.commits()]
     assert [each["cursor"] for each in all_of(inflow.state, schema.events)] == [0, 1, 2, 3]
-    kept = inflow.directory / "data" / "_checkpoints" / inflow.task_id
-    assert [each.name for each in kept.iterdir()] == ["2"]  # Nobody asks for the first one's any more.
+    assert [each.name for each in inflow.checkpoints.iterdir()] == [
+        "2"
+    ]  # Nobody asks for the first one's any more.
     assert run.committed() == []  # Nothing is left for the end.
 
 
@@ -252,13 +266,19 @@ async def test_a_zombie_goes_on_and_its_batches_are_refused(inflow: Inflow, spar
     assert [each["attempt"] for each in inflow.commits()] == [1, 2, 2, 2]
 
 
-async def test_the_state_of_a_function_s_stream_goes_along(inflow: Inflow, spark: SparkSession) -> None:
+async def test_the_state_of_a_function_s_stream_goes_along_and_many_batches_without_rows_do_no_harm(
+    inflow: Inflow, spark: SparkSession
+) -> None:
     inflow.deploy(operator="spark_operators:seen_once")
     inflow.drop("a", 1, 2)
     direct, run = inflow.begin()
     running = asyncio.create_task(inflow.executor.execute(run))
     await inflow.there(2, running)
+    for number in range(6):
+        inflow.drop(f"known{number}", 1)
+    await inflow.marked(6, running)  # Spark has forgotten the first batch meanwhile.
     await stopped(running, run)
+    assert [(each["cursor"], each["rows"]) for each in inflow.commits()] == [(0, 2), (2, 0), (4, 0), (6, 0)]
     inflow.lapse(direct)
     inflow.drop("b", 2, 3)
     _, again = inflow.begin()
@@ -268,6 +288,7 @@ async def test_the_state_of_a_function_s_stream_goes_along(inflow: Inflow, spark
     await inflow.there(4, running)
     await stopped(running, again)
     assert inflow.rows(spark) == [1, 2, 3, 4]
+    assert [each["cursor"] for each in inflow.commits() if each["rows"]] == [0, 7, 8]
 
 
 async def test_a_batch_that_is_not_good_enough_stops_the_stream_before_it(
@@ -301,8 +322,7 @@ async def test_a_checkpoint_that_is_lost_is_an_error_and_no_new_beginning(inflow
     await inflow.there(1, running)
     await stopped(running, run)
     inflow.lapse(direct)
-    place = inflow.directory / "data" / "_checkpoints" / inflow.task_id
-    place.rename(place.parent / "elsewhere")
+    inflow.checkpoints.rename(inflow.checkpoints.parent / "elsewhere")
     _, again = inflow.begin()
     with pytest.raises(UsageError, match="has no record of batch 0, which is committed"):
         await inflow.executor.execute(again)
@@ -317,8 +337,15 @@ async def test_a_checkpoint_that_is_lost_is_an_error_and_no_new_beginning(inflow
         ("commits/3", True),
         ("commits/.9.crc", False),
         ("sources/0/9.compact", True),
-        ("state/0/1/9.delta", True),
+        ("state/0/1/8.delta", True),
+        ("state/0/1/9.delta", False),
+        ("state/0/1/9.snapshot", False),
+        ("state/0/1/left-keyToNumValues/9.delta", False),
+        ("state/0/1/9_1a2b.zip", False),
+        ("state/0/1/8_1a2b.changelog", True),
+        ("state/0/1/SSTs/000009-1a2b.sst", True),
         ("state/0/_metadata/metadata", True),
+        ("state/0/_metadata/v2/9", False),
         ("offsets/.8.a1.tmp", False),
     ],
 )
@@ -376,87 +403,104 @@ def air(directory: Path) -> str:
         "source": {"kind": "always_on"},
         "outputs": 1,
     }
-    sums = {
-        "name": "sums",
-        "activation": "reactive",
-        "runtime": "spark",
-        "operator": "sql",
-        "config": {"query": "SELECT count(*) AS n, sum(id) AS total FROM rows"},
-        "inputs": [{"from": {"job": "rows"}}],
-        "execution_strategy": "PerUpdate",
-        "outputs": 1,
-        "update_strategy": "replace",
-    }
-    return json.dumps({"name": "shop", "defaults": {"heartbeat_timeout_seconds": 5}, "jobs": [rows, sums]})
+    query = "SELECT count(*) AS n, sum(id) AS total FROM rows"
+    return pipeline(
+        DAG, [rows, job("sums", "sql", "rows", config={"query": query}, execution_strategy="PerUpdate")]
+    )
 
 
-def committed(site: Site, job: str) -> list[dict[str, Any]]:
-    commits, datasets = schema.commits, schema.datasets
-    query = sa.select(commits).join(datasets, datasets.c.id == commits.c.dataset_id).where(datasets.c.job == job)
-    with site.state.read() as tx:
-        return [dict(each) for each in tx.all(query.order_by(commits.c.revision))]
+@dataclass
+class Shore:
+    """A stream of the files of a directory, on a site of its own."""
 
+    plant: Plant
 
-def read(spark: SparkSession, site: Site, job: str) -> list[Any]:
-    files = [f"{each['location']}{name}" for each in committed(site, job) for name in each["files"]]
-    return spark.read.parquet(*files).collect() if files else []
+    @property
+    def incoming(self) -> Path:
+        return self.plant.site.directory / "incoming"
 
-
-@pytest.mark.timeout(400)  # Two workers start their own sessions, and a lease runs out.
-async def test_a_kill_between_write_and_commit_and_a_dispatcher_that_is_away_lose_and_double_nothing(
-    embedded: Site, spark: SparkSession
-) -> None:
-    site, gate = embedded, Gate(embedded.ports[1])
-    incoming = site.directory / "incoming"
-    incoming.mkdir()
-
-    def drop(*ids: int) -> None:
-        path = site.directory / f"{ids[0]}"
+    def drop(self, *ids: int) -> None:
+        path = self.plant.site.directory / f"{ids[0]}"
         path.write_text("".join(json.dumps({"id": each, "delay": 0}) + "\n" for each in ids))
-        path.rename(incoming / f"{ids[0]}.json")
+        path.rename(self.incoming / f"{ids[0]}.json")
 
-    def worker(name: str, url: str) -> AbstractAsyncContextManager[Process]:
-        settings = {**sparks.ENVIRONMENT, "QO_DISPATCHER_INTERNAL_URL": url, "QO_SPARK_CLASS_ARCHIVE": "false"}
-        return site._process(name, "worker", "--runtime", "spark", "--id", name, **settings)
+    def committed(self, name: str) -> list[dict[str, Any]]:
+        commits, datasets = schema.commits, schema.datasets
+        query = sa.select(commits).join(datasets, datasets.c.id == commits.c.dataset_id)
+        with self.plant.site.state.read() as tx:
+            return [
+                dict(each) for each in tx.all(query.where(datasets.c.job == name).order_by(commits.c.revision))
+            ]
 
-    async def there(rows: int, at: Process) -> None:
+    def rows(self, name: str) -> list[Row]:
+        """Of all that is committed."""
+        pieces = [
+            Piece(revision=each["revision"], location=each["location"], files=each["files"] or [])
+            for each in self.committed(name)
+        ]
+        return rows_of(pieces)
+
+    async def there(self, rows: int, at: Process) -> None:
         async def enough() -> bool:
             assert at.process.returncode is None, at.said
-            await asyncio.to_thread(site.hasten)
-            return sum(each["rows"] for each in await asyncio.to_thread(committed, site, "rows")) >= rows
+            await asyncio.to_thread(self.plant.site.hasten)
+            return sum(each["rows"] for each in await asyncio.to_thread(self.committed, "rows")) >= rows
 
-        await until(enough, within_s=180, every_s=0.2)
+        await until(enough, within_s=180, every_s=0.05)
 
-    async with gate.open() as url:
-        async with site.dispatcher():
-            await site.deploy(air(incoming))
-            drop(1, 2)
-            async with worker("w1", url) as first:
-                await there(2, first)
-                gate.closed = True
-                drop(3, 4)
-                async with asyncio.timeout(60):
-                    await gate.seen.wait()  # It is written, and not committed.
-                first.signal(signal.SIGKILL)
-                await first.code()
-        async with contextlib.AsyncExitStack() as later:
+    async def became(self, state: str) -> None:
+        async def seen() -> bool:
+            with self.plant.site.state.read() as tx:
+                return tx.value(sa.select(schema.sources.c.state)) == state
+
+        await until(seen, within_s=60)
+
+
+@pytest.mark.timeout(400)  # Two workers start their own sessions.
+async def test_no_kill_nor_pause_nor_dispatcher_that_is_away_loses_or_doubles_a_row(tmp_path: Path) -> None:
+    async with planted(tmp_path / "site") as plant:
+        shore, gate = Shore(plant), Gate(plant.site.ports[1])
+        shore.incoming.mkdir()
+        async with gate.open() as url:
+            first, second = await plant.workers("w1", "w2", QO_DISPATCHER_INTERNAL_URL=url)
+            second.signal(signal.SIGSTOP)  # Its turn comes later.
+            await plant.site.deploy(air(shore.incoming))
+            shore.drop(1, 2)
+            await shore.there(2, first)
+
+            gate.closed = True
+            shore.drop(3, 4)
+            async with asyncio.timeout(60):
+                await gate.seen.wait()  # It is written, and not committed.
+            first.signal(signal.SIGKILL)
+            await first.code()
             gate.closed = False
-            async with site.dispatcher():
-                second = await later.enter_async_context(worker("w2", url))
-                await there(4, second)
-            drop(5)
-            drop(6)
+            await asyncio.to_thread(plant.site.lapse, "w1")
+            second.signal(signal.SIGCONT)
+            await shore.there(4, second)
 
+            plant.serving.signal(signal.SIGKILL)
+            await plant.serving.code()
+            shore.drop(5)
+            shore.drop(6)
             async with asyncio.timeout(60):
                 await gate.missed.wait()  # Nobody is there to commit to.
-            async with site.dispatcher():
-                await there(6, second)
+            await plant.serve()
+            await shore.there(6, second)
 
-                async def summed() -> bool:
-                    return sum(row.n for row in await asyncio.to_thread(read, spark, site, "sums")) >= 6
+            await plant.site.client.post(f"/v1/dags/{DAG}.rows/pause", {"reason": "enough"})
+            await shore.became("stopped")
+            assert plant.site.attempts(plant.site.task("rows")["id"])[-1] == "cancelled"  # Nothing was lost.
+            shore.drop(7)
+            assert len(shore.rows("rows")) == 6
+            await plant.site.client.post(f"/v1/dags/{DAG}.rows/resume")
+            await shore.there(7, second)
 
-                await until(summed, within_s=90, every_s=0.5)
-    assert sorted(row.id for row in read(spark, site, "rows")) == [1, 2, 3, 4, 5, 6]
-    assert sum(row.total for row in read(spark, site, "sums")) == 21
-    cursors = [each["cursor"] for each in committed(site, "rows")]
-    assert cursors == sorted(set(cursors))
+            async def summed() -> bool:
+                return sum(n for n, _ in await asyncio.to_thread(shore.rows, "sums")) >= 7
+
+            await until(summed, within_s=90)
+        assert sorted(id_ for id_, _ in shore.rows("rows")) == [1, 2, 3, 4, 5, 6, 7]
+        assert sum(total for _, total in shore.rows("sums")) == 28
+        cursors = [each["cursor"] for each in shore.committed("rows")]
+        assert cursors == sorted(set(cursors))

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline_tasks import lapse
-from pipelines import dag, deployed, job, source
+from pipeline_tasks import lapse, manual_task
+from pipelines import dag, deployed, job, live, source
 from qo.dispatcher.contract.task import ColumnBody
 from qo.errors import UsageError
 from qo.runner.run import Run
@@ -194,6 +194,13 @@ def test_rows_that_are_committed_are_appended_once(shop: Shop, spark: SparkSessi
     assert (again.rows, again.files) == (0, ())
     read = FILES.read(spark, _files(shop, "log"), None)
     assert ids(read) == [1, 1, 2, 3, 4, None]
+    # Made once more, a partition takes the place of what it had brought, and of nothing else.
+    log = live(shop.topology, "shop.log")
+    of = {"dataset_id": log.inputs[0].dataset_id, "generation_id": log.inputs[0].generation_id}
+    held, run = shop.claim(manual_task(shop.state, log, "again", **of, partition_key="p"))
+    assert write(spark, orders(spark, 1, 2, 3, 5), run).rows == 3
+    shop.commit(held, run)
+    assert ids(FILES.read(spark, _files(shop, "log"), None)) == [1, 1, 2, 3, 4, 5]
 
 
 def test_two_that_append_at_once_do_not_both_bring_the_same_row(shop: Shop, spark: SparkSession) -> None:

@@ -44,6 +44,11 @@ def test_no_module_has_a_name_that_says_nothing():
     assert [path.name for path in SOURCES if path.stem in empty] == []
 
 
+def test_nobody_is_told_to_install_another_project_of_this_name():
+    texts = [*SOURCES, *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    assert [path.name for path in texts if re.search(r"pip install '?qo\b", path.read_text())] == []
+
+
 def test_the_public_names_are_sorted_complete_and_importable():
     assert list(qo.__all__) == sorted(qo.__all__)
     assert set(qo.__all__) == set(qo._HOMES)

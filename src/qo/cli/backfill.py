@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from qo.cli.dispatching import ask, check_limit, pages
+from qo.cli.dispatching import ask, check_limit, pages, route
 from qo.cli.emit import fresh_key
 from qo.cli.session import Session, command, new_app
 from qo.cli.timing import shown_count, shown_instant
@@ -92,7 +92,7 @@ def start(
 async def _done(client: UserClient, id_: str, session: Session) -> Any:
     told = ""
     while True:
-        found = await client.get(f"/v1/backfills/{id_}")
+        found = await client.get(route("backfills", id_))
         if found["state"] in ("done", "cancelled"):
             return found
         if not found["live"]:
@@ -138,7 +138,7 @@ def list_(
 @command(backfill, "show")
 def show(session: Session, id_: Id) -> None:
     """Show a backfill, and how far it is."""
-    _show(session, ask(session, lambda client: client.get(f"/v1/backfills/{id_}")))
+    _show(session, ask(session, lambda client: client.get(route("backfills", id_))))
 
 
 @command(backfill, "pause")
@@ -160,7 +160,7 @@ def cancel(session: Session, id_: Id) -> None:
 
 
 def _move(session: Session, id_: str, where: str) -> None:
-    _show(session, ask(session, lambda client: client.post(f"/v1/backfills/{id_}/{where}")))
+    _show(session, ask(session, lambda client: client.post(route("backfills", id_, where))))
 
 
 def _show(session: Session, each: Mapping[str, Any]) -> None:

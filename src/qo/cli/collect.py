@@ -41,8 +41,9 @@ def collect(
 ) -> None:
     """Delete files of pipelines that nobody needs any more.
 
-    Those are what failed attempts left behind, and what was replaced long enough ago. What is current, what a rollback
-    goes to and what a running task reads is never deleted. Runs where the data can be reached; cut off, begin again.
+    Those are what failed attempts left behind, what was replaced long enough ago, and old manifests. What is current,
+    what a rollback goes to and what a running task reads is never deleted. Runs where the data can be reached; cut off,
+    begin again.
     """
     keep_s = parse_duration_s(older_than, "--older-than")
     with extra():

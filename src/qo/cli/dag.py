@@ -9,7 +9,7 @@ import typer
 
 from qo.cli import dag_view
 from qo.cli.deploying import Deploying
-from qo.cli.dispatching import ask, check_limit, extra, pages
+from qo.cli.dispatching import ask, check_limit, extra, pages, route
 from qo.cli.durations import parse_duration_s
 from qo.cli.session import Session, command, new_app, new_group
 from qo.cli.timing import shown_instant
@@ -82,7 +82,7 @@ def deploy(
 def diff(session: Session, target: Target, code: Code = True) -> None:
     """Compare a pipeline with its active version: what would be rebuilt."""
     whole = load_whole(session, target, code=code)
-    path = f"/v1/dags/{whole.dag.name}/versions"
+    path = route("dags", whole.dag.name, "versions")
     answer = ask(session, lambda client: client.post(path, {"source": whole.source}, dry_run=True))
     if session.json:
         session.output.document(answer)
@@ -116,10 +116,10 @@ def show(
     source: Annotated[bool, typer.Option("--source", help="Print the file as it was deployed.")] = False,
 ) -> None:
     """Show a DAG: its version, its jobs, and its other versions."""
-    path = f"/v1/dags/{name}" + (f"/versions/{version}" if version is not None else "")
+    path = route("dags", name, *(("versions", version) if version is not None else ()))
 
     async def look(client: Any) -> tuple[Any, list[Any]]:
-        found, _ = await pages(client, f"/v1/dags/{name}/versions", "versions", 20)
+        found, _ = await pages(client, route("dags", name, "versions"), "versions", 20)
         return await client.get(path), found
 
     answer, versions = ask(session, look)
@@ -142,7 +142,7 @@ def ready(
 
     Says how much of it is built. A version of which tasks have failed is refused, unless with --force.
     """
-    path = f"/v1/dags/{name}/versions/{version}/ready"
+    path = route("dags", name, "versions", version, "ready")
     _moved(session, ask(session, lambda client: client.post(path, {"force": force})))
 
 
@@ -160,14 +160,14 @@ def activate(
     A version of which tasks have failed is refused, unless with --force.
     """
     body = {"version": version, "force": force}
-    _moved(session, ask(session, lambda client: client.put(f"/v1/dags/{name}/active", body)))
+    _moved(session, ask(session, lambda client: client.put(route("dags", name, "active"), body)))
 
 
 @command(dag, "rollback")
 def rollback(session: Session, name: Name) -> None:
     """Go back to the version that was active before."""
     # Repeated after a lost answer, it could go back twice.
-    _moved(session, ask(session, lambda client: client.post(f"/v1/dags/{name}/rollback", repeatable=False)))
+    _moved(session, ask(session, lambda client: client.post(route("dags", name, "rollback"), repeatable=False)))
 
 
 def _moved(session: Session, answer: Mapping[str, Any]) -> None:
@@ -184,13 +184,13 @@ def pause(
     reason: Annotated[str, typer.Option("--reason", help="Why; shown wherever it has an effect.")] = "",
 ) -> None:
     """Release no more tasks of a DAG or a job; what runs goes on."""
-    _paused(session, ask(session, lambda client: client.post(f"/v1/dags/{scope}/pause", {"reason": reason})))
+    _paused(session, ask(session, lambda client: client.post(route("dags", scope, "pause"), {"reason": reason})))
 
 
 @command(dag, "resume")
 def resume(session: Session, scope: Scope) -> None:
     """Release tasks of a DAG or a job again."""
-    _paused(session, ask(session, lambda client: client.post(f"/v1/dags/{scope}/resume")))
+    _paused(session, ask(session, lambda client: client.post(route("dags", scope, "resume"))))
 
 
 def _paused(session: Session, answer: Mapping[str, Any]) -> None:

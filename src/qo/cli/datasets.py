@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
-from qo.cli.dispatching import ask, check_limit, extra, pages
+from qo.cli.dispatching import ask, check_limit, extra, pages, route
 from qo.cli.session import Session, command, new_app, new_group
 from qo.cli.timing import shown_bytes, shown_count, shown_extent, shown_instant
 
@@ -29,7 +28,7 @@ Limit = Annotated[int, typer.Option("--limit", help="Show at most this many [100
 
 
 def path_of(name: str, more: str = "") -> str:
-    return f"/v1/datasets/{quote(name, safe='')}{more}"
+    return route("datasets", name) + more
 
 
 @command(datasets, "list")

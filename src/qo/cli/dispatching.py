@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from qo.cli.session import Session, refuse_memory, start_logging
 from qo.errors import ConfigError, NotFound, Unauthenticated, UsageError
@@ -40,6 +41,11 @@ def extra() -> Generator[None]:
             f"this command needs {missing.name}: install qo with its extra, from a checkout, "
             "pip install '.[dispatcher]'"
         ) from None
+
+
+def route(*parts: str | int) -> str:
+    """A path of the API, whatever the names in it are made of."""
+    return "/v1/" + "/".join(quote(str(part), safe="") for part in parts)
 
 
 def quietly(settings: Settings) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,10 @@ from qo.store.opening import needs_proof, open_store
 from qo.store.port import ObjectStore
 from qo.store.proof import CheckResult, Report, prove
 
+if TYPE_CHECKING:
+    from qo.spark.archive import Archive
+    from qo.spark.java import Java
+
 app = new_app()
 
 WIDTHS = (max(len(check.name) for check in CHECKS), len("fail"), 0)
@@ -31,7 +35,9 @@ def doctor(
     fix: Annotated[
         bool,
         typer.Option(
-            "--fix", help="First create the bucket, enable versioning and set lifecycle rules, if need be."
+            "--fix",
+            help="First create the bucket, enable versioning and set lifecycle rules, if need be; then make the "
+            "archive of Spark's classes.",
         ),
     ] = False,
 ) -> None:
@@ -123,7 +129,7 @@ def _spark(settings: Settings, fix: bool) -> dict[str, str]:
     from qo.spark import archive, java
 
     version = archive.spark_version()
-    told = {"spark": version or "not installed; pip install 'qo[spark]' brings it"}
+    told = {"spark": version or "not installed: from a checkout, pip install '.[spark]'"}
     try:
         found = java.find(settings.spark, os.environ)
     except ConfigError as error:
@@ -131,10 +137,21 @@ def _spark(settings: Settings, fix: bool) -> dict[str, str]:
     told["java"] = str(found)
     there = archive.archive_of(found, os.environ)
     if there is not None and settings.spark.class_archive:
-        if fix and not there.there:
-            archive.build(found)
-        told["class archive"] = str(there.path) if there.there else "not yet made; --fix makes it"
+        told["class archive"] = _archived(there, found, fix)
     return told
+
+
+def _archived(there: Archive, found: Java, fix: bool) -> str:
+    from qo.spark import archive
+
+    if fix and not there.there:
+        try:
+            archive.build(found)
+        except Unavailable as error:
+            return f"not made: {error}"
+    if there.there:
+        return str(there.path)
+    return f"not made: {why}; --fix tries again" if (why := there.why_not) else "not yet made; --fix makes it"
 
 
 async def _fix(settings: Settings, place: S3) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qo.cli.dispatching import ask
+from qo.cli.dispatching import ask, route
 from qo.cli.order import read_input
 from qo.cli.session import Session, command, new_app
 from qo.core.flow.event import NUMBER_MAX
@@ -56,7 +56,7 @@ def emit(
     if attributes is not None:
         event["attributes"] = _object(attributes)
     body = {"idempotency_key": key or fresh_key(), "events": [event]}
-    answer = ask(session, lambda client: client.post(f"/v1/sources/{dag}/{job}/events", body))
+    answer = ask(session, lambda client: client.post(route("sources", dag, job, "events"), body))
     if session.json:
         session.output.document(answer)
         return

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qo.cli.dag import Code, Target, load_whole
-from qo.cli.dispatching import PAGE, ask
+from qo.cli.dispatching import PAGE, ask, route
 from qo.cli.session import Session, command, new_app
 from qo.cli.timing import shown_bytes, shown_count, shown_extent
+from qo.errors import Refused
 
 if TYPE_CHECKING:
     from qo.dispatcher.user_client import UserClient
@@ -32,8 +33,8 @@ def plan(
     Nothing is changed. Where a job reads what is built anew, too, that is taken to become as large as it is now.
     """
     whole = load_whole(session, target, code=code)
-    path = f"/v1/dags/{whole.dag.name}/plan"
-    answer = ask(session, lambda client: _asked(client, path, whole.source, every))
+    path = route("dags", whole.dag.name, "plan")
+    answer = ask(session, lambda client: plan_of(client, path, whole.source, every=every))
     if session.json:
         session.output.document(answer)
         return
@@ -47,13 +48,16 @@ def plan(
     )
 
 
-async def _asked(client: UserClient, path: str, source: str, every: bool) -> Any:
+async def plan_of(client: UserClient, path: str, source: str, *, every: bool) -> Any:
+    """The plan, and with ``every`` all its partitions. Raises Refused if it became another one between two pages."""
     body = {"source": source}
     answer = await client.post(path, body)
     for each in answer["rebuilds"] if every else ():
         while each["next"] is not None:
             further = await client.post(path, body, job=each["job"], after=each["next"], limit=PAGE)
-            [page] = further["rebuilds"]
+            page = next((page for page in further["rebuilds"] if page["job"] == each["job"]), None)
+            if page is None or further["diff"]["against"] != answer["diff"]["against"]:
+                raise Refused("another version was activated meanwhile: ask for the plan again")
             each["first"] += page["first"]
             each["next"] = page["next"]
     return answer

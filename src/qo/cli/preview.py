@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import io
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from qo.errors import ConfigError, NotFound, UsageError
+from qo.errors import ConfigError, CorruptRecord, NotFound, UsageError
 
 if TYPE_CHECKING:
     from qo.config.settings import Settings
@@ -25,7 +26,8 @@ Rows = tuple[list[str], list[list[Any]]]  # The names of the columns, and the ro
 async def first_rows(
     client: UserClient, settings: Settings, path: str, most: int, partition: str | None, revision: int | None
 ) -> Rows:
-    """Up to so many, of the first files that have some. Raises NotFound where there are none at all."""
+    """Up to so many, of the first files that have some. Raises NotFound where there are none at all, CorruptRecord if
+    one is not what its name says."""
     columns: list[str] = []
     found: list[list[Any]] = []
     seen = False
@@ -73,16 +75,28 @@ def _arranged(columns: Sequence[str], names: Sequence[str], row: Sequence[Any]) 
 async def _read(uri: str, settings: Settings, most: int) -> Rows:
     source = await _opened(uri, settings)
     kind = uri.rpartition(".")[2].lower()
-    match kind:
-        case "parquet":
-            return await asyncio.to_thread(_parquet, source, most)
-        case "jsonl" | "ndjson" | "json":
-            return _json(_lines(source, most))
-        case "csv":
-            names, *rows = [*csv.reader(_lines(source, most + 1))] or [[]]
-            return names, [list(row) for row in rows]
-        case _:
-            return ["line"], [[line] for line in _lines(source, most)]
+    try:
+        return await asyncio.to_thread(_rows, kind, source, most)
+    except (ValueError, csv.Error) as error:
+        raise CorruptRecord(f"{uri} cannot be read as {kind}: {_first(error)}") from error
+
+
+def _first(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _rows(kind: str, source: Path | bytes, most: int) -> Rows:
+    """Raises ValueError or csv.Error for what is not of the kind."""
+    if kind == "parquet":
+        return _parquet(source, most)
+    with _text(source) as file:
+        match kind:
+            case "jsonl" | "ndjson" | "json":
+                return _json(islice(file, most))
+            case "csv":
+                return _csv(file, most)
+            case _:
+                return ["line"], [[line.rstrip("\r\n")] for line in islice(file, most)]
 
 
 async def _opened(uri: str, settings: Settings) -> Path | bytes:
@@ -119,27 +133,46 @@ def _parquet(source: Path | bytes, most: int) -> Rows:
         ) from None
     pa: Any = arrow
     pq: Any = parquet
-    file: Any = pq.ParquetFile(source if isinstance(source, Path) else pa.BufferReader(source))
-    with file:
-        names: list[str] = list(file.schema_arrow.names)
-        rows: list[list[Any]] = []
-        for batch in file.iter_batches(batch_size=most):
-            rows += [list(row.values()) for row in batch.to_pylist()]
-            if len(rows) >= most:
-                break
+    names: list[str] = []
+    rows: list[list[Any]] = []
+    try:
+        with pq.ParquetFile(source if isinstance(source, Path) else pa.BufferReader(source)) as file:
+            names += file.schema_arrow.names
+            for batch in file.iter_batches(batch_size=most):
+                rows += [list(row.values()) for row in batch.to_pylist()]
+                if len(rows) >= most:
+                    break
+    except OSError as error:
+        if error.errno is not None:
+            raise  # The system's; those without a number are of what is in the file.
+        raise ValueError(str(error)) from error
     return names, rows[:most]
 
 
-def _json(lines: Sequence[str]) -> Rows:
-    values = [json.loads(line) for line in lines if line.strip()]
+def _csv(file: TextIO, most: int) -> Rows:
+    found = list(islice((row for row in csv.reader(file) if row), most + 1))
+    header, rows = (found[0], found[1:]) if found else ([], [])
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(header):
+            raise ValueError(f"row {number} has {len(row)} fields, and the header {len(header)}")
+    return header, [[*row] for row in rows]
+
+
+def _json(lines: Iterable[str]) -> Rows:
+    values = [_value(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not all(isinstance(each, dict) for each in values):
         return ["value"], [[each] for each in values]
     names = list(dict.fromkeys(name for each in values for name in each))
     return names, [[each.get(name) for name in names] for each in values]
 
 
-def _lines(source: Path | bytes, most: int) -> list[str]:
-    if isinstance(source, bytes):
-        return source.decode("utf-8", "replace").splitlines()[:most]
-    with source.open(encoding="utf-8", errors="replace") as file:
-        return [line.rstrip("\n") for line in islice(file, most)]
+def _value(number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"line {number} is not a JSON value: {error}") from error
+
+
+def _text(source: Path | bytes) -> TextIO:
+    opened = io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
+    return io.TextIOWrapper(opened, encoding="utf-8", errors="replace", newline="")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qo.cli.dispatching import ask, check_limit, pages
+from qo.cli.dispatching import ask, check_limit, pages, route
 from qo.cli.emit import split
 from qo.cli.output import one_line
 from qo.cli.session import Session, command, new_app, new_group
@@ -67,7 +67,7 @@ def _row(each: Mapping[str, Any]) -> tuple[str, ...]:
 @command(runs, "show")
 def show(session: Session, task_id: TaskId) -> None:
     """Show a task of a pipeline: its attempts, what it read and what it made."""
-    answer = ask(session, lambda client: client.get(f"/v1/tasks/{task_id}"))
+    answer = ask(session, lambda client: client.get(route("tasks", task_id)))
     if session.json:
         session.output.document(answer)
         return
@@ -134,13 +134,15 @@ def cancel(
 ) -> int:
     """Cancel pending tasks; ask running ones to stop."""
     body = {} if reason is None else {"reason": reason}
-    return _each(session, task_ids, lambda client, id_: client.post(f"/v1/tasks/{id_}/cancel", body))
+    return _each(session, task_ids, lambda client, id_: client.post(route("tasks", id_, "cancel"), body))
 
 
 @command(runs, "replay")
 def replay(session: Session, task_ids: TaskIds) -> int:
     """Run failed or cancelled tasks again, with all their attempts."""
-    return _each(session, task_ids, lambda client, id_: client.post(f"/v1/tasks/{id_}/replay", repeatable=False))
+    return _each(
+        session, task_ids, lambda client, id_: client.post(route("tasks", id_, "replay"), repeatable=False)
+    )
 
 
 def _each(session: Session, task_ids: list[str], move: Callable[[UserClient, str], Awaitable[Any]]) -> int:

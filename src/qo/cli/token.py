@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qo.cli.dispatching import ask, check_limit, pages
+from qo.cli.dispatching import ask, check_limit, pages, route
 from qo.cli.durations import parse_duration_s
 from qo.cli.session import Session, command, new_app, new_group
 from qo.cli.timing import shown_instant
@@ -85,7 +85,7 @@ def revoke(
     token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's id, as qo token list shows it.")],
 ) -> None:
     """Revoke a token: from now on it is refused."""
-    answer = ask(session, lambda client: client.delete(f"/v1/tokens/{token_id}"))
+    answer = ask(session, lambda client: client.delete(route("tokens", token_id)))
     if session.json:
         session.output.document(answer)
     else:

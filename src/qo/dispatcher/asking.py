@@ -25,6 +25,7 @@ _AWAY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPS
 # The classes by the code in the body of an error, and for bodies without one, by status.
 _BY_CODE: Mapping[str, type[QoError]] = {
     "lease_lost": errors.LeaseLost,
+    "cancelled": errors.Cancelled,
     "idempotency_conflict": errors.IdempotencyConflict,
     "refused": errors.Refused,
     "not_found": errors.NotFound,

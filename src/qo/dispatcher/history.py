@@ -20,6 +20,21 @@ from qo.errors import UsageError
 _commits = schema.commits
 
 
+def _replaced() -> sa.Select[*tuple[Any, ...]]:
+    """Who stood at ``low`` before the ``revisions``: from each the way back, through those that came later."""
+    low = sa.bindparam("low", type_=sa.BigInteger)
+    columns = (_commits.c.revision, _commits.c.rows, _commits.c.bytes)
+    revisions = sa.bindparam("revisions", expanding=True, type_=sa.BigInteger)
+    way = sa.select(_commits.c.revision.label("stands"), *columns).where(_commits.c.revision.in_(revisions))
+    back = way.cte("back", recursive=True)
+    one_more = sa.select(back.c.stands, *columns).join(back, _commits.c.replaced_by == back.c.revision)
+    back = back.union_all(one_more.where(back.c.revision > low))
+    return sa.select(back).where(back.c.revision <= low)
+
+
+_REPLACED = _replaced()
+
+
 def list_commits(
     tx: Tx,
     text: str,
@@ -117,18 +132,10 @@ def _stood(tx: Tx, generation: str, low: int, rows: Sequence[sa.RowMapping]) -> 
 
 def _gone(tx: Tx, low: int, rows: Sequence[sa.RowMapping]) -> dict[int, list[sa.RowMapping]]:
     """What stood before each of them and does no more, also through others that came and went in between."""
-    first = {row["revision"]: row["revision"] for row in rows}  # By who replaced it, who stands now.
     found: dict[int, list[sa.RowMapping]] = {}
-    while first:
-        before: dict[int, int] = {}
-        for some in batches(sorted(first)):
-            for each in tx.all(sa.select(_commits).where(_commits.c.replaced_by.in_(some))):
-                stands = first[each["replaced_by"]]
-                if each["revision"] > low:
-                    before[each["revision"]] = stands
-                else:
-                    found.setdefault(stands, []).append(each)
-        first = before
+    for some in batches(row["revision"] for row in rows):
+        for each in tx.execute(_REPLACED, {"revisions": some, "low": low}).mappings():
+            found.setdefault(each["stands"], []).append(each)
     return found
 
 

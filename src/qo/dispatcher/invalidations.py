@@ -19,7 +19,6 @@ import sqlalchemy as sa
 from qo.core.flow.event import NUMBER_MAX, PARTITION_KEY, Event
 from qo.core.flow.plan import derived
 from qo.core.flow.topology import Topology
-from qo.dispatcher.contract.invalidation import InvalidationView, ReaderView
 from qo.dispatcher.state import scans, schema
 from qo.dispatcher.state.database import Tx
 from qo.errors import NotFound, UsageError
@@ -164,18 +163,6 @@ def close(tx: Tx, invalidation_id: str) -> bool:
         return False
     spread = sa.and_(_rows.c.id == invalidation_id, _rows.c.spread_at.is_not(None), _rows.c.processed_at.is_(None))
     return tx.execute(sa.update(_rows).where(spread).values(processed_at=tx.now)).rowcount == 1
-
-
-def show(tx: Tx, invalidation_id: str) -> InvalidationView:
-    """One invalidation with its readers. Raises NotFound."""
-    row = tx.one(sa.select(_rows).where(_rows.c.id == invalidation_id))
-    if row is None:
-        raise NotFound(f"there is no invalidation {invalidation_id}")
-    readers = tx.all(
-        sa.select(_readers).where(_readers.c.invalidation_id == invalidation_id).order_by(_readers.c.edition_id)
-    )
-    fields = {name: row[name] for name in InvalidationView.model_fields if name != "readers"}
-    return InvalidationView(**fields, readers=[ReaderView.model_validate(dict(each)) for each in readers])
 
 
 def _check(

@@ -4,15 +4,18 @@
     {data}/_manifests/{name}/latest.json        the current one
 
 Each names the committed files, and nothing else in the data root is part of the dataset. Files that were replaced are
-collected after a while, so an old manifest is good for as long as those are kept.
+collected after a while, so an old manifest is good for as long as those are kept; manifests are collected, too, for a
+dataset that grows all day has many, and each of them names all that came before.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from urllib.parse import unquote
 
 import sqlalchemy as sa
 
@@ -26,8 +29,17 @@ SECONDS = 3.0  # Between two manifests of one dataset, …
 PIECES_PER_S = 1000  # … and a second more for so many pieces: those of huge datasets are written seldom.
 FORMATS = {"parquet": "parquet", "jsonl": "json", "ndjson": "json", "json": "json", "csv": "csv"}
 
+DIRECTORY = "_manifests"
+KEY = re.compile(rf"{DIRECTORY}/(?P<name>[^/]+)/(?P<revision>[1-9][0-9]{{0,17}})\.json\Z")  # Below the data root.
+
 _publications, _generations, _marks = schema.publications, schema.generations, schema.operator_state
 _MARK = "manifest"
+_LAST = sa.select(
+    schema.commits.c.revision,
+    schema.commits.c.committed_at,
+    _generations.c.revision.label("last"),
+    _generations.c.collected_at,
+).join(_generations, _generations.c.id == schema.commits.c.generation_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +94,34 @@ def manifest(tx: Tx, wanted: Due) -> dict[str, Any]:
         pages.append(page)
         after = page.after
     return {**document(wanted.name, pages), "epoch": wanted.epoch}
+
+
+def judge(tx: Tx, keys: Iterable[str], before: datetime) -> dict[str, tuple[bool, str]]:
+    """Which of these files may go, and why or why not; those that are no manifests are left out.
+
+    Of each generation that is kept the last one stays, and of each name the one that is the latest.
+    """
+    found = {key: match for key in keys if (match := KEY.match(key)) is not None}
+    commits: dict[int, sa.RowMapping] = {}
+    for some in batches(sorted({int(match["revision"]) for match in found.values()})):
+        commits |= {row["revision"]: row for row in tx.all(_LAST.where(schema.commits.c.revision.in_(some)))}
+    marks = _written(tx, {unquote(match["name"]) for match in found.values()})
+    latest = {(name, row["value"]["revision"]) for name, row in marks.items()}
+    said: dict[str, tuple[bool, str]] = {}
+    for key, match in found.items():
+        revision = int(match["revision"])
+        commit = commits.get(revision)
+        if commit is None:
+            said[key] = False, "nobody here knows of it"
+        elif commit["committed_at"] > before:
+            said[key] = False, "its version was committed not long ago"
+        elif (unquote(match["name"]), revision) in latest:
+            said[key] = False, "it is the latest"
+        elif revision == commit["last"] and commit["collected_at"] is None:
+            said[key] = False, "it is the last of its generation"
+        else:
+            said[key] = True, "there is a later one"
+    return said
 
 
 def document(name: str, pages: Iterable[ReadingAnswer]) -> dict[str, Any]:

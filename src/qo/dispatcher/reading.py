@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 
 from qo.dispatcher.contract.reading import ReadingAnswer
+from qo.dispatcher.contract.task import Piece
 from qo.dispatcher.datasets import DatasetRef, chosen, resolve
 from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.tasks import pins, shapes
 from qo.errors import NotFound
 
@@ -26,7 +29,8 @@ def pieces(
     """One page. The revision that a commit of the dataset made also names its generation, which may be an old one;
     of any other revision the current generation is shown as it was then.
 
-    Raises NotFound for a dataset or generation that is not there, and for a revision that is yet to come.
+    Raises NotFound for a dataset or generation that is not there, for a revision that is yet to come, and for one of
+    which files were collected.
     """
     ref = resolve(tx, text)
     if generation_id is None and revision is not None:
@@ -37,6 +41,7 @@ def pieces(
     if upto is None:
         return ReadingAnswer(dataset_id=ref.id, generation_id=generation, pieces=[])
     found, rest = pins.standing(tx, generation, after, limit, upto)
+    _require_kept(tx, ref, upto, found)
     columns = shapes.as_of(tx, generation, upto)
     return ReadingAnswer(
         dataset_id=ref.id,
@@ -47,6 +52,17 @@ def pieces(
         pieces=found,
         after=rest,
     )
+
+
+def _require_kept(tx: Tx, ref: DatasetRef, revision: int, found: Sequence[Piece]) -> None:
+    for some in batches(each.revision for each in found):
+        gone = sa.and_(_commits.c.revision.in_(some), _commits.c.collected_at.is_not(None))
+        at = tx.value(sa.select(_commits.c.collected_at).where(gone).limit(1))
+        if at is not None:
+            raise NotFound(
+                f"{ref.label} is not there any more as it was at revision {revision}: files of it were collected on "
+                f"{at:%Y-%m-%d}. Read a later version, or collect with a longer --older-than"
+            )
 
 
 def _made_by(tx: Tx, ref: DatasetRef, revision: int) -> str | None:

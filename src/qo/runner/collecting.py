@@ -1,7 +1,7 @@
 """Deleting what nobody needs any more: lists the data root, asks which prefixes may go, deletes those.
 
 Each prefix stands for itself, so a collection that was cut off is simply begun again. What does not look like the
-prefix of an attempt (bundles, manifests, files of others) is never touched.
+prefix of an attempt or the manifest of a version (bundles, latest manifests, files of others) is never touched.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Protocol
 from qo.config.settings import Settings
 from qo.dispatcher.contract.garbage import PREFIXES_MAX, Judged
 from qo.dispatcher.garbage import PREFIX
+from qo.dispatcher.manifests import DIRECTORY, KEY
 from qo.store.opening import open_store
 from qo.store.port import DELETE_LIMIT_MAX, Doomed, ObjectStore
 
@@ -26,9 +27,10 @@ Judge = Callable[[Sequence[str]], Awaitable[Sequence[Judged]]]
 
 @dataclass(slots=True)
 class Found:
-    """The prefix of an attempt, and what lies below it."""
+    """The prefix of an attempt, and what lies below it; or a manifest."""
 
     prefix: str  # Below the root, without a slash at its end.
+    manifest: bool = False
     files: int = 0
     bytes: int = 0
     keys: list[str] = field(default_factory=list[str])  # In a bucket: whole.
@@ -38,7 +40,7 @@ class Root(Protocol):
     """A data root."""
 
     def found(self) -> AsyncIterator[Found]:
-        """Every prefix of an attempt, each once."""
+        """Every prefix of an attempt and every manifest of a version, each once."""
         ...
 
     async def delete(self, found: Found) -> None: ...
@@ -50,10 +52,10 @@ class Root(Protocol):
 class Collected:
     """What was deleted; of a dry run, what would be."""
 
-    prefixes: int = 0
-    files: int = 0
+    prefixes: int = 0  # Of attempts.
+    files: int = 0  # Of these, and manifests.
     bytes: int = 0
-    kept: dict[str, int] = field(default_factory=dict[str, int])  # Prefixes, by why.
+    kept: dict[str, int] = field(default_factory=dict[str, int])  # Prefixes of attempts, by why.
 
 
 async def collect(
@@ -84,11 +86,12 @@ async def _settle(
     for each in waiting:
         verdict = verdicts[each.prefix]
         if not verdict.gone:
-            done.kept[verdict.why] = done.kept.get(verdict.why, 0) + 1
+            if not each.manifest:
+                done.kept[verdict.why] = done.kept.get(verdict.why, 0) + 1
             continue
         if not dry_run:
             await root.delete(each)
-        done.prefixes += 1
+        done.prefixes += not each.manifest
         done.files += each.files
         done.bytes += each.bytes
         on_gone(each, verdict.why)
@@ -112,6 +115,9 @@ class Directory:
                 # A generation at a time: it has as many folders as it has had tasks.
                 for each in await asyncio.to_thread(self._attempts, generation):
                     yield each
+        for name in await asyncio.to_thread(_folders, self._root / DIRECTORY):
+            for each in await asyncio.to_thread(self._manifests, name):
+                yield each
 
     async def delete(self, found: Found) -> None:
         await asyncio.to_thread(self._delete, self._root / found.prefix)
@@ -124,7 +130,14 @@ class Directory:
         named = [(place, place.relative_to(self._root).as_posix()) for place in places]
         return [_measured(place, name) for place, name in named if PREFIX.match(name)]
 
+    def _manifests(self, name: Path) -> list[Found]:
+        named = [(place, place.relative_to(self._root).as_posix()) for place in sorted(name.iterdir())]
+        return [Found(key, True, 1, place.lstat().st_size) for place, key in named if KEY.match(key)]
+
     def _delete(self, place: Path) -> None:
+        if place.is_file():
+            place.unlink()
+            return
         shutil.rmtree(place)
         try:
             place.parent.rmdir()  # The task's own, if this was the last of its attempts.
@@ -156,13 +169,14 @@ class Bucket:
             more = page.truncated and bool(page.entries)
             for entry in page.entries:
                 after = entry.key
-                prefix = "/".join(entry.key.split("/")[:4])
-                if entry.key == prefix or not PREFIX.match(prefix):
+                manifest = KEY.match(entry.key) is not None
+                prefix = entry.key if manifest else "/".join(entry.key.split("/")[:4])
+                if not manifest and (entry.key == prefix or not PREFIX.match(prefix)):
                     continue
                 if held is not None and held.prefix != prefix:
                     yield held
                     held = None
-                held = held or Found(prefix)
+                held = held or Found(prefix, manifest)
                 held.keys.append(entry.key)
                 held.files += 1
                 held.bytes += entry.size

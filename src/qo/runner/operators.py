@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import importlib
 import inspect
+import queue
 import sys
 import threading
 from collections.abc import Callable
@@ -80,8 +81,39 @@ class PythonExecutor:
         pass
 
 
-async def on_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a plain function on a thread of its own, with this context's variables.
+class Threads:
+    """Threads that stay when a call has ended, as many as were ever needed at a time.
+
+    Daemons, unlike those of the standard library's pools: a call that does not return must not keep the process.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._free: list[queue.SimpleQueue[Callable[[], None]]] = []
+
+    def begin(self, call: Callable[[], None]) -> None:
+        """On a thread that has nothing else to do. It must not raise."""
+        try:
+            calls = self._free.pop()
+        except IndexError:
+            calls = queue.SimpleQueue[Callable[[], None]]()
+            threading.Thread(target=self._serve, args=(calls,), name=self._name, daemon=True).start()
+        calls.put(call)
+
+    def _serve(self, calls: queue.SimpleQueue[Callable[[], None]]) -> None:
+        while True:
+            calls.get()()
+            self._free.append(calls)
+
+
+def _begun(call: Callable[[], None]) -> None:
+    threading.Thread(target=call, name="qo-operator", daemon=True).start()
+
+
+async def on_thread(
+    function: Callable[..., Any], *args: Any, begin: Callable[[Callable[[], None]], None] = _begun
+) -> Any:
+    """Call a plain function on a thread, with this context's variables. ``begin``: whose; by default one of its own.
 
     A thread cannot be stopped. If this is cancelled, the call is left behind: what it still writes belongs to an
     attempt that nobody will commit, and it does not keep the process from ending.
@@ -111,5 +143,5 @@ async def on_thread(function: Callable[..., Any], *args: Any) -> Any:
             return  # The loop has been closed: nobody is left to tell.
 
     context = contextvars.copy_context()
-    threading.Thread(target=call, name="qo-operator", daemon=True).start()
+    begin(call)
     return await result

@@ -280,7 +280,8 @@ class Run:
         """Commit segments now, all or none. False: hold back, what reads them cannot keep up.
 
         A cursor that was committed before, by whatever attempt, stays as it is: so this may be repeated. Waits for a
-        dispatcher that is away. Raises LeaseLost when another attempt has taken over: write nothing more.
+        dispatcher that is away. Raises Stopped when somebody asked this attempt to end, and LeaseLost when another has
+        taken over: write nothing more.
         """
         return self._committing().commit([each.body(self.work) for each in segments])
 

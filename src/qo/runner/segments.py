@@ -10,9 +10,9 @@ from typing import Any, Protocol, TypeVar
 
 from qo.dispatcher.client import DispatcherClient
 from qo.dispatcher.contract.task import CommitRequest, LastSegment, OutputBody
-from qo.errors import Contended, LeaseLost, Unavailable
+from qo.errors import Cancelled, Contended, LeaseLost, Unavailable
 from qo.runner.heart import Held
-from qo.worker.cancel import CancelToken, Why
+from qo.worker.cancel import CancelToken, Stopped, Why
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,8 @@ class Segments(Protocol):
     def commit(self, outputs: Sequence[OutputBody]) -> bool:
         """They are committed when this returns. False: hold back, what reads them cannot keep up.
 
-        Waits for a dispatcher that is away. Raises Stopped once the attempt was asked to stop, and LeaseLost.
+        Waits for a dispatcher that is away. Raises Stopped once the attempt was asked to stop, LeaseLost, and Refused
+        for rows that are to be compared anew.
         """
         ...
 
@@ -60,6 +61,10 @@ class HeldSegments:
             except LeaseLost:
                 self._held.cancel.request(Why.LOST)
                 raise
+            except Cancelled as asked:
+                # What the next heartbeat would have said: the lease is still ours, to end the task with.
+                self._held.cancel.request(Why.CANCELLED)
+                raise Stopped(str(asked)) from None
             return not self._held.paused
 
         while True:

@@ -3,7 +3,8 @@
     python -m qo.site.part ROLE LIFELINE OPTIONS
 
 It ends with who started it, however that ends: the lifeline is a pipe whose other end only the starter holds. What it
-has to tell, an address or why it cannot work, is one line of JSON on standard output; logs go to standard error.
+has to tell, an address or why it cannot work, is one line of JSON on what was its standard output when it began. From
+then on that is the log, as standard error is: operators print what they like.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from qo.config import sources
 from qo.config.settings import Settings
@@ -26,40 +29,52 @@ from qo.errors import QoError
 
 log = logging.getLogger(__name__)
 
+Tell = Callable[[dict[str, Any]], None]
+
 WORKER = "worker:"  # Before the name of a runtime.
+ERROR_MAX = 8_000  # Characters of an error that are told: however they are written, who reads lines takes as many.
 ORPHAN_S = 2.0  # What may be given back, is given back in this time; the rest is as after any crash.
 
 
 def main(args: list[str]) -> int:
     faulthandler.enable()  # Should the process crash, its log says where.
+    tell = _teller()
     role, lifeline, options = args[0], int(args[1]), json.loads(args[2])
     threading.Thread(target=_follow, args=(lifeline,), name="qo-lifeline", daemon=True).start()
     try:
         config = options["config"]
         settings = sources.load(options["flags"], config_path=None if config is None else Path(config))
         _start_logging(settings)
-        asyncio.run(_run(role, settings))
+        asyncio.run(_run(role, settings, tell))
     except QoError as error:
-        tell({"error": "\n".join((str(error), *getattr(error, "__notes__", ()))), "code": error.exit_code})
+        said = "\n".join((str(error), *getattr(error, "__notes__", ())))
+        tell({"error": said[:ERROR_MAX], "code": error.exit_code})
         return error.exit_code
     return 0
 
 
-def tell(said: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(said) + "\n")
-    sys.stdout.flush()
+def _teller() -> Tell:
+    """Keeps the way to the starter to ourselves: what else is printed here, by whomever, goes to the log."""
+    way = os.dup(1)  # Not handed on to processes that are started from here.
+    os.dup2(2, 1)
+    cast("TextIOWrapper", sys.stdout).reconfigure(line_buffering=True)  # Also of who is killed, it is all there.
+
+    def tell(said: dict[str, Any]) -> None:
+        os.write(way, json.dumps(said).encode() + b"\n")
+
+    return tell
 
 
-async def _run(role: str, settings: Settings) -> None:
+async def _run(role: str, settings: Settings, tell: Tell) -> None:
     if role == "dispatcher":
-        await _dispatcher(settings)
+        await _dispatcher(settings, tell)
     elif role == "scheduler":
         await _scheduler(settings)
     else:
         await _worker(settings, role.removeprefix(WORKER))
 
 
-async def _dispatcher(settings: Settings) -> None:
+async def _dispatcher(settings: Settings, tell: Tell) -> None:
     from qo.dispatcher.service import run_dispatcher
 
     await run_dispatcher(

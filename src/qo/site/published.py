@@ -60,16 +60,15 @@ def _enough(pieces: Sequence[Piece], rows: int) -> Iterator[Piece]:
 
 
 def sample(table: Table, rows: int) -> tuple[list[str], list[list[str]]]:
-    """The names of the columns, and a few rows as text. Only files on this machine are read; others give none."""
-    header: list[str] = []
-    found: list[list[str]] = []
+    """The names of the columns, and a few rows as text. Only files on this machine are read; others give none. A file
+    may be older than some of the columns."""
+    found: list[dict[str, str]] = []
     for path in _files(table.sample):
-        names, lines = _parquet(path, rows) if path.suffix == ".parquet" else _lines(path, rows)
-        header = header or names
-        found += lines
+        found += _parquet(path, rows) if path.suffix == ".parquet" else _lines(path, rows)
         if len(found) >= rows:
             break
-    return header, found[:rows]
+    header = list(dict.fromkeys(name for row in found[:rows] for name in row))
+    return header, [[row.get(name, "") for name in header] for row in found[:rows]]
 
 
 def _files(pieces: Sequence[Piece]) -> Iterator[Path]:
@@ -80,7 +79,7 @@ def _files(pieces: Sequence[Piece]) -> Iterator[Path]:
                 yield path_of(uri)
 
 
-def _parquet(path: Path, rows: int) -> tuple[list[str], list[list[str]]]:
+def _parquet(path: Path, rows: int) -> list[dict[str, str]]:
     parquet: Any = importlib.import_module("pyarrow.parquet")  # Only who has such files waits for it.
     file = parquet.ParquetFile(path)
     try:
@@ -88,13 +87,13 @@ def _parquet(path: Path, rows: int) -> tuple[list[str], list[list[str]]]:
     finally:
         file.close()
     if batch is None:
-        return [], []
-    return list(batch.schema.names), [[cell(value) for value in row.values()] for row in batch.to_pylist()]
+        return []
+    return [{name: cell(value) for name, value in row.items()} for row in batch.to_pylist()]
 
 
-def _lines(path: Path, rows: int) -> tuple[list[str], list[list[str]]]:
+def _lines(path: Path, rows: int) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", errors="replace") as file:
-        return ["line"], [[line.rstrip("\n")[:200]] for line in itertools.islice(file, rows)]
+        return [{"line": line.rstrip("\n")[:200]} for line in itertools.islice(file, rows)]
 
 
 def cell(value: Any) -> str:

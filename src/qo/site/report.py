@@ -11,7 +11,7 @@ from qo.core.flow.plan import Plan
 from qo.dispatcher.state.database import Tx
 from qo.site import published
 from qo.site.published import Table
-from qo.site.site import Deployed, Ran
+from qo.site.site import Deployed, Ran, Staged
 from qo.site.survey import Failure, Timing, failures, planned, timings
 
 ROWS = 4
@@ -93,11 +93,22 @@ def document(found: Report, ran: Ran) -> dict[str, Any]:
 
 
 def tell_cutover(ran: Ran, say: Say) -> None:
+    if ran.staged is not None:
+        say(f"version {ran.deployed.version} was not activated: {_held(ran.staged, ran.deployed)}")
     if ran.activated is not None:
         say(
             f"version {ran.activated['version']} has taken over from {ran.activated['replaced']}, all tables at once; "
             f"qo dag rollback {ran.activated['dag']} goes back"
         )
+
+
+def _held(staged: Staged, deployed: Deployed) -> str:
+    if staged.failed:
+        return f"{staged.failed:,} of its tasks failed"
+    if not staged.built:
+        return "it is not built yet; qo up goes on with it"
+    which = f"{deployed.answer['dag']} {deployed.version}"
+    return f"it is built, and kept; qo dag ready {which} and qo dag activate {which} let it take over"
 
 
 def tell_failures(found: Report, say: Say) -> None:

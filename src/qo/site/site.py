@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +18,7 @@ from qo.config import sources
 from qo.config.settings import DEFAULT, Settings
 from qo.core.flow.dag import Dag, SourceKind
 from qo.core.flow.topology import VersionStatus
+from qo.core.task import Status
 from qo.dispatcher import sources as live_sources
 from qo.dispatcher.auth.secret_files import read_secret
 from qo.dispatcher.registry import DEFAULT as REGISTRY
@@ -27,7 +27,7 @@ from qo.dispatcher.state.database import State, Tx, open_state
 from qo.dispatcher.user_client import UserClient
 from qo.site.arrivals import announced
 from qo.site.part import WORKER
-from qo.site.processes import Child, Lifeline
+from qo.site.processes import Child, Lifeline, rest
 from qo.site.survey import Survey, survey
 
 LOOK_S = 0.5
@@ -40,7 +40,7 @@ HERE: Mapping[str, Any] = {
     "dispatcher.listen": FREE_PORT,
     "dispatcher.internal_listen": FREE_PORT,
     "worker.poll_min_ms": "20",
-    "worker.poll_max_ms": "200",
+    "worker.poll_max_ms": "50",
     "worker.shutdown_grace_s": "2",
     "worker.cancel_grace_s": "5",
 }
@@ -66,13 +66,23 @@ class Deployed:
         return [each["job"] for each in self.answer["diff"]["rebuilt"]]
 
 
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """How far a version is that is built beside the one that serves. What it has taken over from that one, and what
+    failed there, is no part of it."""
+
+    built: bool = False  # Nothing of it is open any more; some of it may have failed.
+    failed: int = 0
+    waiting: int = 0  # Tasks that run only once it serves.
+
+
 @dataclass(slots=True)
 class Ran:
     """What became of it."""
 
     deployed: Deployed
     activated: Mapping[str, Any] | None = None
-    began: datetime | None = None  # By the state's clock.
+    staged: Staged | None = None  # Of a version that does not serve yet.
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     interrupted: bool = False
 
@@ -112,8 +122,13 @@ class Site:
             self._state.close()
         self._lifeline.close()
 
+    def kill(self) -> None:
+        """End all processes at once: what they had under way is as after any crash."""
+        for each in self._children:
+            each.kill()
+
     async def start(self) -> None:
-        """The dispatcher, until it answers. Raises ConfigError if it cannot, as for a port that is taken."""
+        """The dispatcher, until it answers. Raises its own error if it cannot, as for a port that is taken."""
         dispatcher = self._child("dispatcher")
         dispatcher.start()
         addresses = await dispatcher.first_words(START_S)
@@ -152,22 +167,26 @@ class Site:
     async def run(self, deployed: Deployed, *, once: bool, keep: bool, stop: asyncio.Event, look: Look) -> Ran:
         """Look on until told to stop or, once, until nothing is left to do; cut over as soon as that is possible."""
         ran = Ran(deployed)
-        staged = deployed.status != VersionStatus.ACTIVE
+        staged = Staged() if deployed.status != VersionStatus.ACTIVE else None
         began, quiet = time.monotonic(), 0
         while not stop.is_set():
             seen = await self.read(lambda tx: survey(tx, self._dag, deployed.version, settle_s=SETTLE_S))
             self._wake(seen)
             look(seen, self.troubles())
-            if staged and not keep and await self._caught_up(deployed.version) and not seen.failed:
-                ran.activated = await self._activate(deployed)
-                ran.seconds["rebuild"] = time.monotonic() - began
-                staged = False
+            if staged is not None:
+                staged = await self._staged(deployed.version)
+                if staged.built and not staged.failed and not keep:
+                    ran.activated = await self._activate(deployed)
+                    ran.seconds["rebuild"] = time.monotonic() - began
+                    staged = None
             # Twice in a row: between an event and what it starts, there is a moment in which neither is to be seen.
-            quiet = quiet + 1 if seen.quiet and (not staged or keep or seen.failed) else 0
+            done = seen.quiet() if staged is None else staged.built and seen.quiet(staged.waiting)
+            quiet = quiet + 1 if done else 0
             if once and quiet >= 2 and await self._all_announced():
                 break
-            await _rest(stop, LOOK_S)
+            await rest(stop, LOOK_S)
         ran.interrupted = once and stop.is_set()
+        ran.staged = staged
         ran.seconds["work"] = time.monotonic() - began
         return ran
 
@@ -198,10 +217,10 @@ class Site:
             if job.open and job.runtime in self._waiting:
                 self._waiting.pop(job.runtime).start()
 
-    async def _caught_up(self, version: int) -> bool:
+    async def _staged(self, version: int) -> Staged:
         async with self._client() as client:
             found = await client.get(f"/v1/dags/{self._dag}/rebuild", version=version)
-        return bool(found["caught_up"]) and not found["tasks"].get("failed")
+        return Staged(found["caught_up"], found["tasks"].get(Status.FAILED, 0), found["waiting"])
 
     async def _activate(self, deployed: Deployed) -> Mapping[str, Any]:
         path = f"/v1/dags/{self._dag}"
@@ -217,7 +236,8 @@ class Site:
 
     def _client(self) -> UserClient:
         chosen = self.settings.dispatcher
-        token = chosen.token or read_secret(Path(chosen.secrets_dir, "admin.token")).decode().strip()
+        # Its own: a token in the settings may be meant for another dispatcher.
+        token = read_secret(Path(chosen.secrets_dir, "admin.token")).decode().strip()
         return UserClient(self.public, token, patience_s=30.0)
 
     def _child(self, role: str) -> Child:
@@ -229,11 +249,3 @@ class Site:
 
     def _options(self) -> dict[str, Any]:
         return {"flags": self._flags, "config": None if self._config is None else str(self._config)}
-
-
-async def _rest(stop: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await stop.wait()
-    except TimeoutError:
-        return

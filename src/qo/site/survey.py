@@ -57,19 +57,16 @@ class Survey:
     events: int  # Not routed yet; up to one page of them.
     running: tuple[Running, ...]
     asleep: bool  # Every always-on source runs, and has done so for a while.
+    serving: int = 0  # Open tasks that only the version has which serves while this one is built.
 
     @property
     def open(self) -> int:
         """Tasks that wait or run, without those of sources that never end."""
-        return sum(each.open for each in self.jobs if not each.always_on)
+        return self.serving + sum(each.open for each in self.jobs if not each.always_on)
 
-    @property
-    def failed(self) -> int:
-        return sum(each.failed for each in self.jobs)
-
-    @property
-    def quiet(self) -> bool:
-        return self.open == 0 and self.events == 0 and self.asleep
+    def quiet(self, waiting: int = 0) -> bool:
+        """Whether nothing is left to do but so many tasks that wait for something else."""
+        return self.open <= waiting and self.events == 0 and self.asleep
 
 
 def survey(tx: Tx, dag: str, version: int, *, settle_s: float) -> Survey:
@@ -88,7 +85,23 @@ def survey(tx: Tx, dag: str, version: int, *, settle_s: float) -> Survey:
         events=int(tx.value(sa.select(sa.func.count()).select_from(pending))),
         running=tuple(_shown(editions, row) for row in running if not _always_on(editions[row["edition_id"]])),
         asleep=_asleep(tx, [job for job in plan.jobs if _always_on(job)], settle_s),
+        serving=_serving(tx, plan, version),
     )
+
+
+def _serving(tx: Tx, plan: Plan, version: int) -> int:
+    """Of jobs that there is a worker for: it is there for the runtimes of this version."""
+    active = cutover.active(tx, plan.dag.name)
+    if active is None or active["number"] == version:
+        return 0
+    shared, runtimes = {job.edition_id for job in plan.jobs}, {job.job.runtime for job in plan.jobs}
+    own = {
+        job.edition_id
+        for job in cutover.stored_plan(tx, active).jobs
+        if job.edition_id not in shared and job.job.runtime in runtimes and not _always_on(job)
+    }
+    counted = backlog.counts(tx, own).values()
+    return sum(n for by in counted for status, n in by.items() if status in (Status.PENDING, Status.RUNNING))
 
 
 def planned(tx: Tx, dag: str, version: int) -> Plan:

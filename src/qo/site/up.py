@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from qo.config import sources
 from qo.config.location import Memory
@@ -21,9 +22,11 @@ from qo.errors import ConfigError, NotFound, UsageError
 from qo.site import report
 from qo.site.lock import Lock
 from qo.site.report import Report
-from qo.site.site import Pipeline, Ran, Site
+from qo.site.site import Deployed, Pipeline, Ran, Site
 from qo.site.view import View
 from qo.worker.shutdown import stop_on_signals
+
+T = TypeVar("T")
 
 HOME = Path(".qo")
 FILES = ("pipeline.yaml", "pipeline.yml", "pipeline.json")
@@ -88,7 +91,8 @@ def _file(target: Path) -> Path:
 
 def _require_java(dag: Dag, settings: Settings) -> None:
     """Better now than in the log of a worker. Raises ConfigError."""
-    if not any(job.runtime == "spark" for job in dag.jobs) or settings.spark.remote is not None:
+    elsewhere = settings.spark.remote not in (None, "local")  # A local server is started here, and needs it too.
+    if elsewhere or not any(job.runtime == "spark" for job in dag.jobs):
         return
     try:
         from qo.spark.java import find
@@ -102,12 +106,12 @@ def _require_java(dag: Dag, settings: Settings) -> None:
 
 async def _up(wanted: Wanted, pipeline: Pipeline, view: View, began: float) -> Outcome:
     stop = asyncio.Event()
-    stop_on_signals(stop)
     async with Site(wanted.flags, wanted.config, pipeline, HOME / "logs") as site:
-        await site.start()
-        since = await site.read(lambda tx: tx.now)
-        deployed = await site.deploy()
-        report.tell_deployed(deployed, view.say)
+        stop_on_signals(stop, again=site.kill)
+        try:
+            since, deployed = await _unless(stop, _start(site, view))
+        except Stopped:
+            return Outcome(EXIT_INTERRUPTED if wanted.once else 0, {"dag": pipeline.dag.name, "version": None})
         site.work(at_once=bool(deployed.answer["changed"]) and bool(deployed.rebuilt))
         started_s = time.monotonic() - began
         with view:
@@ -119,6 +123,32 @@ async def _up(wanted: Wanted, pipeline: Pipeline, view: View, began: float) -> O
             )
         )
         return _told(found, ran, site, view)
+
+
+async def _start(site: Site, view: View) -> tuple[datetime, Deployed]:
+    """Until the pipeline is deployed: what it was deployed as, and from when on it counts."""
+    await site.start()
+    view.say(f"the dispatcher is at {site.public}")
+    since = await site.read(lambda tx: tx.now)
+    deployed = await site.deploy()
+    report.tell_deployed(deployed, view.say)
+    return since, deployed
+
+
+class Stopped(Exception):
+    """Who runs it wants it to end."""
+
+
+async def _unless(stop: asyncio.Event, doing: Coroutine[Any, Any, T]) -> T:
+    """Do it, or give it up once the event is set. Raises Stopped."""
+    wanted, stopped = asyncio.create_task(doing), asyncio.create_task(stop.wait())
+    await asyncio.wait({wanted, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if wanted.done():
+        return wanted.result()
+    wanted.cancel()
+    await asyncio.wait({wanted})
+    raise Stopped
 
 
 def _serving(tx: Tx, dag: str) -> int:
@@ -134,7 +164,7 @@ def _told(found: Report, ran: Ran, site: Site, view: View) -> Outcome:
         say("nothing was to be done: everything is as it should be")
     report.tell(found, ran, say)
     say("")
-    say(f"data {site.settings.dispatcher.data}, logs {site.logs}, dispatcher {site.public} while it runs")
+    say(f"data {site.settings.dispatcher.data}, logs {site.logs}")
     report.tell_failures(found, say)
     code = EXIT_FAILED if found.failures else EXIT_INTERRUPTED if ran.interrupted else 0
     return Outcome(code, report.document(found, ran))

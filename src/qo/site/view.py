@@ -135,6 +135,7 @@ def _drawn(seen: Survey, troubles: Sequence[str]) -> Any:
     for header, justify in (("job", "left"), ("", "left"), ("done", "right"), ("running", "right")):
         table.add_column(header, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     table.add_column("failed", justify="right")
+    table.add_column("partitions", justify="right")
     table.add_column("rows", justify="right")
     for each in seen.jobs:
         if each.source:
@@ -143,7 +144,11 @@ def _drawn(seen: Survey, troubles: Sequence[str]) -> Any:
             bar = ProgressBar(max(each.total, 1), each.done, BAR, complete_style="green", finished_style="green")
         failed = Text(str(each.failed), "red") if each.failed else Text("")
         count = f"{each.done:,}" if each.source else f"{each.done:,}/{each.total:,}"
-        running = str(each.running) if each.running else ""
-        table.add_row(each.name, bar, count, running, failed, f"{each.rows:,}" if each.rows else "")
+        running = _number(each.running)
+        table.add_row(each.name, bar, count, running, failed, _number(each.partitions), _number(each.rows))
     lines = [Text(f"  {one.job} {one.about}  {one.stages}", "dim") for one in seen.running]
     return Group(table, *lines, *(Text(text, "yellow") for text in troubles))
+
+
+def _number(n: int) -> str:
+    return f"{n:,}" if n else ""

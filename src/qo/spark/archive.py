@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qo.config.spark import SparkSettings
+from qo.errors import Unavailable
 from qo.spark.java import Java, cache_directory
 
 KEPT = 4  # Archives of other environments; each takes some 200 MB.
@@ -43,6 +44,14 @@ class Archive:
     def failed(self) -> Path:
         """Says that it could not be made, and why: nobody tries again by themselves."""
         return self.path.with_suffix(".failed")
+
+    @property
+    def why_not(self) -> str | None:
+        """Why it could not be made, if that was tried."""
+        try:
+            return self.failed.read_text().strip() or "nobody knows why"
+        except OSError:
+            return None
 
     @property
     def lock(self) -> Path:
@@ -85,15 +94,26 @@ def options(java: Java, settings: SparkSettings, environ: Mapping[str, str] = os
     return [f"-XX:SharedArchiveFile={archive.path}", "-Xshare:auto", *QUIET]
 
 
-def build(java: Java, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Make the archive now, or wait for whoever is making it. None: it cannot be made; ``Archive.failed`` says why."""
+def build(java: Java, environ: Mapping[str, str] = os.environ) -> None:
+    """Make the archive now, or wait for whoever is making it. Raises Unavailable that says why it cannot be made."""
     archive = archive_of(java, environ)
     if archive is None:
-        return None
-    process = subprocess.run(
-        _rehearsal(java), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BUILD_S, check=False
-    )
-    return archive.path if process.returncode == 0 and archive.there else None
+        raise Unavailable("Spark is not installed")
+    try:
+        process = subprocess.run(
+            _rehearsal(java),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=BUILD_S,
+            check=False,
+            env=dict(environ),
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"making it took longer than {BUILD_S:.0f} s") from None
+    if process.returncode != 0 or not archive.there:
+        raise Unavailable(archive.why_not or (process.stderr.strip().splitlines() or ["it said nothing"])[-1])
 
 
 def build_beside(java: Java, settings: SparkSettings, environ: Mapping[str, str] = os.environ) -> None:
@@ -106,6 +126,7 @@ def build_beside(java: Java, settings: SparkSettings, environ: Mapping[str, str]
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        env=dict(environ),
         start_new_session=True,  # A key pressed in the worker's terminal is not meant for it.
     )
     threading.Thread(target=process.wait, name="qo-spark-archive", daemon=True).start()

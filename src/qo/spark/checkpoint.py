@@ -10,6 +10,7 @@ What another attempt has read beyond that, committed by nobody, is read again.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -24,7 +25,13 @@ from qo.spark.files import File
 
 DIRECTORY = "_checkpoints"
 METADATA = "metadata"  # What Spark knows the query by.
-_BY_BATCH = ("offsets", "commits")  # Of these, what lies beyond the last committed batch is not taken over.
+# Of these, what lies beyond the last committed batch is not taken over: how many numbers beyond it that begins. The
+# state after a batch has the number of the next. What a source has seen (``sources``) is taken over whole: it finds
+# there what it had read and nobody committed.
+_BY_BATCH = {"offsets": 0, "commits": 0, "state": 1}
+_NUMBERED = re.compile(
+    r"(\d+)(?=[._]|$)"
+)  # 9, 9.delta, 9_1a2b.zip; not the shared files of RocksDB, 000009-1a2b.sst.
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +136,10 @@ def wanted(name: str, last: int) -> bool:
     path = PurePosixPath(name)
     if any(part.startswith(".") for part in path.parts):
         return False  # Half-written ones, and checksums of the local file system.
-    if path.parts[0] not in _BY_BATCH:
+    beyond, numbered = _BY_BATCH.get(path.parts[0]), _NUMBERED.match(path.name)
+    if beyond is None or numbered is None:
         return name != METADATA
-    number = path.name.partition(".")[0]
-    return number.isdecimal() and int(number) <= last
+    return int(numbered[1]) <= last + beyond
 
 
 def root_of(prefix: str) -> str:

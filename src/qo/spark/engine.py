@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from qo.config.spark import SparkSettings
@@ -69,8 +70,14 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
+# PySpark prints what it raises, with pages of Java. Who catches it says it once, and shorter.
+_LOUD = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+
+
 def open_engine(settings: SparkSettings) -> Engine:
     """As the settings say: a session of the worker's own, or clients of a server. Not started yet."""
+    for name in _LOUD:
+        PySparkLogger.getLogger(name).disabled = True
     if settings.remote is not None:
         from qo.spark.connect import ConnectEngine
 

@@ -125,7 +125,9 @@ def _meaning(error: BaseException) -> QoError:
 def full_text(error: BaseException) -> str:
     """All that Spark said, with every cause."""
     try:
-        said = [str(error), getattr(error, "_stackTrace", None) or ""]
+        # As a session of our own calls it, and as one on a server does.
+        stack = getattr(error, "_stackTrace", None) or getattr(error, "_stacktrace", None)
+        said = [str(error), stack or ""]
     except Exception as unsaid:  # Asking goes through Java, which may be gone.
         return f"Answer from Java side is empty: {unsaid!r}"
     return _SEAM.join(said)

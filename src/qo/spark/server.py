@@ -146,7 +146,9 @@ def spark_home() -> Path:
         return Path(home)
     package = importlib.util.find_spec("pyspark")
     if package is None or package.origin is None:
-        raise UsageError("Spark is not installed: pip install 'qo[spark]'")
+        raise UsageError(
+            "Spark is not installed: install qo with its extra, from a checkout, pip install '.[spark]'"
+        )
     return Path(package.origin).parent
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from qo.config.spark import SparkSettings
 from qo.spark import archive
-from qo.spark.java import Java
+from qo.spark.java import Java, cache_directory
 
 LOOPBACK = "127.0.0.1"
 PARTITIONS_PER_CORE = 2
@@ -52,6 +52,8 @@ def conf(settings: SparkSettings, java: Java) -> dict[str, str]:
         told["spark.executor.pyspark.memory"] = settings.python_memory
     if settings.packages:
         told["spark.jars.packages"] = ",".join(settings.packages)
+        # Fetched once, for all workers of a user.
+        told["spark.jars.ivy"] = str(cache_directory(os.environ) / "ivy")
     return told | _placed(settings.master) | dict(settings.conf)
 
 

@@ -3,6 +3,9 @@
 The number of the batch is its cursor. A batch is written below the attempt's own prefix and committed under its
 fence before Spark marks it as done; Spark repeats what is not marked, and what is committed already is left out. So
 every batch is there once, whoever dies when, and a batch of an attempt that lost its lease never is.
+
+A batch without rows is committed only if none has been for long: a stream goes on from its last commit, and Spark
+forgets old batches.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from qo.spark.writing import Written
 
 TRIGGER_S = 5.0
 LOOK_S = 0.25  # How often it is seen whether the query still runs, and whether it should.
+RETAINED = "spark.sql.streaming.minBatchesToRetain"
 
 
 def is_stream(frames: Frames) -> bool:
@@ -81,8 +85,9 @@ class Batches:
     def __init__(self, context: Context, output: int, last: int, checkpoints: Checkpoints) -> None:
         self._context = context
         self._output = output
-        self._last = last
+        self._last = last  # That is committed.
         self._checkpoints = checkpoints
+        self._apart_max = max(1, int(context.spark.conf.get(RETAINED) or 0) // 2)  # Two commits, in batches.
         self._first = True
         self.failure: BaseException | None = None
 
@@ -105,11 +110,13 @@ class Batches:
             run.cancel.check()
         part = run.segment(number, self._output)
         written = self._write(frame, part)
-        if written.rows:
-            run.cancel.check()
-            run.commit(part)
-            run.log.info("committed batch %d: %d rows", number, written.rows)
-        if written.rows and self._first:
+        if not written.rows and number - self._last < self._apart_max:
+            return
+        run.cancel.check()
+        run.commit(part)
+        self._last = number
+        run.log.info("committed batch %d: %d rows", number, written.rows)
+        if self._first:
             self._first = False
             self._checkpoints.forget_earlier()
 

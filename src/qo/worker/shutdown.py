@@ -18,12 +18,19 @@ from typing import Any
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # The last comes when a terminal is closed.
 
 
-def stop_on_signals(stopped: asyncio.Event) -> Callable[[], None]:
-    """Set the event on a stop signal, for what can end at any time; returns what undoes that."""
+def stop_on_signals(stopped: asyncio.Event, again: Callable[[], object] | None = None) -> Callable[[], None]:
+    """Set the event on a stop signal, for what can end at any time; returns what undoes that. ``again``: what to do on
+    each further one."""
     loop = asyncio.get_running_loop()
     heeded = _heeded()
+
+    def heed() -> None:
+        if stopped.is_set() and again is not None:
+            again()
+        stopped.set()
+
     for number in heeded:
-        loop.add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, heed)
 
     def restore() -> None:
         for number in heeded:

@@ -1,8 +1,7 @@
-"""Invalidations, as people declare and see them."""
+"""Invalidations, as people declare them."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import Field
@@ -27,27 +26,3 @@ class InvalidateRequest(Body):
 
 class InvalidateAnswer(Answer):
     invalidation_id: str
-
-
-class ReaderView(Answer):
-    edition_id: str
-    task_id: str | None = None  # None: it had not read what is out of date.
-    processed_at: datetime | None = None
-
-
-class InvalidationView(Answer):
-    id: str
-    dataset_id: str
-    generation_id: str
-    partition_key: str | None = None
-    start: int | None = None
-    end: int | None = None
-    row_filter: dict[str, Any] | None = None
-    revision: int | None = None
-    reason: str
-    source_task_id: str | None = None
-    created_at: datetime
-    created_by: str | None = None
-    spread_at: datetime | None = None  # When its readers' tasks were made.
-    processed_at: datetime | None = None  # When all of them were done.
-    readers: list[ReaderView] = []

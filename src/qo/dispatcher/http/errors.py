@@ -29,6 +29,7 @@ DETAILS_MAX = 200
 # The client turns codes back into the same classes.
 KINDS: tuple[tuple[str, HTTPStatus, type[QoError]], ...] = (
     ("lease_lost", HTTPStatus.CONFLICT, errors.LeaseLost),
+    ("cancelled", HTTPStatus.CONFLICT, errors.Cancelled),
     ("idempotency_conflict", HTTPStatus.CONFLICT, errors.IdempotencyConflict),
     ("refused", HTTPStatus.CONFLICT, errors.Refused),
     ("not_found", HTTPStatus.NOT_FOUND, errors.NotFound),

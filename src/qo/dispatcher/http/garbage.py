@@ -8,13 +8,12 @@ from qo.dispatcher.http.routes import Here, Routes
 
 
 def judge_prefixes(here: Here, body: JudgeRequest) -> JudgeAnswer:
-    """Say which prefixes of attempts, found below the data root, nobody needs any more.
+    """Say which prefixes of attempts and which manifests, found below the data root, nobody needs any more.
 
-    What may go, may go for ever. With retired, the generations that are given up are marked: no version can have them
-    again.
+    What may go, may go for ever: it is marked, and versions of which it is a part can be read no more. With retired,
+    the generations that are given up are marked, too: no version can have them again.
     """
-    opened = here.state.write() if body.retired and not body.dry_run else here.state.read()
-    with opened as tx:
+    with here.state.read() if body.dry_run else here.state.write() as tx:
         return JudgeAnswer(judged=garbage.judge(tx, body))
 
 

@@ -18,9 +18,8 @@ class Need(StrEnum):
     TASK = "task"  # The capability of one attempt.
 
 
-USERS = (Need.READER, Need.WRITER, Need.ADMIN)  # Each may do what the ones before it may.
-
-# By operation. Readers look; writers run pipelines and change what they are; admins decide who may.
+# By operation. Readers look; writers run pipelines and change what they are; admins decide who may. Each may do what
+# the ones before may.
 PUBLIC: Mapping[str, Need] = {
     "livez": Need.NOTHING,
     "readyz": Need.NOTHING,

@@ -24,7 +24,7 @@ from qo.dispatcher.contract.task import (
 from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.routes import Caller, Here, Routes
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.tasks import completion, made, pins
+from qo.dispatcher.tasks import completion, pins, replacing
 from qo.dispatcher.tasks import running as attempts
 
 
@@ -103,10 +103,10 @@ def task_standing(
     ] = None,
     limit: Annotated[int, Query(ge=1, le=pins.PIECES_MAX)] = pins.PIECES_MAX,
 ) -> StandingAnswer:
-    """List what is committed of an output already, for those that append to it."""
+    """List what is committed of an output but for what the task replaces, for those that append to it."""
     with here.state.read() as tx:
         capabilities.still_valid(tx, caller.capability)
-        return made.standing(tx, caller.capability.task_id, output, after, revision, limit)
+        return replacing.others(tx, caller.capability.task_id, output, after, revision, limit)
 
 
 def install(routes: Routes) -> None:

@@ -20,13 +20,12 @@ import msgspec
 
 from qo.config.settings import Settings
 from qo.dispatcher import manifests
-from qo.dispatcher.manifests import Due
+from qo.dispatcher.manifests import DIRECTORY, Due
 from qo.dispatcher.state.database import State
 from qo.errors import ConcurrentWrite, Contended, PreconditionFailed
 from qo.store.opening import open_store
 from qo.store.port import ObjectStore
 
-DIRECTORY = "_manifests"
 TRIES = 5
 
 

@@ -213,6 +213,7 @@ def _whole_number(work: Work, name: str) -> int:
 class _Place:
     location: str | None = None
     files: tuple[str, ...] = ()
+    revisions: tuple[int, ...] = ()  # That they are of.
 
 
 def _place(work: Work) -> _Place:
@@ -221,11 +222,11 @@ def _place(work: Work) -> _Place:
     pieces = [piece for piece in pieces if piece.partition_key == work.partition_key]
     if not pieces:
         return _Place()
-    first = pieces[0]
+    first, revisions = pieces[0], tuple(piece.revision for piece in pieces)
     if len(pieces) == 1:
-        return _Place(first.location, tuple(first.files))
+        return _Place(first.location, tuple(first.files), revisions)
     names = [f"{str(piece.location).rstrip('/')}/{name}" for piece in pieces for name in piece.files]
-    return _Place(first.location, tuple(names))
+    return _Place(first.location, tuple(names), revisions)
 
 
 def _write(work: Work, output: WorkOutput, key: str, start: int | None, end: int | None, place: _Place) -> Write:
@@ -237,9 +238,8 @@ def _write(work: Work, output: WorkOutput, key: str, start: int | None, end: int
         end=end,
         attributes=work.attributes if place.location is not None or key == work.partition_key else {},
     )
-    return Write(
-        validate(event), OutputBody(output=output.index, location=place.location, files=list(place.files))
-    )
+    body = OutputBody(output=output.index, location=place.location, files=list(place.files))
+    return Write(validate(event), body, borrowed=place.revisions)
 
 
 def _edition(tx: Tx, task_id: str) -> str:

@@ -40,14 +40,24 @@ commits = sa.Table(
     column("rows", sa.BigInteger, null=True),
     column("bytes", sa.BigInteger, null=True),
     column("schema_hash", sa.String(64), null=True),
-    column("task_id", Id, index=True),
+    column("task_id", Id),
     column("attempt", sa.Integer),
     column("committed_at", Instant),
     column("replaced_by", sa.BigInteger, null=True),
     column("stats", Json, null=True),
+    column("collected_at", Instant, null=True),  # When its files were given up.
+    sa.Index("ix_commits_task_id", "task_id", "attempt"),
     sa.Index("ix_commits_segments", "generation_id", "cursor", **where("cursor IS NOT NULL")),
     sa.Index("ix_commits_partition", "generation_id", "partition_key", "revision"),
     sa.Index("ix_commits_replaced", "replaced_by", **where("replaced_by IS NOT NULL")),
+)
+
+loans = sa.Table(
+    "loans",  # Commits that name files which others have made: these are theirs, too.
+    metadata,
+    sa.Column("revision", sa.BigInteger, primary_key=True),
+    sa.Column("made_by", sa.BigInteger, primary_key=True),  # A revision, too.
+    sa.Index("ix_loans_made_by", "made_by"),
 )
 
 cursors = sa.Table(

@@ -125,6 +125,7 @@ tasks = sa.Table(
         **where("status = 'running' OR (status = 'pending' AND released_at IS NOT NULL)"),
     ),
     sa.Index("ix_tasks_leases", "lease_expires_at", **where("status = 'running'")),
+    sa.Index("ix_tasks_late", "id", **where("late_lease_id IS NOT NULL")),
     sa.Index("ix_tasks_edition", "edition_id", "status", "created_at"),
     sa.Index("ix_tasks_partition", "edition_id", "partition_key"),
     sa.Index("ix_tasks_dag", "dag", "status", "created_at"),

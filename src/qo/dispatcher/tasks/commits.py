@@ -23,6 +23,7 @@ from qo.core.flow.topology import VersionStatus
 from qo.dispatcher import invalidations
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import ROWS_MAX, Tx, batches
+from qo.dispatcher.tasks import loans, replacing
 from qo.dispatcher.tasks.made import Write
 from qo.dispatcher.tasks.rows import Row
 from qo.dispatcher.tasks.shapes import Shapes
@@ -126,7 +127,7 @@ def _side_by_side(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
 
 
 def _segment(tx: Tx, entry: Entry, sums: _Sums, hashes: _Hashes) -> None:
-    gone = _standing_segments(tx, entry)
+    gone = replacing.segments(tx, entry.row, entry.place[0])
     revision = tx.execute(_NEW, _stored(tx, entry, hashes)).scalar_one()
     sums.saw(entry.place[0], revision)
     _replace(tx, [(each["revision"], revision) for each in gone])
@@ -135,30 +136,6 @@ def _segment(tx: Tx, entry: Entry, sums: _Sums, hashes: _Hashes) -> None:
         cursors = [each["cursor"] for each in gone]
         where = {"start": min(cursors), "end": max(cursors) + 1}
         invalidations.replaced(tx, [invalidations.Replaced(entry.write.event, where, revision, entry.row["id"])])
-
-
-def _standing_segments(tx: Tx, entry: Entry) -> Sequence[sa.RowMapping]:
-    """What the same job had made of the range, if the task has read it once more because of an invalidation."""
-    row = entry.row
-    if row["invalidation_id"] is None or row["cursor"] is None:
-        return []
-    inputs, first = schema.task_inputs, (row["start"] or 0) - 1
-    within = sa.select(inputs.c.task_id).where(
-        inputs.c.generation_id == row["generation_id"],
-        inputs.c.cursor_upto.between(first, row["cursor"]),  # Who ended before it began has not read of it.
-        sa.func.coalesce(inputs.c.cursor_after, -1) >= first,
-        inputs.c.task_id != row["id"],
-    )
-    found: list[sa.RowMapping] = []
-    for some in batches(tx.execute(within.distinct()).scalars()):
-        # By task alone, of which each has a few: asked for the generation, too, SQLite would read all of that.
-        found += tx.all(sa.select(_commits).where(_commits.c.task_id.in_(some)))
-    generation = entry.write.event.generation_id
-    return [
-        each
-        for each in found
-        if each["generation_id"] == generation and each["cursor"] is not None and each["replaced_by"] is None
-    ]
 
 
 def _partition_all(tx: Tx, entries: Sequence[Entry], sums: _Sums, hashes: _Hashes) -> list[Entry]:
@@ -171,6 +148,7 @@ def _partition_all(tx: Tx, entries: Sequence[Entry], sums: _Sums, hashes: _Hashe
     revisions = _insert(tx, kept, hashes)
     for (generation, _), revision in revisions.items():
         sums.saw(generation, revision)
+    loans.record(tx, {revisions[each.place]: each.write.borrowed for each in kept if each.write.borrowed})
     _replace(tx, [(gone["revision"], revisions[at]) for at in revisions for gone in standing.get(at, ())])
     for each in kept:
         _sum_up(sums, each, standing.get(each.place, ()), "partitions", each.place not in current)
@@ -200,34 +178,12 @@ def _standing(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, list[sa.RowMappi
     """What the commits take the place of. Appending, that is only what the same work had appended before."""
     found: dict[_Place, list[sa.RowMapping]] = {}
     for (_, generation), keys in _by_generation(each for each in entries if not each.append).items():
-        for row in tx.all(_stands(generation).where(_commits.c.partition_key.in_(keys))):
+        for row in tx.all(replacing.stands(generation).where(_commits.c.partition_key.in_(keys))):
             found.setdefault((generation, row["partition_key"]), []).append(row)
-    tasks = schema.tasks
     for each in entries:
         if each.append:
-            same = (
-                _stands(each.place[0])
-                .join(tasks, tasks.c.id == _commits.c.task_id)
-                .where(
-                    _commits.c.partition_key == each.place[1],
-                    # In whatever generation: what another DAG makes anew takes the place of what it had made.
-                    tasks.c.dataset_id == each.row["dataset_id"],
-                    tasks.c.partition_key == each.row["partition_key"],
-                )
-            )
-            found[each.place] = list(tx.all(same))
+            found[each.place] = list(replacing.appended(tx, each.row, *each.place))
     return found
-
-
-def _stands(generation: str) -> sa.Select[*tuple[Any, ...]]:
-    columns = (
-        _commits.c.revision,
-        _commits.c.partition_key,
-        _commits.c.task_id,
-        _commits.c.rows,
-        _commits.c.bytes,
-    )
-    return sa.select(*columns).where(_commits.c.generation_id == generation, _commits.c.replaced_by.is_(None))
 
 
 def _outdated(tx: Tx, entries: Sequence[Entry], standing: Mapping[_Place, Sequence[sa.RowMapping]]) -> set[_Place]:

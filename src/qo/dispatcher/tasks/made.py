@@ -11,14 +11,12 @@ import sqlalchemy as sa
 from qo.core.flow.dag import Job
 from qo.core.flow.event import Event, validate
 from qo.core.flow.topology import Topology
-from qo.dispatcher import topology
-from qo.dispatcher.contract.task import OutputBody, StandingAnswer
+from qo.dispatcher.contract.task import OutputBody
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.tasks import pins
 from qo.dispatcher.tasks.claiming import prefix_path
-from qo.dispatcher.tasks.rows import Row, load
-from qo.errors import NotFound, UsageError
+from qo.dispatcher.tasks.rows import Row
+from qo.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,28 +53,13 @@ def definition_of(tx: Tx, live: Topology, row: Row) -> Job:
     )
 
 
-def standing(
-    tx: Tx, task_id: str, output: int, after: str | None, revision: int | None, limit: int
-) -> StandingAnswer:
-    """What is committed of an output, as of a revision or now. Raises NotFound for an output that it does not have."""
-    row = load(tx, task_id, lock=False)
-    found = [each for each in outputs_of(tx, topology.load(tx), row) if each.index == output]
-    if not found:
-        raise NotFound(f"the job has no output {output}, counted from 0")
-    table = schema.generations
-    upto = revision
-    if upto is None:
-        upto = tx.value(sa.select(table.c.revision).where(table.c.id == found[0].generation_id)) or 0
-    page, rest = pins.standing(tx, found[0].generation_id, after, limit, upto)
-    return StandingAnswer(pieces=page, after=rest, revision=upto)
-
-
 @dataclass(frozen=True, slots=True)
 class Write:
     """One valid output: its event says what it is, the body where it is."""
 
     event: Event
     body: OutputBody
+    borrowed: tuple[int, ...] = ()  # The revisions whose files these are, if the attempt made none of its own.
 
 
 def validated(

@@ -20,7 +20,7 @@ from qo.dispatcher.tasks.commits import Entry, hold
 from qo.dispatcher.tasks.commits import commit as commit_all
 from qo.dispatcher.tasks.made import Write, definition_of, outputs_of, validated
 from qo.dispatcher.tasks.running import held, paused
-from qo.errors import LeaseLost, NotFound, UsageError
+from qo.errors import Cancelled, NotFound, Refused, UsageError
 
 _commits, _generations = schema.commits, schema.generations
 
@@ -28,13 +28,14 @@ _commits, _generations = schema.commits, schema.generations
 def commit(tx: Tx, request: CommitRequest, data_root: str | None = None) -> CommitAnswer:
     """Make segments part of their datasets, with their events; all or none.
 
-    Raises LeaseLost for an attempt that has no say any more, or was asked to stop: what it holds comes again. Raises
-    UsageError for outputs that are not valid, and for cursors that lie behind what was announced.
+    Raises LeaseLost for an attempt that has no say any more, Cancelled for one that was asked to stop, and Refused for
+    rows that were compared with an earlier state: what it holds comes again. Raises UsageError for outputs that are
+    not valid, and for cursors that lie behind what was announced.
     """
     live = topology.load(tx)
     row = held(tx, request)
     if row["cancel_requested"]:
-        raise LeaseLost(f"task {request.task_id} was asked to stop: it commits nothing any more")
+        raise Cancelled(f"task {request.task_id} was asked to stop: it commits nothing any more")
     job = definition_of(tx, live, row)
     made = outputs_of(tx, live, row)
     writes = validated(row, request.attempt, request.outputs, made, data_root)
@@ -96,4 +97,4 @@ def _check_order(tx: Tx, write: Write) -> None:
             "cursors only grow, because what reads them has gone on"
         )
     if based_on is not None and based_on != revision:
-        raise LeaseLost("another attempt has appended since these rows were compared: read them again")
+        raise Refused("others have appended since these rows were compared: read them again")

@@ -1,25 +1,27 @@
 """ingest: files as they arrive, of another's making, become rows of a dataset.
 
-The files are those of the input, as a file source announces them, or those of ``path``. Columns are declared in the
-job's config, or taken from the first files and kept: from then on they are the columns of the output, and a file with
-others is refused. Rows are read strictly; a file with a row that does not fit is refused as a whole, with the place.
+The files are those of the input, as a file source announces them, or those of ``path``, which is a pattern. Columns are
+declared in the job's config, or taken from the first files and kept: from then on they are the columns of the output,
+and a file with others is refused. Rows are read strictly; a file with a row that does not fit is refused as a whole,
+with the place.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.functions import col, count, first, input_file_name
 from pyspark.sql.functions import sum as total
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from qo.core.flow.columns import Column, Drift
 from qo.errors import UsageError
 from qo.spark.columns import struct_of
 from qo.spark.errors import BadData, from_spark, full_text
+from qo.spark.files import exactly, only_path
 from qo.spark.operators import staging
 from qo.spark.operators.context import Context, Frames
 
@@ -44,10 +46,11 @@ def run(context: Context) -> Frames:
 
 
 def files_of(context: Context) -> list[str]:
+    """As patterns. Of these only ``path`` may match more than a file: names of files that landed are names."""
     path = context.config.get("path")
     if path is not None:
         return [_filled(str(path), context)]
-    found = [uri for name in context.inputs for uri in context.run.input(name).files]
+    found = [exactly(uri) for name in context.inputs for uri in context.run.input(name).files]
     if not found and not context.run.work.inputs:
         raise UsageError(f"{context.run.work.job} has neither an input with files nor a 'path' in its config")
     return found
@@ -57,17 +60,33 @@ def read(context: Context, uris: Sequence[str], schema: StructType | None) -> Da
     format_ = str(context.config["format"])
     if format_ == "text":
         return context.spark.read.text(list(uris))
-    inferred = None
-    if schema is None or context.run.work.drift == Drift.ADD:
-        inferred = _reader(context, infer=True).load(list(uris)).schema
+    if schema is not None and not _is_compared(context):
+        return _strict(context, uris, schema)
+    found = _found(context, uris)
     if schema is None:
-        assert inferred is not None
-        return _strict(context, uris, inferred)
-    if inferred is not None and "columns" not in context.config:
-        schema = _joined(schema, inferred)
-    if format_ == "parquet":
-        _same_columns(context.spark, uris, schema)
+        return _strict(context, uris, found)
+    if not _declared(context) and context.run.work.drift == Drift.ADD:
+        schema = _joined(schema, found)
+    _compare(context, uris, schema, found)
     return _strict(context, uris, schema)
+
+
+def _is_compared(context: Context) -> bool:
+    """Whether the columns of files are looked at beforehand. The first line of CSV is while it is read."""
+    format_ = context.config["format"]
+    return format_ == "parquet" or (
+        not _declared(context) and (format_ == "json" or context.run.work.drift == Drift.ADD)
+    )
+
+
+def _declared(context: Context) -> bool:
+    return bool(context.config.get("columns"))
+
+
+def _found(context: Context, uris: Sequence[str]) -> StructType:
+    """The columns that the files have. Spark counts rows that it cannot read among them."""
+    fields = _reader(context, infer=True).load(list(uris)).schema
+    return StructType([field for field in fields if field.name != CORRUPT])
 
 
 def _strict(context: Context, uris: Sequence[str], schema: StructType) -> DataFrame:
@@ -111,14 +130,43 @@ def _joined(known: StructType, inferred: StructType) -> StructType:
     return StructType([*found, *(field for field in known if field.name.lower() not in names)])
 
 
-def _same_columns(spark: SparkSession, uris: Sequence[str], schema: StructType) -> None:
-    """Parquet has columns by name: one that is missing would silently be read as nulls."""
-    found = {name.lower() for name in spark.read.option("mergeSchema", "true").parquet(*uris).columns}
-    missing = [field.name for field in schema if field.name.lower() not in found]
-    if missing:
+def _compare(context: Context, uris: Sequence[str], schema: StructType, found: StructType) -> None:
+    """Columns go by name: of others, Spark would silently leave out the new, and read the missing as nulls.
+
+    Whoever declares columns has chosen among them. In JSON, what is not there is null, in one row as in all.
+    """
+    format_ = context.config["format"]
+    key = str if format_ == "json" else str.lower  # As Spark finds them.
+    new = [] if _declared(context) else list(_missing(found, schema, key))
+    if new:
         raise BadData(
-            f"{_named(uris)} has no column {', '.join(map(repr, missing))}: it has {', '.join(sorted(found))}"
+            f"{_named(uris)} has new columns {_listed(new)}: declare the job's 'columns', or let its 'drift' add them"
         )
+    missing = list(_missing(schema, found, key)) if format_ == "parquet" else []
+    if missing:
+        raise BadData(f"{_named(uris)} has no column {_listed(missing)}: it has {', '.join(sorted(found.names))}")
+
+
+def _missing(wanted: StructType, given: StructType, key: Callable[[str], str], within: str = "") -> Iterator[str]:
+    """What is wanted and not given, at any depth."""
+    types = {key(field.name): field.dataType for field in given}
+    for field in wanted:
+        if key(field.name) not in types:
+            yield f"{within}{field.name}"
+            continue
+        inner, other = _inner(field.dataType), _inner(types[key(field.name)])
+        if isinstance(inner, StructType) and isinstance(other, StructType):
+            yield from _missing(inner, other, key, f"{within}{field.name}.")
+
+
+def _inner(kind: DataType) -> DataType:
+    if isinstance(kind, ArrayType):
+        return _inner(kind.elementType)
+    return _inner(kind.valueType) if isinstance(kind, MapType) else kind
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
 
 
 def _diagnosed(
@@ -173,7 +221,8 @@ def _header(text: str) -> str:
 
 
 def _named(uris: Sequence[str]) -> str:
-    return uris[0] if len(uris) == 1 else f"{uris[0]} and {len(uris) - 1} others"
+    first = only_path(uris[0]) or uris[0]
+    return first if len(uris) == 1 else f"{first} and {len(uris) - 1} others"
 
 
 def _filled(path: str, context: Context) -> str:

@@ -42,10 +42,11 @@ class Shipper:
             if root not in self._packed:
                 self._packed[root] = packed(root, Path(self._directory.name))
             packed_at = self._packed[root]
-            sent = (_identity(spark), packed_at)
-            if sent not in self._sent:
+            application = _application(spark)
+            if (application, packed_at) not in self._sent:
                 spark.addArtifacts(str(packed_at), pyfile=True)
-                self._sent.add(sent)
+            if application is not None:
+                self._sent.add((application, packed_at))
 
     def close(self) -> None:
         self._directory.cleanup()
@@ -99,6 +100,8 @@ def _installed() -> list[Path]:
     return [Path(paths[key]).resolve() for key in ("purelib", "platlib", "stdlib")]
 
 
-def _identity(spark: SparkSession) -> str:
-    """Of what keeps artifacts: a session of Connect, or else the whole application."""
-    return str(getattr(spark, "session_id", None) or spark.conf.get("spark.app.id", ""))
+def _application(spark: SparkSession) -> str | None:
+    """Which keeps artifacts for all of its sessions. None: a session of Connect, which keeps its own while it lasts."""
+    if getattr(spark, "session_id", None) is not None:
+        return None
+    return spark.conf.get("spark.app.id", "")

@@ -10,45 +10,79 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from qo.config.spark import BucketAccess, SparkSettings
-from qo.errors import UsageError
+from qo.errors import NotFound, Unavailable, UsageError
+from qo.spark.files import exactly, only_path
 from qo.spark.operators.context import Context
+from qo.worker.cancel import CancelToken
 
 AT_ONCE = 8
+PART_BYTES = 4 * 1024 * 1024
 
 
-def readable(context: Context, uris: Sequence[str]) -> list[str]:
+def readable(context: Context, patterns: Sequence[str]) -> list[str]:
     """What to give to Spark. Copies last until the attempt is over."""
-    remote = [uri for uri in uris if uri.startswith("s3://")]
+    remote = [each for each in patterns if each.startswith("s3://")]
     if not remote:
-        return list(uris)
+        return list(patterns)
     if has_s3a(context):
-        return [uri.replace("s3://", "s3a://", 1) for uri in uris]
+        return [each.replace("s3://", "s3a://", 1) for each in patterns]
     if not sees_this_machine(context.settings.spark):
         raise UsageError(
             f"Spark cannot open {remote[0]}: name org.apache.hadoop:hadoop-aws under spark.packages, "
             "in the version of Spark's own Hadoop"
         )
-    if any(character in uri for uri in remote for character in "*?["):
-        raise UsageError(
-            f"{remote[0]} is a pattern, which needs hadoop-aws: read the files of a file source instead"
-        )
+    named = [_named(each) for each in remote]
     directory = Path(context.later.enter_context(tempfile.TemporaryDirectory(prefix="qo-ingest-")))
-    return [*(uri for uri in uris if uri not in remote), *_copied(context, remote, directory)]
+    return [*(each for each in patterns if each not in remote), *_copied(context, named, directory)]
+
+
+def _named(pattern: str) -> str:
+    uri = only_path(pattern)
+    if uri is None:
+        raise UsageError(
+            f"{pattern} is a pattern, which needs hadoop-aws: read the files of a file source instead"
+        )
+    return uri
 
 
 def _copied(context: Context, uris: Sequence[str], directory: Path) -> list[str]:
+    from qo.spark.objects import Bucket
+
+    way = Bucket(context.settings.s3).way()
+
     def copy(at: int, uri: str) -> str:
-        context.run.cancel.check()
         # Names stay, for the ending says how a file is compressed; numbers keep them apart.
         path = directory / str(at) / uri.rsplit("/", 1)[-1]
         path.parent.mkdir()
-        path.write_bytes(context.run.storage.read(uri))
-        return f"file:{path}"
+        _copy(way, uri, path, context.run.cancel)
+        return exactly(f"file:{path}")
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(copy, range(len(uris)), uris))
+
+
+def _copy(way: Any, uri: str, path: Path, cancel: CancelToken) -> None:
+    """Part by part: an object may be larger than the memory."""
+    from qo.spark.objects import path_in
+
+    try:
+        with way.open_input_file(path_in(uri)) as source, path.open("wb") as copy:
+            while part := source.read(PART_BYTES):
+                cancel.check()
+                copy.write(part)
+            tag = _tag(source)
+        with way.open_input_file(path_in(uri)) as source:
+            if _tag(source) != tag:  # The parts may be of either.
+                raise Unavailable(f"{uri} was replaced while it was read")
+    except FileNotFoundError:
+        raise NotFound(f"there is no object {uri}") from None
+
+
+def _tag(source: Any) -> bytes | None:
+    return source.metadata().get("ETag")
 
 
 def sees_this_machine(chosen: SparkSettings) -> bool:

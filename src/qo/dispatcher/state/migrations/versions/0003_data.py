@@ -46,14 +46,24 @@ sa.Table(
     column("rows", sa.BigInteger, null=True),
     column("bytes", sa.BigInteger, null=True),
     column("schema_hash", sa.String(64), null=True),
-    column("task_id", Id, index=True),
+    column("task_id", Id),
     column("attempt", sa.Integer),
     column("committed_at", Instant),
     column("replaced_by", sa.BigInteger, null=True),
     column("stats", Json, null=True),
+    column("collected_at", Instant, null=True),
+    sa.Index("ix_commits_task_id", "task_id", "attempt"),
     sa.Index("ix_commits_segments", "generation_id", "cursor", **where("cursor IS NOT NULL")),
     sa.Index("ix_commits_partition", "generation_id", "partition_key", "revision"),
     sa.Index("ix_commits_replaced", "replaced_by", **where("replaced_by IS NOT NULL")),
+)
+
+sa.Table(
+    "loans",
+    metadata,
+    sa.Column("revision", sa.BigInteger, primary_key=True),
+    sa.Column("made_by", sa.BigInteger, primary_key=True),
+    sa.Index("ix_loans_made_by", "made_by"),
 )
 
 sa.Table(
