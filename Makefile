@@ -5,9 +5,11 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.locked
 ONLY   ?=
 DAYS   ?= 90
-TWO    := -n 2 --dist loadfile # Tests in two processes, each with servers of its own.
+# Tests in two processes, each with servers of its own. In the order of the files: the last ones are short, so that both
+# end at the same time.
+TWO    := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup check test demo demo-queue bench prove format clean
+.PHONY: help setup lint check test demo demo-queue bench prove format clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,15 +24,17 @@ $(STAMP): pyproject.toml uv.lock
 	@$(BIN)/python -m compileall -q src/qo
 	@touch $(STAMP)
 
-check: setup ## Format, lint, types, import contracts, fast tests
+lint: setup ## Format, lint, types, import contracts
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/lint-imports
 	@$(BIN)/pyright --level error
+
+check: lint ## The same, and the fast tests
 	@$(BIN)/python -m pytest $(TWO) -m fast
 
-test: check ## Everything: check, then every test with a real S3 server and real processes
-	@$(BIN)/python -m pytest $(TWO) -m "not fast and not spark"
+test: lint ## Everything: the same, and every test, with a real S3 server, PostgreSQL, Spark and real processes
+	@$(BIN)/python -m pytest $(TWO) -m "not spark"
 	@$(BIN)/python -m pytest $(TWO) -m spark # By themselves: a JVM that starts takes the time that others' leases run.
 
 demo: setup ## A quarter of flights through a pipeline on Spark (DAYS=365: the year); again: only what changed

@@ -81,10 +81,13 @@ async def s3_store(s3_server: S3Server, s3_bucket: str) -> AsyncIterator[S3Store
 
 @pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.fast), "postgres"])
 def state_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where an empty state database is; no tables yet. See ``states``."""
+    """Where an empty state database is; no tables yet, unless ``state`` is asked for, too. See ``states``."""
     if request.param == "sqlite":
         return f"sqlite:{tmp_path / 'state.db'}"
-    return request.getfixturevalue("postgres_server").make_database()
+    from states import template
+
+    server = request.getfixturevalue("postgres_server")
+    return server.make_database(template(server) if "state" in request.fixturenames else "template1")
 
 
 @pytest.fixture

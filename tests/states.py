@@ -6,15 +6,26 @@ The fixtures are in conftest: ``state`` is an open database with its tables, ``s
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
 
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, database_clock, open_state
+
+if TYPE_CHECKING:
+    from postgres import PostgresServer
+
+_FIRST = {"id": 1, "epoch": 0}  # Of the topology.
 
 
 class Clock:
@@ -41,9 +52,48 @@ def opened(url: str, clock: Clock) -> Iterator[State]:
 
 def create_tables(state: State) -> None:
     """As the migrations do, only quicker; a test compares the two."""
+    if state.engine.dialect.name == "sqlite":
+        shutil.copyfile(_sqlite(), state.engine.url.database or "")
+        return
+    with state.engine.begin() as connection:
+        if connection.exec_driver_sql("SELECT to_regclass('topology')").scalar() is None:
+            connection.exec_driver_sql(_script())
+
+
+@cache
+def template(server: PostgresServer) -> str:
+    """A database of this server with all tables. To copy it takes a third of the time that it takes to make them."""
+    state = open_state(server.make_database())
+    create_tables(state)
+    state.close()
+    return state.engine.url.database or ""
+
+
+@cache
+def _sqlite() -> Path:
+    """A database that was never used, to be copied."""
+    directory = Path(tempfile.mkdtemp(prefix="qo-state-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    state = open_state(f"sqlite:{directory / 'state.db'}")
     schema.metadata.create_all(state.engine)
     with state.write() as tx:
-        tx.insert(schema.topology, [{"id": 1, "epoch": 0}])
+        tx.insert(schema.topology, [_FIRST])
+    state.close()
+    return directory / "state.db"
+
+
+@cache
+def _script() -> str:
+    """Everything in one go: PostgreSQL takes less time to do it than to be told of it piece by piece."""
+    said: list[str] = []
+
+    def note(statement: sa.Executable, *_: object) -> None:
+        said.append(str(statement.compile(dialect=engine.dialect, compile_kwargs={"literal_binds": True})))
+
+    engine = sa.create_mock_engine("postgresql+psycopg://", note)
+    schema.metadata.create_all(engine, checkfirst=False)
+    note(sa.insert(schema.topology).values(**_FIRST))
+    return ";\n".join(said)
 
 
 # For modules that import the fixtures by name.
