@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import functools
 import importlib
 import inspect
 import queue
@@ -81,6 +83,9 @@ class PythonExecutor:
         pass
 
 
+Call = Callable[[], Callable[[], None]]  # Raises nothing; what it returns tells how it went.
+
+
 class Threads:
     """Threads that stay when a call has ended, as many as were ever needed at a time.
 
@@ -89,30 +94,30 @@ class Threads:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._free: list[queue.SimpleQueue[Callable[[], None]]] = []
+        self._free: list[queue.SimpleQueue[Call]] = []
 
-    def begin(self, call: Callable[[], None]) -> None:
-        """On a thread that has nothing else to do. It must not raise."""
+    def begin(self, call: Call) -> None:
+        """On a thread that has nothing else to do."""
         try:
             calls = self._free.pop()
         except IndexError:
-            calls = queue.SimpleQueue[Callable[[], None]]()
+            calls = queue.SimpleQueue[Call]()
             threading.Thread(target=self._serve, args=(calls,), name=self._name, daemon=True).start()
         calls.put(call)
 
-    def _serve(self, calls: queue.SimpleQueue[Callable[[], None]]) -> None:
+    def _serve(self, calls: queue.SimpleQueue[Call]) -> None:
         while True:
-            calls.get()()
-            self._free.append(calls)
+            tell = calls.get()()
+            self._free.append(calls)  # Before it tells: who hears of it may have the next call.
+            tell()
+            del tell  # And with it what it holds on to, while there is nothing else to do.
 
 
-def _begun(call: Callable[[], None]) -> None:
-    threading.Thread(target=call, name="qo-operator", daemon=True).start()
+def _begin(call: Call) -> None:
+    threading.Thread(target=lambda: call()(), name="qo-operator", daemon=True).start()
 
 
-async def on_thread(
-    function: Callable[..., Any], *args: Any, begin: Callable[[Callable[[], None]], None] = _begun
-) -> Any:
+async def on_thread(function: Callable[..., Any], *args: Any, begin: Callable[[Call], None] = _begin) -> Any:
     """Call a plain function on a thread, with this context's variables. ``begin``: whose; by default one of its own.
 
     A thread cannot be stopped. If this is cancelled, the call is left behind: what it still writes belongs to an
@@ -131,16 +136,18 @@ async def on_thread(
             awkward = isinstance(error, StopIteration | SystemExit | KeyboardInterrupt)
             result.set_exception(Exited(f"the operator raised {error!r}") if awkward else error)
 
-    def call() -> None:
+    def call() -> Callable[[], None]:
         value, error = None, None
         try:
             value = context.run(function, *args)
         except BaseException as raised:  # SystemExit too: it is the operator's, not this thread's.
             error = raised
-        try:
+        return functools.partial(tell, value, error)
+
+    def tell(value: Any, error: BaseException | None) -> None:
+        # The loop may have been closed: then nobody is left to tell.
+        with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, value, error)
-        except RuntimeError:
-            return  # The loop has been closed: nobody is left to tell.
 
     context = contextvars.copy_context()
     begin(call)
