@@ -34,8 +34,8 @@ check: lint ## The same, and the fast tests
 	@$(BIN)/python -m pytest $(TWO) -m fast
 
 test: lint ## Everything: the same, and every test, with a real S3 server, PostgreSQL, Spark and real processes
-	@$(BIN)/python -m pytest $(TWO) -m "not spark"
-	@$(BIN)/python -m pytest $(TWO) -m spark # By themselves: a JVM that starts takes the time that others' leases run.
+	@$(BIN)/python -m pytest $(TWO) -m "not spark and not long"
+	@$(BIN)/python -m pytest $(TWO) -m "spark and not long" # By themselves: a JVM that starts takes the time that others' leases run.
 
 demo: setup ## A quarter of flights through a pipeline on Spark (DAYS=365: the year); again: only what changed
 	@$(BIN)/python examples/flights/prepare.py $(DAYS)
@@ -47,8 +47,9 @@ demo-queue: setup ## A few hundred tasks, two workers, one of them killed with -
 bench: setup ## Run the benchmark suites (ONLY=queue for one)
 	@$(BIN)/python -m bench $(ONLY)
 
-prove: setup ## Longer runs: contention and fault schedules over many more seeds
+prove: setup ## Longer runs: contention and fault schedules over many more seeds, clusters, s3a, all pages
 	@PROVE=1 $(BIN)/python -m pytest $(TWO) -m "not fast" tests/simulation tests/conformance tests/integration/test_dispatcher_http_fuzz.py
+	@PROVE=1 $(BIN)/python -m pytest $(TWO) -m long
 
 format: setup ## Rewrite the code as `make check` wants it
 	@$(BIN)/ruff format --quiet .

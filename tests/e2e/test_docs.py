@@ -45,6 +45,12 @@ def examples(page: Path) -> list[tuple[str, str]]:
 
 
 ON_SPARK = {"analytics.md", "datasets.md", "quality.md", "spark.md", "streams.md", "up.md"}
+LONG = {"analytics.md", "datasets.md", "streams.md"}
+
+
+def marks(page: Path) -> list[pytest.MarkDecorator]:
+    chosen = ((pytest.mark.spark, ON_SPARK), (pytest.mark.long, LONG))
+    return [mark for mark, names in chosen if page.name in names]
 
 
 def test_every_pipeline_and_every_setting_in_a_page_can_be_read(tmp_path: Path):
@@ -64,11 +70,7 @@ def test_every_pipeline_and_every_setting_in_a_page_can_be_read(tmp_path: Path):
 @pytest.mark.timeout(900)  # Many short processes; some pages start a dispatcher.
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=[pytest.mark.spark] if page.name in ON_SPARK else [], id=page.name)
-        for page in PAGES
-        if examples(page)
-    ],
+    [pytest.param(page, marks=marks(page), id=page.name) for page in PAGES if examples(page)],
 )
 def test_the_examples_of_every_page_run(page: Path, tmp_path: Path):
     shutil.copytree(ROOT / "examples", tmp_path / "examples")

@@ -9,6 +9,8 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
+
 from processes import Place, WorkerProcess, stages
 from qo.core.task import Status, Task
 from qo.queue.options import NewTask, Options
@@ -20,6 +22,11 @@ WORKERS = 3
 ROUNDS = 2  # How often each is replaced.
 TASKS_MIN = 300
 BATCH, BATCH_EVERY_S = 10, 0.3
+
+
+@pytest.fixture(params=["local", pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.long])])
+def place(request: pytest.FixtureRequest) -> Place:
+    return request.getfixturevalue(f"{request.param}_place")
 
 
 async def _stream(place: Place, notes: Path, rolled: asyncio.Event) -> list[Task]:

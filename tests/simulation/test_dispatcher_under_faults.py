@@ -54,7 +54,7 @@ OTHER = dag("finance", job("ledger", reads={"dataset": "daily"}))
 def seeds() -> Iterable[int]:
     chosen = os.environ.get("SIM_SEEDS")
     if chosen is None:
-        return range(400 if os.environ.get("PROVE") else 16)
+        return range(400 if os.environ.get("PROVE") else 10)
     first, _, last = chosen.partition("-")
     return range(int(first), int(last or first) + 1)
 

@@ -231,6 +231,7 @@ CONNECT = """
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_a_client_of_spark_connect_reads_and_writes_as_a_session_does(
     settings: Settings, s3_bucket: str, s3_server: S3Server, tmp_path: Path
 ) -> None:
@@ -240,6 +241,7 @@ def test_a_client_of_spark_connect_reads_and_writes_as_a_session_does(
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.long
 def test_s3a_reads_and_writes_the_same_places(settings: Settings, s3_bucket: str, s3_server: S3Server) -> None:
     """The first run fetches the jars, which takes a while; later ones take them from the cache."""
     done = ran(S3A, s3_bucket, s3_server.endpoint, s3_server.region, JARS, str(IVY))

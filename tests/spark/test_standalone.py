@@ -17,7 +17,7 @@ from qo.spark import archive, java
 from qo.spark.server import spark_home
 from spark_children import Child, until, worked_out
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(400)]
 
 HERE = "127.0.0.1"
 
