@@ -16,7 +16,8 @@ import pytest
 import sqlalchemy as sa
 
 import runner_operators
-from pipelines import dag, deployed, job, source
+from pipelines import dag, job, source
+from plants import dispatching
 from qo.ambient import SYSTEM
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
@@ -29,10 +30,8 @@ from qo.dispatcher.contract.task import CompleteAnswer, EventBody
 from qo.dispatcher.http.serving import Addresses
 from qo.dispatcher.loops import reaper
 from qo.dispatcher.queues import open_queue
-from qo.dispatcher.service import run_dispatcher
 from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import State, open_state
-from qo.dispatcher.state.upgrade import upgrade
+from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks import completion, moves
 from qo.errors import Contended, Unavailable
 from qo.queue.queue import Queue
@@ -93,28 +92,11 @@ class Plant:
 
 @asynccontextmanager
 async def plant(directory: Path, wanted: Dag, **worker: Any) -> AsyncIterator[Plant]:
-    chosen = DispatcherSettings(
-        state=f"sqlite:{directory / 'state.db'}",
-        listen="127.0.0.1:0",
-        internal_listen="127.0.0.1:0",
-        secrets_dir=str(directory / "secrets"),
-        data=f"file:{directory / 'data'}",
-        tick_ms=20,
-    )
-    settings = Settings(store=f"local:{directory / 'store'}", dispatcher=chosen)
-    state = open_state(chosen.state)
-    upgrade(state)
-    deployed(state, wanted)
-    stop, started = asyncio.Event(), asyncio.get_running_loop().create_future()
-    dispatching = asyncio.create_task(run_dispatcher(settings, stop=stop, on_start=started.set_result))
-    try:
-        addresses: Addresses = await started
-        async with _working(settings, addresses, **worker) as (queue, running):
-            yield Plant(state, settings, queue, running)
-    finally:
-        stop.set()
-        await dispatching
-        state.close()
+    async with (
+        dispatching(directory, wanted) as (state, settings, addresses),
+        _working(settings, addresses, **worker) as (queue, running),
+    ):
+        yield Plant(state, settings, queue, running)
 
 
 @asynccontextmanager

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
 import spark_operators
-from pipelines import dag, deployed, job, source
-from qo.config.dispatcher import DispatcherSettings
+from pipelines import dag, job, source
+from plants import dispatching
 from qo.config.settings import Settings
 from qo.config.spark import SparkSettings
 from qo.core.flow.dag import SourceKind
@@ -24,10 +24,8 @@ from qo.dispatcher.auth.principals import worker_tokens
 from qo.dispatcher.client import DispatcherClient
 from qo.dispatcher.contract.task import ColumnBody, EventBody, InputMode, Piece, WorkInput, WorkOutput
 from qo.dispatcher.queues import open_queue
-from qo.dispatcher.service import run_dispatcher
 from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import State, open_state
-from qo.dispatcher.state.upgrade import upgrade
+from qo.dispatcher.state.database import State
 from qo.errors import UsageError
 from qo.runner.heart import Heart
 from qo.runner.run import QualityFailed, Run
@@ -236,42 +234,25 @@ SHOP = dag(
 @asynccontextmanager
 async def plant(directory: Path, executor: SparkExecutor) -> AsyncIterator[State]:
     """A dispatcher at work, and a worker of the Spark runtime."""
-    chosen = DispatcherSettings(
-        state=f"sqlite:{directory / 'state.db'}",
-        listen="127.0.0.1:0",
-        internal_listen="127.0.0.1:0",
-        secrets_dir=str(directory / "secrets"),
-        data=f"file:{directory / 'data'}",
-        tick_ms=20,
-    )
-    settings = Settings(store=f"local:{directory / 'store'}", dispatcher=chosen)
-    state = open_state(chosen.state)
-    upgrade(state)
-    deployed(state, SHOP)
-    stop, started = asyncio.Event(), asyncio.get_running_loop().create_future()
-    dispatching = asyncio.create_task(run_dispatcher(settings, stop=stop, on_start=started.set_result))
-    addresses = await started
-    token = worker_tokens(settings.dispatcher)[-1]
-    heart = Heart(lambda: DispatcherClient(addresses.internal, token))
-    storage = AnyStorage(settings, asyncio.get_running_loop())
-    queue = await open_queue(settings, "spark")
-    client = DispatcherClient(addresses.internal, token)
-    app = App()
-    app.task(WAKE, timeout_s=None)(Runner(client, heart, executor, storage).wake)
-    heart.start()
-    worker = Worker(queue, app, replace(config(), concurrency=2))
-    running = asyncio.create_task(worker.run())
-    try:
-        yield state
-    finally:
-        worker.stop()
-        await running
-        heart.stop()
-        await client.close()
-        await queue.close()
-        stop.set()
-        await dispatching
-        state.close()
+    async with dispatching(directory, SHOP) as (state, settings, addresses):
+        token = worker_tokens(settings.dispatcher)[-1]
+        heart = Heart(lambda: DispatcherClient(addresses.internal, token))
+        storage = AnyStorage(settings, asyncio.get_running_loop())
+        queue = await open_queue(settings, "spark")
+        client = DispatcherClient(addresses.internal, token)
+        app = App()
+        app.task(WAKE, timeout_s=None)(Runner(client, heart, executor, storage).wake)
+        heart.start()
+        worker = Worker(queue, app, replace(config(), concurrency=2))
+        running = asyncio.create_task(worker.run())
+        try:
+            yield state
+        finally:
+            worker.stop()
+            await running
+            heart.stop()
+            await client.close()
+            await queue.close()
 
 
 def tasks(state: State, name: str) -> list[dict[str, Any]]:

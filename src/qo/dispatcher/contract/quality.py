@@ -9,8 +9,8 @@ from qo.dispatcher.contract.body import Answer
 from qo.dispatcher.contract.task import ColumnBody
 
 
-class CheckAnswer(Answer):
-    """One expectation, as an attempt has found it."""
+class Judged(Answer):
+    """Of which output of which attempt."""
 
     dataset: str
     dataset_id: str
@@ -21,6 +21,11 @@ class CheckAnswer(Answer):
     job: str
     task_id: str
     attempt: int
+
+
+class CheckAnswer(Judged):
+    """One expectation, as an attempt has found it."""
+
     position: int  # Among the checks of the attempt.
     name: str
     kind: str
@@ -36,18 +41,9 @@ class ChecksPage(Answer):
     next: str | None = None  # Pass it as ``before`` for the following page.
 
 
-class RejectionAnswer(Answer):
+class RejectionAnswer(Judged):
     """An output that was not good enough. Its files are kept until it is forgotten."""
 
-    dataset: str
-    dataset_id: str
-    generation_id: str
-    partition_key: str | None = None
-    cursor: int | None = None
-    dag: str
-    job: str
-    task_id: str
-    attempt: int
     output: int
     location: str
     files: list[str] = []
