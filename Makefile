@@ -48,7 +48,7 @@ bench: setup ## Run the benchmark suites (ONLY=queue for one)
 	@$(BIN)/python -m bench $(ONLY)
 
 prove: setup ## Longer runs: contention and fault schedules over many more seeds, clusters, s3a, all pages
-	@PROVE=1 $(BIN)/python -m pytest $(TWO) -m "not fast" tests/simulation tests/conformance tests/integration/test_dispatcher_http_fuzz.py
+	@PROVE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not fast" tests/simulation tests/conformance tests/integration/test_dispatcher_http_fuzz.py
 	@PROVE=1 $(BIN)/python -m pytest $(TWO) -m long
 
 format: setup ## Rewrite the code as `make check` wants it

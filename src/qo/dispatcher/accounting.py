@@ -17,6 +17,28 @@ OUTCOMES = frozenset({"consumed", "merged", "superseded", "filtered", "pending"}
 
 Counts = Mapping[str, Mapping[str, int]]
 
+_events, _deliveries = schema.events, schema.deliveries
+# Built once: to build a statement takes longer than to carry it out.
+_OF_DATASET = sa.bindparam("dataset", type_=sa.String)
+_TOTALS = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(_events.c.fanout), 0)).where(
+    _events.c.dataset_id == _OF_DATASET
+)
+_BY_STATE = (
+    sa.select(sa.literal(tallies.EVENTS).label("edition"), _events.c.state.label("outcome"), sa.func.count())
+    .where(_events.c.dataset_id == _OF_DATASET)
+    .group_by(_events.c.state)
+)
+_BY_OUTCOME = (
+    sa.select(_deliveries.c.edition_id, _deliveries.c.outcome, sa.func.count())
+    .where(_deliveries.c.dataset_id == _OF_DATASET)
+    .group_by(_deliveries.c.edition_id, _deliveries.c.outcome)
+)
+_TASKLESS = sa.select(sa.func.count()).where(
+    _deliveries.c.dataset_id == _OF_DATASET,
+    _deliveries.c.outcome.in_(("consumed", "merged")),
+    _deliveries.c.task_id.is_(None),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Books:
@@ -30,25 +52,14 @@ class Books:
 def check(tx: Tx, dataset_id: str) -> Books:
     """Count everything again. Reads all events of the dataset: for tests and for people in doubt."""
     tallied, found = tallies.counts(tx, dataset_id), _found(tx, dataset_id)
-    events, deliveries = schema.events, schema.deliveries
-    total, fanout = tx.execute(
-        sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(events.c.fanout), 0)).where(
-            events.c.dataset_id == dataset_id
-        )
-    ).one()
+    total, fanout = tx.execute(_TOTALS, {"dataset": dataset_id}).one()
     delivered = sum(sum(by.values()) for edition, by in found.items() if edition != tallies.EVENTS)
     problems = [*_differences(tallied, found)]
     if sum(tallied.get(tallies.EVENTS, {}).values()) != total:
         problems.append(f"{total} events, but the counts add up to something else")
     if delivered != int(fanout):
         problems.append(f"events say {int(fanout)} deliveries, and there are {delivered}")
-    taskless = tx.value(
-        sa.select(sa.func.count()).where(
-            deliveries.c.dataset_id == dataset_id,
-            deliveries.c.outcome.in_(("consumed", "merged")),
-            deliveries.c.task_id.is_(None),
-        )
-    )
+    taskless = tx.execute(_TASKLESS, {"dataset": dataset_id}).scalar()
     if taskless:
         problems.append(f"{taskless} deliveries were consumed or merged by no task")
     return Books(int(total), int(fanout), tallied, found, tuple(problems))
@@ -78,20 +89,9 @@ def counts(tx: Tx, text: str, *, checked: bool = False) -> CountsAnswer:
 
 
 def _found(tx: Tx, dataset_id: str) -> dict[str, dict[str, int]]:
-    events, deliveries = schema.events, schema.deliveries
-    by_state = (
-        sa.select(sa.literal(tallies.EVENTS).label("edition"), events.c.state.label("outcome"), sa.func.count())
-        .where(events.c.dataset_id == dataset_id)
-        .group_by(events.c.state)
-    )
-    by_outcome = (
-        sa.select(deliveries.c.edition_id, deliveries.c.outcome, sa.func.count())
-        .where(deliveries.c.dataset_id == dataset_id)
-        .group_by(deliveries.c.edition_id, deliveries.c.outcome)
-    )
     found: dict[str, dict[str, int]] = {}
-    for query in (by_state, by_outcome):
-        for edition, outcome, n in tx.execute(query):
+    for query in (_BY_STATE, _BY_OUTCOME):
+        for edition, outcome, n in tx.execute(query, {"dataset": dataset_id}):
             found.setdefault(edition, {})[outcome] = n
     return found
 
