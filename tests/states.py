@@ -6,14 +6,12 @@ The fixtures are in conftest: ``state`` is an open database with its tables, ``s
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
+import contextlib
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -53,7 +51,8 @@ def opened(url: str, clock: Clock) -> Iterator[State]:
 def create_tables(state: State) -> None:
     """As the migrations do, only quicker; a test compares the two."""
     if state.engine.dialect.name == "sqlite":
-        shutil.copyfile(_sqlite(), state.engine.url.database or "")
+        with contextlib.closing(state.engine.raw_connection()) as connection:
+            _sqlite().backup(connection.driver_connection)
         return
     with state.engine.begin() as connection:
         if connection.exec_driver_sql("SELECT to_regclass('topology')").scalar() is None:
@@ -70,16 +69,13 @@ def template(server: PostgresServer) -> str:
 
 
 @cache
-def _sqlite() -> Path:
+def _sqlite() -> sqlite3.Connection:
     """A database that was never used, to be copied."""
-    directory = Path(tempfile.mkdtemp(prefix="qo-state-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    state = open_state(f"sqlite:{directory / 'state.db'}")
-    schema.metadata.create_all(state.engine)
-    with state.write() as tx:
-        tx.insert(schema.topology, [_FIRST])
-    state.close()
-    return directory / "state.db"
+    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    schema.metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(sa.insert(schema.topology).values(**_FIRST))
+    return engine.raw_connection().driver_connection
 
 
 @cache
