@@ -409,6 +409,6 @@ async def servers(
     await site.close()
 
 
-@pytest.fixture(params=["embedded", pytest.param("servers", marks=pytest.mark.s3)])
+@pytest.fixture(params=["embedded", pytest.param("servers", marks=[pytest.mark.s3, pytest.mark.long])])
 def site(request: pytest.FixtureRequest) -> Site:
     return request.getfixturevalue(request.param)

@@ -79,7 +79,7 @@ T = TypeVar("T")
 pytestmark = pytest.mark.timeout(240 * MORE)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
 def state_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """As everywhere, but not fast on SQLite either."""
     if request.param == "sqlite":
