@@ -20,7 +20,8 @@ import httpx
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
 from qo.dispatcher.auth.keys import KeyRing
-from qo.dispatcher.auth.principals import LocalTokens, create_token
+from qo.dispatcher.auth.local_tokens import LocalTokens
+from qo.dispatcher.auth.principals import create_token
 from qo.dispatcher.client import DispatcherClient
 from qo.dispatcher.contract.token import CreateToken, Role
 from qo.dispatcher.http.context import Context

@@ -40,11 +40,11 @@ from qo.dispatcher.loops import (
     source_monitor,
     sweeper,
 )
-from qo.dispatcher.publisher import WakeUp
 from qo.dispatcher.runtimes import in_process
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx, open_state
 from qo.dispatcher.tasks import claiming, completion, moves, running
+from qo.dispatcher.wakeup import WakeUp
 from qo.errors import LeaseLost, QoError
 from states import create_tables
 

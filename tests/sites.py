@@ -28,7 +28,7 @@ from command import Qo
 from qo.config.dispatcher import DispatcherSettings
 from qo.core.task import Task
 from qo.dispatcher import accounting
-from qo.dispatcher.auth.principals import local_admin_token
+from qo.dispatcher.auth.local_tokens import local_admin_token
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx, open_state
 from qo.dispatcher.user_client import UserClient

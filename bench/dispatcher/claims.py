@@ -34,7 +34,7 @@ import asyncio, sys
 from pathlib import Path
 sys.path.append("tests")
 from dispatchers import context_of, listening
-from qo.dispatcher.auth.principals import LocalTokens
+from qo.dispatcher.auth.local_tokens import LocalTokens
 from qo.dispatcher.state.database import open_state
 from dataclasses import replace
 

@@ -21,12 +21,12 @@ from qo.dispatcher.contract.task import EventBody
 from qo.dispatcher.definition.reading import read
 from qo.dispatcher.definition.writing import to_yaml
 from qo.dispatcher.deploy import deploy
-from qo.dispatcher.publisher import WakeUps
 from qo.dispatcher.registry import DEFAULT
 from qo.dispatcher.service import Dispatcher
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.state.upgrade import upgrade
+from qo.dispatcher.wakeup import WakeUps
 
 assert TESTS  # The import lets the modules of the tests be found: PostgreSQL is started as they start it.
 

@@ -14,7 +14,7 @@ from pipelines import dag, deployed, job, source
 from qo import errors
 from qo.config.dispatcher import DispatcherSettings
 from qo.dispatcher.asking import Asker, problem_of
-from qo.dispatcher.auth.principals import LocalTokens
+from qo.dispatcher.auth.local_tokens import LocalTokens
 from qo.dispatcher.client import DispatcherClient
 from qo.dispatcher.contract.credential import CredentialsRequest
 from qo.dispatcher.contract.source import EmitRequest

@@ -17,7 +17,8 @@ from dispatchers import Served, context_of, served
 from pipelines import dag, deployed, job, source
 from qo.config.dispatcher import DispatcherSettings
 from qo.dispatcher.auth import capability
-from qo.dispatcher.auth.principals import LocalTokens, create_token, revoke_token
+from qo.dispatcher.auth.local_tokens import LocalTokens
+from qo.dispatcher.auth.principals import create_token, revoke_token
 from qo.dispatcher.contract.task import Claimed, EventBody
 from qo.dispatcher.contract.token import CreateToken, Role
 from qo.dispatcher.emission import emit

@@ -26,12 +26,12 @@ from qo.dispatcher.http.serving import Addresses
 from qo.dispatcher.limits import Limits, limits
 from qo.dispatcher.loops import reaper, release
 from qo.dispatcher.loops.loop import FAILURES_MAX, Loop
-from qo.dispatcher.publisher import WakeUp
 from qo.dispatcher.service import Dispatcher, run_dispatcher
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx, open_state
 from qo.dispatcher.tasks.claiming import claim
 from qo.dispatcher.tasks.creation import NewTask, create
+from qo.dispatcher.wakeup import WakeUp
 from qo.errors import ConfigError, Unavailable
 from states import Clock
 

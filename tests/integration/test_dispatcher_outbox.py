@@ -23,11 +23,11 @@ from qo.dispatcher import outbox, publisher
 from qo.dispatcher.limits import Limits
 from qo.dispatcher.loops import release, sweeper
 from qo.dispatcher.outbox import Effect, Kind
-from qo.dispatcher.publisher import WakeUp
 from qo.dispatcher.queues import BucketQueues, open_queue, queue_settings
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks.creation import NewTask, create
+from qo.dispatcher.wakeup import WakeUp
 from qo.errors import Unavailable, Unproven
 from qo.store import manifest
 from qo.store.manifest import Proof

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from qo.config.dispatcher import DispatcherSettings
 from qo.dispatcher.auth import capability as capabilities
-from qo.dispatcher.auth import principals
+from qo.dispatcher.auth import local_tokens, principals
 from qo.dispatcher.auth.capability import Grant, Scope
 from qo.dispatcher.auth.keys import OVERLAP, TOKEN_TTL_MAX, KeyRing
 from qo.dispatcher.auth.principals import Kind
@@ -393,8 +393,8 @@ def test_the_published_keys_are_public_and_verify_elsewhere(ring: KeyRing) -> No
 # People and workers
 
 
-def local(tmp_path: Path, **changed: Any) -> principals.LocalTokens:
-    return principals.local_tokens(DispatcherSettings(secrets_dir=str(tmp_path / "secrets"), **changed))
+def local(tmp_path: Path, **changed: Any) -> local_tokens.LocalTokens:
+    return local_tokens.local_tokens(DispatcherSettings(secrets_dir=str(tmp_path / "secrets"), **changed))
 
 
 def test_a_token_lets_its_holder_in_until_it_is_revoked(state: State, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from qo.config.settings import Settings
 from qo.core.flow.dag import Dag
 from qo.core.task import Status
 from qo.dispatcher import emission, pausing
-from qo.dispatcher.auth.principals import worker_tokens
+from qo.dispatcher.auth.local_tokens import worker_tokens
 from qo.dispatcher.client import DispatcherClient
 from qo.dispatcher.contract.task import CompleteAnswer, EventBody
 from qo.dispatcher.http.serving import Addresses

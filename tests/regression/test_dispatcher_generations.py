@@ -18,11 +18,11 @@ from qo.dispatcher import accounting, cutover, effects, emission
 from qo.dispatcher.contract.task import Claimed, EventBody
 from qo.dispatcher.limits import Limits
 from qo.dispatcher.loops import invalidation, progress, reconciler, release, router
-from qo.dispatcher.publisher import WakeUp
 from qo.dispatcher.service import Dispatcher
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks import moves
+from qo.dispatcher.wakeup import WakeUp
 from states import Clock
 from stores import until
 

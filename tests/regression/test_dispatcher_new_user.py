@@ -18,7 +18,7 @@ from qo.cli import dag_view, deploying
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
 from qo.dispatcher import cutover, emission, invalidations, pausing, versions
-from qo.dispatcher.auth.principals import presented_token
+from qo.dispatcher.auth.local_tokens import presented_token
 from qo.dispatcher.contract.task import Claimed, ClaimRequest, CompleteRequest, EventBody, Outcome, OutputBody
 from qo.dispatcher.contract.why import Verdict
 from qo.dispatcher.definition.declare import Pipeline

@@ -23,7 +23,6 @@ from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.contract.bundle import CreateBundle, Invocation
 from qo.dispatcher.contract.task import EventBody, EventsRequest, Outcome
 from qo.dispatcher.loops import reaper
-from qo.dispatcher.publisher import WakeUp
 from qo.dispatcher.runtimes import bundles
 from qo.dispatcher.runtimes import invoker as invokers
 from qo.dispatcher.runtimes.invoker import Functions, Invoker
@@ -32,6 +31,7 @@ from qo.dispatcher.service import Dispatcher
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import running
 from qo.dispatcher.tasks.claiming import REPORT_S
+from qo.dispatcher.wakeup import WakeUp
 from qo.errors import LeaseLost, Unavailable
 from states import Clock
 from stores import until

@@ -21,7 +21,7 @@ from qo.config import sources
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
 from qo.dispatcher import emission, outbox, webhooks
-from qo.dispatcher.auth.principals import LocalTokens
+from qo.dispatcher.auth.local_tokens import LocalTokens
 from qo.dispatcher.contract.task import Claimed, EventBody, HeartbeatAnswer, Work
 from qo.dispatcher.loops import purge
 from qo.dispatcher.loops.loop import FAILURES_MAX, Loop

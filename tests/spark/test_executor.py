@@ -20,7 +20,7 @@ from qo.config.settings import Settings
 from qo.config.spark import SparkSettings
 from qo.core.flow.dag import SourceKind
 from qo.dispatcher import emission
-from qo.dispatcher.auth.principals import worker_tokens
+from qo.dispatcher.auth.local_tokens import worker_tokens
 from qo.dispatcher.client import DispatcherClient
 from qo.dispatcher.contract.task import ColumnBody, EventBody, InputMode, Piece, WorkInput, WorkOutput
 from qo.dispatcher.queues import open_queue

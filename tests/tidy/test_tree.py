@@ -123,3 +123,10 @@ def test_an_import_that_points_up_breaks_the_build(tmp_path: Path):
     )
     assert run.returncode != 0
     assert "qo.core.keys -> qo.store.port" in run.stdout
+
+
+def test_a_worker_of_python_loads_neither_a_database_nor_spark() -> None:
+    heavy = ("sqlalchemy", "fastapi", "pyspark", "pandas", "pyarrow")
+    look = f"import sys, qo.runner.service; print([name for name in {heavy} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.strip() == "[]"

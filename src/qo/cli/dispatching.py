@@ -131,7 +131,7 @@ async def _opened(settings: Settings) -> AsyncGenerator[UserClient]:
 def open_context(settings: Settings) -> Context:
     """The state database, opened here, with an admin's rights: whoever can open it needs no token."""
     from qo.dispatcher.auth.keys import KeyRing
-    from qo.dispatcher.auth.principals import LocalTokens
+    from qo.dispatcher.auth.local_tokens import LocalTokens
     from qo.dispatcher.auth.secret_files import draw
     from qo.dispatcher.http.context import Context
     from qo.dispatcher.state.database import open_state

@@ -30,7 +30,7 @@ def scheduler(session: Session) -> None:
 
 
 async def _run(settings: Settings) -> None:
-    from qo.dispatcher.auth.principals import presented_token
+    from qo.dispatcher.auth.local_tokens import presented_token
     from qo.dispatcher.client import DispatcherClient, internal_url
     from qo.runner.service import introduce
     from qo.sources.emitter import RemoteEmitter

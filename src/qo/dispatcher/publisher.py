@@ -9,37 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 from qo.core.task import PRIORITY_MAX
 from qo.dispatcher import outbox
 from qo.dispatcher.outbox import Kind, Taken
 from qo.dispatcher.state.database import State
+from qo.dispatcher.wakeup import WakeUp, WakeUps
 
 log = logging.getLogger(__name__)
 
 PUBLISH_S = outbox.TAKEN_S - 3.0  # Who takes longer has lost the rows to others anyway.
-
-
-@dataclass(frozen=True, slots=True)
-class WakeUp:
-    """Says that a task may be claimed. Means nothing by itself, and may come twice, late or never."""
-
-    id: str
-    task_id: str
-    priority: int = 0  # What is further down a pipeline goes first, so that work is finished before more is begun.
-
-
-class WakeUps(Protocol):
-    """Where wake-ups go."""
-
-    async def publish(self, queue: str, wakes: Sequence[WakeUp]) -> None:
-        """Enqueue them; durable when this returns. What has been enqueued by the same id before stays as it is.
-
-        Raises anything if that is uncertain: all of them are published again.
-        """
-        ...
 
 
 async def tick(

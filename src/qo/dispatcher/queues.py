@@ -15,7 +15,7 @@ from dataclasses import replace
 from qo.config.location import S3, Local
 from qo.config.settings import Settings
 from qo.core.task import RetryPolicy
-from qo.dispatcher.publisher import WakeUp
+from qo.dispatcher.wakeup import WakeUp
 from qo.errors import ConfigError
 from qo.queue.connecting import connect
 from qo.queue.options import NewTask, Options

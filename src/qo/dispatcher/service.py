@@ -19,7 +19,7 @@ from functools import partial
 from qo.config.settings import Settings
 from qo.dispatcher import publisher, topology
 from qo.dispatcher.auth.keys import KeyRing
-from qo.dispatcher.auth.principals import local_tokens
+from qo.dispatcher.auth.local_tokens import local_tokens
 from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.serving import Addresses, serve
 from qo.dispatcher.limits import limits, thresholds
@@ -39,7 +39,6 @@ from qo.dispatcher.loops import (
 from qo.dispatcher.loops.loop import Loop, Tick
 from qo.dispatcher.metrics import Counters, Metrics
 from qo.dispatcher.outbox import Taken
-from qo.dispatcher.publisher import WakeUps
 from qo.dispatcher.queues import BucketQueues, queue_settings
 from qo.dispatcher.registry import DEFAULT, Registry
 from qo.dispatcher.runtimes import in_process
@@ -47,6 +46,7 @@ from qo.dispatcher.runtimes.bundles import shelf_of
 from qo.dispatcher.runtimes.invoker import Functions, Invoker, LocalFunctions
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.state.upgrade import upgrade
+from qo.dispatcher.wakeup import WakeUps
 from qo.errors import Unavailable
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from qo.config.settings import DEFAULT as DEFAULT_ORIGIN
 from qo.config.settings import Settings
-from qo.dispatcher.auth.principals import Presented, presented_token
+from qo.dispatcher.auth.local_tokens import Presented, presented_token
 from qo.dispatcher.client import DispatcherClient, internal_url
 from qo.dispatcher.queues import prepare
 from qo.dispatcher.registry import DEFAULT, Launcher

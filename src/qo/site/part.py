@@ -83,7 +83,7 @@ async def _dispatcher(settings: Settings, tell: Tell) -> None:
 
 
 async def _scheduler(settings: Settings) -> None:
-    from qo.dispatcher.auth.principals import worker_tokens
+    from qo.dispatcher.auth.local_tokens import worker_tokens
     from qo.dispatcher.client import DispatcherClient, internal_url
     from qo.sources.emitter import RemoteEmitter
     from qo.sources.scheduler import run_scheduler

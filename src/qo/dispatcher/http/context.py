@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from qo.dispatcher.auth.keys import KeyRing
-    from qo.dispatcher.auth.principals import LocalTokens
+    from qo.dispatcher.auth.local_tokens import LocalTokens
 
 
 def _nobody() -> None:

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from qo.config.settings import Settings
 from qo.dispatcher.auth.keys import KeyRing
-from qo.dispatcher.auth.principals import LocalTokens
+from qo.dispatcher.auth.local_tokens import LocalTokens
 from qo.dispatcher.http.app import internal_app, public_app
 from qo.dispatcher.http.context import Context
 from qo.dispatcher.state.database import open_state
