@@ -33,7 +33,7 @@ lint: setup ## Format, lint, types, import contracts
 check: lint ## The same, and the fast tests
 	@$(BIN)/python -m pytest $(TWO) -m fast
 
-test: lint ## Everything: the same, and every test, with a real S3 server, PostgreSQL, Spark and real processes
+test: lint ## The same, and all tests but the longest: a real S3 server, PostgreSQL, Spark and real processes
 	@$(BIN)/python -m pytest $(TWO) -m "not spark and not long"
 	@$(BIN)/python -m pytest $(TWO) -m "spark and not long" # By themselves: a JVM that starts takes the time that others' leases run.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline_tasks import all_of, claimed, feed, finish, route_all, succeed
+from pipeline_tasks import all_of, claimed, feed, finish, settle
 from pipelines import dag, deployed, edited, job, live, source, staged
 from qo.core.flow.topology import Topology
 from qo.dispatcher import backfilling, cutover
 from qo.dispatcher.contract.backfill import BackfillAnswer, BackfillRequest
 from qo.dispatcher.contract.task import Outcome
-from qo.dispatcher.loops import backfill, invalidation
+from qo.dispatcher.loops import backfill
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.why import why
@@ -36,23 +36,8 @@ def shop(state: State) -> Topology:
     for day in DAYS:
         feed(state, live(topology, "shop.orders"), day)
     feed(state, live(topology, "shop.rates"), DAYS[1])
-    run_all(state)
+    settle(state)
     return topology
-
-
-def run_all(state: State) -> int:
-    ran = 0
-    for _ in range(30):
-        route_all(state)
-        while invalidation.tick(state):
-            pass
-        waiting = [each for each in all_of(state, schema.tasks) if each["status"] == "pending"]
-        if not waiting:
-            return ran
-        for each in waiting:
-            succeed(state, claimed(state, each["id"]))
-            ran += 1
-    raise AssertionError("it does not end")
 
 
 def begun(
@@ -87,9 +72,9 @@ def test_the_partitions_of_a_range_are_made_once_more_a_few_at_a_time(state: Sta
     assert backfill.tick(state) == 2
     assert backfill.tick(state) == 0  # As many as may be are open.
     assert {each["partition_key"] for each in own(state, made.id)} == {"2024-01-01", "2024-01-02"}
-    run_all(state)
+    settle(state)
     assert backfill.tick(state) == 1
-    run_all(state)
+    settle(state)
     assert (backfill.tick(state), backfill.tick(state)) == (1, 0)
     ended = shown(state, made.id)
     assert (ended.state, ended.made, ended.tasks, ended.left) == ("done", 3, {"completed": 3}, 0)
@@ -135,7 +120,7 @@ def test_a_failed_task_does_not_keep_the_rest_from_being_made(state: State, shop
     [task] = own(state, made.id)
     finish(state, claimed(state, str(task["id"])), Outcome.FATAL, error="no")
     assert backfill.tick(state) == 1
-    run_all(state)
+    settle(state)
     assert backfill.tick(state) == 1
     assert shown(state, made.id).tasks == {"completed": 1, "failed": 1}
 
@@ -150,7 +135,7 @@ def test_a_join_is_made_where_every_input_has_the_partition(state: State, shop: 
 def test_numbers_are_compared_with_the_ranges_of_partitions(state: State, shop: Topology) -> None:
     for start in (0, 100, 200, 1000):
         feed(state, live(shop, "shop.orders"), f"{start}-{start + 100}", start=start, end=start + 100)
-    run_all(state)
+    settle(state)
     assert begun(state, "clean", "100", "1000").left == 3
     assert begun(state, "clean", "0-100", "100-200").left == 2
 

@@ -16,6 +16,7 @@ from pipeline_tasks import (
     feed,
     partition_task,
     route_all,
+    settle,
     succeed,
     tasks_of,
 )
@@ -42,22 +43,6 @@ SHOP = dag(
 @pytest.fixture
 def shop(state: State) -> Topology:
     return deployed(state, SHOP)
-
-
-def settle(state: State) -> int:
-    """Run everything until nothing is left to do; how many tasks ran. Bounded, so that a cascade shows."""
-    ran = 0
-    for _ in range(30):
-        route_all(state)
-        while invalidation.tick(state):
-            pass
-        waiting = [each for each in all_of(state, schema.tasks) if each["status"] == "pending"]
-        if not waiting:
-            return ran
-        for each in waiting:
-            succeed(state, claimed(state, each["id"]))
-            ran += 1
-    raise AssertionError("it does not end")
 
 
 def open_ones(state: State) -> list[dict[str, object]]:

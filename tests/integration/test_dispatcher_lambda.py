@@ -332,6 +332,7 @@ class Site:
         )
         self.clean = live(deployed(state, shop), "shop.clean")
         self.invokers: list[Invoker] = []
+        self.ended = threading.Event()  # An invocation: whoever waits for what it announced may look.
 
     def invoker(self, functions: Functions | None = None, parallel: int = 4) -> Invoker:
         made = Invoker(
@@ -341,6 +342,7 @@ class Site:
             data_root=self.data_root,
             url="http://127.0.0.1:1",
             parallel=parallel,
+            on_end=self.ended.set,
         )
         self.invokers.append(made)
         return made
@@ -396,6 +398,7 @@ def test_a_woken_function_runs_and_its_output_is_committed(site: Callable[..., S
     row = here.settled(task_id, "completed", "failed")
     assert (row["status"], row["last_error"]) == ("completed", None)
     assert (row["attempt"], row["worker_id"] or "lambda") == (1, "lambda")
+    assert here.ended.wait(30)
     with here.state.read() as tx:
         made = tx.one(sa.select(schema.partitions))
         sent = tx.one(sa.select(schema.outbox.c.state).where(schema.outbox.c.id == "wake-1"))

@@ -84,6 +84,26 @@ def test_attempts_leave_nothing_behind_in_the_context(engine: ClassicEngine, spa
     assert listeners() == before
 
 
+def test_what_an_attempt_has_cached_and_forgotten_goes_although_a_stream_goes_on(
+    engine: ClassicEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_ours", True)
+    with ThreadPoolExecutor(1) as other, engine.session(Attempt("stream", 1), lasting=True) as stream:
+
+        def run() -> bool:
+            with engine.session(Attempt("short", 1)) as session:
+                forgotten = session.range(7).cache()
+                forgotten.count()
+                return forgotten.is_cached and cached()
+
+        def cached() -> bool:
+            return not stream._jsparkSession.sharedState().cacheManager().isEmpty()
+
+        assert other.submit(run).result()
+        assert not cached()
+    monkeypatch.undo()
+
+
 def test_a_stopped_attempt_ends_alone_and_begins_nothing_more(engine: ClassicEngine) -> None:
     stopped, other = Attempt("stopped", 1), Attempt("other", 1)
     first, second = Long(engine, stopped), Long(engine, other)
