@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from qo.dispatcher.state.database import State
     from qo.store.s3 import S3Store
     from servers import S3Server
+    from state_pool import StatePool
     from states import Clock
 
 
@@ -79,15 +80,23 @@ async def s3_store(s3_server: S3Server, s3_bucket: str) -> AsyncIterator[S3Store
     await store.close()
 
 
+@pytest.fixture(scope="session")
+def state_pool(postgres_server: PostgresServer) -> StatePool:
+    from state_pool import StatePool
+
+    return StatePool(postgres_server)
+
+
 @pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.fast), "postgres"])
-def state_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def state_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Where an empty state database is; no tables yet, unless ``state`` is asked for, too. See ``states``."""
     if request.param == "sqlite":
-        return f"sqlite:{tmp_path / 'state.db'}"
-    from states import template
-
-    server = request.getfixturevalue("postgres_server")
-    return server.make_database(template(server) if "state" in request.fixturenames else "template1")
+        yield f"sqlite:{tmp_path / 'state.db'}"
+    elif "state" not in request.fixturenames:
+        yield request.getfixturevalue("postgres_server").make_database()
+    else:
+        with request.getfixturevalue("state_pool").borrowed() as url:
+            yield url
 
 
 @pytest.fixture

@@ -12,16 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, database_clock, open_state
-
-if TYPE_CHECKING:
-    from postgres import PostgresServer
 
 _FIRST = {"id": 1, "epoch": 0}  # Of the topology.
 
@@ -60,15 +57,6 @@ def create_tables(state: State) -> None:
 
 
 @cache
-def template(server: PostgresServer) -> str:
-    """A database of this server with all tables. To copy it takes a third of the time that it takes to make them."""
-    state = open_state(server.make_database())
-    create_tables(state)
-    state.close()
-    return state.engine.url.database or ""
-
-
-@cache
 def _sqlite() -> sqlite3.Connection:
     """A database that was never used, to be copied."""
     engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
@@ -82,14 +70,18 @@ def _sqlite() -> sqlite3.Connection:
 def _script() -> str:
     """Everything in one go: PostgreSQL takes less time to do it than to be told of it piece by piece."""
     said: list[str] = []
-
-    def note(statement: sa.Executable, *_: object) -> None:
-        said.append(str(statement.compile(dialect=engine.dialect, compile_kwargs={"literal_binds": True})))
-
-    engine = sa.create_mock_engine("postgresql+psycopg://", note)
+    engine = sa.create_mock_engine("postgresql+psycopg://", lambda statement, *_: said.append(_literal(statement)))
     schema.metadata.create_all(engine, checkfirst=False)
-    note(sa.insert(schema.topology).values(**_FIRST))
-    return ";\n".join(said)
+    return ";\n".join([*said, as_new()])
+
+
+def as_new() -> str:
+    """What is in a database from the start, for PostgreSQL."""
+    return _literal(sa.insert(schema.topology).values(**_FIRST))
+
+
+def _literal(statement: sa.Executable) -> str:
+    return str(statement.compile(dialect=postgresql.dialect(), compile_kwargs={"literal_binds": True}))
 
 
 # For modules that import the fixtures by name.

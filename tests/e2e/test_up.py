@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -18,6 +19,8 @@ from typing import Any
 import pytest
 
 from command import Qo
+from qo.site.site import Site
+from qo.site.up import read
 
 # Many processes of their own.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -219,6 +222,39 @@ def test_a_change_rebuilds_what_is_downstream_and_what_had_failed_before_does_no
     assert "A.Txt 3" in taken.out
     assert tasks(qo) == [*before, ("noted", "completed"), *built]
     assert (answer.code, kept.code, taken.code) == (1, 1, 1)
+
+
+class SpokenLate(Site):
+    """Its source speaks right after a look, and before it is asked whether it has said everything."""
+
+    speaking = True
+
+    async def _all_announced(self) -> bool:
+        if self.speaking:
+            self.speaking = False
+            async with self._client() as client:
+                await client.post(
+                    "/v1/sources/letters/inbox/events",
+                    {"idempotency_key": "a", "events": [{"partition_key": "a"}]},
+                )
+        return True
+
+
+async def test_once_ends_only_after_what_was_announced_since_its_last_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manual = PIPELINE.replace('{kind: files, path: inbox, pattern: "*.txt", poll_seconds: 1}', "{kind: manual}")
+    (tmp_path / "pipeline.yaml").write_text(manual)
+    (tmp_path / "letters.py").write_text("def counted(run):\n    pass\n\n\nshouted = counted\n")
+    monkeypatch.chdir(tmp_path)
+    pipeline, _ = read(tmp_path)
+    async with SpokenLate({}, None, pipeline, Path("logs")) as site:
+        await site.start()
+        deployed = await site.deploy()
+        site.work(at_once=False)
+        async with asyncio.timeout(LIMIT_S):
+            await site.run(deployed, once=True, keep=False, stop=asyncio.Event(), look=lambda *_: None)
+    assert tasks(Qo(tmp_path)) == [("counted", "completed"), ("shouted", "completed")]
 
 
 def test_what_dies_is_started_again_and_nothing_stays_when_it_is_killed_and_it_goes_on_where_it_was(

@@ -179,10 +179,13 @@ class Site:
                     ran.activated = await self._activate(deployed)
                     ran.seconds["rebuild"] = time.monotonic() - began
                     staged = None
-            # Twice in a row: between an event and what it starts, there is a moment in which neither is to be seen.
             done = seen.quiet() if staged is None else staged.built and seen.quiet(staged.waiting)
             quiet = quiet + 1 if done else 0
-            if once and quiet >= 2 and await self._all_announced():
+            # What is announced after a look is not in it: only looks from here on count.
+            if once and quiet == 1 and not await self._all_announced():
+                quiet = 0
+            # Twice in a row: between an event and what it starts, there is a moment in which neither is to be seen.
+            if once and quiet == 3:
                 break
             await rest(stop, LOOK_S)
         ran.interrupted = once and stop.is_set()

@@ -1,0 +1,69 @@
+"""State databases on PostgreSQL with all their tables, used again once they are emptied.
+
+To empty one takes a twentieth of the time that it takes to copy one, and a run needs several hundred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import open_state
+from states import as_new, create_tables
+
+if TYPE_CHECKING:
+    from postgres import PostgresServer
+
+LOCK_MS = 500  # Who keeps a lock for longer has forgotten it.
+
+
+class StatePool:
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+        self._template: str | None = None
+        self._free: list[str] = []
+
+    @contextmanager
+    def borrowed(self) -> Iterator[str]:
+        """The URL of a database that is as new."""
+        url = self._free.pop() if self._free else self._copied()
+        yield url
+        if _emptied(url):
+            self._free.append(url)
+
+    def _copied(self) -> str:
+        if self._template is None:
+            state = open_state(self._server.make_database())
+            create_tables(state)
+            state.close()
+            self._template = state.engine.url.database
+        assert self._template is not None
+        return self._server.make_database(self._template)
+
+
+def _emptied(url: str) -> bool:
+    """Whether that was possible: a test may have left a transaction open, or have changed the tables."""
+    with psycopg.connect(url, autocommit=True, options=f"-c lock_timeout={LOCK_MS}") as connection:
+        try:
+            connection.execute(_emptying().encode())
+        except psycopg.Error:
+            return False
+    return True
+
+
+@cache
+def _emptying() -> str:
+    tables = list(reversed(schema.metadata.sorted_tables))
+    numbers = [(table.name, column.name) for table in tables if (column := table.autoincrement_column) is not None]
+    return ";\n".join(
+        [
+            *(f"DELETE FROM {table.name}" for table in tables),
+            *(f"ALTER SEQUENCE {table}_{column}_seq RESTART" for table, column in numbers),
+            as_new(),
+        ]
+    )
