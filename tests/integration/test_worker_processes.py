@@ -27,6 +27,11 @@ ALL_GRACES_S = 2.5
 SPARE_S = 5.0  # For a busy machine.
 
 
+@pytest.fixture(params=["local", pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.long])])
+def place(request: pytest.FixtureRequest) -> Place:
+    return request.getfixturevalue(f"{request.param}_place")
+
+
 # Signals
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,14 @@ from states import Clock, opened
 
 Asked = list[tuple[str, Any]]
 COUNT = dag("c", source("feed"), job("count", reads="feed", execution_strategy="PerUpdate"))
+
+
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.fast), "postgres"])
+def state_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """One that was never used: how PostgreSQL goes about a question depends on what was in its tables before."""
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path / 'state.db'}"
+    return request.getfixturevalue("postgres_server").make_database()
 
 
 @contextmanager

@@ -171,7 +171,8 @@ async def test_a_worker_process_ends_although_a_handler_hangs(tmp_path: Path, ki
     store, begun = f"local:{tmp_path / 'store'}", tmp_path / "begun"
     async with qo.connect(store) as queue:
         task = await queue.submit(kind, str(begun))
-        environment = {**os.environ, "QO_STORE": store, "QO_SHUTDOWN_GRACE_S": "0", "QO_POLL_MAX_MS": "100"}
+        soon = {"QO_SHUTDOWN_GRACE_S": "0", "QO_CANCEL_GRACE_S": "0.5", "QO_POLL_MAX_MS": "100"}
+        environment = {**os.environ, "QO_STORE": store, **soon}
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", STUCK, env=environment, stdout=-1, stderr=-1
         )
