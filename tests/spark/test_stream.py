@@ -456,6 +456,7 @@ class Shore:
         await until(seen, within_s=60)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)  # Two workers start their own sessions.
 async def test_no_kill_nor_pause_nor_dispatcher_that_is_away_loses_or_doubles_a_row(tmp_path: Path) -> None:
     async with planted(tmp_path / "site") as plant:
