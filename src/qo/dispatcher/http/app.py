@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from qo.dispatcher.contract.body import Problem
 from qo.dispatcher.http import (
     backfills,
     bundles,
@@ -103,5 +104,6 @@ def _described(app: FastAPI) -> dict[str, Any]:
             "description": "The capability of the attempt, from its claim; also accepted as a bearer token.",
         }
         schema["components"]["securitySchemes"] = schemes
+        schema["components"].setdefault("schemas", {})[Problem.__name__] = Problem.model_json_schema()
         app.openapi_schema = schema
     return app.openapi_schema

@@ -35,6 +35,8 @@ _SAYS = {
     422: "A field is missing or has the wrong form: detail names each.",
     503: "Busy, or without its database: ask again after Retry-After seconds.",
 }
+# By name: were it given as a model, FastAPI would make a validator of it for each status of each route.
+_PROBLEM = {"application/json": {"schema": {"$ref": f"#/components/schemas/{Problem.__name__}"}}}
 _SCHEMES = {
     Need.READER: "user",
     Need.WRITER: "user",
@@ -160,7 +162,7 @@ class Routes:
             operation_id=operation,
             summary=summary.strip().rstrip("."),
             description=" ".join(more.split()) or (f"For {need}." if need is not Need.NOTHING else ""),
-            responses={status: {"model": Problem, "description": _SAYS[status]} for status in told},
+            responses={status: {"description": _SAYS[status], "content": _PROBLEM} for status in told},
             openapi_extra={**extra, "x-qo-needs": str(need), **options.pop("extra", {})},
             **options,
         )

@@ -1,18 +1,16 @@
 """Bring the tables of a state database to what this qo needs. Forward only, and all or nothing.
 
-Several processes may start at once and all of them upgrade: one does it, the others find it done.
+Several processes may start at once and all of them upgrade: one does it, the others find it done. Nearly all do, so
+what takes the steps is loaded only where one is missing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
@@ -20,6 +18,7 @@ from qo.errors import Refused
 
 _HERE = Path(__file__).parent / "migrations"
 NAMED_MAX = 5  # Tables that a message names.
+_TAKEN = sa.table("alembic_version", sa.column("version_num"))
 _LOCK = 0x716F_6462  # Any number that nobody else locks in the same database.
 
 
@@ -37,7 +36,6 @@ class SchemaStatus:
 
 def upgrade(state: State) -> tuple[str | None, str]:
     """Take all steps that are missing; from which step, to which. Raises Refused if a later qo was here."""
-    config = _config()
     with state.write() as tx:
         if tx.on_postgres:
             tx.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
@@ -47,8 +45,7 @@ def upgrade(state: State) -> tuple[str | None, str]:
         if found.current is None:
             _require_ours(tx)
         if not found.fits:
-            config.attributes["connection"] = tx.connection
-            command.upgrade(config, "head")
+            _take(tx.connection)
     return found.current, found.head
 
 
@@ -68,17 +65,39 @@ def status(state: State) -> SchemaStatus:
 
 
 def _status(tx: Tx) -> SchemaStatus:
-    known = [step.revision for step in reversed(list(ScriptDirectory.from_config(_config()).walk_revisions()))]
-    current = MigrationContext.configure(tx.connection).get_current_revision()
+    known, current = _steps(), _current(tx.connection)
     newer = current is not None and current not in known
     taken = 0 if current is None or newer else known.index(current) + 1
-    return SchemaStatus(current, known[-1], () if newer else tuple(known[taken:]), newer)
+    return SchemaStatus(current, known[-1], () if newer else known[taken:], newer)
+
+
+@cache
+def _steps() -> tuple[str, ...]:
+    """All that this qo knows: their files are named NUMBER_NOUN, and each follows the one before."""
+    return tuple(sorted(path.name.partition("_")[0] for path in (_HERE / "versions").glob("[0-9]*.py")))
+
+
+def _current(connection: sa.Connection) -> str | None:
+    if not sa.inspect(connection).has_table(_TAKEN.name):
+        return None
+    return connection.execute(sa.select(_TAKEN.c.version_num)).scalar()
+
+
+def _take(connection: sa.Connection) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(_HERE).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
 
 
 def _require_ours(tx: Tx) -> None:
     """Raises Refused for a database without our first step that has tables all the same. On PostgreSQL, where
     several programs may share one, only for those with names that we need."""
-    there = set(sa.inspect(tx.connection).get_table_names()) - {"alembic_version"}
+    there = set(sa.inspect(tx.connection).get_table_names()) - {_TAKEN.name}
     theirs = sorted(there & schema.metadata.tables.keys() if tx.on_postgres else there)
     if theirs:
         raise Refused(
@@ -92,10 +111,3 @@ def _newer(found: SchemaStatus) -> Refused:
         f"the state database is at step {found.current}, made by a later qo than this one, which knows steps "
         f"up to {found.head}: install the later qo here, or restore the backup from before its upgrade"
     )
-
-
-def _config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(_HERE).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    return config
