@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from pyspark.sql import functions as F
 
 import sparks
 from command import Qo
+from qo.spark import archive, java
 from qo.spark.classic import ClassicEngine
 from qo.spark.engine import Attempt, Progress, open_engine
 from spark_children import PARTS, Child, Long, has_hardly_begun, until, worked_out
@@ -175,6 +177,24 @@ def test_the_doctor_sees_to_the_class_archive(spark: SparkSession, tmp_path: Pat
     """If there was none, a session has begun to make it: who wants it now waits for that."""
     made = Qo(tmp_path).json("doctor", "--fix")["spark"]["class archive"]
     assert Path(made).stat().st_size > 1e6
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_java_without_an_archive_of_its_own_classes_gets_one(tmp_path: Path) -> None:
+    """As it comes from PyPI."""
+    whole = java.find(sparks.SETTINGS, os.environ).home
+    home, environ = tmp_path / "java", os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    shutil.copytree(whole / "bin", home / "bin")  # What starts and what runs know where they lie themselves.
+    shutil.copytree(whole / "lib", home / "lib", ignore=shutil.ignore_patterns("classes*.jsa", "src.zip"))
+    (home / "conf").symlink_to(whole / "conf")
+    settings = sparks.settings(java_home=str(home))
+    bare = java.find(settings, environ)
+    archive.build(bare, environ)
+    made = archive.archive_of(bare, environ)
+    assert made is not None
+    assert min(each.stat().st_size for each in (made.path, made.base)) > 1e6
+    assert f"-XX:SharedArchiveFile={made.path}" in archive.options(bare, settings, environ)
 
 
 def test_a_session_whose_jvm_is_killed_is_made_anew(spark: SparkSession, tmp_path: Path) -> None:

@@ -54,6 +54,11 @@ class Archive:
             return None
 
     @property
+    def base(self) -> Path:
+        """What it builds on, where Java comes without an archive of its own classes. It knows where that is."""
+        return self.path.with_suffix(".base")
+
+    @property
     def lock(self) -> Path:
         return self.path.with_suffix(".lock")
 
@@ -153,5 +158,6 @@ def prune(archive: Archive) -> None:
     """Drop what has not been used for longest. A JVM that has an archive open keeps it."""
     kept = sorted(archive.path.parent.glob("*.jsa"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in kept[KEPT:]:
-        for each in (path, path.with_suffix(".failed"), path.with_suffix(".lock")):
+        dropped = Archive(path)
+        for each in (dropped.path, dropped.base, dropped.failed, dropped.lock):
             each.unlink(missing_ok=True)

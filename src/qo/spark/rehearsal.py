@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from qo.config.spark import SparkSettings
@@ -51,13 +53,29 @@ def _make(settings: SparkSettings, found: java.Java, target: Archive) -> None:
     """Under a name of its own until it is whole. Raises whatever Spark or the disk has to say."""
     with tempfile.TemporaryDirectory(prefix=".making-", dir=target.path.parent) as directory:
         made = Path(directory) / "made.jsa"
-        _rehearse(settings, found, made, Path(directory))
+        flags = [f"-XX:ArchiveClassesAtExit={made}"]
+        if not (found.home / "lib" / "server" / "classes.jsa").is_file():
+            _make_base(found, target.base)
+            flags.append(f"-XX:SharedArchiveFile={target.base}")
+        _rehearse(settings, found, flags, Path(directory))
         if not made.is_file() or made.stat().st_size == 0:
             raise RuntimeError("Java ended without writing the archive")
         os.replace(made, target.path)
 
 
-def _rehearse(settings: SparkSettings, found: java.Java, made: Path, directory: Path) -> None:
+def _make_base(found: java.Java, base: Path) -> None:
+    """An archive of Java's own classes, for a Java that comes without. Raises RuntimeError with what Java says."""
+    base.unlink(missing_ok=True)
+    dump = [str(found.home / "bin" / "java"), "-Xshare:dump", f"-XX:SharedArchiveFile={base}", *archive.QUIET]
+    done = subprocess.run(
+        dump, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode != 0 or not base.is_file():
+        said = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
+        raise RuntimeError(f"Java cannot archive its own classes: {said[-1]}")
+
+
+def _rehearse(settings: SparkSettings, found: java.Java, flags: Sequence[str], directory: Path) -> None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -65,8 +83,8 @@ def _rehearse(settings: SparkSettings, found: java.Java, made: Path, directory: 
     builder = SparkSession.builder
     for key, value in session.conf(settings, found).items():
         builder = builder.config(key, value)
-    flags = f'-XX:TieredStopAtLevel=1 "-XX:ArchiveClassesAtExit={made}" {" ".join(archive.QUIET)}'
-    spark = builder.config("spark.driver.extraJavaOptions", flags).getOrCreate()
+    said = " ".join(["-XX:TieredStopAtLevel=1", *(f'"{flag}"' for flag in flags), *archive.QUIET])
+    spark = builder.config("spark.driver.extraJavaOptions", said).getOrCreate()
     process = SparkContext._gateway.proc  # pyright: ignore
     try:
         _job(spark, directory)
