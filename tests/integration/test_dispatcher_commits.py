@@ -23,7 +23,9 @@ from pipeline_tasks import (
 )
 from pipelines import dag, deployed, job, live, source
 from qo.core.flow.topology import LiveJob, Topology
+from qo.dispatcher import invalidations
 from qo.dispatcher.contract.task import Claimed, CompleteRequest, EventBody, InputMode, Outcome, OutputBody
+from qo.dispatcher.loops import invalidation
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks import completion, moves, replacing
@@ -242,6 +244,27 @@ def test_appending_replaces_what_the_same_work_had_appended(state: State, shop: 
         succeed(state, claimed(state, task))
     assert sums(state, log) == (1, 0, 10, 100)
     assert len([each for each in all_of(state, schema.commits) if each["replaced_by"] is None]) == 1
+
+
+def test_ranges_that_append_to_one_partition_leave_each_other_alone(state: State) -> None:
+    follow = job("follow", reads="ticks", execution_strategy="PerUpdate", update_strategy="append")
+    topology = deployed(state, dag("days", source("ticks"), follow))
+    feeder, follow = live(topology, "days.ticks"), live(topology, "days.follow")
+    for cursor in (1, 2):
+        append(state, feeder, cursor)
+        held = claimed(state, cursor_task(state, follow, cursor))
+        finish(state, held, outputs=[output(held, partition_key="2024-03-01")])
+    assert sums(state, follow) == (1, 0, 20, 200)
+
+    of = follow.inputs[0]
+    with state.write() as tx:
+        invalidations.invalidate(tx, of.dataset_id, of.generation_id or "", start=2, end=3)
+    while invalidation.tick(state):
+        pass
+    [again] = [each for each in tasks_of(state, follow) if each["invalidation_id"] is not None]
+    held = claimed(state, again["id"])
+    finish(state, held, outputs=[output(held, partition_key="2024-03-01", rows=3)])
+    assert sums(state, follow) == (1, 0, 13, 200)
 
 
 def test_who_appends_once_more_is_not_compared_with_what_it_replaces(state: State, shop: Topology) -> None:

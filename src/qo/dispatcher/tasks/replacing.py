@@ -37,6 +37,8 @@ def stands(generation_id: str) -> sa.Select[*tuple[Any, ...]]:
 
 def appended(tx: Tx, row: Row, generation_id: str, partition_key: str) -> Sequence[sa.RowMapping]:
     """What the same work had appended to a partition before."""
+    if row["partition_key"] is None:  # Then its work is a range.
+        return [each for each in _of_range(tx, row, generation_id) if each["partition_key"] == partition_key]
     same = stands(generation_id).join(_tasks, _tasks.c.id == _commits.c.task_id)
     return tx.all(
         same.where(
@@ -50,6 +52,11 @@ def appended(tx: Tx, row: Row, generation_id: str, partition_key: str) -> Sequen
 
 def segments(tx: Tx, row: Row, generation_id: str) -> Sequence[sa.RowMapping]:
     """What the same job had made of the range, if the task has read it once more because of an invalidation."""
+    return [each for each in _of_range(tx, row, generation_id) if each["cursor"] is not None]
+
+
+def _of_range(tx: Tx, row: Row, generation_id: str) -> list[sa.RowMapping]:
+    """All that stands of those who have read the range of a task before it. Only an invalidation has it read again."""
     if row["invalidation_id"] is None or row["cursor"] is None:
         return []
     first = (row["start"] or 0) - 1
@@ -63,11 +70,7 @@ def segments(tx: Tx, row: Row, generation_id: str) -> Sequence[sa.RowMapping]:
     for some in batches(tx.execute(within.distinct()).scalars()):
         # By task alone, of which each has a few: asked for the generation, too, SQLite would read all of that.
         found += tx.all(sa.select(_commits).where(_commits.c.task_id.in_(some)))
-    return [
-        each
-        for each in found
-        if each["generation_id"] == generation_id and each["cursor"] is not None and each["replaced_by"] is None
-    ]
+    return [each for each in found if each["generation_id"] == generation_id and each["replaced_by"] is None]
 
 
 def others(
@@ -87,7 +90,7 @@ def others(
         upto = tx.value(sa.select(table.c.revision).where(table.c.id == generation)) or 0
     page, rest = pins.standing(tx, generation, after, limit, upto)
     key = row["partition_key"]
-    own = segments(tx, row, generation) if key is None else appended(tx, row, generation, key)
+    own = _of_range(tx, row, generation) if key is None else appended(tx, row, generation, key)
     replaced = {each["revision"] for each in own}
     kept = [each for each in page if each.revision not in replaced]
     return StandingAnswer(pieces=kept, after=rest, revision=upto)
