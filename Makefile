@@ -8,6 +8,10 @@ DAYS   ?= 90
 # Tests in three processes, each with servers of its own: on two cores, what waits leaves room for what works. In the
 # order of the files: the last ones are short, so that all end at the same time.
 BESIDE := -n 3 --dist loadfile --no-loadscope-reorder
+SPARK  := tests/spark tests/e2e # Where all tests with the marker spark are, as a test sees to.
+
+# Every process would read and rewrite all test modules by itself.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup lint check test demo demo-queue bench prove format clean
 
@@ -34,8 +38,8 @@ check: lint ## The same, and the fast tests
 	@$(BIN)/python -m pytest $(BESIDE) -m fast
 
 test: lint ## The same, and all tests but the longest: a real S3 server, PostgreSQL, Spark and real processes
-	@$(BIN)/python -m pytest $(BESIDE) -m "not spark and not long"
-	@$(BIN)/python -m pytest $(BESIDE) -m "spark and not long" # By themselves: a JVM that starts takes the time that others' leases run.
+	@$(BIN)/python -m pytest $(BESIDE) -m "not spark and not long" --ignore tests/spark
+	@$(BIN)/python -m pytest $(BESIDE) -m "spark and not long" $(SPARK) # By themselves: a JVM that starts takes the time that others' leases run.
 
 demo: setup ## A quarter of flights through a pipeline on Spark (DAYS=365: the year); again: only what changed
 	@$(BIN)/python examples/flights/prepare.py $(DAYS)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from qo.spark.connect import with_parameters
 from spark_children import SUMS, Child, runs, until
 
 
@@ -36,17 +35,3 @@ def test_a_server_of_its_own_does_the_same_and_outlives_nobody(tmp_path: Path) -
 
 def shut_out(error: str) -> bool:
     return "SESSION_CLOSED" in error or "OPERATION_CANCELED" in error
-
-
-@pytest.mark.fast
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        ("sc://h:1", "sc://h:1/;user_id=qo"),
-        ("sc://h:1/", "sc://h:1/;user_id=qo"),
-        ("sc://h:1/;token=t", "sc://h:1/;token=t;user_id=qo"),
-        ("sc://h/;user_id=me;use_ssl=true", "sc://h/;user_id=me;use_ssl=true"),
-    ],
-)
-def test_what_an_address_says_itself_stays(address: str, expected: str) -> None:
-    assert with_parameters(address, user_id="qo") == expected
