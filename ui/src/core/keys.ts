@@ -1,0 +1,85 @@
+/** Object keys, as qo.core.keys spells them. Nothing else in the page does. */
+
+import { micros } from "./instant";
+import type { Task } from "./task";
+
+export const TASKS = "tasks/";
+export const READY = "ready/";
+export const LEASES = "leases/";
+export const WORKERS = "workers/";
+export const SCHEDULES = "schedules/";
+export const SHARD_LEASES = "shard-leases/";
+export const QUEUE = "queue.json";
+export const DESIRED = "control/desired.json";
+
+const PRIORITY_HEAD_START_MIN = 10;
+const ID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}";
+const TASK_ID = new RegExp(`^${ID}$`);
+const TASK_KEY = new RegExp(`^tasks/([0-9a-f]{1,4})/(${ID})\\.json$`);
+const INDEX_KEY = new RegExp(`^[^/]+/([0-9a-f]{1,4})/([0-9]{10})/(${ID})$`);
+
+export interface IndexKey {
+  shard: string;
+  minute: number;
+  taskId: string;
+}
+
+/** The id in its one spelling, or null: everything that becomes part of a key passes through here. */
+export function taskIdOf(text: string): string | null {
+  const lowered = text.trim().toLowerCase();
+  return TASK_ID.test(lowered) ? lowered : null;
+}
+
+export function shardOf(taskId: string, prefixLen: number): string {
+  return taskId.slice(0, prefixLen);
+}
+
+export function taskKey(shard: string, taskId: string): string {
+  return `${TASKS}${shard}/${taskId}.json`;
+}
+
+/** Shard and id of a key under tasks/, or null if something else lies there. */
+export function parseTask(key: string): { shard: string; taskId: string } | null {
+  const matched = TASK_KEY.exec(key);
+  return matched ? { shard: matched[1]!, taskId: matched[2]! } : null;
+}
+
+export function minuteOf(at: string): number {
+  return Math.floor((micros(at) ?? 0) / 60e6);
+}
+
+/** Where a pending task stands in line: priority is a head start, but not for what is not due yet. */
+export function readyMinute(task: Task): number {
+  const minute = minuteOf(task.available_at);
+  const due = micros(task.available_at)! <= micros(task.updated_at)!;
+  return due ? minute - task.priority * PRIORITY_HEAD_START_MIN : minute;
+}
+
+function index(prefix: string, shard: string, minute: number, taskId: string): string {
+  return `${prefix}${shard}/${String(minute).padStart(10, "0")}/${taskId}`;
+}
+
+/** The one hint that a task should have: where it waits, when its lease ends, or none. */
+export function indexKey(task: Task): string | null {
+  if (task.status === "pending") return index(READY, task.shard, readyMinute(task), task.id);
+  if (task.status === "running" && task.lease_expires_at !== null)
+    return index(LEASES, task.shard, minuteOf(task.lease_expires_at), task.id);
+  return null;
+}
+
+export function parseIndex(key: string): IndexKey | null {
+  const matched = INDEX_KEY.exec(key);
+  return matched ? { shard: matched[1]!, minute: Number(matched[2]), taskId: matched[3]! } : null;
+}
+
+export function workerKey(workerId: string): string {
+  return `${WORKERS}${workerId}.json`;
+}
+
+export function scheduleKey(name: string): string {
+  return `${SCHEDULES}${name}.json`;
+}
+
+export function allShards(prefixLen: number): string[] {
+  return Array.from({ length: 16 ** prefixLen }, (_, n) => n.toString(16).padStart(prefixLen, "0"));
+}

@@ -1,0 +1,68 @@
+import { expect, test } from "vitest";
+import { ancestry } from "./ancestry";
+import type { Lineage, LineageEdge } from "./answers";
+
+const edge = (dataset: string, partition_key: string | null, task_id = "t"): LineageEdge => ({
+  depth: 1,
+  dataset,
+  partition_key,
+  cursor_after: null,
+  cursor_upto: null,
+  revision: 1,
+  task_id,
+});
+
+const READS: Record<string, string[]> = {
+  report: ["totals", "rejected"],
+  totals: ["clean"],
+  rejected: ["clean"],
+  clean: ["orders"],
+  orders: [],
+};
+
+/** The dispatcher's answer for a diamond, with how often it was asked. */
+function diamond(): { asked: string[]; get: <T>(path: string[], query?: Record<string, unknown>) => Promise<T> } {
+  const asked: string[] = [];
+  return {
+    asked,
+    get: async <T>(path: string[], query?: Record<string, unknown>) => {
+      const name = path[1]!;
+      asked.push(name);
+      const key = String(query?.partition_key);
+      const readers = Object.keys(READS).filter((each) => READS[each]!.includes(name));
+      const lineage: Lineage = {
+        dataset: name,
+        partition_key: key,
+        revision: 1,
+        upstream: READS[name]!.map((each) => edge(each, key)),
+        downstream: readers.map((each) => edge(each, key)),
+        more: false,
+      };
+      return lineage as T;
+    },
+  };
+}
+
+test("a diamond is drawn as one, with an edge for each reading and none made up", async () => {
+  const dispatcher = diamond();
+  const found = await ancestry(dispatcher, "report", "d1", 5, new Map());
+  const edges = found.edges.map(({ from, to }) => `${from.split("@")[0]}>${to.split("@")[0]}`).sort();
+  expect(edges).toEqual(["clean>rejected", "clean>totals", "orders>clean", "rejected>report", "totals>report"]);
+  expect(found.more).toBe(false);
+});
+
+test("looking again asks for the piece in question alone", async () => {
+  const dispatcher = diamond();
+  const known = new Map();
+  await ancestry(dispatcher, "report", "d1", 5, known);
+  dispatcher.asked.length = 0;
+  await ancestry(dispatcher, "report", "d1", 5, known);
+  expect(dispatcher.asked).toEqual(["report"]);
+});
+
+test("one step asks once, and shows both sides", async () => {
+  const dispatcher = diamond();
+  const found = await ancestry(dispatcher, "clean", "d1", 1, new Map());
+  expect(dispatcher.asked).toEqual(["clean"]);
+  expect([...found.pieces.keys()].sort()).toEqual(["clean@d1", "orders@d1", "rejected@d1", "totals@d1"]);
+});

@@ -1,0 +1,298 @@
+/** What the dispatcher answers: the fields that the pages show. docs/reference/openapi/public.json has them all. */
+
+export interface DagLine {
+  name: string;
+  active: number | null;
+  next: number | null;
+  next_status: string | null;
+  previous: number | null;
+  jobs: number;
+  paused: string | null;
+  updated_at: string;
+}
+
+export interface JobLine {
+  name: string;
+  edition_id: string;
+  activation: string;
+  runtime: string;
+  operator: string;
+  queue: string;
+  reads: string[];
+  outputs: number;
+  rebuilt: boolean;
+  tasks: Record<string, number>;
+  hold: string | null;
+  paused: string | null;
+  source: string | null;
+}
+
+export interface VersionLine {
+  dag: string;
+  version: number;
+  status: string;
+  content_hash: string;
+  created_at: string;
+  created_by: string;
+  activated_at: string | null;
+}
+
+export interface VersionShown extends VersionLine {
+  active: number | null;
+  paused: string | null;
+  publish: Record<string, string>;
+  jobs: JobLine[];
+  source: string;
+}
+
+export interface Rebuild {
+  version: number;
+  status: string;
+  jobs: string[];
+  tasks: Record<string, number>;
+  remaining: number;
+  waiting: number;
+  caught_up: boolean;
+}
+
+export interface Cutover {
+  version: number;
+  status: string;
+  changed: boolean;
+  active: number | null;
+  replaced: number | null;
+}
+
+export interface DatasetLine {
+  id: string;
+  dag: string;
+  job: string;
+  output: number;
+  name: string | null;
+  generation_id: string | null;
+}
+
+export interface Generation {
+  id: string;
+  edition_id: string;
+  status: string;
+  versions: number[];
+  created_at: string;
+  partitions: number;
+  segments: number;
+  rows: number;
+  bytes: number;
+  cursor: number | null;
+}
+
+export interface DatasetShown {
+  dataset: DatasetLine;
+  generations: Generation[];
+  readers: string[];
+  events: Record<string, number>;
+}
+
+export interface Partition {
+  partition_key: string;
+  start: number | null;
+  end: number | null;
+  revision: number;
+  location: string | null;
+  files: number;
+  rows: number | null;
+  bytes: number | null;
+  task_id: string;
+  committed_at: string;
+}
+
+export interface Commit {
+  revision: number;
+  generation_id: string;
+  partition_key: string | null;
+  cursor: number | null;
+  files: number;
+  rows: number | null;
+  bytes: number | null;
+  task_id: string;
+  attempt: number;
+  committed_at: string;
+  replaced_by: number | null;
+}
+
+export interface Delivery {
+  dag: string | null;
+  job: string | null;
+  outcome: string;
+  reason: string | null;
+  task_id: string | null;
+}
+
+export interface EventLine {
+  seq: number;
+  id: string;
+  cursor: number | null;
+  partition_key: string | null;
+  producer_task_id: string | null;
+  received_at: string;
+  state: string;
+  reason: string | null;
+  deliveries: Delivery[];
+}
+
+export interface LineageEdge {
+  depth: number;
+  dataset: string;
+  partition_key: string | null;
+  cursor_after: number | null;
+  cursor_upto: number | null;
+  revision: number | null;
+  task_id: string;
+}
+
+export interface Lineage {
+  dataset: string;
+  partition_key: string;
+  revision: number;
+  upstream: LineageEdge[];
+  downstream: LineageEdge[];
+  more: boolean;
+}
+
+export interface RunLine {
+  id: string;
+  dag: string;
+  job: string;
+  status: string;
+  attempt: number;
+  partition_key: string | null;
+  cursor: number | null;
+  worker_id: string | null;
+  last_error: string | null;
+  released: boolean;
+  created_at: string;
+  updated_at: string;
+}
+
+export interface RunShown extends RunLine {
+  operator: string;
+  queue: string;
+  edition_id: string;
+  dedupe_key: string;
+  dataset_id: string | null;
+  available_at: string;
+  lease_expires_at: string | null;
+  timeout_seconds: number | null;
+  retry_count: number;
+  max_retries: number;
+  traceback: string | null;
+  cancel_requested: boolean;
+  cancelled_by: string | null;
+  cancel_reason: string | null;
+  attributes: unknown;
+  progress: unknown;
+  output: unknown;
+  started_at: string | null;
+  completed_at: string | null;
+  attempts: {
+    attempt: number;
+    worker_id: string | null;
+    started_at: string;
+    ended_at: string | null;
+    outcome: string | null;
+    error: string | null;
+  }[];
+  inputs: {
+    position: number;
+    dataset_id: string;
+    partition_key: string | null;
+    revision: number | null;
+    cursor_after: number | null;
+    cursor_upto: number | null;
+  }[];
+  commits: {
+    revision: number;
+    dataset_id: string;
+    partition_key: string | null;
+    cursor: number | null;
+    location: string | null;
+    rows: number | null;
+    bytes: number | null;
+    replaced_by: number | null;
+    committed_at: string;
+  }[];
+}
+
+export interface WhyStep {
+  kind: string;
+  text: string;
+  dataset: string | null;
+  job: string | null;
+  partition_key: string | null;
+  task_id: string | null;
+  at: string | null;
+}
+
+export interface Why {
+  target: string;
+  dataset: string;
+  verdict: "there" | "under_way" | "blocked" | "unknown";
+  steps: WhyStep[];
+  blocked_by: string | null;
+  do: string | null;
+}
+
+export interface Check {
+  dataset: string;
+  partition_key: string | null;
+  cursor: number | null;
+  dag: string;
+  job: string;
+  task_id: string;
+  attempt: number;
+  position: number;
+  name: string;
+  kind: string;
+  severity: string;
+  passed: boolean;
+  observed: unknown;
+  expected: unknown;
+  at: string;
+}
+
+export interface Rejection {
+  dataset: string;
+  partition_key: string | null;
+  dag: string;
+  job: string;
+  task_id: string;
+  attempt: number;
+  location: string;
+  rows: number | null;
+  reason: string;
+  at: string;
+}
+
+export interface QueueLine {
+  name: string;
+  depth: number;
+  oldest_s: number;
+  tripped_at: string | null;
+  reason: string | null;
+  measured_at: string;
+}
+
+export interface SourceLine {
+  edition_id: string;
+  dag: string;
+  job: string;
+  version: number;
+  active: boolean;
+  kind: string;
+  config: Record<string, unknown>;
+  paused: string | null;
+  state: string;
+  restarts: number;
+  heard_at: string | null;
+  last_error: string | null;
+  task_id: string | null;
+}

@@ -1,0 +1,73 @@
+/** All datasets. */
+
+import type { JSX } from "preact";
+import type { DatasetLine } from "../dispatcher/answers";
+import type { Dispatcher } from "../dispatcher/client";
+import { href } from "../shell/router";
+import { useLive } from "../shell/ticker";
+import { Empty, Panel, Shown } from "../show/states";
+import { WithDispatcher } from "./pipelines";
+
+export function DatasetsPage(): JSX.Element {
+  return <WithDispatcher title="Datasets">{(dispatcher) => <All dispatcher={dispatcher} />}</WithDispatcher>;
+}
+
+/** A dataset by its place: dag.job, or dag.job[1]. */
+export function placeOf(dataset: DatasetLine): string {
+  return `${dataset.dag}.${dataset.job}${dataset.output ? `[${dataset.output}]` : ""}`;
+}
+
+function All({ dispatcher }: { dispatcher: Dispatcher }): JSX.Element {
+  const live = useLive(
+    () => dispatcher.get<{ datasets: DatasetLine[]; next: string | null }>(["datasets"], { limit: 500 }),
+    [],
+  );
+  return (
+    <>
+      <header class="head">
+        <h1>Datasets</h1>
+      </header>
+      <Shown live={live} what="datasets">
+        {({ datasets, next }) => (
+          <Panel flush>
+            {datasets.length === 0 ? (
+              <Empty title="No datasets yet">They appear with the first pipeline that is deployed.</Empty>
+            ) : (
+              <table class="stack">
+                <thead>
+                  <tr>
+                    <th scope="col">dataset</th>
+                    <th scope="col">published as</th>
+                    <th scope="col">pipeline</th>
+                    <th scope="col">current generation</th>
+                    <th scope="col">
+                      <span class="hidden-text">more</span>
+                    </th>
+                  </tr>
+                </thead>
+                <tbody>
+                  {datasets.map((each) => (
+                    <tr key={each.id}>
+                      <td>
+                        <a href={href(["dataset", placeOf(each)])}>{placeOf(each)}</a>
+                      </td>
+                      <td>{each.name}</td>
+                      <td>
+                        <a href={href(["pipeline", each.dag])}>{each.dag}</a>
+                      </td>
+                      <td class="mono quiet">{each.generation_id?.slice(0, 13) ?? "none is active"}</td>
+                      <td>
+                        <a href={href(["why"], { target: placeOf(each) })}>why?</a>
+                      </td>
+                    </tr>
+                  ))}
+                </tbody>
+              </table>
+            )}
+            {next && <p class="quiet">There are more than these 500.</p>}
+          </Panel>
+        )}
+      </Shown>
+    </>
+  );
+}

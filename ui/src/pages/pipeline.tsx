@@ -1,0 +1,273 @@
+/** One pipeline: its jobs as a graph with what they are doing, its versions, and the way back. */
+
+import type { JSX } from "preact";
+import type { Cutover, DagLine, JobLine, Rebuild, VersionLine, VersionShown } from "../dispatcher/answers";
+import type { Dispatcher } from "../dispatcher/client";
+import { useApp } from "../shell/app";
+import { href } from "../shell/router";
+import { useLive, useSecond } from "../shell/ticker";
+import { Badge, StatusBar } from "../show/badge";
+import { Confirm } from "../show/confirm";
+import { Graph, type GraphEdge, type GraphNode } from "../show/graph";
+import { Panel, Shown } from "../show/states";
+import { Ago, count } from "../show/text";
+import { WithDispatcher } from "./pipelines";
+
+export function PipelinePage({ name }: { name: string }): JSX.Element {
+  return <WithDispatcher title={name}>{(dispatcher) => <One dispatcher={dispatcher} name={name} />}</WithDispatcher>;
+}
+
+interface Looked {
+  shown: VersionShown;
+  versions: VersionLine[];
+  line: DagLine | null;
+  rebuild: Rebuild | null;
+}
+
+async function look(dispatcher: Dispatcher, name: string): Promise<Looked> {
+  const [shown, { versions }, { dags }] = await Promise.all([
+    dispatcher.get<VersionShown>(["dags", name]),
+    dispatcher.get<{ versions: VersionLine[] }>(["dags", name, "versions"], { limit: 20 }),
+    dispatcher.get<{ dags: DagLine[] }>(["dags"], { limit: 200 }),
+  ]);
+  const line = dags.find((dag) => dag.name === name) ?? null;
+  const rebuild =
+    line?.next == null ? null : await dispatcher.get<Rebuild>(["dags", name, "rebuild"], { version: line.next });
+  return { shown, versions, line, rebuild };
+}
+
+function One({ dispatcher, name }: { dispatcher: Dispatcher; name: string }): JSX.Element {
+  const live = useLive(() => look(dispatcher, name), [name]);
+  useSecond();
+  return (
+    <>
+      <header class="head">
+        <div>
+          <div class="crumbs">
+            <a href={href(["pipelines"])}>Pipelines</a>
+          </div>
+          <h1>{name}</h1>
+        </div>
+        {live.value && (
+          <div class="right">
+            <Actions dispatcher={dispatcher} looked={live.value} />
+          </div>
+        )}
+      </header>
+      <Shown live={live} what="the pipeline">
+        {(looked) => (
+          <>
+            {looked.shown.paused !== null && (
+              <div class="said warn">
+                Paused{looked.shown.paused && `: ${looked.shown.paused}`}. What runs goes on; nothing new is started.
+              </div>
+            )}
+            {looked.rebuild && <Progress rebuild={looked.rebuild} />}
+            <Panel title="Jobs" right={<a href={href(["runs"], { dag: name })}>all runs</a>}>
+              <JobGraph shown={looked.shown} />
+            </Panel>
+            <JobTable shown={looked.shown} />
+            <Versions versions={looked.versions} />
+          </>
+        )}
+      </Shown>
+    </>
+  );
+}
+
+function Actions({ dispatcher, looked }: { dispatcher: Dispatcher; looked: Looked }): JSX.Element | null {
+  const { mayAct } = useApp();
+  const { shown, line, rebuild } = looked;
+  if (!mayAct) return null;
+  const paused = shown.paused !== null;
+  return (
+    <>
+      <Confirm
+        button={paused ? "Resume" : "Pause"}
+        title={paused ? "Resume this pipeline?" : "Pause this pipeline?"}
+        reason={!paused}
+        act={async (reason) => {
+          await dispatcher.post(
+            ["dags", shown.dag, paused ? "resume" : "pause"],
+            paused ? {} : { reason: reason ?? "" },
+          );
+          return paused ? "resumed" : "paused";
+        }}
+      >
+        {paused ? "What waits is started again." : "What runs goes on; nothing new is started until it is resumed."}
+      </Confirm>
+      {line?.next != null && rebuild && (
+        <Confirm
+          button={`Activate ${line.next}`}
+          title={`Let version ${line.next} take over?`}
+          act={async () => {
+            if (line.next_status === "staged")
+              await dispatcher.post(["dags", shown.dag, "versions", String(line.next), "ready"]);
+            const answer = await dispatcher.put<Cutover>(["dags", shown.dag, "active"], { version: line.next });
+            return `version ${answer.active} is active`;
+          }}
+        >
+          All its datasets change over at one moment.{" "}
+          {rebuild.caught_up
+            ? "It has caught up."
+            : `It has not caught up: ${count(rebuild.remaining)} inputs have no task yet.`}
+        </Confirm>
+      )}
+      {line?.previous != null && (
+        <Confirm
+          button={`Roll back to ${line.previous}`}
+          title={`Roll back to version ${line.previous}?`}
+          danger
+          act={async () =>
+            `version ${(await dispatcher.post<Cutover>(["dags", shown.dag, "rollback"])).active} is active`
+          }
+        >
+          All its datasets point to what version {line.previous} made, at one moment. What version {line.active} was
+          doing is cancelled.
+        </Confirm>
+      )}
+    </>
+  );
+}
+
+function Progress({ rebuild }: { rebuild: Rebuild }): JSX.Element {
+  const done = rebuild.tasks.completed ?? 0;
+  const all = Object.values(rebuild.tasks).reduce((a, b) => a + b, 0) + rebuild.remaining;
+  return (
+    <Panel
+      title={`Version ${rebuild.version} is being built beside it`}
+      right={
+        <Badge status={rebuild.caught_up ? "ready" : "running"}>
+          {rebuild.caught_up ? "caught up" : "building"}
+        </Badge>
+      }
+    >
+      <progress max={Math.max(1, all)} value={all ? done : 1} aria-label={`${done} of ${all} tasks`} />
+      <p class="second">
+        {count(done)} of {count(all)} tasks done, of {rebuild.jobs.join(", ") || "no job"}
+        {rebuild.tasks.failed ? `; ${rebuild.tasks.failed} failed` : ""}
+      </p>
+    </Panel>
+  );
+}
+
+function JobGraph({ shown }: { shown: VersionShown }): JSX.Element {
+  const names = new Set(shown.jobs.map((job) => job.name));
+  const bare = (read: string): string => read.replace(/\[\d+\]$/, "");
+  const nodes: GraphNode[] = shown.jobs.map((job) => ({
+    id: job.name,
+    title: job.name,
+    lines: [`${job.runtime} · ${job.operator}`, stateOf(job)],
+    href: href(["runs"], { dag: shown.dag, job: job.name }),
+    counts: job.tasks,
+    class: job.tasks.failed ? "failed" : job.tasks.running ? "running" : "",
+  }));
+  const edges: GraphEdge[] = [];
+  for (const job of shown.jobs)
+    for (const read of job.reads) {
+      const from = names.has(bare(read)) ? bare(read) : `dataset ${read}`;
+      if (!names.has(bare(read)) && !nodes.some((node) => node.id === from))
+        nodes.push({
+          id: from,
+          title: read,
+          lines: ["of another pipeline"],
+          href: href(["dataset", read]),
+          class: "external",
+        });
+      edges.push({ from, to: job.name, live: (job.tasks.running ?? 0) > 0 });
+    }
+  return <Graph nodes={nodes} edges={edges} label={`Jobs of ${shown.dag}; the table below says the same`} />;
+}
+
+function stateOf(job: JobLine): string {
+  if (job.paused !== null) return "paused";
+  if (job.tasks.running) return `${count(job.tasks.running)} running`;
+  if (job.tasks.failed) return `${count(job.tasks.failed)} failed`;
+  if (job.hold) return job.hold;
+  if (job.tasks.pending) return `${count(job.tasks.pending)} waiting`;
+  return job.source ? `source ${job.source}` : job.tasks.completed ? `${count(job.tasks.completed)} done` : "idle";
+}
+
+function JobTable({ shown }: { shown: VersionShown }): JSX.Element {
+  return (
+    <Panel title="What they are doing" flush>
+      <table class="stack">
+        <thead>
+          <tr>
+            <th scope="col">job</th>
+            <th scope="col">reads</th>
+            <th scope="col">tasks</th>
+            <th scope="col">state</th>
+            <th scope="col">dataset</th>
+          </tr>
+        </thead>
+        <tbody>
+          {shown.jobs.map((job) => (
+            <tr key={job.name}>
+              <td>
+                <a href={href(["runs"], { dag: shown.dag, job: job.name })}>{job.name}</a>
+              </td>
+              <td class="second wrap">{job.reads.join(", ")}</td>
+              <td style={{ minWidth: "110px", verticalAlign: "middle" }}>
+                <StatusBar counts={job.tasks} label={job.name} />
+              </td>
+              <td class="wrap">
+                {stateOf(job)}
+                {job.hold && stateOf(job) !== job.hold && <div class="quiet">{job.hold}</div>}
+                {job.rebuilt && <span class="chip">built anew</span>}
+              </td>
+              <td class="nowrap">
+                {Array.from({ length: job.outputs }, (_, n) => {
+                  const dataset = n ? `${shown.dag}.${job.name}[${n}]` : `${shown.dag}.${job.name}`;
+                  return (
+                    <span key={dataset}>
+                      <a href={href(["dataset", dataset])}>{n ? `[${n}]` : dataset}</a>{" "}
+                    </span>
+                  );
+                })}
+                <a href={href(["why"], { target: `${shown.dag}.${job.name}` })}>why?</a>
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Panel>
+  );
+}
+
+function Versions({ versions }: { versions: VersionLine[] }): JSX.Element {
+  return (
+    <Panel title="Versions" flush>
+      <table class="stack">
+        <thead>
+          <tr>
+            <th scope="col">version</th>
+            <th scope="col">state</th>
+            <th scope="col">deployed</th>
+            <th scope="col">by</th>
+            <th scope="col">activated</th>
+            <th scope="col">content</th>
+          </tr>
+        </thead>
+        <tbody>
+          {versions.map((each) => (
+            <tr key={each.version}>
+              <td data-name="version">{each.version}</td>
+              <td>
+                <Badge status={each.status} />
+              </td>
+              <td data-name="deployed">
+                <Ago at={each.created_at} />
+              </td>
+              <td>{each.created_by}</td>
+              <td data-name="activated">
+                <Ago at={each.activated_at} />
+              </td>
+              <td class="mono quiet">{each.content_hash.slice(0, 12)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Panel>
+  );
+}

@@ -1,0 +1,248 @@
+/** Tasks by status, type, shard, time and id. */
+
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { parseDuration } from "../core/duration";
+import { allShards, taskIdOf } from "../core/keys";
+import { STATUSES, type Status } from "../core/task";
+import { catalogueFor, type Filter, type Found, findTasks, REACH } from "../queue/finding";
+import type { Summary } from "../queue/shelf";
+import { useApp } from "../shell/app";
+import { amend, go, href } from "../shell/router";
+import { useLive, useSecond } from "../shell/ticker";
+import { Badge } from "../show/badge";
+import { Empty, Panel, Shown } from "../show/states";
+import { Ago, count, plural, TaskLink } from "../show/text";
+
+const PAGE = 50;
+
+type Asked = Record<string, string>;
+
+export function TasksPage({ query }: { query: Asked }): JSX.Element {
+  const { queue } = useApp();
+  const most = Math.max(PAGE, Number(query.show) || PAGE);
+  const [reach, setReach] = useState(REACH);
+  const [listing, setListing] = useState(false);
+  const filter: Filter = {
+    status: (STATUSES as readonly string[]).includes(query.status ?? "") ? (query.status as Status) : "",
+    type: query.type ?? "",
+    shard: query.shard ?? "",
+    sinceS: query.since ? parseDuration(query.since) : null,
+  };
+  const live = useLive(() => findTasks(queue, filter, most, reach), [filter, most, reach]);
+  const listAll = async (): Promise<void> => {
+    setListing(true);
+    await catalogueFor(queue, filter)
+      .advance(1000)
+      .catch(() => undefined);
+    await live.look();
+    setListing(false);
+  };
+  return (
+    <>
+      <header class="head">
+        <h1>Tasks</h1>
+      </header>
+      <Filters query={query} />
+      <Shown live={live} what="tasks">
+        {(found) => (
+          <>
+            <Panel flush>
+              {found.tasks.length === 0 ? <None found={found} filter={filter} /> : <TaskTable tasks={found.tasks} />}
+            </Panel>
+            <footer class="head">
+              <Reach found={found} />
+              <div class="right">
+                {found.pagesLeft > 0 && (
+                  <button type="button" disabled={listing} onClick={() => void listAll()}>
+                    {listing ? "Listing…" : `List all now (about ${plural(found.pagesLeft, "request")})`}
+                  </button>
+                )}
+                {found.more && found.tasks.length < most && (
+                  <button type="button" onClick={() => setReach(reach + 500)}>
+                    Look at 500 older ones
+                  </button>
+                )}
+                {found.tasks.length >= most && (
+                  <button type="button" onClick={() => amend(["tasks"], { ...query, show: String(most + PAGE) })}>
+                    Show {PAGE} more
+                  </button>
+                )}
+              </div>
+            </footer>
+          </>
+        )}
+      </Shown>
+    </>
+  );
+}
+
+function Reach({ found }: { found: Found }): JSX.Element {
+  const { size, listed } = found;
+  const text = size.exact
+    ? `${count(found.looked)} of ${plural(listed, "listed task")} looked at, the last changed first.`
+    : `The newest of ${count(listed)} listed so far, of about ${count(size.count)}. Each look lists on.`;
+  return <p class="quiet">{text}</p>;
+}
+
+function None({ found, filter }: { found: Found; filter: Filter }): JSX.Element {
+  if (found.listed === 0 && !filter.status && !filter.shard)
+    return (
+      <Empty title="This queue is empty">
+        Submit a first task: <code>qo submit --type TYPE --input JSON</code>
+      </Empty>
+    );
+  return (
+    <Empty title="No task matches">
+      {found.more ? "Some were not looked at yet: look at older ones." : "Widen the filter."}
+    </Empty>
+  );
+}
+
+function Filters({ query }: { query: Asked }): JSX.Element {
+  const { queue } = useApp();
+  const [id, setId] = useState("");
+  const prefix = useLive(() => queue.manifest(), []);
+  const set = (name: string, value: string): void => amend(["tasks"], { ...query, show: "", [name]: value });
+  const found = taskIdOf(id);
+  return (
+    <form
+      class="filters"
+      onSubmit={(event) => {
+        event.preventDefault();
+        if (found) go(["task", found]);
+      }}
+    >
+      <label class="field">
+        Status
+        <select value={query.status ?? ""} onChange={(event) => set("status", event.currentTarget.value)}>
+          <option value="">all but archived</option>
+          {STATUSES.map((status) => (
+            <option key={status} value={status}>
+              {status}
+            </option>
+          ))}
+        </select>
+      </label>
+      <label class="field">
+        Type
+        <input
+          value={query.type ?? ""}
+          placeholder="any"
+          onChange={(event) => set("type", event.currentTarget.value.trim())}
+        />
+      </label>
+      <label class="field">
+        Changed within
+        <select value={query.since ?? ""} onChange={(event) => set("since", event.currentTarget.value)}>
+          {["", "5m", "1h", "6h", "1d", "7d"].map((since) => (
+            <option key={since} value={since}>
+              {since || "any time"}
+            </option>
+          ))}
+        </select>
+      </label>
+      {prefix.value && prefix.value.shard_prefix_len <= 2 && (
+        <label class="field">
+          Shard
+          <select value={query.shard ?? ""} onChange={(event) => set("shard", event.currentTarget.value)}>
+            <option value="">all</option>
+            {allShards(prefix.value.shard_prefix_len).map((shard) => (
+              <option key={shard} value={shard}>
+                {shard}
+              </option>
+            ))}
+          </select>
+        </label>
+      )}
+      <label class="field">
+        Id
+        <input
+          data-find
+          class="mono"
+          size={36}
+          value={id}
+          placeholder="paste an id, press enter (/)"
+          onInput={(event) => setId(event.currentTarget.value)}
+          aria-invalid={id !== "" && !found}
+        />
+      </label>
+      {/* Of a form with several fields and no such button, browsers take no Enter. */}
+      <button type="submit" disabled={!found}>
+        Open
+      </button>
+      {id && !found && <span class="s-failed">that is no whole task id</span>}
+    </form>
+  );
+}
+
+export function TaskTable({ tasks }: { tasks: Summary[] }): JSX.Element {
+  useSecond();
+  return (
+    <table class="stack">
+      <thead>
+        <tr>
+          <th scope="col">status</th>
+          <th scope="col">id</th>
+          <th scope="col">type</th>
+          <th scope="col">updated</th>
+          <th scope="col">next</th>
+          <th scope="col" class="number">
+            attempt
+          </th>
+          <th scope="col">worker, error</th>
+        </tr>
+      </thead>
+      <tbody>
+        {tasks.map((task) => (
+          <tr key={task.id}>
+            <td>
+              <Badge status={task.status} />
+            </td>
+            <td>
+              <TaskLink id={task.id} />
+            </td>
+            <td class="cut">{task.task_type}</td>
+            <td>
+              <Ago at={task.updated_at} />
+            </td>
+            <td class="second">
+              <Next task={task} />
+            </td>
+            <td class="number" data-name="attempt">
+              {task.attempt || ""}
+            </td>
+            <td class="cut">
+              {task.last_error && task.status !== "completed" ? (
+                <span class="s-failed" title={task.last_error}>
+                  {task.last_error}
+                </span>
+              ) : (
+                task.worker_id && <a href={href(["worker", task.worker_id])}>{task.worker_id}</a>
+              )}
+            </td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+/** When something is to happen to it: due, or its lease runs out. */
+function Next({ task }: { task: Summary }): JSX.Element | null {
+  if (task.status === "pending")
+    return (
+      <>
+        due <Ago at={task.available_at} />
+      </>
+    );
+  if (task.status === "running")
+    return task.cancel_requested ? (
+      <>asked to stop</>
+    ) : (
+      <>
+        lease <Ago at={task.lease_expires_at} />
+      </>
+    );
+  return null;
+}

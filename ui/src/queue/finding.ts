@@ -1,0 +1,82 @@
+/**
+ * Tasks by filter, last changed first, as `qo list` finds them: keys first, which the listing dates, then as many
+ * objects as it takes. Active tasks are found through the index that holds them.
+ */
+
+import { seconds } from "../core/instant";
+import type { Status } from "../core/task";
+import type { Catalogue } from "./catalogue";
+import type { Summary } from "./shelf";
+import type { QueueView } from "./view";
+
+export interface Filter {
+  status: Status | "";
+  type: string;
+  shard: string;
+  sinceS: number | null; // Changed within so many seconds.
+}
+
+export interface Found {
+  tasks: Summary[];
+  looked: number; // Objects that were read or known among those listed.
+  listed: number;
+  size: { count: number; exact: boolean };
+  more: boolean; // Whether some that are listed were not looked at.
+  pagesLeft: number;
+}
+
+export const REACH = 150; // How many are looked at. Who wants more asks for it.
+const ROUNDING_S = 2;
+const BATCH = 50;
+
+export function catalogueFor(queue: QueueView, filter: Filter): Catalogue {
+  if (filter.status === "pending") return queue.ready(filter.shard);
+  if (filter.status === "running") return queue.leases(filter.shard);
+  return queue.tasks(filter.shard);
+}
+
+export function admits(filter: Filter, task: Summary, now: number): boolean {
+  return (
+    (filter.status ? task.status === filter.status : task.status !== "archived") &&
+    (!filter.type || task.task_type === filter.type) &&
+    (filter.sinceS === null || (seconds(task.updated_at) ?? 0) >= now - filter.sinceS)
+  );
+}
+
+/**
+ * Up to `most` matching tasks among the `reach` that changed last. What is known from an earlier look is read again only
+ * if it has changed, so looking again and again costs a listing and little more.
+ */
+export async function findTasks(queue: QueueView, filter: Filter, most: number, reach = REACH): Promise<Found> {
+  await queue.manifest();
+  const catalogue = catalogueFor(queue, filter);
+  await catalogue.advance();
+  const now = queue.bucket.time.now();
+  const active = filter.status === "pending" || filter.status === "running";
+  const oldest = filter.sinceS === null || active ? 0 : now - filter.sinceS - ROUNDING_S;
+  const entries = catalogue.recent().filter((entry) => entry.modified >= oldest);
+  const base = { listed: catalogue.entries.size, size: catalogue.size, pagesLeft: catalogue.pagesLeft };
+
+  if (active) {
+    const hints = entries.slice(0, most);
+    const tasks = sorted((await queue.shelf.led(hints, now)).filter((task) => admits(filter, task, now)));
+    return { ...base, tasks, looked: hints.length, more: hints.length < entries.length };
+  }
+
+  const tasks: Summary[] = [];
+  let looked = 0;
+  while (looked < Math.min(entries.length, reach) && tasks.length < most) {
+    const batch = entries.slice(looked, Math.min(looked + BATCH, reach));
+    await queue.shelf.read(batch, batch.length);
+    for (const entry of batch) {
+      const task = queue.shelf.known(entry);
+      if (task && admits(filter, task, now)) tasks.push(task);
+    }
+    looked += batch.length;
+  }
+  return { ...base, tasks: sorted(tasks).slice(0, most), looked, more: looked < entries.length };
+}
+
+function sorted(tasks: Summary[]): Summary[] {
+  return tasks.sort((a, b) => (seconds(b.updated_at) ?? 0) - (seconds(a.updated_at) ?? 0));
+}

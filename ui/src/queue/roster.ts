@@ -1,0 +1,108 @@
+/** Workers as they report themselves. A listing dates every report, so only those that changed are read. */
+
+import { type Desired, readDesired } from "../core/desired";
+import { seconds } from "../core/instant";
+import { DESIRED, WORKERS } from "../core/keys";
+import type { Bucket } from "../s3/client";
+
+export interface WorkerInfo {
+  worker_id: string;
+  started_at: string;
+  last_heartbeat: string;
+  shards: string[];
+  current_tasks: string[];
+  tasks_completed: number;
+  tasks_failed: number;
+  released: number;
+  lost: number;
+  task_types: string[];
+  paused_types: string[];
+  state: string;
+  slots: number;
+  leasing: boolean;
+  http: string | null;
+  host: string | null;
+  pid: number | null;
+  requests: number;
+  dollars: number;
+}
+
+export const STALE_AFTER_S = 60; // As monitor.worker_health_threshold has it, unless it was set otherwise.
+const READS_PER_ROUND = 24;
+
+export class Roster {
+  private readonly kept = new Map<string, { etag: string; info: WorkerInfo; readAt: number }>();
+  truncated = false;
+
+  constructor(private readonly bucket: Bucket) {}
+
+  /** Look who is there: one LIST, and one GET for each that reported since, those not heard of for longest first. */
+  async look(reads = READS_PER_ROUND): Promise<WorkerInfo[]> {
+    const page = await this.bucket.list(WORKERS);
+    this.truncated = page.truncated;
+    const there = new Set(page.entries.map((entry) => entry.key));
+    for (const key of this.kept.keys()) if (!there.has(key)) this.kept.delete(key);
+    const changed = page.entries
+      .filter((entry) => entry.key.endsWith(".json") && this.kept.get(entry.key)?.etag !== entry.etag)
+      .sort((a, b) => (this.kept.get(a.key)?.readAt ?? 0) - (this.kept.get(b.key)?.readAt ?? 0));
+    await Promise.all(
+      changed.slice(0, reads).map(async (entry) => {
+        const stored = await this.bucket.get(entry.key);
+        const info = stored && readWorker(stored.text);
+        if (stored && info)
+          this.kept.set(entry.key, { etag: stored.etag || entry.etag, info, readAt: performance.now() });
+      }),
+    );
+    return [...this.kept.values()].map((each) => each.info).sort((a, b) => (a.worker_id < b.worker_id ? -1 : 1));
+  }
+}
+
+const MISSING_FOR_MS = 30_000;
+const missing = new WeakMap<Bucket, number>(); // Since when, by performance.now().
+
+/** What operators want. Most queues have no such object: then it is looked for now and then only. */
+export async function lookDesired(bucket: Bucket): Promise<Desired> {
+  if (performance.now() - (missing.get(bucket) ?? Number.NEGATIVE_INFINITY) < MISSING_FOR_MS)
+    return readDesired(null);
+  const stored = await bucket.get(DESIRED);
+  if (stored === null) missing.set(bucket, performance.now());
+  else missing.delete(bucket);
+  return readDesired(stored?.text ?? null);
+}
+
+export function readWorker(text: string): WorkerInfo | null {
+  try {
+    const found = JSON.parse(text) as Partial<WorkerInfo>;
+    if (typeof found.worker_id !== "string" || seconds(found.last_heartbeat) === null) return null;
+    return { ...DEFAULTS, ...found } as WorkerInfo;
+  } catch {
+    return null; // One broken record must not hide all the others.
+  }
+}
+
+export type Health = "active" | "paused" | "leaving" | "stale";
+
+export function healthOf(info: WorkerInfo, now: number): Health {
+  if (now - (seconds(info.last_heartbeat) ?? 0) > STALE_AFTER_S) return "stale";
+  if (info.state === "paused") return "paused";
+  return ["draining", "cancelling", "stopped", "failed"].includes(info.state) ? "leaving" : "active";
+}
+
+const DEFAULTS: Partial<WorkerInfo> = {
+  shards: [],
+  current_tasks: [],
+  tasks_completed: 0,
+  tasks_failed: 0,
+  released: 0,
+  lost: 0,
+  task_types: [],
+  paused_types: [],
+  state: "running",
+  slots: 0,
+  leasing: false,
+  http: null,
+  host: null,
+  pid: null,
+  requests: 0,
+  dollars: 0,
+};

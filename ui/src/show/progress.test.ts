@@ -1,0 +1,19 @@
+import { expect, test } from "vitest";
+import { shareOf } from "./progress";
+
+test.each([
+  [
+    { phase: "writing", stages: { done: 1, total: 2 }, tasks: { done: 30, total: 200, active: 4 } },
+    [30, 200, "writing: 30 of 200 Spark tasks, 4 of them running, 1 of 2 stages"],
+  ],
+  [{ done: 7, total: 5 }, [5, 5, "7 of 5"]],
+  [0.25, [0.25, 1, "done"]],
+  [{ percent: 40, text: "resizing" }, [40, 100, "resizing"]],
+])("%j is a share", (progress, [done, of, what]) => {
+  expect(shareOf(progress)).toMatchObject({ done, of, what });
+});
+
+test.each([null, "half way", 7, [], {}, { phase: "reading" }, { done: 1, total: 0 }, { percent: 400 }])(
+  "%j is none",
+  (progress) => expect(shareOf(progress)).toBeNull(),
+);
