@@ -13,7 +13,7 @@ SPARK  := tests/spark tests/e2e # Where all tests with the marker spark are, as 
 # Every process would read and rewrite all test modules by itself.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint check test demo demo-queue bench prove format clean
+.PHONY: help setup ui browser lint check test demo demo-queue bench prove format clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,20 +28,34 @@ $(STAMP): pyproject.toml uv.lock
 	@$(BIN)/python -m compileall -q src/qo
 	@touch $(STAMP)
 
-lint: setup ## Format, lint, types, import contracts
+ui: setup ## Build the page of the dashboard, if it has changed
+	@$(BIN)/python hatch_build.py build
+
+browser: # For the tests of the dashboard. Where it cannot be had, they are skipped and say how to get it.
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	  { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+	    export DEBIAN_FRONTEND=noninteractive && APT="apt-get install -qq -y --no-install-recommends chromium" && \
+	    { $$APT || { apt-get update -qq && $$APT; }; } >/dev/null 2>&1; } || true
+
+lint: setup ui ## Format, lint, types, import contracts
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/lint-imports
 	@$(BIN)/pyright --level error
+	@$(BIN)/python hatch_build.py typecheck
+	@$(BIN)/python hatch_build.py lint
 
 check: lint ## The same, and the fast tests
 	@$(BIN)/python -m pytest $(BESIDE) -m fast
 
-test: lint ## The same, and all tests but the longest: a real S3 server, PostgreSQL, Spark and real processes
+test: setup ## The same, and all tests but the longest: a real S3 server, PostgreSQL, Spark, a browser and real processes
+	@$(MAKE) --no-print-directory -j 2 lint browser
+	@$(BIN)/python hatch_build.py test
 	@$(BIN)/python -m pytest $(BESIDE) -m "not spark and not long" --ignore tests/spark
 	@$(BIN)/python -m pytest $(BESIDE) -m "spark and not long" $(SPARK) # By themselves: a JVM that starts takes the time that others' leases run.
 
 demo: setup ## A quarter of flights through a pipeline on Spark (DAYS=365: the year); again: only what changed
+	-@$(BIN)/python hatch_build.py build # Without the page of the dashboard, all else is to be seen.
 	@$(BIN)/python examples/flights/prepare.py $(DAYS)
 	@$(BIN)/qo up examples/flights --once
 
@@ -51,7 +65,7 @@ demo-queue: setup ## A few hundred tasks, two workers, one of them killed with -
 bench: setup ## Run the benchmark suites (ONLY=queue for one)
 	@$(BIN)/python -m bench $(ONLY)
 
-prove: setup ## Longer runs: contention and fault schedules over many more seeds, clusters, s3a, all pages
+prove: setup ui browser ## Longer runs: contention and fault schedules over many more seeds, clusters, s3a, all pages
 	@PROVE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not fast" tests/simulation tests/conformance tests/integration/test_dispatcher_http_fuzz.py
 	@PROVE=1 $(BIN)/python -m pytest $(BESIDE) -m long
 
@@ -60,4 +74,4 @@ format: setup ## Rewrite the code as `make check` wants it
 	@$(BIN)/ruff check --fix --quiet .
 
 clean: ## Remove everything that make made
-	@rm -rf $(VENV) .bench-venvs .qo .demo .pytest_cache .ruff_cache .hypothesis dist
+	@rm -rf $(VENV) .bench-venvs .qo .demo ui/node_modules src/qo/ui/static .pytest_cache .ruff_cache .hypothesis dist

@@ -40,6 +40,11 @@ OTHER: dict[str, tuple[str, str, Any]] = {
     "dispatcher.sts_endpoint": ("http://127.0.0.1:9000", '"http://127.0.0.1:9000"', "http://127.0.0.1:9000"),
     "dispatcher.lambda_endpoint": ("http://127.0.0.1:9001", '"http://127.0.0.1:9001"', "http://127.0.0.1:9001"),
     "dispatcher.data": ("s3://lake/data/", '"s3://lake/data"', "s3://lake/data"),
+    "dispatcher.cors_origins": (
+        "https://B.example, http://localhost:1",
+        '["https://b.example", "http://localhost:1"]',
+        ("https://b.example", "http://localhost:1"),
+    ),
     "dispatcher.body_max_bytes": ("4096", "4096", 4096),
     "dispatcher.pressure.clear_ratio": ("0.25", "0.25", 0.25),
     "dispatcher.lineage_url": (
@@ -173,6 +178,8 @@ def test_another_settings_file_can_be_named(tmp_path: Path) -> None:
         ('[worker]\nshards = ["a"]\n[worker.shard_leasing]\nenabled = true', r"exclude each other"),
         ('[s3]\nendpoint = "http://user:secret@host"', r"credentials do not belong"),
         ('[s3]\nendpoint = "host:9000"', r"s3\.endpoint must be a URL"),
+        ('[dispatcher]\ncors_origins = ["*"]', r"cors_origins must be origins such as"),
+        ('[dispatcher]\ncors_origins = ["https://a.example/"]', r"cors_origins must be origins such as"),
         ("[worker", r"not valid TOML"),
     ],
 )

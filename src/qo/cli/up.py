@@ -26,11 +26,11 @@ def up(
 ) -> int:
     """Run a pipeline with everything that it needs, on this machine.
 
-    Starts a dispatcher, a scheduler and workers, with state, queues and data below .qo; deploys the pipeline, builds
-    what has changed, and lets it take over. What dies is started again; all of it ends with this command. (Only an
-    archive of Spark's classes, which is made once for each Java, may be finished after it.) Runs until SIGINT, SIGTERM
-    or SIGHUP, and a second one kills what has not ended yet; with --once, until all is done. Ends with 1 if tasks
-    failed, with 130 if it was to run once and was interrupted.
+    Starts a dispatcher, a dashboard, a scheduler and workers, with state, queues and data below .qo; deploys the
+    pipeline, builds what has changed, and lets it take over. What dies is started again; all of it ends with this
+    command. (Only an archive of Spark's classes, which is made once for each Java, may be finished after it.) Runs
+    until SIGINT, SIGTERM or SIGHUP, and a second one kills what has not ended yet; with --once, until all is done.
+    Ends with 1 if tasks failed, with 130 if it was to run once and was interrupted.
     """
     with extra():
         from qo.site.up import Wanted, up

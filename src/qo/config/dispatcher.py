@@ -157,6 +157,12 @@ class DispatcherSettings:
         kind=kinds.whole(1024),
         help="The largest request body that is read.",
     )
+    cors_origins: tuple[str, ...] = setting(
+        (),
+        "QO_DISPATCHER_CORS_ORIGINS",
+        kind=kinds.ORIGINS,
+        help="Origins whose pages may ask the API for people, such as that of a dashboard in a bucket; unset: none.",
+    )
     pressure: PressureSettings = PressureSettings()
 
     @property

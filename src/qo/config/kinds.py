@@ -267,3 +267,18 @@ def _accept_words(value: Any) -> tuple[str, ...]:
 
 
 WORDS = Kind("words with commas between them, or a list", _words_from_text, _accept_words)
+
+
+_ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?\Z")
+
+
+def _accept_origins(value: Any) -> tuple[str, ...]:
+    origins = tuple(each.lower() for each in _accept_words(value))
+    if not all(_ORIGIN.match(each) for each in origins):
+        raise Unfit  # A wildcard, too: then any page could use the token of who looks at it.
+    return origins
+
+
+ORIGINS = Kind(
+    "origins such as https://bucket.example.com, with commas between them", _words_from_text, _accept_origins
+)

@@ -17,6 +17,7 @@ from qo.config import kinds, location
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.setting import PAGE, Setting, setting
 from qo.config.spark import SparkSettings
+from qo.config.ui import UiSettings
 from qo.config.worker import WorkerSettings
 from qo.errors import ConfigError
 
@@ -123,6 +124,7 @@ class Settings:
     local: LocalSettings = LocalSettings()
     dispatcher: DispatcherSettings = DispatcherSettings()  # noqa: RUF009 - an immutable value, made once.
     spark: SparkSettings = SparkSettings()  # noqa: RUF009 - an immutable value, made once.
+    ui: UiSettings = UiSettings()  # noqa: RUF009 - an immutable value, made once.
     origins: Mapping[str, str] = field(
         default_factory=lambda: MappingProxyType[str, str]({}), repr=False, compare=False
     )

@@ -1,4 +1,4 @@
-"""One process of an installation: dispatcher, scheduler, or the worker of a runtime.
+"""One process of an installation: dispatcher, scheduler, dashboard, or the worker of a runtime.
 
     python -m qo.site.part ROLE LIFELINE OPTIONS
 
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 Tell = Callable[[dict[str, Any]], None]
 
+DASHBOARD = "dashboard"
 WORKER = "worker:"  # Before the name of a runtime.
 ERROR_MAX = 8_000  # Characters of an error that are told: however they are written, who reads lines takes as many.
 ORPHAN_S = 2.0  # What may be given back, is given back in this time; the rest is as after any crash.
@@ -70,6 +71,8 @@ async def _run(role: str, settings: Settings, tell: Tell) -> None:
         await _dispatcher(settings, tell)
     elif role == "scheduler":
         await _scheduler(settings)
+    elif role == DASHBOARD:
+        await _dashboard(settings, tell)
     else:
         await _worker(settings, role.removeprefix(WORKER))
 
@@ -94,6 +97,22 @@ async def _scheduler(settings: Settings) -> None:
     token = worker_tokens(settings.dispatcher)[-1]
     async with DispatcherClient(internal_url(settings.dispatcher), token) as client:
         await run_scheduler(RemoteEmitter(client), stop, settings)
+
+
+async def _dashboard(settings: Settings, tell: Tell) -> None:
+    from qo.dispatcher.auth.secret_files import read_secret
+    from qo.ui.forwarding import Upstream
+    from qo.ui.serving import serve
+    from qo.worker.shutdown import stop_on_signals
+
+    stop = asyncio.Event()
+    stop_on_signals(stop)
+    chosen = settings.dispatcher
+    assert chosen.url is not None  # It is started once that is known.
+    # Its own: a token in the settings may be meant for another dispatcher.
+    token = read_secret(Path(chosen.secrets_dir, "admin.token")).decode().strip()
+    dispatcher = Upstream(chosen.url, token)
+    await serve(settings, stop, on_start=lambda served: tell({"link": served.link}), dispatcher=dispatcher)
 
 
 async def _worker(settings: Settings, runtime: str) -> None:

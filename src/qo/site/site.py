@@ -26,12 +26,13 @@ from qo.dispatcher.registry import Launcher
 from qo.dispatcher.state.database import State, Tx, open_state
 from qo.dispatcher.user_client import UserClient
 from qo.site.arrivals import announced
-from qo.site.part import WORKER
+from qo.site.part import DASHBOARD, WORKER
 from qo.site.processes import Child, Lifeline, rest
 from qo.site.survey import Survey, survey
 
 LOOK_S = 0.5
 START_S = 60.0  # For the dispatcher to answer.
+DASHBOARD_S = 10.0  # For the dashboard to say where it is; without it, all else goes on.
 SETTLE_S = 3.0  # An always-on source that has been silent for so long is taken to have said what it knows.
 FREE_PORT = "127.0.0.1:0"
 
@@ -105,6 +106,7 @@ class Site:
         self._lifeline = Lifeline()
         self._children: list[Child] = []
         self._waiting: dict[str, Child] = {}  # Workers by runtime, that have had nothing to do yet.
+        self._dashboard: Child | None = None
         self._state: State | None = None
 
     async def __aenter__(self) -> Self:
@@ -142,6 +144,14 @@ class Site:
         for child in self._children:
             child.options = self._options()
         self._state = open_state(self.settings.dispatcher.state)
+        self._dashboard = self._child(DASHBOARD)
+        self._dashboard.options["flags"] = {**self._flags, "dispatcher.url": self.public}
+        self._dashboard.start()
+
+    async def dashboard(self) -> str:
+        """Where the dashboard is; whoever has the link may use it. Raises the error of one that does not start."""
+        assert self._dashboard is not None
+        return str((await self._dashboard.first_words(DASHBOARD_S))["link"])
 
     async def deploy(self) -> Deployed:
         dag = self.pipeline.dag.name
@@ -198,7 +208,9 @@ class Site:
         for each in self._children:
             each.check()
         return [
-            f"{each.role} died {each.deaths} times, see {each.log_path}" for each in self._children if each.deaths
+            f"{each.role} died {each.deaths} times, see {each.log_path}{_again(each)}"
+            for each in self._children
+            if each.deaths
         ]
 
     async def read(self, question: Callable[[Tx], Any]) -> Any:
@@ -252,3 +264,8 @@ class Site:
 
     def _options(self) -> dict[str, Any]:
         return {"flags": self._flags, "config": None if self._config is None else str(self._config)}
+
+
+def _again(child: Child) -> str:
+    """A dashboard that was started again has another key, and so another link."""
+    return f"; it is at {child.said['link']} now" if "link" in child.said else ""

@@ -18,7 +18,7 @@ from qo.core.flow.dag import Dag
 from qo.dispatcher import cutover
 from qo.dispatcher.definition.loading import SUFFIXES, load_whole
 from qo.dispatcher.state.database import Tx
-from qo.errors import ConfigError, NotFound, UsageError
+from qo.errors import ConfigError, NotFound, QoError, UsageError
 from qo.site import report
 from qo.site.lock import Lock
 from qo.site.report import Report
@@ -131,8 +131,16 @@ async def _start(site: Site, view: View) -> tuple[datetime, Deployed]:
     view.say(f"the dispatcher is at {site.public}")
     since = await site.read(lambda tx: tx.now)
     deployed = await site.deploy()
+    await _tell_dashboard(site, view)
     report.tell_deployed(deployed, view.say)
     return since, deployed
+
+
+async def _tell_dashboard(site: Site, view: View) -> None:
+    try:
+        view.say(f"the dashboard is at {await site.dashboard()}")
+    except QoError as error:
+        view.say(f"warning: there is no dashboard: {error}")  # Nothing else needs it.
 
 
 class Stopped(Exception):

@@ -122,7 +122,7 @@ class DrawnView:
         self._live.update(_drawn(seen, troubles), refresh=True)
 
     def say(self, text: str) -> None:
-        self._console.print(text)
+        self._console.print(text, soft_wrap=True)  # The terminal folds what is long, and copies it whole.
 
 
 def _drawn(seen: Survey, troubles: Sequence[str]) -> Any:

@@ -53,6 +53,7 @@ def public_app(context: Context) -> FastAPI:
         tokens,
     ):
         part.install(routes)
+    _let_pages_in(app, context.settings.dispatcher.cors_origins)
     return app
 
 
@@ -82,6 +83,21 @@ def _app(context: Context, title: str, description: str) -> FastAPI:
     app.add_middleware(Counted, traffic=context.traffic)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
     return app
+
+
+def _let_pages_in(app: FastAPI, origins: tuple[str, ...]) -> None:
+    """Pages of these origins may read our answers. They show a token as everybody does: no cookie is ever taken."""
+    if not origins:
+        return
+    from starlette.middleware.cors import CORSMiddleware
+
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=list(origins),
+        allow_methods=["GET", "POST", "PUT", "DELETE"],
+        allow_headers=["authorization", "content-type"],
+        max_age=600,
+    )
 
 
 _TOKENS = {

@@ -1,0 +1,126 @@
+"""The embedded store with the queues below it, as one bucket.
+
+In a bucket, the queue of a runtime is a prefix, ``queues/spark/``. Embedded, it is a store of its own in a directory
+below (``.qo/queues/spark``). Here it is the prefix again, so that the page finds it in the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from qo.errors import NotFound
+from qo.store.port import LIST_LIMIT_MAX, Doomed, Entry, ObjectStore, Page, Stored, Version, Written
+from qo.store.sqlite_file import FILE
+
+ROOT = "queues/"
+_AFTER = ROOT + "\U0010ffff"
+
+
+class _Place(NamedTuple):
+    store: ObjectStore
+    prefix: str  # Taken off each key.
+
+
+class Branches:
+    """An ``ObjectStore``. Stores below are opened when they are first asked for, and closed with this one."""
+
+    def __init__(
+        self, trunk: ObjectStore, directory: Path, opener: Callable[[Path], Awaitable[ObjectStore]]
+    ) -> None:
+        self._trunk = trunk
+        self._directory = directory / ROOT
+        self._opener = opener
+        self._open: dict[str, ObjectStore] = {}
+
+    def prefixes(self) -> list[str]:
+        """Of the queues that are there now, in the order of keys."""
+        found = (each.parent.name for each in self._directory.glob(f"*/{FILE}"))
+        return sorted(f"{ROOT}{name}/" for name in found)
+
+    async def get(self, key: str, *, version: str | None = None) -> Stored | None:
+        place = await self._place(key)
+        return None if place is None else await place.store.get(key[len(place.prefix) :], version=version)
+
+    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+        place = await self._there(key)
+        return await place.store.put(key[len(place.prefix) :], body, if_match=if_match, if_absent=if_absent)
+
+    async def delete(self, key: str, *, if_match: str | None = None) -> None:
+        place = await self._there(key)
+        await place.store.delete(key[len(place.prefix) :], if_match=if_match)
+
+    async def delete_many(self, doomed: Sequence[Doomed]) -> None:
+        for each in doomed:
+            place = await self._there(each.key)
+            await place.store.delete_many([each._replace(key=each.key[len(place.prefix) :])])
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Page:
+        found: list[Entry] = []
+        for begin, end, place in await self._spans(prefix):
+            if start_after >= end:
+                continue
+            skip = len(place.prefix)
+            inner, after = prefix[skip:], max(start_after, begin)[skip:]
+            page = await place.store.list(inner, start_after=after, limit=limit - len(found))
+            entries = [each._replace(key=place.prefix + each.key) for each in page.entries]
+            found += [each for each in entries if each.key < end]
+            if page.truncated and len(found) >= limit:
+                return Page(found, truncated=True)
+            if len(found) >= limit:
+                # Whether anything follows, only the next page would show; an empty one does no harm.
+                return Page(found, truncated=end != _END)
+        return Page(found, truncated=False)
+
+    async def versions(self, key: str) -> Sequence[Version]:
+        place = await self._place(key)
+        return [] if place is None else await place.store.versions(key[len(place.prefix) :])
+
+    def versioned(self) -> Awaitable[bool]:
+        return self._trunk.versioned()
+
+    def presign(self, key: str, *, expires_s: int, method: str = "GET") -> Awaitable[str]:
+        return self._trunk.presign(key, expires_s=expires_s, method=method)
+
+    def now(self) -> Awaitable[datetime]:
+        return self._trunk.now()
+
+    async def close(self) -> None:
+        for each in (*self._open.values(), self._trunk):
+            await each.close()
+
+    async def _spans(self, prefix: str) -> list[tuple[str, str, _Place]]:
+        """Which store has the keys of which range, in order."""
+        below = [each for each in self.prefixes() if prefix.startswith(each) or each.startswith(prefix)]
+        spans = [("", ROOT, _Place(self._trunk, ""))]
+        spans += [(each, each + "\U0010ffff", _Place(await self._branch(each), each)) for each in below]
+        spans.append((_AFTER, _END, _Place(self._trunk, "")))
+        return spans
+
+    async def _place(self, key: str) -> _Place | None:
+        if not key.startswith(ROOT):
+            return _Place(self._trunk, "")
+        name, slash, _ = key[len(ROOT) :].partition("/")
+        prefix = f"{ROOT}{name}/"
+        if not slash or prefix not in self.prefixes():
+            return None
+        return _Place(await self._branch(prefix), prefix)
+
+    async def _there(self, key: str) -> _Place:
+        place = await self._place(key)
+        if place is None:
+            raise NotFound(f"there is no queue for {key!r}")
+        return place
+
+    async def _branch(self, prefix: str) -> ObjectStore:
+        if prefix not in self._open:
+            opened = await self._opener(self._directory / prefix[len(ROOT) : -1])
+            if (raced := self._open.setdefault(prefix, opened)) is not opened:
+                await opened.close()
+                return raced
+        return self._open[prefix]
+
+
+_END = "\U0010ffff\U0010ffff"

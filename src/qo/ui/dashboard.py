@@ -1,0 +1,138 @@
+"""The dashboard of one machine: the page, the store behind it and, where there is one, the dispatcher; one origin.
+
+A site elsewhere that makes a browser talk to us gets nothing: it cannot sign, it does not get past the checks of Host
+(a name of its own that it points to loopback) and Origin, and no reply here allows another origin to read it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from qo.errors import NotFound
+from qo.store.port import ObjectStore
+from qo.ui.assets import CONFIG, INDEX, Assets
+from qo.ui.credentials import PageCredentials, drawn_key
+from qo.ui.forwarding import ROOT as API
+from qo.ui.forwarding import Dispatcher, Forwarding
+from qo.ui.gateway import Gateway
+from qo.ui.server import LOOPBACK, Reply, Request, Server
+
+BUCKET = "qo"
+REGION = "us-east-1"
+S3 = "/s3"
+
+# Any port: whoever comes through a tunnel has another one. A name that is not loopback's is a stranger's.
+_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?\Z")
+_GUARDED = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_PLAIN = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"}
+
+Queues = Callable[[], Awaitable[Sequence[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What is to be shown. ``queues``: prefixes, below the store, that hold queues of their own."""
+
+    store: ObjectStore
+    queues: Queues
+    dispatcher: Dispatcher | None = None
+    read_only: bool = False
+
+
+class Dashboard:
+    """Use ``await Dashboard.open(...)``, and close it. The store is its opener's to close."""
+
+    def __init__(self, served: Served, assets: Assets) -> None:
+        key, self._token = drawn_key(), secrets.token_urlsafe(30)
+        dispatcher = served.dispatcher
+        self._served = served
+        self._assets = assets
+        self._gateway = Gateway(served.store, key, bucket=BUCKET, root=S3, read_only=served.read_only)
+        self._forwarding = (
+            None if dispatcher is None else Forwarding(dispatcher, self._token, read_only=served.read_only)
+        )
+        self._server: Server | None = None
+        self.credentials = PageCredentials(
+            access_key_id=key.access_key,
+            secret_access_key=key.secret_key,
+            dispatcher_token=self._token if dispatcher is not None else None,
+            may_act=not served.read_only,
+        )
+
+    @classmethod
+    async def open(cls, served: Served, *, port: int = 0, assets: Assets | None = None) -> Dashboard:
+        """Raises ConfigError for a port that is taken."""
+        made = cls(served, assets or Assets())
+        made._server = await Server.open(made.answer, port)
+        return made
+
+    @property
+    def url(self) -> str:
+        assert self._server is not None
+        return f"http://{LOOPBACK}:{self._server.port}"
+
+    @property
+    def link(self) -> str:
+        """Whoever has it may do all that this dashboard may."""
+        return f"{self.url}/#c={self.credentials.text()}"
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.close()
+
+    async def answer(self, request: Request) -> Reply:
+        host = request.headers.get("host", "")
+        if not _HOST.match(host):
+            return Reply(403, b"this is served to this machine only, as 127.0.0.1 or localhost\n", _PLAIN)
+        if request.headers.get("origin", f"http://{host}") != f"http://{host}":
+            return Reply(403, b"pages of other origins are not answered\n", _PLAIN)
+        if request.path == S3 or request.path.startswith(f"{S3}/"):
+            return await self._gateway.answer(request)
+        if request.path.startswith(API) and self._forwarding is not None:
+            return await self._forwarding.answer(request)
+        if request.method not in ("GET", "HEAD"):
+            return Reply(405, b"only GET and HEAD\n", {**_PLAIN, "Allow": "GET, HEAD"})
+        return await self._page(request, host)
+
+    async def _page(self, request: Request, host: str) -> Reply:
+        name = request.path.removeprefix("/") or INDEX
+        if name == CONFIG:
+            body = json.dumps(await self._config(host)).encode()
+            return Reply(200, body, {**_GUARDED, "Content-Type": "application/json", "Cache-Control": "no-store"})
+        try:
+            found = self._assets.load().get(name)
+        except NotFound as error:
+            return Reply(503, f"{error}\n".encode(), {**_PLAIN, **_GUARDED})
+        if found is None:
+            return Reply(404, b"there is no such file\n", {**_PLAIN, **_GUARDED})
+        headers = {**_GUARDED, "Content-Type": found.content_type, "Cache-Control": found.cache}
+        if found.packed is not None:
+            headers["Vary"] = "Accept-Encoding"
+            if "gzip" in request.headers.get("accept-encoding", ""):
+                return Reply(200, found.packed, {**headers, "Content-Encoding": "gzip"})
+        return Reply(200, found.body, headers)
+
+    async def _config(self, host: str) -> dict[str, object]:
+        from qo import __version__
+
+        return {
+            "endpoint": "",
+            "bucket": BUCKET,
+            "prefix": "",
+            "region": REGION,
+            "dispatcher": f"http://{host}" if self._forwarding is not None else None,
+            "version": __version__,
+            "queues": list(await self._served.queues()),
+        }

@@ -1,0 +1,215 @@
+"""Putting the page into the bucket it shows: its files, where it finds everything, and the rules that let it in.
+
+The page goes last, after all that it names, so that whoever opens it meanwhile gets the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from qo.config.location import S3
+from qo.config.settings import Settings
+from qo.errors import StoreError, UsageError
+from qo.store.s3 import S3Store
+from qo.store.s3.address import DEFAULT_PORTS, encoded, query
+from qo.store.s3.credentials import find_region
+from qo.store.s3.failure import failure
+from qo.store.s3.replies import refusal
+from qo.store.s3.transport import Reply, Transport
+from qo.ui import rules
+from qo.ui.assets import ASK_FIRST, CONFIG, INDEX, Asset, Assets
+from qo.ui.branches import ROOT as QUEUES
+from qo.ui.listing import rolled
+
+FOLDER = "ui/"
+NOT_OFFERED = {"NotImplemented", "MethodNotAllowed"}
+LOOK_S = 10.0
+QUEUES_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the page is, and where it finds the bucket. Requests name the bucket in their path, everywhere."""
+
+    endpoint: str
+    bucket: str
+    prefix: str
+    region: str
+    page: str  # The address of the page.
+
+    @property
+    def origin(self) -> str:
+        parts = urlsplit(self.page)
+        host = parts.hostname or ""
+        port = "" if parts.port in (None, DEFAULT_PORTS.get(parts.scheme)) else f":{parts.port}"
+        return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    link: str
+    done: Sequence[str]  # In words.
+    lacking: Sequence[str]  # What somebody has still to do, in words.
+
+
+def place_of(settings: Settings) -> Place:
+    """Raises UsageError for a store that is no bucket.
+
+    On AWS the page is opened under the bucket's own name: at the common one, pages of all buckets of a region would
+    share one origin.
+    """
+    location = settings.location
+    if not isinstance(location, S3):
+        raise UsageError(
+            f"{settings.store} is no bucket that a page could live in: `qo ui` serves the dashboard of this store"
+        )
+    region = find_region(settings.s3.region)
+    key = encoded(f"{location.prefix}{FOLDER}{INDEX}")
+    if settings.s3.endpoint is not None:
+        endpoint = settings.s3.endpoint.rstrip("/")
+        page = f"{endpoint}/{location.bucket}/{key}"
+    else:
+        host = f"s3.{region}.{'amazonaws.com.cn' if region.startswith('cn-') else 'amazonaws.com'}"
+        endpoint = f"https://{host}"
+        page = f"https://{location.bucket}.{host}/{key}"
+        if "." in location.bucket:  # Which would not match the certificate.
+            page = f"{endpoint}/{location.bucket}/{key}"
+    return Place(endpoint, location.bucket, location.prefix, region, page)
+
+
+def configuration(place: Place, dispatcher: str | None, queues: Sequence[str]) -> bytes:
+    """What the page reads first. ``queues``: prefixes below the place's own that hold queues of their own."""
+    from qo import __version__
+
+    found = {
+        "endpoint": place.endpoint,
+        "bucket": place.bucket,
+        "prefix": place.prefix,
+        "region": place.region,
+        "dispatcher": dispatcher,
+        "version": __version__,
+        "queues": list(queues),
+    }
+    return json.dumps(found, indent=2).encode() + b"\n"
+
+
+async def deploy(
+    settings: Settings,
+    *,
+    dispatcher: str | None = None,
+    origins: Sequence[str] = (),
+    public: bool = False,
+    assets: Assets | None = None,
+) -> Deployed:
+    """Upload the page and set the rules. ``origins``: further ones under which the page is opened; ``public``: let
+    everybody read the files of the page, which hold no secrets.
+
+    Raises NotFound if the page was not built, StoreError if the bucket refuses its files.
+    """
+    place = place_of(settings)
+    files = (assets or Assets()).load()
+    store = await S3Store.open(place.bucket, endpoint=settings.s3.endpoint, region=place.region)
+    try:
+        below = await rolled(store, place.prefix + QUEUES, delimiter="/", after="", limit=QUEUES_MAX)
+        config = configuration(place, dispatcher, [each.removeprefix(place.prefix) for each in below.common])
+        done, lacking = [await _upload(store.transport, place, files, config)], list[str]()
+        said = await _allow(store.transport, place, origins)
+        (done if said.startswith("set") else lacking).append(said)
+        if public:
+            done.append(await _publish(store.transport, place))
+    finally:
+        await store.close()
+    if not await asyncio.to_thread(_readable, place.page):
+        lacking.append(
+            f"the files of the page are private, and a browser cannot open {place.page}: --public lets everybody "
+            f"read what is below {place.prefix}{FOLDER}, where no secrets are, or serve it from elsewhere"
+        )
+    if dispatcher is not None:
+        lacking.append(
+            f"the dispatcher must let pages of {place.origin} ask: set QO_DISPATCHER_CORS_ORIGINS to it there"
+        )
+    return Deployed(place.page, [each for each in done if each], [each for each in lacking if each])
+
+
+async def _upload(transport: Transport, place: Place, files: Mapping[str, Asset], config: bytes) -> str:
+    root = place.prefix + FOLDER
+    for name in sorted(set(files) - {INDEX, CONFIG}):
+        await _put(transport, root + name, files[name])
+    await _put(transport, root + CONFIG, Asset(config, "application/json", ASK_FIRST, None))
+    await _put(transport, root + INDEX, files[INDEX])
+    return f"uploaded {len(files)} files to s3://{place.bucket}/{root}"
+
+
+async def _put(transport: Transport, key: str, asset: Asset) -> None:
+    headers = {"Content-Type": asset.content_type, "Cache-Control": asset.cache}
+    if asset.packed is not None:
+        headers["Content-Encoding"] = "gzip"  # A bucket does not compress, and every browser unpacks.
+    body = asset.body if asset.packed is None else asset.packed
+    reply = await transport.send("PUT", key, body=body, headers=headers)
+    if reply.status != 200:
+        raise _failure(transport, reply, "PutObject", key)
+
+
+async def _allow(transport: Transport, place: Place, origins: Sequence[str]) -> str:
+    """The CORS rule; empty if nothing was to be done, else in words what was, beginning with "set", or what failed."""
+    found = await transport.send("GET", "", query(cors=""))
+    code = refusal(found.body).code if found.status != 200 else ""
+    wanted = [place.origin, *origins]
+    advice = (
+        f"the bucket must let pages of {' and '.join(wanted)} ask (CORS), and does not take rules for that from qo"
+    )
+    if code and code != "NoSuchCORSConfiguration":
+        return (
+            f"{advice} ({found.status} {code}); set them where your server has them, see docs/guides/dashboard.md"
+        )
+    body = rules.cors(found.body if not code else None, f"qo dashboard {place.prefix}".strip(), wanted)
+    if body is None:
+        return ""
+    reply = await _configure(transport, query(cors=""), body, "application/xml")
+    if reply.status != 200:
+        code = refusal(reply.body).code
+        return (
+            f"{advice} ({reply.status} {code}); set them where your server has them, see docs/guides/dashboard.md"
+        )
+    return f"set a CORS rule for {' and '.join(wanted)}, beside those of others"
+
+
+async def _publish(transport: Transport, place: Place) -> str:
+    found = await transport.send("GET", "", query(policy=""))
+    if found.status != 200 and refusal(found.body).code != "NoSuchBucketPolicy":
+        raise _failure(transport, found, "GetBucketPolicy")  # Writing blindly would wipe out others' statements.
+    there = found.body if found.status == 200 else None
+    partition = "aws-cn" if place.region.startswith("cn-") and "amazonaws" in place.endpoint else "aws"
+    body = rules.reading(there, place.bucket, place.prefix + FOLDER, partition=partition)
+    if body is None:
+        return ""
+    reply = await _configure(transport, query(policy=""), body, "application/json")
+    if reply.status not in (200, 204):
+        raise _failure(transport, reply, "PutBucketPolicy")
+    return f"let everybody read what is below {place.prefix}{FOLDER}"
+
+
+async def _configure(transport: Transport, which: str, body: bytes, kind: str) -> Reply:
+    md5 = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+    return await transport.send("PUT", "", which, body=body, headers={"Content-MD5": md5, "Content-Type": kind})
+
+
+def _readable(page: str) -> bool:
+    """Whether a browser, which signs nothing when it opens a page, gets it."""
+    try:
+        with urllib.request.urlopen(page, timeout=LOOK_S) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _failure(transport: Transport, reply: Reply, operation: str, key: str = "") -> StoreError:
+    return failure(reply.status, refusal(reply.body), operation=operation, key=key, place=transport.place)

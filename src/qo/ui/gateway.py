@@ -1,0 +1,272 @@
+"""A store of ours behind the protocol of S3: the part of it that the dashboard speaks, and not much more.
+
+The page in a bucket talks to S3. For a store that is no server, this is one, so that the page need not know the
+difference. Whoever asks must have signed with the key that was drawn when the gateway was made; that key is known to
+nobody else and ends with the process.
+
+    GET /bucket?list-type=2    GET /bucket?versions    GET /bucket?versioning    POST /bucket?delete
+    GET, HEAD, PUT, DELETE /bucket/key
+
+Anything else answers NotImplemented.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from email.utils import format_datetime
+from urllib.parse import unquote_to_bytes
+
+from qo.errors import (
+    AccessDenied,
+    ConcurrentWrite,
+    NoSuchBucket,
+    NotFound,
+    PreconditionFailed,
+    StoreError,
+    Unavailable,
+    UsageError,
+)
+from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Doomed, ObjectStore
+from qo.ui import documents
+from qo.ui.listing import after_of, history, rolled, token_of
+from qo.ui.server import Reply, Request
+from qo.ui.signing import Denied, Key, Message, pairs, verify
+
+KEY_BYTES_MAX = 1024  # As S3 has it.
+
+# What an error of the store is called by S3.
+_ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
+    (PreconditionFailed, 412, "PreconditionFailed"),
+    (ConcurrentWrite, 409, "ConditionalRequestConflict"),
+    (Unavailable, 503, "ServiceUnavailable"),
+    (AccessDenied, 403, "AccessDenied"),
+    (NoSuchBucket, 404, "NoSuchBucket"),
+    (NotFound, 404, "NoSuchKey"),
+    (UsageError, 400, "InvalidRequest"),
+    (StoreError, 500, "InternalError"),
+)
+_STATUS = {
+    "InvalidRequest": 400,
+    "AuthorizationHeaderMalformed": 400,
+    "AuthorizationQueryParametersError": 400,
+    "XAmzContentSHA256Mismatch": 400,
+}
+_PAGED = {"prefix", "max-keys", "encoding-type"}
+_LIST = _PAGED | {"list-type", "delimiter", "start-after", "continuation-token", "fetch-owner"}
+_VERSIONS = _PAGED | {"versions", "key-marker", "version-id-marker"}
+# Nothing that is stored may ever run as a page, whoever follows a link to it.
+_INERT = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Content-Security-Policy": "sandbox"}
+_XML = {"Content-Type": "application/xml", **_INERT}
+
+
+class _Failed(Exception):
+    """An error that S3 has a name for."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+
+
+class Gateway:
+    """``answer`` takes requests whose path begins with ``root``."""
+
+    def __init__(
+        self, store: ObjectStore, key: Key, *, bucket: str = "qo", root: str = "/s3", read_only: bool = False
+    ) -> None:
+        self._store = store
+        self._key = key
+        self._bucket = bucket
+        self._root = root
+        self._read_only = read_only
+
+    async def answer(self, request: Request) -> Reply:
+        dated: dict[str, str] = {}
+        try:
+            now = await self._store.now()
+            dated = {"Date": format_datetime(now, usegmt=True)}  # The page takes the store's time from it.
+            message = Message(request.method, request.path, request.query, request.headers, request.body)
+            if (denied := verify(message, self._key, now=now)) is not None:
+                raise _refused(denied)
+            reply = await self._routed(request)
+        except _Failed as failed:
+            reply = self._error(request, failed.status, failed.code, failed.message)
+        except tuple(kind for kind, _, _ in _ERRORS) as error:
+            status, code = next((status, code) for kind, status, code in _ERRORS if isinstance(error, kind))
+            reply = self._error(request, status, code, str(error))
+        return Reply(reply.status, reply.body, {**dated, **reply.headers})
+
+    async def _routed(self, request: Request) -> Reply:
+        path = unquote_to_bytes(request.path.removeprefix(self._root)).removeprefix(b"/")
+        try:
+            bucket, _, key = path.decode().partition("/")
+            query = {name.decode(): value.decode() for name, value in pairs(request.query)}
+        except UnicodeDecodeError:
+            raise _Failed(400, "InvalidURI", "A key must be UTF-8, percent-encoded.") from None
+        # The signature of a link is no argument; nor is the name of the operation, which some clients add.
+        query = {name: value for name, value in query.items() if not name.startswith("X-Amz-") and name != "x-id"}
+        if bucket != self._bucket:
+            raise _Failed(404, "NoSuchBucket", f"There is only the bucket {self._bucket!r} here.")
+        if self._read_only and request.method not in ("GET", "HEAD"):
+            raise _Failed(403, "AccessDenied", "This dashboard was started with --read-only.")
+        if not key:
+            return await self._of_bucket(request, query)
+        if len(key.encode()) > KEY_BYTES_MAX:
+            raise _Failed(400, "KeyTooLongError", "Your key is too long.")
+        return await self._of_object(request, key, query)
+
+    async def _of_bucket(self, request: Request, query: Mapping[str, str]) -> Reply:
+        if request.method == "POST" and set(query) == {"delete"}:
+            return await self._delete_many(request)
+        if request.method == "HEAD" and not query:
+            return Reply(200, headers=_INERT)
+        if request.method == "GET" and query.get("list-type") == "2" and set(query) <= _LIST:
+            return await self._list(query)
+        if request.method == "GET" and "versions" in query and set(query) <= _VERSIONS:
+            return await self._versions(query)
+        if request.method == "GET" and set(query) == {"versioning"}:
+            return Reply(200, documents.versioning(enabled=await self._store.versioned()), _XML)
+        raise _unknown(request)
+
+    async def _of_object(self, request: Request, key: str, query: Mapping[str, str]) -> Reply:
+        version = query.get("versionId")
+        if set(query) <= {"versionId"}:
+            if request.method in ("GET", "HEAD"):
+                return await self._get(request, key, version)
+            if request.method == "DELETE":
+                return await self._delete(request, key, version)
+            if request.method == "PUT" and version is None and "x-amz-copy-source" not in request.headers:
+                return await self._put(request, key)
+        raise _unknown(request)
+
+    async def _get(self, request: Request, key: str, version: str | None) -> Reply:
+        found = await self._store.get(key, version=version)
+        if found is None:
+            if version is None:
+                raise _Failed(404, "NoSuchKey", "The specified key does not exist.")
+            if any(each.version == version for each in await self._store.versions(key)):
+                raise _Failed(405, "MethodNotAllowed", "That version is a delete marker.")
+            raise _Failed(404, "NoSuchVersion", "The specified version does not exist.")
+        if (wanted := request.headers.get("if-match")) is not None and wanted not in ("*", found.etag):
+            raise _Failed(412, "PreconditionFailed", "The object has another ETag.")
+        headers = {"ETag": found.etag, **_versioned(found.version), **_INERT}
+        if request.headers.get("if-none-match") in ("*", found.etag):
+            return Reply(304, headers=headers)
+        return Reply(200, found.body, {"Content-Type": "binary/octet-stream", **headers})
+
+    async def _put(self, request: Request, key: str) -> Reply:
+        headers = request.headers
+        if_match, if_none_match = headers.get("if-match"), headers.get("if-none-match")
+        if if_none_match not in (None, "*") or (if_match is not None and if_none_match is not None):
+            raise _Failed(501, "NotImplemented", "A condition is If-Match: ETAG or If-None-Match: *.")
+        if "aws-chunked" in headers.get("content-encoding", ""):
+            raise _Failed(501, "NotImplemented", "Bodies in signed pieces are not read here.")
+        if (md5 := headers.get("content-md5")) is not None:
+            _check_md5(request.body, md5)
+        try:
+            written = await self._store.put(
+                key, request.body, if_match=_quoted(if_match), if_absent=if_none_match is not None
+            )
+        except PreconditionFailed:
+            if if_match is not None and await self._store.get(key) is None:
+                raise _Failed(404, "NoSuchKey", "The specified key does not exist.") from None
+            raise
+        return Reply(200, headers={"ETag": written.etag, **_versioned(written.version), **_INERT})
+
+    async def _delete(self, request: Request, key: str, version: str | None) -> Reply:
+        if version is not None:
+            await self._store.delete_many([Doomed(key, version)])
+        else:
+            await self._store.delete(key, if_match=_quoted(request.headers.get("if-match")))
+        return Reply(204, headers=_INERT)
+
+    async def _delete_many(self, request: Request) -> Reply:
+        try:
+            doomed, quiet = documents.read_deletion(request.body)
+        except ValueError as error:
+            raise _Failed(400, "MalformedXML", f"The body is no list of objects: {error}") from None
+        if not 0 < len(doomed) <= DELETE_LIMIT_MAX:
+            raise _Failed(400, "MalformedXML", f"Between 1 and {DELETE_LIMIT_MAX} objects can be deleted at once.")
+        await self._store.delete_many(doomed)
+        return Reply(200, documents.deleted(doomed, quiet=quiet), _XML)
+
+    async def _list(self, query: Mapping[str, str]) -> Reply:
+        prefix, delimiter, token = (
+            query.get("prefix", ""),
+            query.get("delimiter", ""),
+            query.get("continuation-token", ""),
+        )
+        limit = _max_keys(query)
+        start_after = query.get("start-after", "")
+        try:
+            after = after_of(token) if token else start_after
+        except ValueError as error:
+            raise _Failed(400, "InvalidArgument", str(error)) from None
+        page = await rolled(self._store, prefix, delimiter=delimiter, after=after, limit=limit)
+        listed = documents.Listed(
+            bucket=self._bucket,
+            prefix=prefix,
+            delimiter=delimiter,
+            start_after=start_after,
+            token=token,
+            max_keys=limit,
+            url=query.get("encoding-type") == "url",
+            entries=page.entries,
+            common=page.common,
+            next_token=token_of(page.after),
+        )
+        return Reply(200, documents.listed(listed), _XML)
+
+    async def _versions(self, query: Mapping[str, str]) -> Reply:
+        prefix, limit = query.get("prefix", ""), _max_keys(query)
+        key_marker, version_marker = query.get("key-marker", ""), query.get("version-id-marker", "")
+        if version_marker and not key_marker:
+            raise _Failed(400, "InvalidArgument", "A version-id marker needs a key marker.")
+        page = await history(
+            self._store, prefix, key_marker=key_marker, version_marker=version_marker, limit=limit
+        )
+        listed = documents.ListedVersions(
+            bucket=self._bucket,
+            prefix=prefix,
+            key_marker=key_marker,
+            version_marker=version_marker,
+            max_keys=limit,
+            url=query.get("encoding-type") == "url",
+            versions=page.versions,
+            next_key=page.next_key,
+            next_version=page.next_version,
+        )
+        return Reply(200, documents.listed_versions(listed), _XML)
+
+    def _error(self, request: Request, status: int, code: str, message: str) -> Reply:
+        return Reply(status, documents.error(code, message, request.path), _XML)
+
+
+def _refused(denied: Denied) -> _Failed:
+    return _Failed(_STATUS.get(denied.code, 403), denied.code, denied.message)
+
+
+def _unknown(request: Request) -> _Failed:
+    return _Failed(501, "NotImplemented", f"{request.method} with these arguments is not offered here.")
+
+
+def _max_keys(query: Mapping[str, str]) -> int:
+    text = query.get("max-keys", str(LIST_LIMIT_MAX))
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise _Failed(400, "InvalidArgument", "max-keys must be a whole number from 0 on.")
+    return min(int(text), LIST_LIMIT_MAX)
+
+
+def _versioned(version: str | None) -> dict[str, str]:
+    return {} if version is None else {"x-amz-version-id": version}
+
+
+def _quoted(etag: str | None) -> str | None:
+    """As the store has it; S3 takes an ETag without its quotes, too."""
+    return etag if etag is None or etag.startswith('"') else f'"{etag}"'
+
+
+def _check_md5(body: bytes, told: str) -> None:
+    if base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode() != told:
+        raise _Failed(400, "BadDigest", "The Content-MD5 you specified did not match what we received.")

@@ -1,0 +1,109 @@
+"""Listing as S3 does it, with delimiters and markers, over a store that lists plainly."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
+
+from qo.store.port import LIST_LIMIT_MAX, Entry, ObjectStore, Version
+
+FIRST, GROWTH = 4, 4  # How many keys are asked for where there may be prefixes.
+LAST = "\U0010ffff"  # Sorts after everything that may follow a prefix.
+
+
+class Rolled(NamedTuple):
+    """Entries, and the prefixes that stand for many; ``after`` is where the next page begins, empty on the last."""
+
+    entries: Sequence[Entry]
+    common: Sequence[str]
+    after: str
+
+
+class History(NamedTuple):
+    """Versions with their keys; where the next page begins, both empty on the last."""
+
+    versions: Sequence[tuple[str, Version]]
+    next_key: str
+    next_version: str
+
+
+async def rolled(store: ObjectStore, prefix: str, *, delimiter: str, after: str, limit: int) -> Rolled:
+    """Up to ``limit`` keys and common prefixes after ``after``. A common prefix costs one request, however much it
+    stands for."""
+    entries: list[Entry] = []
+    common: list[str] = []
+    within = after.removesuffix(LAST) if delimiter and after.endswith(LAST) else None
+    most = FIRST if delimiter else limit
+    while (room := limit - len(entries) - len(common)) > 0:
+        page = await store.list(prefix, start_after=after, limit=min(room, most))
+        for entry in page.entries:
+            cut = entry.key.find(delimiter, len(prefix)) if delimiter else -1
+            if within is not None and entry.key.startswith(within):
+                after = max(after, entry.key)  # Told already, by the prefix that stands for it.
+            elif cut < 0:
+                entries.append(entry)
+                after, within = entry.key, None
+            else:
+                within = entry.key[: cut + len(delimiter)]
+                common.append(within)
+                after = within + LAST
+        if not page.truncated:
+            return Rolled(entries, common, "")
+        # Of a page, a common prefix takes its first key and wastes the others; where there are none, pages may grow.
+        most = FIRST if within is not None else most * GROWTH
+    # What the last page has left out may all belong to the last prefix.
+    more = within is None or bool((await store.list(prefix, start_after=after, limit=1)).entries)
+    return Rolled(entries, common, after if more and limit > 0 else "")
+
+
+async def history(store: ObjectStore, prefix: str, *, key_marker: str, version_marker: str, limit: int) -> History:
+    """Up to ``limit`` versions of the keys under the prefix, newest first for each, after the markers.
+
+    A key that was deleted is found where the prefix is all of it, or where the markers name it; listing shows live
+    keys alone.
+    """
+    found: list[tuple[str, Version]] = []
+    if limit < 1:
+        return History(found, "", "")
+    async for key in _keys(store, prefix, key_marker, resumed=bool(version_marker)):
+        versions = list(await store.versions(key))
+        if key == key_marker:
+            ids = [each.version for each in versions]
+            versions = versions[ids.index(version_marker) + 1 :] if version_marker in ids else []
+        for each in versions:
+            if len(found) == limit:
+                last_key, last = found[-1]
+                return History(found, last_key, last.version)
+            found.append((key, each))
+    return History(found, "", "")
+
+
+async def _keys(store: ObjectStore, prefix: str, marker: str, *, resumed: bool) -> AsyncIterator[str]:
+    """The keys to look at, in order: the marker if it has versions left, the prefix itself, and live ones."""
+    after = marker
+    if resumed and marker.startswith(prefix):
+        yield marker
+    if prefix and prefix > marker:
+        yield prefix
+        after = prefix
+    while True:
+        page = await store.list(prefix, start_after=after, limit=LIST_LIMIT_MAX)
+        for entry in page.entries:
+            yield entry.key
+            after = entry.key
+        if not page.truncated:
+            return
+
+
+def token_of(after: str) -> str:
+    return base64.urlsafe_b64encode(after.encode()).decode() if after else ""
+
+
+def after_of(token: str) -> str:
+    """Raises ValueError for what is no token of ours."""
+    try:
+        return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, UnicodeError):
+        raise ValueError("the continuation token is none of ours") from None

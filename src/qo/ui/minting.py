@@ -1,0 +1,62 @@
+"""Short-lived credentials for a page in a bucket, from STS, cut down to what the page does.
+
+With a role, it is assumed; without one, STS is asked to federate the user whose keys these are. Either way the policy
+of ``qo.ui.policy`` is laid on. A session of the user's own (GetSessionToken) takes no policy, so it is never asked for.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from qo.config.settings import Settings
+from qo.dispatcher import aws
+from qo.errors import NotFound, Refused, Unavailable
+from qo.ui.credentials import PageCredentials
+from qo.ui.deploying import Place, place_of
+from qo.ui.policy import page_policy
+
+HOURS_MAX = 12
+SESSION = "qo-dashboard"
+
+
+def mint(settings: Settings, *, read_only: bool, hours: float) -> PageCredentials:
+    """Ask STS. Blocks. Raises UsageError for a store that is no bucket, Refused where none can be had."""
+    place = place_of(settings)
+    role = settings.ui.role_arn
+    partition = role.split(":")[1] if role is not None and role.count(":") >= 5 else _partition(place)
+    policy = page_policy(place.bucket, place.prefix, operator=not read_only, partition=partition)
+    endpoint = settings.dispatcher.sts_endpoint or settings.s3.endpoint
+    client = aws.client("sts", place.region, endpoint)
+    wanted: dict[str, Any] = {"DurationSeconds": int(hours * 3600), "Policy": policy}
+    try:
+        with aws.asking("STS"):
+            if role is not None:
+                answer = client.assume_role(RoleArn=role, RoleSessionName=SESSION, **wanted)
+            else:
+                answer = client.get_federation_token(Name=SESSION, **wanted)
+    except (Refused, NotFound, Unavailable) as error:
+        raise Refused(f"there are no short-lived credentials to be had: {error}. {_advice(settings)}") from None
+    given = answer["Credentials"]
+    return PageCredentials(
+        access_key_id=given["AccessKeyId"],
+        secret_access_key=given["SecretAccessKey"],
+        session_token=given["SessionToken"],
+        expires_at=cast("datetime", given["Expiration"]).astimezone(UTC),
+        may_act=not read_only,
+    )
+
+
+def _partition(place: Place) -> str:
+    return "aws-cn" if place.region.startswith("cn-") else "aws"
+
+
+def _advice(settings: Settings) -> str:
+    if settings.ui.role_arn is None:
+        first = "Set QO_UI_ROLE_ARN to a role that these keys may assume and that may use the bucket"
+    else:
+        first = "See that these keys may assume the role of QO_UI_ROLE_ARN for so long"
+    return (
+        f"{first}, and QO_STS_ENDPOINT where STS is not at the store's own endpoint; or run `qo ui`, which needs no "
+        "STS: it serves the page here, with a key that ends with it"
+    )

@@ -1,0 +1,86 @@
+"""The rules of a bucket that let a page in: who may ask from where (CORS), and who may read the page itself.
+
+Pure: from what the bucket has to what it is to have. What others have put there stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, cast
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
+
+from qo.store.s3.replies import NAMESPACE
+
+METHODS = ("GET", "HEAD", "PUT", "DELETE")
+SENT = (
+    "authorization",
+    "content-type",
+    "if-match",
+    "if-none-match",
+    "x-amz-content-sha256",
+    "x-amz-date",
+    "x-amz-security-token",
+)
+READ = ("ETag", "x-amz-version-id", "Date")  # Date: the store's time.
+KEEP_S = 3000
+
+
+def cors(found: bytes | None, name: str, origins: Sequence[str]) -> bytes | None:
+    """The rules with ours among them, by its name; None if it is there already. ``found``: those there are."""
+    rules = list(ElementTree.fromstring(found)) if found is not None else []
+    ours = next((each for each in rules if name in _texts(each, "ID")), None)
+    if ours is not None and set(_texts(ours, "AllowedOrigin")) >= set(origins):
+        return None
+    if ours is not None:
+        origins = sorted({*_texts(ours, "AllowedOrigin"), *origins})
+        rules.remove(ours)
+    ElementTree.register_namespace("", NAMESPACE)
+    kept = "".join(ElementTree.tostring(each, encoding="unicode") for each in rules)
+    return f'<CORSConfiguration xmlns="{NAMESPACE}">{kept}{_rule(name, origins)}</CORSConfiguration>'.encode()
+
+
+def reading(found: bytes | None, bucket: str, prefix: str, *, partition: str = "aws") -> bytes | None:
+    """The bucket's policy with a statement that lets everybody read what is below the prefix; None if it is there."""
+    policy: dict[str, Any] = json.loads(found) if found is not None else {"Version": "2012-10-17", "Statement": []}
+    statements = policy.get("Statement", [])
+    listed: list[dict[str, Any]] = (
+        cast("list[dict[str, Any]]", statements) if isinstance(statements, list) else [statements]
+    )
+    resource = f"arn:{partition}:s3:::{bucket}/{prefix}*"
+    open_ = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": resource}
+    if any(_says(each, open_) for each in listed):
+        return None
+    sid = "QoDashboard" + "".join(each for each in prefix.title() if each.isalnum())
+    return json.dumps(policy | {"Statement": [*listed, {"Sid": sid, **open_}]}, separators=(",", ":")).encode()
+
+
+def _says(statement: dict[str, Any], wanted: dict[str, str]) -> bool:
+    return "Condition" not in statement and all(_plain(statement.get(key)) == wanted[key] for key in wanted)
+
+
+def _plain(value: Any) -> Any:
+    """Servers give a statement back with its texts in lists, and everybody as everybody of AWS."""
+    if isinstance(value, dict):
+        value = cast("dict[str, Any]", value).get("AWS")
+    if isinstance(value, list):
+        listed = cast("list[Any]", value)
+        return listed[0] if len(listed) == 1 else None
+    return value
+
+
+def _rule(name: str, origins: Sequence[str]) -> str:
+    parts = [f"<ID>{escape(name)}</ID>"]
+    for element, values in (
+        ("AllowedOrigin", origins),
+        ("AllowedMethod", METHODS),
+        ("AllowedHeader", SENT),
+        ("ExposeHeader", READ),
+    ):
+        parts += [f"<{element}>{escape(each)}</{element}>" for each in values]
+    return f"<CORSRule>{''.join(parts)}<MaxAgeSeconds>{KEEP_S}</MaxAgeSeconds></CORSRule>"
+
+
+def _texts(rule: ElementTree.Element, name: str) -> list[str]:
+    return [child.text or "" for child in rule if child.tag.rpartition("}")[2] == name]

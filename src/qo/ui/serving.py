@@ -1,0 +1,101 @@
+"""From settings to a dashboard that is served, until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from qo.config.location import Local
+from qo.config.settings import Settings
+from qo.core.keys import EPHEMERAL
+from qo.errors import ConfigError
+from qo.store import manifest
+from qo.store.opening import needs_proof, open_store
+from qo.store.port import ObjectStore
+from qo.ui.branches import ROOT, Branches
+from qo.ui.dashboard import Dashboard, Served
+from qo.ui.forwarding import Dispatcher
+from qo.ui.listing import rolled
+
+PORT = 8480  # Where it is looked for, if nobody else is there.
+
+Told = Callable[[Dashboard], None]
+
+
+class _Shown(NamedTuple):
+    store: ObjectStore
+    queues: Callable[[], Awaitable[Sequence[str]]]
+
+
+async def serve(
+    settings: Settings,
+    stop: asyncio.Event,
+    *,
+    on_start: Told,
+    port: int | None = None,
+    read_only: bool = False,
+    dispatcher: Dispatcher | None = None,
+) -> None:
+    """Serve until the event is set. Without a port: the usual one or, if that is taken, any.
+
+    Also a bucket is shown through the gateway: it needs no CORS rules for a page on loopback, its keys stay in this
+    process, and the page has one way to everything. The page that `qo ui deploy` puts there talks to it directly.
+
+    Raises ConfigError for a port that is taken, Unproven for a bucket that `qo doctor` has not passed.
+    """
+    shown = await _opened(settings)
+    try:
+        served = Served(shown.store, shown.queues, dispatcher, read_only)
+        dashboard = await _at(served, port)
+        try:
+            on_start(dashboard)
+            await stop.wait()
+        finally:
+            await dashboard.close()
+    finally:
+        await shown.store.close()
+
+
+async def _at(served: Served, port: int | None) -> Dashboard:
+    if port is None:
+        with suppress(ConfigError):
+            return await Dashboard.open(served, port=PORT)
+    return await Dashboard.open(served, port=port or 0)
+
+
+async def _opened(settings: Settings) -> _Shown:
+    store, _ = await open_store(settings)
+    try:
+        await manifest.require(
+            store,
+            prefix_len=settings.shard_prefix_len,
+            needs_proof=needs_proof(settings),
+            allow_no_versioning=settings.allow_no_versioning,
+        )
+    except BaseException:
+        await store.close()
+        raise
+    if isinstance(settings.location, Local):
+        return _with_branches(store, settings.location.path, durable=settings.local.durable)
+
+    async def below() -> Sequence[str]:
+        return (await rolled(store, ROOT, delimiter="/", after="", limit=100)).common
+
+    return _Shown(store, below)
+
+
+def _with_branches(store: ObjectStore, path: Path, *, durable: bool) -> _Shown:
+    from qo.store.local import LocalStore
+
+    async def open_branch(directory: Path) -> ObjectStore:
+        return await LocalStore.open(directory, forget=EPHEMERAL, durable=durable)
+
+    branches = Branches(store, path, open_branch)
+
+    async def below() -> Sequence[str]:
+        return branches.prefixes()
+
+    return _Shown(branches, below)

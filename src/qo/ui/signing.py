@@ -1,0 +1,208 @@
+"""Whether a request was signed by who has our key: AWS Signature Version 4, from the side of the server.
+
+Pure: the time is an argument. Both forms are read, the signature in a header and the one in a link.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+ALGORITHM = "AWS4-HMAC-SHA256"
+UNSIGNED = "UNSIGNED-PAYLOAD"
+SKEW_MAX = timedelta(minutes=15)
+LINK_MAX_S = 7 * 24 * 3600
+
+_UNRESERVED = "-_.~"
+_HEADER = re.compile(
+    rf"{ALGORITHM} +Credential=([^,\s]+), *SignedHeaders=([^,\s]+), *Signature=([0-9a-f]{{64}})\Z", re.ASCII
+)
+_STAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z\Z", re.ASCII)
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What both sides know."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A request as it came over the wire: path and query not decoded, names of headers in lower case."""
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """Why not, in the words of S3."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What the signature claims to be."""
+
+    credential: str
+    signed: tuple[str, ...]
+    signature: str
+    stamp: str
+    payload: str  # The hash of the body, as it is signed.
+    life: timedelta | None  # Of a link.
+
+
+def verify(message: Message, key: Key, *, now: datetime) -> Denied | None:
+    """None for a request that the holder of the key has signed, just now; else why it is refused."""
+    claim = _claimed(message)
+    if isinstance(claim, Denied):
+        return claim
+    signed_at = _instant(claim.stamp)
+    if signed_at is None:
+        return Denied("AccessDenied", "The request has no valid x-amz-date.")
+    access_key, _, scope = claim.credential.partition("/")
+    parts = scope.split("/")
+    if len(parts) != 4 or parts[0] != claim.stamp[:8] or parts[2:] != ["s3", "aws4_request"]:
+        return Denied(
+            "AuthorizationHeaderMalformed", "The scope of the credential is not DAY/REGION/s3/aws4_request."
+        )
+    if not hmac.compare_digest(access_key.encode(), key.access_key.encode()):
+        return Denied(
+            "InvalidAccessKeyId", "This access key is not known here. Is the link from an earlier start?"
+        )
+    if (late := _out_of_time(claim, signed_at, now)) is not None:
+        return late
+    canonical = _canonical(message, claim)
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    wanted = _signature(key.secret_key, parts, f"{ALGORITHM}\n{claim.stamp}\n{scope}\n{digest}")
+    if not hmac.compare_digest(wanted, claim.signature):
+        return Denied(
+            "SignatureDoesNotMatch", "The signature is not the one that this key gives for this request."
+        )
+    if claim.payload != UNSIGNED and not hmac.compare_digest(
+        claim.payload, hashlib.sha256(message.body).hexdigest()
+    ):
+        return Denied("XAmzContentSHA256Mismatch", "The body is not the one that was signed.")
+    return None
+
+
+def canonical_path(path: str) -> str:
+    """Decoded and encoded again: a browser leaves characters as they are that a signature wants encoded."""
+    return quote_from_bytes(unquote_to_bytes(path), safe="/" + _UNRESERVED)
+
+
+def pairs(query: str) -> list[tuple[bytes, bytes]]:
+    """The arguments of a query, decoded, in their order."""
+    parts = [each.partition("=") for each in query.replace("+", "%20").split("&") if each]
+    return [(unquote_to_bytes(name), unquote_to_bytes(value)) for name, _, value in parts]
+
+
+def _claimed(message: Message) -> _Claim | Denied:
+    if "authorization" in message.headers:
+        return _in_header(message)
+    arguments = {
+        name.decode(errors="replace"): value.decode(errors="replace") for name, value in pairs(message.query)
+    }
+    if "X-Amz-Signature" in arguments:
+        return _in_link(arguments)
+    return Denied("AccessDenied", "The request is not signed.")
+
+
+def _in_header(message: Message) -> _Claim | Denied:
+    headers = message.headers
+    found = _HEADER.match(headers["authorization"].strip())
+    if found is None:
+        return Denied("AuthorizationHeaderMalformed", f"The Authorization header is none of {ALGORITHM}.")
+    signed = tuple(found[2].split(";"))
+    stamp, payload = headers.get("x-amz-date", ""), headers.get("x-amz-content-sha256", "")
+    if payload != UNSIGNED and not _SHA256.match(payload):
+        return Denied(
+            "InvalidRequest", "x-amz-content-sha256 must be the SHA-256 of the body: streams are not read here."
+        )
+    # Whatever could change what the request means has to be covered.
+    open_ = {name for name in headers if name.startswith("x-amz-")} | {"host"}
+    if not open_ <= set(signed):
+        return Denied("AccessDenied", "There were headers present in the request which were not signed.")
+    return _Claim(found[1], signed, found[3], stamp, payload, None)
+
+
+def _in_link(arguments: Mapping[str, str]) -> _Claim | Denied:
+    signed = tuple(arguments.get("X-Amz-SignedHeaders", "").split(";"))
+    stamp, life = arguments.get("X-Amz-Date", ""), arguments.get("X-Amz-Expires", "")
+    valid = (
+        arguments.get("X-Amz-Algorithm") == ALGORITHM
+        and "host" in signed
+        and re.fullmatch("[0-9]{1,6}", life, re.ASCII)
+        and 0 < int(life) <= LINK_MAX_S
+    )
+    if not valid:
+        return Denied(
+            "AuthorizationQueryParametersError", "The arguments of the signature are not complete, or wrong."
+        )
+    return _Claim(
+        credential=arguments.get("X-Amz-Credential", ""),
+        signed=signed,
+        signature=arguments["X-Amz-Signature"],
+        stamp=stamp,
+        payload=UNSIGNED,
+        life=timedelta(seconds=int(life)),
+    )
+
+
+def _instant(stamp: str) -> datetime | None:
+    if not _STAMP.match(stamp):
+        return None
+    try:
+        return datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        return None  # The 31st of February.
+
+
+def _out_of_time(claim: _Claim, signed_at: datetime, now: datetime) -> Denied | None:
+    if signed_at - now > SKEW_MAX or (claim.life is None and now - signed_at > SKEW_MAX):
+        return Denied(
+            "RequestTimeTooSkewed", "The difference between the request time and the current time is too large."
+        )
+    if claim.life is not None and now > signed_at + claim.life:
+        return Denied("AccessDenied", "Request has expired")
+    return None
+
+
+def _canonical(message: Message, claim: _Claim) -> str:
+    signature = b"X-Amz-Signature"
+    arguments = sorted(
+        (quote_from_bytes(name, safe=_UNRESERVED), quote_from_bytes(value, safe=_UNRESERVED))
+        for name, value in pairs(message.query)
+        if claim.life is None or name != signature
+    )
+    headers = "".join(f"{name}:{' '.join(message.headers.get(name, '').split())}\n" for name in claim.signed)
+    return "\n".join(
+        (
+            message.method,
+            canonical_path(message.path),
+            "&".join(f"{name}={value}" for name, value in arguments),
+            headers,
+            ";".join(claim.signed),
+            claim.payload,
+        )
+    )
+
+
+def _signature(secret: str, scope: list[str], text: str) -> str:
+    key = f"AWS4{secret}".encode()
+    for part in scope:
+        key = hmac.digest(key, part.encode(), "sha256")
+    return hmac.digest(key, text.encode(), "sha256").hex()
