@@ -1,0 +1,142 @@
+"""The pages of pipelines, on a dispatcher."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import expect
+
+from browsers import Tabs
+from dashboards import Visitor, visiting
+from dispatchers import Served, served
+from qo.dispatcher.state.database import State, open_state
+from qo.store.memory import MemoryStore
+from qo.ui.assets import Assets
+from qo.ui.forwarding import Upstream
+from shops import DAYS, ERROR, Shop, open_shop, status_of
+from showcases import queue_on
+from states import create_tables
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@dataclass(frozen=True)
+class Place:
+    state: State
+    shop: Shop
+    visitor: Visitor
+    dispatcher: Served
+
+    @property
+    def link(self) -> str:
+        return self.visitor.dashboard.link
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def place(tmp_path_factory: pytest.TempPathFactory, built: Assets) -> AsyncIterator[Place]:
+    directory = tmp_path_factory.mktemp("shop")
+    state = open_state(f"sqlite:{directory / 'state.db'}")
+    create_tables(state)
+    shop = open_shop(state)
+    async with served(state, directory) as dispatcher, await queue_on(MemoryStore()) as queue:
+        upstream = Upstream(dispatcher.addresses.public, dispatcher.tokens["admin"])
+        async with visiting(queue.store, dispatcher=upstream) as visitor:
+            yield Place(state, shop, visitor, dispatcher)
+    state.close()
+
+
+async def test_every_page_of_pipelines_opens_from_a_link_and_shows_what_is_there(place: Place, tabs: Tabs) -> None:
+    shop = place.shop
+    pages: dict[str, tuple[str, list[str]]] = {
+        "/pipelines": ("Pipelines", ["shop"]),
+        "/pipeline/shop": ("shop", ["Jobs", "Versions"]),
+        "/datasets": ("Datasets", ["shop.orders", "shop.clean", "clean_orders"]),
+        "/dataset/shop.clean": ("shop.clean", ["Generations", "2 partitions", "Last commits"]),
+        f"/dataset/shop.clean?partition={DAYS[0]}": ("shop.clean", [f"Partition {DAYS[0]}", "1,234"]),
+        "/runs": ("Runs", ["clean", "daily", ERROR]),
+        "/runs?status=failed&dag=shop": ("Runs", [ERROR]),
+        f"/run/{shop.made}": (DAYS[0], ["completed", "not_null amount"]),
+        f"/run/{shop.failed}": (DAYS[2], ["failed", ERROR, "clean.py"]),
+        f"/run/{shop.running}": (DAYS[4], ["running", "writing: 30 of 40 Spark tasks", "75 %"]),
+        f"/why?target=shop.clean@{DAYS[0]}": ("Why is this here", ["It is there."]),
+        f"/why?target=shop.clean@{DAYS[2]}": ("Why is this here", ["It is blocked", "What to do:", ERROR]),
+        f"/why?target=shop.clean@{DAYS[4]}": ("Why is this here", ["It is under way"]),
+        "/why?target=shop.clean@2030-01-01": ("Why is this here", ["Nobody has ever announced it."]),
+        f"/lineage/shop.clean?partition={DAYS[0]}": (f"Lineage of {DAYS[0]}", ["shop.orders", "shop.daily"]),
+        "/quality": ("Quality", ["not_null amount", "good enough"]),
+        "/backpressure": ("Backpressure", ["spark", "python", "orders"]),
+    }
+    tab = await tabs.open(place.link, "/pipelines")
+    for number, (route, (heading, texts)) in enumerate(pages.items()):
+        await (tab.go(route) if number % 4 else tab.open(place.link, route))
+        await tab.heading(re.compile(re.escape(heading)))
+        await tab.shown(*texts)
+        await expect(tab.page.get_by_role("alert")).to_have_count(0)
+
+
+async def test_a_run_is_found_by_its_id(place: Place, tabs: Tabs) -> None:
+    tab = await tabs.open(place.link, "/runs")
+    await tab.page.get_by_label("Id").fill(place.shop.failed)
+    await tab.page.get_by_label("Id").press("Enter")
+    await tab.heading(DAYS[2])
+
+
+async def test_the_graph_has_a_node_for_each_job_with_its_state_and_leads_to_it(place: Place, tabs: Tabs) -> None:
+    tab = await tabs.open(place.link, "/pipeline/shop")
+    nodes = tab.page.locator("svg g.node")
+    await expect(nodes).to_have_count(4)
+    await expect(tab.page.locator("svg path.edge")).to_have_count(3)
+    clean = nodes.filter(has_text="clean").first
+    await expect(clean.locator("title").first).to_contain_text("2 completed")
+    await expect(clean.locator("title").first).to_contain_text("2 failed")
+    await clean.click()
+    await expect(tab.page).to_have_url(re.compile(r"#/(runs|dataset)"))
+    await tab.shown("clean")
+
+
+async def test_a_failed_run_is_replayed_and_a_running_one_is_asked_to_stop(place: Place, tabs: Tabs) -> None:
+    tab = await tabs.open(place.link, f"/run/{place.shop.refused}")
+    await tab.page.get_by_role("button", name="Replay").first.click()
+    await tab.page.get_by_role("dialog").locator("button[type=submit]").click()
+    await expect(tab.page.get_by_role("dialog")).to_have_count(0)
+    await tab.shown("pending")
+    assert status_of(place.state, place.shop.refused) == "pending"
+    await tab.page.get_by_role("button", name="Cancel").first.click()
+    await tab.page.get_by_role("dialog").get_by_role("textbox").fill("a test changed its mind")
+    await tab.page.get_by_role("dialog").locator("button[type=submit]").click()
+    await expect(tab.page.get_by_role("dialog")).to_have_count(0)
+    await tab.shown("cancelled")
+    assert status_of(place.state, place.shop.refused) == "cancelled"
+
+
+async def test_a_pipeline_is_paused_and_resumed(place: Place, tabs: Tabs) -> None:
+    async def paused() -> bool:
+        return (await place.dispatcher.get("/v1/dags", "reader")).json()["dags"][0]["paused"] is not None
+
+    tab = await tabs.open(place.link, "/pipeline/shop")
+    for verb, after in (("Pause", True), ("Resume", False)):
+        await tab.page.get_by_role("button", name=verb, exact=True).click()
+        await tab.page.get_by_role("dialog").locator("button[type=submit]").click()
+        await expect(tab.page.get_by_role("dialog")).to_have_count(0)
+        assert await paused() is after
+
+
+async def test_who_may_only_look_is_offered_no_change_of_a_pipeline(place: Place, tabs: Tabs) -> None:
+    upstream = Upstream(place.dispatcher.addresses.public, place.dispatcher.tokens["reader"])
+    async with visiting(MemoryStore(), dispatcher=upstream, read_only=True) as viewer:
+        tab = await tabs.open(viewer.dashboard.link, "/pipeline/shop")
+        await tab.shown("Jobs")
+        await expect(tab.page.get_by_role("button", name="Pause", exact=True)).to_have_count(0)
+        await tab.go(f"/run/{place.shop.failed}")
+        await tab.shown(ERROR)
+        await expect(tab.page.get_by_role("button", name="Replay")).to_have_count(0)
+
+
+async def test_a_dispatcher_that_does_not_answer_is_named(tabs: Tabs) -> None:
+    async with visiting(MemoryStore(), dispatcher=Upstream("http://127.0.0.1:9", None)) as visitor:
+        tab = await tabs.open(visitor.dashboard.link, "/pipelines")
+        await expect(tab.page.get_by_role("alert")).to_contain_text("does not answer")
