@@ -5,9 +5,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.locked
 ONLY   ?=
 DAYS   ?= 90
-# Tests in three processes, each with servers of its own: on two cores, what waits leaves room for what works. In the
-# order of the files: the last ones are short, so that all end at the same time.
-BESIDE := -n 3 --dist loadfile --no-loadscope-reorder
+# Tests in two processes, each with servers of its own. In the order of the files: the last ones are short, so that both
+# end at the same time.
+BESIDE := -n 2 --dist loadfile --no-loadscope-reorder
 SPARK  := tests/spark tests/e2e # Where all tests with the marker spark are, as a test sees to.
 
 # Every process would read and rewrite all test modules by itself.
