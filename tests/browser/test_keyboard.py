@@ -16,7 +16,7 @@ from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
 from showcases import Showcase, fill, queue_on
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="session")]
 
 STEPS_MAX = 60
 

@@ -91,6 +91,7 @@ async def violations(tab: Tab, *rules: str) -> list[str]:
     return [f"{each['id']} ({each['impact']}): {json.dumps([n['html'] for n in each['nodes']])}" for each in found]
 
 
+@pytest.mark.long
 @in_browser
 async def test_no_page_has_a_fault_that_axe_knows_of_in_light_or_dark(
     place: Place, tabs: Tabs, screenshots: Screenshots
@@ -152,6 +153,7 @@ async def test_what_asks_and_what_explains_has_no_fault_that_axe_knows_of(
     assert await violations(tab) == []
 
 
+@pytest.mark.long
 @in_browser
 async def test_on_a_phone_no_page_has_to_be_pushed_sideways(
     place: Place, tabs: Tabs, screenshots: Screenshots

@@ -16,7 +16,7 @@ from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
 from showcases import WORKER, Showcase, claimed, fail, fill, hire, queue_on
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="session")]
 
 
 class Clock:
