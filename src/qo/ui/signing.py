@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-ALGORITHM = "AWS4-HMAC-SHA256"
-UNSIGNED = "UNSIGNED-PAYLOAD"
+from qo.core.sigv4 import ALGORITHM, UNRESERVED, UNSIGNED, signature, signing_key
+
 SKEW_MAX = timedelta(minutes=15)
 LINK_MAX_S = 7 * 24 * 3600
 
-_UNRESERVED = "-_.~"
 _HEADER = re.compile(
     rf"{ALGORITHM} +Credential=([^,\s]+), *SignedHeaders=([^,\s]+), *Signature=([0-9a-f]{{64}})\Z", re.ASCII
 )
@@ -86,8 +85,7 @@ def verify(message: Message, key: Key, *, now: datetime) -> Denied | None:
     if (late := _out_of_time(claim, signed_at, now)) is not None:
         return late
     canonical = _canonical(message, claim)
-    digest = hashlib.sha256(canonical.encode()).hexdigest()
-    wanted = _signature(key.secret_key, parts, f"{ALGORITHM}\n{claim.stamp}\n{scope}\n{digest}")
+    wanted = signature(signing_key(key.secret_key, scope), claim.stamp, scope, canonical)
     if not hmac.compare_digest(wanted, claim.signature):
         return Denied(
             "SignatureDoesNotMatch", "The signature is not the one that this key gives for this request."
@@ -101,7 +99,7 @@ def verify(message: Message, key: Key, *, now: datetime) -> Denied | None:
 
 def canonical_path(path: str) -> str:
     """Decoded and encoded again: a browser leaves characters as they are that a signature wants encoded."""
-    return quote_from_bytes(unquote_to_bytes(path), safe="/" + _UNRESERVED)
+    return quote_from_bytes(unquote_to_bytes(path), safe="/" + UNRESERVED)
 
 
 def pairs(query: str) -> list[tuple[bytes, bytes]]:
@@ -182,11 +180,10 @@ def _out_of_time(claim: _Claim, signed_at: datetime, now: datetime) -> Denied | 
 
 
 def _canonical(message: Message, claim: _Claim) -> str:
-    signature = b"X-Amz-Signature"
     arguments = sorted(
-        (quote_from_bytes(name, safe=_UNRESERVED), quote_from_bytes(value, safe=_UNRESERVED))
+        (quote_from_bytes(name, safe=UNRESERVED), quote_from_bytes(value, safe=UNRESERVED))
         for name, value in pairs(message.query)
-        if claim.life is None or name != signature
+        if claim.life is None or name != b"X-Amz-Signature"
     )
     headers = "".join(f"{name}:{' '.join(message.headers.get(name, '').split())}\n" for name in claim.signed)
     return "\n".join(
@@ -199,10 +196,3 @@ def _canonical(message: Message, claim: _Claim) -> str:
             claim.payload,
         )
     )
-
-
-def _signature(secret: str, scope: list[str], text: str) -> str:
-    key = f"AWS4{secret}".encode()
-    for part in scope:
-        key = hmac.digest(key, part.encode(), "sha256")
-    return hmac.digest(key, text.encode(), "sha256").hex()

@@ -6,17 +6,15 @@ Only the host and the ``x-amz-`` headers are signed, which is all S3 demands.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import time
 from urllib.parse import quote
 
+from qo.core.sigv4 import ALGORITHM, UNRESERVED, UNSIGNED, signature, signing_key
 from qo.store.s3.credentials import Credentials
 
-ALGORITHM = "AWS4-HMAC-SHA256"
 SIGNED = "host;x-amz-content-sha256;x-amz-date"
 SIGNED_WITH_TOKEN = f"{SIGNED};x-amz-security-token"
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
-UNSIGNED = "UNSIGNED-PAYLOAD"
 
 
 class Signer:
@@ -46,9 +44,9 @@ class Signer:
             signed = SIGNED_WITH_TOKEN
         scope = self._scope(stamp)
         canonical = f"{method}\n{path}\n{query}\n{lines}\n{signed}\n{payload}"
-        signature = self._signature(credentials, stamp, scope, canonical)
+        proof = self._signature(credentials, stamp, scope, canonical)
         who = f"{credentials.access_key}/{scope}"
-        headers["Authorization"] = f"{ALGORITHM} Credential={who}, SignedHeaders={signed}, Signature={signature}"
+        headers["Authorization"] = f"{ALGORITHM} Credential={who}, SignedHeaders={signed}, Signature={proof}"
         return headers
 
     def presigned_query(
@@ -66,7 +64,7 @@ class Signer:
         }
         if credentials.token is not None:
             arguments["X-Amz-Security-Token"] = credentials.token
-        query = "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in sorted(arguments.items()))
+        query = "&".join(f"{name}={quote(value, safe=UNRESERVED)}" for name, value in sorted(arguments.items()))
         canonical = f"{method}\n{path}\n{query}\nhost:{self._host}\n\nhost\n{UNSIGNED}"
         return f"{query}&X-Amz-Signature={self._signature(credentials, stamp, scope, canonical)}"
 
@@ -81,15 +79,7 @@ class Signer:
         return f"{stamp[:8]}/{self._region}/s3/aws4_request"
 
     def _signature(self, credentials: Credentials, stamp: str, scope: str, canonical: str) -> str:
-        digest = hashlib.sha256(canonical.encode()).hexdigest()
-        text = f"{ALGORITHM}\n{stamp}\n{scope}\n{digest}"
-        key = self._signing_key(credentials.secret_key, stamp[:8])
-        return hmac.digest(key, text.encode(), "sha256").hex()
-
-    def _signing_key(self, secret: str, day: str) -> bytes:
-        if self._key_of != (secret, day):
-            key = f"AWS4{secret}".encode()
-            for part in (day, self._region, "s3", "aws4_request"):
-                key = hmac.digest(key, part.encode(), "sha256")
-            self._key, self._key_of = key, (secret, day)
-        return self._key
+        if self._key_of != (credentials.secret_key, scope):
+            self._key = signing_key(credentials.secret_key, scope)
+            self._key_of = (credentials.secret_key, scope)
+        return signature(self._key, stamp, scope, canonical)
