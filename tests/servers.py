@@ -13,10 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import boto3
 from botocore.config import Config
@@ -39,6 +39,35 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 _bucket_numbers = itertools.count(1)
+
+
+class Held(Protocol):
+    """Credentials for a while, as qo mints them."""
+
+    access_key_id: str
+    secret_access_key: str
+    session_token: str | None
+
+
+def client_of(held: Held, endpoint: str | None, region: str) -> Any:
+    """What boto3 can do with them."""
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name=region,
+        aws_access_key_id=held.access_key_id,
+        aws_secret_access_key=held.secret_access_key,
+        aws_session_token=held.session_token,
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+
+
+def is_refused(ask: Callable[[], Any]) -> bool:
+    try:
+        ask()
+    except ClientError as error:
+        return error.response["ResponseMetadata"]["HTTPStatusCode"] in (400, 403)
+    return False
 
 
 @dataclass

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cache
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -34,6 +35,13 @@ class Clock:
 
     def advance(self, seconds: float) -> None:
         self.ahead += timedelta(seconds=seconds)
+
+
+def fresh_url(request: pytest.FixtureRequest, directory: Path) -> str:
+    """For a fixture with the parameters ``sqlite`` and ``postgres``: a database that was never used."""
+    if request.param == "sqlite":
+        return f"sqlite:{directory / 'state.db'}"
+    return request.getfixturevalue("postgres_server").make_database()
 
 
 @contextmanager

@@ -13,8 +13,12 @@ import pytest_asyncio
 from playwright.async_api import Browser, async_playwright
 
 from browsers import HOW_TO_GET_IT, Screenshots, Tabs, find_chromium, launch
+from dashboards import Visitor, visiting
+from qo.queue.queue import Queue
+from qo.store.memory import MemoryStore
 from qo.ui.assets import STATIC as BUILT
 from qo.ui.assets import Assets
+from showcases import Showcase, fill, queue_on
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,3 +54,23 @@ async def tabs(browser: Browser) -> AsyncIterator[Tabs]:
 @pytest.fixture
 def screenshots(tmp_path: Path) -> Screenshots:
     return Screenshots(tmp_path)
+
+
+# A queue with a bit of everything, and the way to its dashboard. Modules that want others have their own.
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def queue() -> AsyncIterator[Queue]:
+    async with await queue_on(MemoryStore()) as queue:
+        yield queue
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def there(queue: Queue) -> Showcase:
+    return await fill(queue)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def visitor(queue: Queue, there: Showcase) -> AsyncIterator[Visitor]:
+    async with visiting(queue.store) as visitor:
+        yield visitor

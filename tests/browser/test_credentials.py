@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -15,33 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from playwright.async_api import expect
 
 from browsers import Tab, Tabs
 from dashboards import Visitor, visiting
 from qo.core.task import Status
 from qo.queue.queue import Queue
-from qo.store.memory import MemoryStore
 from qo.ui.assets import STATIC
 from qo.ui.credentials import PageCredentials
 from qo.ui.dashboard import Dashboard, Served
-from showcases import fill, queue_on
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def queue() -> AsyncIterator[Queue]:
-    async with await queue_on(MemoryStore()) as queue:
-        await fill(queue)
-        yield queue
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def visitor(queue: Queue) -> AsyncIterator[Visitor]:
-    async with visiting(queue.store) as visitor:
-        yield visitor
 
 
 def changed(held: PageCredentials, **fields: Any) -> str:

@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from browsers import Tabs
-from dashboards import Visitor, visiting
+from dashboards import Visitor
 from qo.core.task import Status
 from qo.queue.queue import Queue
-from qo.store.memory import MemoryStore
-from showcases import Showcase, fill, queue_on
+from showcases import Showcase
 
 pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="session")]
 
 STEPS_MAX = 60
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def queue() -> AsyncIterator[Queue]:
-    async with await queue_on(MemoryStore()) as queue:
-        yield queue
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def there(queue: Queue) -> Showcase:
-    return await fill(queue)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def visitor(queue: Queue, there: Showcase) -> AsyncIterator[Visitor]:
-    async with visiting(queue.store) as visitor:
-        yield visitor
 
 
 async def tab_to(page: Page, text: str) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-import pytest_asyncio
 from playwright.async_api import expect
 
 from browsers import PERIOD_MS, Tab, Tabs
 from dashboards import Visitor, visiting
 from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
-from showcases import WORKER, Showcase, claimed, fail, fill, hire, queue_on
+from showcases import WORKER, Showcase, claimed, fail, hire, queue_on
 
 pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="session")]
 
@@ -27,23 +25,6 @@ class Clock:
 
     def __call__(self) -> datetime:
         return datetime.now(UTC) + self.ahead
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def queue() -> AsyncIterator[Queue]:
-    async with await queue_on(MemoryStore()) as queue:
-        yield queue
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def there(queue: Queue) -> Showcase:
-    return await fill(queue)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def visitor(queue: Queue, there: Showcase) -> AsyncIterator[Visitor]:
-    async with visiting(queue.store) as visitor:
-        yield visitor
 
 
 def to_the_store(tab: Tab, begin: int) -> list[str]:

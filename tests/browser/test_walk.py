@@ -118,7 +118,7 @@ async def test_every_page_of_the_queue_opens_from_a_link_and_shows_what_is_there
         f"/task/{there.cancelled}": (there.cancelled, ["by tests: not wanted any more"]),
         f"/task/{there.archived}": (there.archived, ["was completed"]),
         "/failures": ("Failures", [ERROR, "1 failed task"]),
-        "/shards": ("Shards", ["16 shards", "1 waiting"]),
+        "/shards": ("Shards", ["16 shards", "1 running"]),
         "/workers": ("Workers", [WORKER, "active", DEAD, "stale"]),
         f"/worker/{WORKER}": (WORKER, ["1,234", "machine-7", "98,765"]),
         "/schedules": ("Schedules", ["nightly-report", "0 3 * * *", "enabled"]),
@@ -132,6 +132,14 @@ async def test_every_page_of_the_queue_opens_from_a_link_and_shows_what_is_there
         await tab.shown(*texts)
         await expect(tab.page.get_by_role("alert")).to_have_count(0)
         assert await tab.page.evaluate("location.hash") == f"#{route}"
+
+
+async def test_each_waiting_task_is_counted_in_its_shard(place: Place, tabs: Tabs) -> None:
+    tab = await tabs.open(place.link, "/shards")
+    waiting = tab.page.get_by_role("img", name="waiting")
+    await expect(waiting).to_have_count(16)
+    told = [int((await each.get_attribute("aria-label") or "").split()[0]) for each in await waiting.all()]
+    assert sum(told) == 2  # The one that is due, and the one that will be in an hour.
 
 
 async def test_a_list_is_narrowed_by_its_address_and_by_hand(place: Place, tabs: Tabs) -> None:

@@ -4,8 +4,9 @@ In a page, a ``python`` block that begins with ``# name.py`` is written to that 
 ``toml`` blocks that begin with a file name are written, too; of the others, pipelines are read and settings are
 loaded. Of a ``console`` block, the lines after ``$`` are run one after the other, and must succeed. One that ends with
 ``&`` goes on beside the rest of the page. What stands below a command is what it prints, in this order, among other
-things: ids and times may differ, ``...`` stands for anything, and a command that does not say so yet is run again for
-a while. All blocks of a page share a directory, with an empty embedded store, and the examples of this project.
+things: ids and times may differ, ``...`` stands for anything, and a command that does not say so yet, or fails because
+what it asks for is not there yet, is run again for a while. All blocks of a page share a directory, with an empty
+embedded store, and the examples of this project.
 """
 
 from __future__ import annotations
@@ -124,10 +125,14 @@ class Desk:
         if line.endswith("&"):
             self.start(line.removesuffix("&").strip())
             return
+        if not printed:
+            self.run(["bash", "-c", line])
+            return
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            said = self.run(["bash", "-c", line])
-            if says(said, printed):
+            done = self.done(["bash", "-c", line])
+            said = done.stdout + done.stderr
+            if done.returncode == 0 and says(said, printed):
                 return
             assert time.monotonic() < deadline, f"{line}\n\n{said}\n\ndoes not say\n\n" + "\n".join(printed)
 
@@ -151,9 +156,12 @@ class Desk:
             )
 
     def run(self, command: list[str]) -> str:
-        done = subprocess.run(command, cwd=self.cwd, env=self.environ, capture_output=True, text=True, timeout=180)
+        done = self.done(command)
         assert done.returncode == 0, f"{command[-1]}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
+
+    def done(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, cwd=self.cwd, env=self.environ, capture_output=True, text=True, timeout=180)
 
     def close(self) -> None:
         for process in reversed(self.beside):

@@ -10,17 +10,14 @@ aws:CurrentTime, so that everything is denied once the token has ended is judged
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 import sqlalchemy as sa
-from botocore.config import Config
-from botocore.exceptions import ClientError
 
 from pipeline_tasks import woken
 from pipelines import dag, deployed, job, live, source
@@ -38,7 +35,7 @@ from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.tasks.claiming import claim
 from qo.dispatcher.tasks.creation import NewTask, create
 from qo.errors import ConfigError, Forbidden, LeaseLost, Refused, Unavailable, UsageError
-from servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server, free_ports, start_seaweed
+from servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server, client_of, free_ports, is_refused, start_seaweed
 from states import Clock, clock, create_tables, state  # noqa: F401
 
 ROLE = "arn:aws:iam::role/tasks"
@@ -156,26 +153,6 @@ def attempt(state: State, ring: KeyRing) -> Attempt:
     return Attempt(state, ring, settings_of(f"http://127.0.0.1:{free_ports(1)[0]}", "s3://data/root"))
 
 
-def client_of(answer: CredentialsAnswer) -> Any:
-    return boto3.client(
-        "s3",
-        endpoint_url=answer.endpoint,
-        region_name=answer.region,
-        aws_access_key_id=answer.access_key_id,
-        aws_secret_access_key=answer.secret_access_key,
-        aws_session_token=answer.session_token,
-        config=Config(retries={"total_max_attempts": 1}),
-    )
-
-
-def is_refused(ask: Callable[[], Any]) -> bool:
-    try:
-        ask()
-    except ClientError as error:
-        return error.response["ResponseMetadata"]["HTTPStatusCode"] in (400, 403)
-    return False
-
-
 @pytest.mark.s3
 def test_minted_credentials_reach_their_prefixes_and_nothing_else(
     books: State, ring: KeyRing, sts_server: S3Server
@@ -189,7 +166,8 @@ def test_minted_credentials_reach_their_prefixes_and_nothing_else(
         sts_server.admin.put_object(Bucket=bucket, Key=key, Body=b"1")
     sts_server.admin.put_object(Bucket=other, Key=f"{read}a", Body=b"1")
 
-    task = client_of(attempt.mint())
+    minted = attempt.mint()
+    task = client_of(minted, minted.endpoint, minted.region)
     assert task.get_object(Bucket=bucket, Key=f"{read}a")["Body"].read() == b"1"
     task.put_object(Bucket=bucket, Key=f"{write}part-0", Body=b"2")
     assert task.get_object(Bucket=bucket, Key=f"{write}part-0")["Body"].read() == b"2"

@@ -27,7 +27,7 @@ from qo.dispatcher.contract.body import Problem
 from qo.dispatcher.contract.plain import DEPTH_MAX
 from qo.dispatcher.http.rights import INTERNAL, PUBLIC, Need
 from qo.dispatcher.state.database import State
-from states import clock, state  # noqa: F401
+from states import clock, fresh_url, state  # noqa: F401
 from surfaces import Reply, Surface, surface
 
 MORE = 20 if os.environ.get("PROVE") else 1
@@ -82,9 +82,7 @@ pytestmark = pytest.mark.timeout(240 * MORE)
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
 def state_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """As everywhere, but not fast on SQLite either."""
-    if request.param == "sqlite":
-        return f"sqlite:{tmp_path / 'state.db'}"
-    return request.getfixturevalue("postgres_server").make_database()
+    return fresh_url(request, tmp_path)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from qo.dispatcher import webhooks
 from qo.dispatcher.definition.writing import to_yaml
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from states import clock, state  # noqa: F401
+from states import clock, fresh_url, state  # noqa: F401
 from surfaces import SHOP, ZIP, Reply, Surface, surface
 
 SQL = (
@@ -35,9 +35,7 @@ FORGED = "x\n2026-01-01 00:00:00 INFO    qo: task 1 was cancelled by admin"
 @pytest.fixture(params=["sqlite", "postgres"])
 def state_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """As everywhere, but not fast on SQLite either."""
-    if request.param == "sqlite":
-        return f"sqlite:{tmp_path / 'state.db'}"
-    return request.getfixturevalue("postgres_server").make_database()
+    return fresh_url(request, tmp_path)
 
 
 @pytest.fixture

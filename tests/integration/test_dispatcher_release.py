@@ -42,7 +42,7 @@ def wanted(state: State, of: LiveJob, keys: Iterable[Any]) -> list[str]:
 
 def rows(state: State, table: sa.Table, *where: Any) -> Sequence[sa.RowMapping]:
     with state.read() as tx:
-        return tx.all(sa.select(table).where(*where))
+        return tx.all(sa.select(table).where(*where).order_by(*table.primary_key))
 
 
 def released(state: State) -> set[str]:

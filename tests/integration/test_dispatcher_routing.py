@@ -48,7 +48,7 @@ def balanced(state: State, *jobs: LiveJob) -> dict[str, dict[str, int]]:
 
 def rows(state: State, table: sa.Table) -> Sequence[sa.RowMapping]:
     with state.read() as tx:
-        return tx.all(sa.select(table))
+        return tx.all(sa.select(table).order_by(*table.primary_key))
 
 
 def test_an_event_makes_one_task_per_dependent_job_and_repeats_are_merged(state: State) -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
-from botocore.exceptions import ClientError
 
 from dashboards import ROLE, Visitor, page, read_fragment, start_with_sts
 from qo.config.settings import S3Settings, Settings
@@ -22,12 +19,11 @@ from qo.errors import NotFound, Refused, UsageError
 from qo.store.manifest import Proof, record_proof
 from qo.store.opening import open_store
 from qo.ui.assets import Assets
-from qo.ui.credentials import PageCredentials
 from qo.ui.dashboard import Dashboard
 from qo.ui.deploying import deploy, place_of
 from qo.ui.minting import mint
 from qo.ui.serving import serve
-from servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server, free_ports
+from servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server, client_of, free_ports, is_refused
 
 pytestmark = pytest.mark.s3
 
@@ -55,26 +51,6 @@ def built(tmp_path: Path) -> Assets:
 
 def settings_of(endpoint: str | None, store: str, role: str | None = ROLE) -> Settings:
     return Settings(store=store, s3=S3Settings(endpoint=endpoint, region=REGION), ui=UiSettings(role_arn=role))
-
-
-def client_of(server: S3Server, held: PageCredentials) -> Any:
-    return boto3.client(
-        "s3",
-        endpoint_url=server.endpoint,
-        region_name=REGION,
-        aws_access_key_id=held.access_key_id,
-        aws_secret_access_key=held.secret_access_key,
-        aws_session_token=held.session_token,
-        config=Config(retries={"total_max_attempts": 1}),
-    )
-
-
-def is_refused(ask: Callable[[], Any]) -> bool:
-    try:
-        ask()
-    except ClientError as error:
-        return error.response["ResponseMetadata"]["HTTPStatusCode"] in (400, 403)
-    return False
 
 
 async def test_the_page_is_uploaded_with_its_types_and_says_where_the_bucket_is(
@@ -165,8 +141,8 @@ def test_credentials_reach_the_queue_and_nothing_else(server: S3Server) -> None:
     outside = ["team/ui/index.html", "other/tasks/0/a.json", "tasks/0/a.json", "team/lake/x", "teamtasks/0/a"]
     for key in (*inside, *outside):
         server.admin.put_object(Bucket=bucket, Key=key, Body=b"1")
-    operator = client_of(server, mint(settings, read_only=False, hours=1))
-    viewer = client_of(server, mint(settings, read_only=True, hours=1))
+    operator = client_of(mint(settings, read_only=False, hours=1), server.endpoint, REGION)
+    viewer = client_of(mint(settings, read_only=True, hours=1), server.endpoint, REGION)
 
     for held in (operator, viewer):
         for key in inside:

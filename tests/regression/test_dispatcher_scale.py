@@ -24,7 +24,7 @@ from qo.dispatcher.state import scans, schema
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import completion, moves, replacing
 from qo.dispatcher.tasks.creation import NewTask, create
-from states import Clock, opened
+from states import Clock, fresh_url, opened
 
 Asked = list[tuple[str, Any]]
 COUNT = dag("c", source("feed"), job("count", reads="feed", execution_strategy="PerUpdate"))
@@ -33,9 +33,7 @@ COUNT = dag("c", source("feed"), job("count", reads="feed", execution_strategy="
 @pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.fast), "postgres"])
 def state_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """One that was never used: how PostgreSQL goes about a question depends on what was in its tables before."""
-    if request.param == "sqlite":
-        return f"sqlite:{tmp_path / 'state.db'}"
-    return request.getfixturevalue("postgres_server").make_database()
+    return fresh_url(request, tmp_path)
 
 
 @contextmanager

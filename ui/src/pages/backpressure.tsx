@@ -9,6 +9,7 @@ import { href } from "../shell/router";
 import { useLive, useSecond } from "../shell/ticker";
 import { Badge } from "../show/badge";
 import { Chart } from "../show/chart";
+import { Head } from "../show/head";
 import { Empty, Panel, Shown } from "../show/states";
 import { Ago, count } from "../show/text";
 import { WithDispatcher } from "./pipelines";
@@ -117,18 +118,7 @@ function Sources({ sources }: { sources: SourceLine[] }): JSX.Element {
         <Empty title="No live sources" />
       ) : (
         <table class="stack">
-          <thead>
-            <tr>
-              <th scope="col">source</th>
-              <th scope="col">state</th>
-              <th scope="col">kind</th>
-              <th scope="col">heard</th>
-              <th scope="col" class="number">
-                restarts
-              </th>
-              <th scope="col">note</th>
-            </tr>
-          </thead>
+          <Head columns={["source", "state", "kind", "heard", "#restarts", "note"]} />
           <tbody>
             {sources.map((each) => (
               <tr key={each.edition_id}>

@@ -4,6 +4,7 @@ import type { JSX } from "preact";
 import type { DatasetShown, Generation } from "../dispatcher/answers";
 import { href } from "../shell/router";
 import { Badge } from "../show/badge";
+import { Head } from "../show/head";
 import { Panel } from "../show/states";
 import { Ago, bytes, count } from "../show/text";
 
@@ -59,26 +60,7 @@ export function Generations({
       flush
     >
       <table class="stack">
-        <thead>
-          <tr>
-            <th scope="col">state</th>
-            <th scope="col">generation</th>
-            <th scope="col">versions</th>
-            <th scope="col" class="number">
-              parts
-            </th>
-            <th scope="col" class="number">
-              rows
-            </th>
-            <th scope="col" class="number">
-              size
-            </th>
-            <th scope="col" class="number">
-              cursor
-            </th>
-            <th scope="col">since</th>
-          </tr>
-        </thead>
+        <Head columns={["state", "generation", "versions", "#parts", "#rows", "#size", "#cursor", "since"]} />
         <tbody>{shown.generations.map(row)}</tbody>
       </table>
     </Panel>

@@ -7,6 +7,7 @@ import { formatSpan } from "../core/duration";
 import { type Moment, type Step, stepsOf } from "../queue/timeline";
 import { amend } from "../shell/router";
 import { Shape } from "../show/badge";
+import { Head } from "../show/head";
 import { Empty, Panel } from "../show/states";
 import { Ago, exact, plural } from "../show/text";
 
@@ -109,13 +110,7 @@ function Compare({
         <Empty title="Nothing differs" />
       ) : (
         <table class="diff">
-          <thead>
-            <tr>
-              <th scope="col">where</th>
-              <th scope="col">was</th>
-              <th scope="col">is</th>
-            </tr>
-          </thead>
+          <Head columns={["where", "was", "is"]} />
           <tbody>
             {differences.slice(0, 200).map((each) => (
               <tr key={each.path}>

@@ -7,6 +7,7 @@ import type { Dispatcher } from "../dispatcher/client";
 import { amend, href } from "../shell/router";
 import { useLive } from "../shell/ticker";
 import { Graph } from "../show/graph";
+import { Head } from "../show/head";
 import { Empty, Panel, Shown } from "../show/states";
 import { RunLink } from "../show/text";
 import { WithDispatcher } from "./pipelines";
@@ -113,13 +114,7 @@ function Said({ found }: { found: Ancestry }): JSX.Element {
   return (
     <Panel title="In words" flush>
       <table>
-        <thead>
-          <tr>
-            <th scope="col">piece</th>
-            <th scope="col">was made from</th>
-            <th scope="col">by run</th>
-          </tr>
-        </thead>
+        <Head columns={["piece", "was made from", "by run"]} />
         <tbody>
           {[...found.pieces.values()].map((piece) => (
             <tr key={piece.id}>

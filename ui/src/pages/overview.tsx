@@ -9,6 +9,7 @@ import { href } from "../shell/router";
 import { useLive } from "../shell/ticker";
 import { Badge, StatusBar } from "../show/badge";
 import { Chart } from "../show/chart";
+import { Head } from "../show/head";
 import { Empty, Panel, Shown } from "../show/states";
 import { count, plural } from "../show/text";
 import { Tiles } from "./overview_tiles";
@@ -153,15 +154,7 @@ function Types({ overview }: { overview: Overview }): JSX.Element {
         <Empty title="No tasks were read yet" />
       ) : (
         <table>
-          <thead>
-            <tr>
-              <th scope="col">type</th>
-              <th scope="col" class="number">
-                tasks
-              </th>
-              <th scope="col">status</th>
-            </tr>
-          </thead>
+          <Head columns={["type", "#tasks", "status"]} />
           <tbody>
             {types.slice(0, 12).map(([type, counts]) => (
               <tr key={type}>

@@ -9,6 +9,7 @@ import { useLive, useSecond } from "../shell/ticker";
 import { Badge, StatusBar } from "../show/badge";
 import { Confirm } from "../show/confirm";
 import { Graph, type GraphEdge, type GraphNode } from "../show/graph";
+import { Head } from "../show/head";
 import { Panel, Shown } from "../show/states";
 import { Ago, count } from "../show/text";
 import { WithDispatcher } from "./pipelines";
@@ -192,15 +193,7 @@ function JobTable({ shown }: { shown: VersionShown }): JSX.Element {
   return (
     <Panel title="What they are doing" flush>
       <table class="stack">
-        <thead>
-          <tr>
-            <th scope="col">job</th>
-            <th scope="col">reads</th>
-            <th scope="col">tasks</th>
-            <th scope="col">state</th>
-            <th scope="col">dataset</th>
-          </tr>
-        </thead>
+        <Head columns={["job", "reads", "tasks", "state", "dataset"]} />
         <tbody>
           {shown.jobs.map((job) => (
             <tr key={job.name}>
@@ -239,16 +232,7 @@ function Versions({ versions }: { versions: VersionLine[] }): JSX.Element {
   return (
     <Panel title="Versions" flush>
       <table class="stack">
-        <thead>
-          <tr>
-            <th scope="col">version</th>
-            <th scope="col">state</th>
-            <th scope="col">deployed</th>
-            <th scope="col">by</th>
-            <th scope="col">activated</th>
-            <th scope="col">content</th>
-          </tr>
-        </thead>
+        <Head columns={["version", "state", "deployed", "by", "activated", "content"]} />
         <tbody>
           {versions.map((each) => (
             <tr key={each.version}>

@@ -7,6 +7,7 @@ import { useApp } from "../shell/app";
 import { href } from "../shell/router";
 import { useLive, useSecond } from "../shell/ticker";
 import { Badge } from "../show/badge";
+import { Head } from "../show/head";
 import { Empty, Panel, Shown } from "../show/states";
 import { Ago } from "../show/text";
 
@@ -55,20 +56,7 @@ function All({ dispatcher }: { dispatcher: Dispatcher }): JSX.Element {
               </Empty>
             ) : (
               <table class="stack">
-                <thead>
-                  <tr>
-                    <th scope="col">pipeline</th>
-                    <th scope="col">state</th>
-                    <th scope="col" class="number">
-                      version
-                    </th>
-                    <th scope="col" class="number">
-                      jobs
-                    </th>
-                    <th scope="col">next version</th>
-                    <th scope="col">changed</th>
-                  </tr>
-                </thead>
+                <Head columns={["pipeline", "state", "#version", "#jobs", "next version", "changed"]} />
                 <tbody>
                   {dags.map((dag) => (
                     <tr key={dag.name}>

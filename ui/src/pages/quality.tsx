@@ -6,6 +6,7 @@ import type { Dispatcher } from "../dispatcher/client";
 import { amend, href } from "../shell/router";
 import { useLive, useSecond } from "../shell/ticker";
 import { Badge } from "../show/badge";
+import { Head } from "../show/head";
 import { Empty, Panel, Shown } from "../show/states";
 import { Ago, count, RunLink } from "../show/text";
 import { WithDispatcher } from "./pipelines";
@@ -134,17 +135,7 @@ function ByName({ checks }: { checks: Check[] }): JSX.Element {
 function Checks({ checks }: { checks: Check[] }): JSX.Element {
   return (
     <table>
-      <thead>
-        <tr>
-          <th scope="col">result</th>
-          <th scope="col">expectation</th>
-          <th scope="col">dataset</th>
-          <th scope="col">observed</th>
-          <th scope="col">expected</th>
-          <th scope="col">run</th>
-          <th scope="col">when</th>
-        </tr>
-      </thead>
+      <Head columns={["result", "expectation", "dataset", "observed", "expected", "run", "when"]} />
       <tbody>
         {checks.map((each) => (
           <tr key={`${each.task_id}${each.attempt}${each.position}`}>

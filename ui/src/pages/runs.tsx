@@ -1,13 +1,14 @@
 /** Runs: the tasks of pipelines. */
 
 import type { JSX } from "preact";
-import { useState } from "preact/hooks";
 import { STATUSES } from "../core/task";
 import type { RunLine } from "../dispatcher/answers";
 import type { Dispatcher } from "../dispatcher/client";
 import { amend, go, href } from "../shell/router";
 import { useLive, useSecond } from "../shell/ticker";
 import { Badge } from "../show/badge";
+import { Choice, Filters, Word } from "../show/filters";
+import { Head } from "../show/head";
 import { Empty, Panel, Shown } from "../show/states";
 import { Ago, RunLink } from "../show/text";
 import { WithDispatcher } from "./pipelines";
@@ -40,7 +41,7 @@ function All({ dispatcher, query }: { dispatcher: Dispatcher; query: Asked }): J
       <header class="head">
         <h1>Runs</h1>
       </header>
-      <Filters query={query} />
+      <Narrowed query={query} />
       <Shown live={live} what="runs">
         {({ tasks, after: next }) => (
           <>
@@ -72,61 +73,15 @@ function All({ dispatcher, query }: { dispatcher: Dispatcher; query: Asked }): J
   );
 }
 
-function Filters({ query }: { query: Asked }): JSX.Element {
-  const [id, setId] = useState("");
-  const set = (name: string, value: string): void => amend(["runs"], { ...query, after: "", [name]: value });
+function Narrowed({ query }: { query: Asked }): JSX.Element {
+  const set = (name: string) => (value: string) => amend(["runs"], { ...query, after: "", [name]: value });
+  const statuses = STATUSES.filter((each) => each !== "archived");
   return (
-    <form
-      class="filters"
-      onSubmit={(event) => {
-        event.preventDefault();
-        if (id.trim()) go(["run", id.trim()]);
-      }}
-    >
-      <label class="field">
-        Status
-        <select value={query.status ?? ""} onChange={(event) => set("status", event.currentTarget.value)}>
-          <option value="">all</option>
-          {STATUSES.filter((each) => each !== "archived").map((each) => (
-            <option key={each} value={each}>
-              {each}
-            </option>
-          ))}
-        </select>
-      </label>
-      <label class="field">
-        Pipeline
-        <input
-          value={query.dag ?? ""}
-          placeholder="any"
-          onChange={(event) => set("dag", event.currentTarget.value.trim())}
-        />
-      </label>
-      <label class="field">
-        Job
-        <input
-          value={query.job ?? ""}
-          placeholder="any"
-          disabled={!query.dag}
-          onChange={(event) => set("job", event.currentTarget.value.trim())}
-        />
-      </label>
-      <label class="field">
-        Id
-        <input
-          data-find
-          class="mono"
-          size={36}
-          value={id}
-          placeholder="paste an id, press enter (/)"
-          onInput={(event) => setId(event.currentTarget.value)}
-        />
-      </label>
-      {/* Of a form with several fields and no such button, browsers take no Enter. */}
-      <button type="submit" disabled={!id.trim()}>
-        Open
-      </button>
-    </form>
+    <Filters idOf={(text) => text.trim() || null} wrong="that is no id" open={(id) => go(["run", id])}>
+      <Choice label="Status" value={query.status} any="all" of={statuses} onChoose={set("status")} />
+      <Word label="Pipeline" value={query.dag} onChoose={set("dag")} />
+      <Word label="Job" value={query.job} disabled={!query.dag} onChoose={set("job")} />
+    </Filters>
   );
 }
 
@@ -134,19 +89,7 @@ export function RunTable({ runs }: { runs: RunLine[] }): JSX.Element {
   useSecond();
   return (
     <table class="stack">
-      <thead>
-        <tr>
-          <th scope="col">status</th>
-          <th scope="col">run</th>
-          <th scope="col">job</th>
-          <th scope="col">updated</th>
-          <th scope="col">of</th>
-          <th scope="col" class="number">
-            attempt
-          </th>
-          <th scope="col">worker, error</th>
-        </tr>
-      </thead>
+      <Head columns={["status", "run", "job", "updated", "of", "#attempt", "worker, error"]} />
       <tbody>
         {runs.map((run) => (
           <tr key={run.id}>

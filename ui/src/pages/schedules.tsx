@@ -7,6 +7,7 @@ import type { Bucket } from "../s3/client";
 import { useApp } from "../shell/app";
 import { useLive, useSecond } from "../shell/ticker";
 import { Badge } from "../show/badge";
+import { Head } from "../show/head";
 import { Empty, Panel, Shown } from "../show/states";
 import { Ago, TaskLink } from "../show/text";
 
@@ -73,18 +74,18 @@ export function SchedulesPage(): JSX.Element {
               </Empty>
             ) : (
               <table class="stack">
-                <thead>
-                  <tr>
-                    <th scope="col">schedule</th>
-                    <th scope="col">state</th>
-                    <th scope="col">type</th>
-                    <th scope="col">cron</th>
-                    <th scope="col">next run</th>
-                    <th scope="col">last run</th>
-                    <th scope="col">last task</th>
-                    <th scope="col">missed runs, overlap</th>
-                  </tr>
-                </thead>
+                <Head
+                  columns={[
+                    "schedule",
+                    "state",
+                    "type",
+                    "cron",
+                    "next run",
+                    "last run",
+                    "last task",
+                    "missed runs, overlap",
+                  ]}
+                />
                 <tbody>
                   {schedules.map((each) => (
                     <tr key={each.name}>

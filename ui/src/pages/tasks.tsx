@@ -11,10 +11,13 @@ import { useApp } from "../shell/app";
 import { amend, go, href } from "../shell/router";
 import { useLive, useSecond } from "../shell/ticker";
 import { Badge } from "../show/badge";
+import { Choice, Filters, Word } from "../show/filters";
+import { Head } from "../show/head";
 import { Empty, Panel, Shown } from "../show/states";
 import { Ago, count, plural, TaskLink } from "../show/text";
 
 const PAGE = 50;
+const SINCE = ["5m", "1h", "6h", "1d", "7d"];
 
 type Asked = Record<string, string>;
 
@@ -43,7 +46,7 @@ export function TasksPage({ query }: { query: Asked }): JSX.Element {
       <header class="head">
         <h1>Tasks</h1>
       </header>
-      <Filters query={query} />
+      <Narrowed query={query} />
       <Shown live={live} what="tasks">
         {(found) => (
           <>
@@ -99,80 +102,20 @@ function None({ found, filter }: { found: Found; filter: Filter }): JSX.Element 
   );
 }
 
-function Filters({ query }: { query: Asked }): JSX.Element {
+function Narrowed({ query }: { query: Asked }): JSX.Element {
   const { queue } = useApp();
-  const [id, setId] = useState("");
   const prefix = useLive(() => queue.manifest(), []);
-  const set = (name: string, value: string): void => amend(["tasks"], { ...query, show: "", [name]: value });
-  const found = taskIdOf(id);
+  const set = (name: string) => (value: string) => amend(["tasks"], { ...query, show: "", [name]: value });
+  const length = prefix.value?.shard_prefix_len;
   return (
-    <form
-      class="filters"
-      onSubmit={(event) => {
-        event.preventDefault();
-        if (found) go(["task", found]);
-      }}
-    >
-      <label class="field">
-        Status
-        <select value={query.status ?? ""} onChange={(event) => set("status", event.currentTarget.value)}>
-          <option value="">all but archived</option>
-          {STATUSES.map((status) => (
-            <option key={status} value={status}>
-              {status}
-            </option>
-          ))}
-        </select>
-      </label>
-      <label class="field">
-        Type
-        <input
-          value={query.type ?? ""}
-          placeholder="any"
-          onChange={(event) => set("type", event.currentTarget.value.trim())}
-        />
-      </label>
-      <label class="field">
-        Changed within
-        <select value={query.since ?? ""} onChange={(event) => set("since", event.currentTarget.value)}>
-          {["", "5m", "1h", "6h", "1d", "7d"].map((since) => (
-            <option key={since} value={since}>
-              {since || "any time"}
-            </option>
-          ))}
-        </select>
-      </label>
-      {prefix.value && prefix.value.shard_prefix_len <= 2 && (
-        <label class="field">
-          Shard
-          <select value={query.shard ?? ""} onChange={(event) => set("shard", event.currentTarget.value)}>
-            <option value="">all</option>
-            {allShards(prefix.value.shard_prefix_len).map((shard) => (
-              <option key={shard} value={shard}>
-                {shard}
-              </option>
-            ))}
-          </select>
-        </label>
+    <Filters idOf={taskIdOf} wrong="that is no whole task id" open={(id) => go(["task", id])}>
+      <Choice label="Status" value={query.status} any="all but archived" of={STATUSES} onChoose={set("status")} />
+      <Word label="Type" value={query.type} onChoose={set("type")} />
+      <Choice label="Changed within" value={query.since} any="any time" of={SINCE} onChoose={set("since")} />
+      {length !== undefined && length <= 2 && (
+        <Choice label="Shard" value={query.shard} any="all" of={allShards(length)} onChoose={set("shard")} />
       )}
-      <label class="field">
-        Id
-        <input
-          data-find
-          class="mono"
-          size={36}
-          value={id}
-          placeholder="paste an id, press enter (/)"
-          onInput={(event) => setId(event.currentTarget.value)}
-          aria-invalid={id !== "" && !found}
-        />
-      </label>
-      {/* Of a form with several fields and no such button, browsers take no Enter. */}
-      <button type="submit" disabled={!found}>
-        Open
-      </button>
-      {id && !found && <span class="s-failed">that is no whole task id</span>}
-    </form>
+    </Filters>
   );
 }
 
@@ -180,19 +123,7 @@ export function TaskTable({ tasks }: { tasks: Summary[] }): JSX.Element {
   useSecond();
   return (
     <table class="stack">
-      <thead>
-        <tr>
-          <th scope="col">status</th>
-          <th scope="col">id</th>
-          <th scope="col">type</th>
-          <th scope="col">updated</th>
-          <th scope="col">next</th>
-          <th scope="col" class="number">
-            attempt
-          </th>
-          <th scope="col">worker, error</th>
-        </tr>
-      </thead>
+      <Head columns={["status", "id", "type", "updated", "next", "#attempt", "worker, error"]} />
       <tbody>
         {tasks.map((task) => (
           <tr key={task.id}>

@@ -9,6 +9,7 @@ import { useApp } from "../shell/app";
 import { href } from "../shell/router";
 import { useLive, useSecond } from "../shell/ticker";
 import { Badge } from "../show/badge";
+import { Head } from "../show/head";
 import { Empty, Panel, Shown } from "../show/states";
 import { Ago, count, dollars, plural } from "../show/text";
 
@@ -52,28 +53,9 @@ function Table({ workers }: { workers: WorkerInfo[] }): JSX.Element {
   const now = bucket.time.now();
   return (
     <table class="stack">
-      <thead>
-        <tr>
-          <th scope="col">worker</th>
-          <th scope="col">state</th>
-          <th scope="col">heard</th>
-          <th scope="col">up</th>
-          <th scope="col">running</th>
-          <th scope="col" class="number">
-            completed
-          </th>
-          <th scope="col" class="number">
-            failed
-          </th>
-          <th scope="col" class="number">
-            lost
-          </th>
-          <th scope="col" class="number">
-            cost
-          </th>
-          <th scope="col">shards</th>
-        </tr>
-      </thead>
+      <Head
+        columns={["worker", "state", "heard", "up", "running", "#completed", "#failed", "#lost", "#cost", "shards"]}
+      />
       <tbody>
         {workers.map((worker) => (
           <tr key={worker.worker_id}>

@@ -1,11 +1,7 @@
-/** Light or dark: as the system prefers, unless it was switched here. */
-
-export type Theme = "light" | "dark" | null;
+/** Light or dark, as public/theme.js has set it. */
 
 export function currentTheme(): "light" | "dark" {
-  const chosen = document.documentElement.dataset.theme;
-  if (chosen === "light" || chosen === "dark") return chosen;
-  return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  return document.documentElement.dataset.theme === "dark" ? "dark" : "light";
 }
 
 export function switchTheme(): void {

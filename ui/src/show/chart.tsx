@@ -45,12 +45,9 @@ export function Chart({ times, series, label, height = 130, spark = false }: Wan
     resized.observe(element);
     const theme = new MutationObserver(draw); // Canvas colours do not follow the theme by themselves.
     theme.observe(document.documentElement, { attributeFilter: ["data-theme"] });
-    const preference = matchMedia("(prefers-color-scheme: dark)");
-    preference.addEventListener("change", draw);
     return () => {
       resized.disconnect();
       theme.disconnect();
-      preference.removeEventListener("change", draw);
       plot.current?.destroy();
       plot.current = null;
     };
