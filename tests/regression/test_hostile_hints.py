@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,39 @@ async def test_a_ready_hint_that_was_seen_is_removed_only_as_it_was_seen(version
     replayed = await operator.replay(task.id)  # In the same minute, so under the same key.
     assert keys.index_key(replayed) == due.key
     await worker.hints.flush()
+    assert due.key in await hints_of(store, task)
+
+
+class Careless(MemoryStore):
+    """A store that removes many whatever they are by now, as some servers do; and only after a while."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.removing, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def delete_many(self, doomed: Sequence[Doomed]) -> None:
+        self.removing.set()
+        await self.go_on.wait()
+        await super().delete_many([Doomed(each.key, each.version) for each in doomed])
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+async def test_a_task_that_comes_back_to_its_key_is_still_led_to_on_a_server_that_removes_without_a_look(
+    under_way: bool,
+):
+    store = Careless(clock=lambda: NOW)
+    queue = Queue(store)
+    await queue.submit("t")
+    (due,) = await Feed(queue).take(1)
+    claim = await claimed(queue, due.task_id)  # The removal of the hint that led here is still to come.
+    flushing: list[asyncio.Task[None]] = []
+    if under_way:
+        flushing.append(asyncio.create_task(queue.hints.flush()))
+        await store.removing.wait()
+    asyncio.get_running_loop().call_soon(store.go_on.set)
+    task = await queue.release(claim)
+    assert keys.index_key(task) == due.key
+    await asyncio.gather(*flushing, queue.hints.flush())
     assert due.key in await hints_of(store, task)
 
 

@@ -26,9 +26,9 @@ KNOWN_MAX = 200_000
 class Hints:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._doomed: dict[Doomed, None] = {}  # A set that keeps its order.
+        self._doomed: dict[tuple[str, str | None], Doomed] = {}  # By key and version.
         self._known: dict[str, Doomed] = {}  # How to remove exactly the writing of a hint that we wrote or saw.
-        self._leaving: dict[str, asyncio.Task[None]] = {}  # Keys being removed whatever is there.
+        self._leaving: dict[str, asyncio.Task[None]] = {}  # Keys being removed, perhaps whatever is there.
         self._flushes: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -43,18 +43,18 @@ class Hints:
 
         False if that failed: the task's old hint must then stay.
         """
-        # A quick retry comes back within the same minute, so under the same key. A removal of whatever is there
-        # would hit the new hint too.
-        self._doomed.pop(Doomed(key), None)
-        if (leaving := self._leaving.get(key)) is not None:
+        # A quick retry comes back within the same minute, so under the same key. Unless it names a version, the
+        # removal of the old hint could hit the new one: not every server looks at the ETag when it removes many.
+        while (leaving := self._leaving.get(key)) is not None:
             await asyncio.wait({leaving})  # Otherwise the removal could overtake this write.
+        self._doomed.pop((key, None), None)
         return await self._written(key, self._store.put(key, token.encode()))
 
     def start_adding(self, key: str, token: str) -> Awaitable[bool]:
         """The same, but under way when this returns; what it came to is known when that is awaited."""
         if key in self._leaving:
             return asyncio.ensure_future(self.add(key, token))
-        self._doomed.pop(Doomed(key), None)
+        self._doomed.pop((key, None), None)
         return self._written(key, asyncio.ensure_future(self._store.put(key, token.encode())))
 
     async def _written(self, key: str, put: Awaitable[Written]) -> bool:
@@ -79,7 +79,8 @@ class Hints:
 
     def drop(self, key: str) -> None:
         """Remove a hint soon, together with others."""
-        self._doomed[self._known.pop(key, None) or Doomed(key)] = None
+        doomed = self._known.pop(key, None) or Doomed(key)
+        self._doomed[key, doomed.version] = doomed
         if len(self._doomed) >= FLUSH_AT:
             self._start_flush()
         elif self._timer is None:
@@ -108,16 +109,18 @@ class Hints:
             if loop.time() - self._timer.when() > LATE_S:
                 # This process was held up, perhaps for longer than its leases, and another may have written the
                 # same keys anew. Those that are stale after all are removed by whoever is led astray by them.
-                self._doomed = {doomed: None for doomed in self._doomed if not _blind(doomed)}
+                self._doomed = {
+                    name: doomed for name, doomed in self._doomed.items() if doomed.version is not None
+                }
             self._timer.cancel()
             self._timer = None
         while self._doomed:
-            batch = list(self._doomed)[:DELETE_LIMIT_MAX]
+            batch = list(self._doomed.values())[:DELETE_LIMIT_MAX]
             for doomed in batch:
-                del self._doomed[doomed]
+                del self._doomed[doomed.key, doomed.version]
             flush = loop.create_task(self._remove(batch))
             self._flushes.add(flush)
-            self._leaving.update({doomed.key: flush for doomed in batch if _blind(doomed)})
+            self._leaving.update({doomed.key: flush for doomed in batch if doomed.version is None})
 
     async def _remove(self, batch: list[Doomed]) -> None:
         try:
@@ -130,8 +133,3 @@ class Hints:
                 if self._leaving.get(doomed.key) is me:
                     del self._leaving[doomed.key]
             self._flushes.discard(me)  # type: ignore[arg-type]
-
-
-def _blind(doomed: Doomed) -> bool:
-    """Whether the removal would hit whatever is there."""
-    return doomed.version is None and doomed.etag is None
