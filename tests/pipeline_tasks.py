@@ -169,4 +169,4 @@ def settle(state: State) -> int:
 
 def all_of(state: State, table: sa.Table) -> list[dict[str, Any]]:
     with state.read() as tx:
-        return [dict(each) for each in tx.all(sa.select(table))]
+        return [dict(each) for each in tx.all(sa.select(table).order_by(*table.primary_key))]

@@ -16,10 +16,14 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.dialects import postgresql
 
+import compiled
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, database_clock, open_state
+
+compiled.share()
 
 _FIRST = {"id": 1, "epoch": 0}  # Of the topology.
 
@@ -48,9 +52,16 @@ def fresh_url(request: pytest.FixtureRequest, directory: Path) -> str:
 def opened(url: str, clock: Clock) -> Iterator[State]:
     """A state database with its tables, by that clock."""
     state = open_state(url, clock=clock)
+    if state.engine.dialect.name == "sqlite":
+        event.listen(state.engine, "connect", _unordered)
     create_tables(state)
     yield state
     state.close()
+
+
+def _unordered(connection: sqlite3.Connection, _: object) -> None:
+    """Rows that nobody put in order come the other way round: PostgreSQL returns them as it likes, too."""
+    connection.execute("PRAGMA reverse_unordered_selects = ON")
 
 
 def create_tables(state: State) -> None:

@@ -81,7 +81,7 @@ class Plant:
         commits, datasets = schema.commits, schema.datasets
         with self.state.read() as tx:
             query = sa.select(commits).join(datasets, datasets.c.id == commits.c.dataset_id)
-            return [dict(row) for row in tx.all(query.where(datasets.c.job == name))]
+            return [dict(row) for row in tx.all(query.where(datasets.c.job == name).order_by(commits.c.revision))]
 
     def make_due(self) -> None:
         """No test waits for the rest after a failed attempt."""

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,8 +134,13 @@ async def test_a_paused_worker_finishes_what_it_runs_and_claims_nothing_more(pla
     async with place.worker("ada") as ada:
         (held,) = await place.held("ada")
         assert "paused" in await place.ok("pause", "--reason", "deploy", "--by", "eve", "--wait", "20s")
-        (shown,) = await place.json("workers")
-        assert (shown["worker_id"], shown["state"], shown["current_tasks"]) == ("ada", "paused", [running.id])
+
+        async def shown_with_its_task() -> Any:
+            (shown,) = await place.json("workers")
+            return shown if shown["current_tasks"] == [running.id] else None
+
+        shown = await until(shown_with_its_task)
+        assert (shown["worker_id"], shown["state"]) == ("ada", "paused")
         await _assert_paused_is_not_ready(shown["http"])
         waiting = await queue.submit("work", {"s": 0})
 
