@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import atexit
 import io
 import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
@@ -20,10 +18,6 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from qo.cli.main import main
-
-# Processes share their compiled modules, wherever the checkout and its environment keep theirs.
-_compiled = tempfile.TemporaryDirectory(prefix="qo-test-")
-atexit.register(_compiled.cleanup)
 
 
 class Answer(NamedTuple):
@@ -43,9 +37,12 @@ class Qo:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Ours, without anything that could lead qo to another store or set it up differently."""
+        """Ours, without anything that could lead qo to another store or set it up differently.
+
+        What Python compiles is kept where it always is: to compile everything takes longer than most commands.
+        """
         ours = {k: v for k, v in os.environ.items() if not k.startswith(("QO_", "S3_", "AWS_", "PYTHON"))}
-        return {**ours, "PYTHONPYCACHEPREFIX": _compiled.name, "NO_COLOR": "1", **self.environ}
+        return {**ours, "NO_COLOR": "1", **self.environ}
 
     def command(self, *args: str) -> list[str]:
         return [sys.executable, "-m", "qo.cli.main", *args]
