@@ -195,41 +195,51 @@ def same(ours: pd.DataFrame, theirs: pd.DataFrame, columns: list[str], keys: lis
 TEXT = {"day", "origin", "carrier", "dest", "tailnum", "destination"}
 
 
-@pytest.mark.timeout(LIMIT_S)
-def test_the_pipeline_makes_what_pandas_makes_then_nothing_more_then_what_an_edit_is_upstream_of(
-    tmp_path: Path,
-) -> None:
-    landed(tmp_path / ".qo" / "landing")
-    example = tmp_path / "example"
-    shutil.copytree(EXAMPLE, example, ignore=shutil.ignore_patterns("__pycache__"))
-    qo = Qo(tmp_path, sparks.ENVIRONMENT)
-    ran = qo("up", str(example), "--once", timeout_s=LIMIT_S)
+COLUMNS = ["day", "origin", "carrier", "flights", "cancelled", "late", "mean_delay", "max_precip"]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Qo:
+    """Where the pipeline has run to its end, from ``example``."""
+    place = tmp_path_factory.mktemp("flights")
+    landed(place / ".qo" / "landing")
+    shutil.copytree(EXAMPLE, place / "example", ignore=shutil.ignore_patterns("__pycache__"))
+    qo = Qo(place, sparks.ENVIRONMENT)
+    ran = qo("up", "example", "--once", timeout_s=LIMIT_S)
     assert ran.code == 0, ran
-    files, theirs = published(tmp_path, 1), expected()
+    return qo
+
+
+@pytest.mark.timeout(LIMIT_S)
+def test_the_pipeline_makes_what_pandas_makes(built: Qo) -> None:
+    files, theirs = published(built.cwd, 1), expected()
     ours = {name: frame(some) for name, some in files.items()}
     assert len(files["monthly_delays"]) == 1
     columns = ["day", "origin", "dest", "carrier", "flight", "tailnum", "dep_delay", "cancelled", "temp", "seats"]
     keys = ["day", "origin", "carrier", "flight", "tailnum", "dep_delay"]
     same(ours["flights"], theirs["flights"], [*columns, "destination"], keys)
-    columns = ["day", "origin", "carrier", "flights", "cancelled", "late", "mean_delay", "max_precip"]
     for name in ("daily_delays", "monthly_delays"):
-        same(ours[name], theirs["daily"], columns, columns[:3])
+        same(ours[name], theirs["daily"], COLUMNS, COLUMNS[:3])
     alerts = ours["delay_alerts"]
     assert len(alerts) == len(theirs["alerts"]) > 0
     for row in alerts.itertuples():
         assert row.z_score == pytest.approx(theirs["alerts"][row.day, row.origin], abs=0.051)
 
-    again = qo("up", str(example), "--once", timeout_s=LIMIT_S)
+
+@pytest.mark.long  # As without Spark, whose session takes its time to start twice more.
+@pytest.mark.timeout(LIMIT_S)
+def test_then_nothing_more_is_made_and_then_what_an_edit_is_upstream_of(built: Qo) -> None:
+    before = published(built.cwd, 1)
+    again = built("up", "example", "--once", timeout_s=LIMIT_S)
     assert (again.code, "nothing was to be done" in again.out) == (0, True), again
 
-    operators = example / "flights.py"
+    operators = built.cwd / "example" / "flights.py"
     operators.write_text(operators.read_text().replace("== month)", "== month).where(\"carrier <> 'UA'\")"))
-    changed = qo("--json", "up", str(example), "--once", timeout_s=LIMIT_S)
+    changed = built("--json", "up", "example", "--once", timeout_s=LIMIT_S)
     assert changed.code == 0, changed
     assert changed.document["activated"]["replaced"] == 1
     ran_again = {each["job"]: each["tasks"] for each in changed.document["jobs"]}
     assert ran_again == {"monthly": 1, "compacted": 1, "alerts": 1}
-    now = published(tmp_path, 2)
-    daily = theirs["daily"]
-    same(frame(now["monthly_delays"]), daily[daily["carrier"] != "UA"], columns, columns[:3])
-    assert now["daily_delays"] == files["daily_delays"]
+    now, daily = published(built.cwd, 2), expected()["daily"]
+    same(frame(now["monthly_delays"]), daily[daily["carrier"] != "UA"], COLUMNS, COLUMNS[:3])
+    assert now["daily_delays"] == before["daily_delays"]
