@@ -197,15 +197,22 @@ def test_a_java_without_an_archive_of_its_own_classes_gets_one(tmp_path: Path) -
     assert f"-XX:SharedArchiveFile={made.path}" in archive.options(bare, settings, environ)
 
 
-def test_a_session_whose_jvm_is_killed_is_made_anew(spark: SparkSession, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
+@pytest.mark.long
+def test_an_archive_that_is_broken_is_done_without(spark: SparkSession, tmp_path: Path) -> None:
+    Qo(tmp_path).ok("doctor", "--fix")  # There is a whole one.
     real = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
-    with Child(tmp_path, "classic", XDG_CACHE_HOME=str(cache), REAL_CACHE=real) as child:
+    with Child(tmp_path, "archived", XDG_CACHE_HOME=str(tmp_path / "cache"), REAL_CACHE=real) as child:
         expected = worked_out(spark)
-        assert child.next() == expected  # Although its class archive was broken.
-        assert child.next()  # The attempt that was at work learned of it.
+        assert child.next() == expected
         assert child.next() == expected
         assert child.next() in (True, None)  # This time the archive was whole, and was used.
+        assert child.process.wait(60) == 0
+
+
+def test_a_session_whose_jvm_is_killed_is_made_anew(spark: SparkSession, tmp_path: Path) -> None:
+    with Child(tmp_path, "classic") as child:
+        assert child.next()  # The attempt that was at work learned of it.
+        assert child.next() == worked_out(spark)
         assert child.next() is False  # An operator that stops the session ends it for all.
         assert child.next() == [False, False]  # No JVM is left.
         assert child.process.wait(60) == 0
