@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 import qo
+from qo.config.settings import Settings
 from qo.config.sources import load
 from qo.core import keys
 from qo.errors import UsageError
@@ -26,6 +27,7 @@ from stores import AT_ONCE
 pytestmark = pytest.mark.spark
 
 MAIL, REPORT = 6, 3
+Told = Callable[[str, Settings], tuple[DataFrame, DataFrame]]
 
 
 async def filled(queue: Queue) -> None:
@@ -61,35 +63,50 @@ def example() -> ModuleType:
     return module
 
 
-def told(spark: SparkSession, example: ModuleType, store: str, settings: Any) -> None:
-    tasks = task_source.tasks(spark, store, settings=settings).cache()
-    history = task_source.tasks(spark, store, history=True, settings=settings).cache()
-    assert tasks.rdd.getNumPartitions() == task_source.GROUPS
-    assert tasks.count() == tasks.select("id").distinct().count() == MAIL + REPORT
+@pytest.fixture
+def told(spark: SparkSession) -> Iterator[Told]:
+    """The tasks of a store and their history, with what holds of every store."""
+    kept: list[DataFrame] = []
+
+    def tell(store: str, settings: Settings) -> tuple[DataFrame, DataFrame]:
+        tasks = task_source.tasks(spark, store, settings=settings).cache()
+        history = task_source.tasks(spark, store, history=True, settings=settings).cache()
+        kept.extend((tasks, history))
+        assert tasks.rdd.getNumPartitions() == task_source.GROUPS
+        assert tasks.count() == tasks.select("id").distinct().count() == MAIL + REPORT
+        # Submitted, claimed, completed: a version each.
+        assert history.where("type = 'mail'").count() == 3 * MAIL
+        newest = history.where("latest").select("id", "status", "attempt", "output")
+        assertDataFrameEqual(newest, tasks.select("id", "status", "attempt", "output"))
+        failed = tasks.where("status = 'failed'").collect()
+        assert [(row.type, row.input, row.worker_id) for row in failed] == [("report", '{"number": 2}', None)]
+        return tasks, history
+
+    yield tell
+    for frame in kept:
+        frame.unpersist()
+
+
+def worked_out(spark: SparkSession, example: ModuleType, tasks: DataFrame, history: DataFrame) -> None:
+    """What the example says of them."""
     kept = "type string, tasks long, retried long, retries long, failed long, last_error string"
     expected = [("mail", MAIL, 0, 0, 0, None), ("report", REPORT, 2, 2, 1, "no paper")]
     assertDataFrameEqual(example.retries(tasks), spark.createDataFrame(expected, kept))
-    for frame in (example.latency(tasks), example.waits(history), example.runs(history)):
-        rows = {row.type: row for row in frame.collect()}
+    asked = {"latency": example.latency(tasks), "waits": example.waits(history), "runs": example.runs(history)}
+    found = {name: {row.type: row for row in frame.collect()} for name, frame in asked.items()}
+    for rows in found.values():
         assert rows.keys() == {"mail", "report"}
         assert all(0 <= row.p50 <= row.p90 <= row.p99 <= row.most < 60 for row in rows.values())
-    assert {row.type: row.n for row in example.runs(history).collect()} == {"mail": MAIL, "report": REPORT + 2}
-    # Submitted, claimed, completed: a version each.
-    assert history.where("type = 'mail'").count() == 3 * MAIL
-    assert history.where("latest").count() == MAIL + REPORT
-    newest = history.where("latest").select("id", "status", "attempt", "output")
-    assertDataFrameEqual(newest, tasks.select("id", "status", "attempt", "output"))
-    failed = task_source.tasks(spark, store, settings=settings).where("status = 'failed'").collect()
-    assert [(row.type, row.input, row.worker_id) for row in failed] == [("report", '{"number": 2}', None)]
+    assert {type_: row.n for type_, row in found["runs"].items()} == {"mail": MAIL, "report": REPORT + 2}
 
 
 async def test_an_embedded_queue_is_read_in_parallel(
-    spark: SparkSession, example: ModuleType, tmp_path: Path
+    spark: SparkSession, example: ModuleType, told: Told, tmp_path: Path
 ) -> None:
     store = f"local:{tmp_path / 'queue'}"
     async with qo.connect(store) as queue:
         await filled(queue)
-        told(spark, example, store, load({"store": store}))  # While others have it open.
+        worked_out(spark, example, *told(store, load({"store": store})))  # While others have it open.
     task_source.register(spark)
     reader = spark.read.format("qo").option("store", store).option("groups", "3")
     assert reader.option("type", "mail").option("status", "completed").load().count() == MAIL
@@ -98,11 +115,7 @@ async def test_an_embedded_queue_is_read_in_parallel(
 
 @pytest.mark.s3
 async def test_a_queue_in_a_bucket_is_read_with_the_credentials_of_who_asks(
-    spark: SparkSession,
-    example: ModuleType,
-    s3_env: dict[str, str],
-    s3_bucket: str,
-    monkeypatch: pytest.MonkeyPatch,
+    told: Told, s3_env: dict[str, str], s3_bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in s3_env.items():
         monkeypatch.setenv(name, value)
@@ -114,7 +127,7 @@ async def test_a_queue_in_a_bucket_is_read_with_the_credentials_of_who_asks(
     await opened.close()
     async with qo.connect(settings) as queue:
         await filled(queue)
-    told(spark, example, store, settings)
+    told(store, settings)
 
 
 def test_options_that_cannot_be_meant_are_refused() -> None:
