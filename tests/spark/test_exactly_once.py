@@ -180,7 +180,7 @@ async def test_a_dispatcher_killed_while_results_come_in_loses_and_doubles_none(
     await plant.workers("w1", "w2")
     flow = await plant.flow("restarted")
     await flow.emit(*DAYS)
-    for enough in (3, 10):
+    for enough in (3, 8):
 
         async def coming_in() -> bool:
             return sum(row["status"] == "completed" for row in flow.tasks()) >= enough  # noqa: B023 - used at once.
@@ -209,7 +209,7 @@ class Reader(threading.Thread):
 
     def run(self) -> None:
         before = (0,) * len(DAYS)
-        while not self._stop_it.wait(0.01):  # The processor is for those that are watched.
+        while not self._stop_it.wait(0.05):  # The processor is for those that are watched.
             try:
                 now = self._look()
             except Exception as error:
@@ -290,26 +290,54 @@ async def taken_over(flow: Flow, source: str) -> None:
 # Kill a worker, again and again
 
 
-async def test_workers_killed_at_any_instant_lose_and_double_nothing(plant: Plant) -> None:
+# When so many tasks are completed, who is killed. After the second, nobody is left.
+KILLS = ((2, "w1"), (6, "w2"))
+
+
+@pytest.mark.parametrize(
+    ("kills", "anew"),
+    [
+        pytest.param(KILLS, ["w1"], id="two"),
+        # And one of those that came then, while the other goes on.
+        pytest.param((*KILLS, (10, "w1")), ["w1", "w2"], id="three", marks=pytest.mark.long),
+    ],
+)
+async def test_workers_killed_at_any_instant_lose_and_double_nothing(
+    plant: Plant, kills: Sequence[tuple[int, str]], anew: Sequence[str]
+) -> None:
     chance = random.Random(5)
-    flow = await plant.flow("killed")
+    flow = await plant.flow(f"killed{len(kills)}")
     workers = dict(zip(("w1", "w2"), await plant.workers("w1", "w2"), strict=True))
     await flow.emit(*DAYS)
-    # One, while the other goes on; that one, too, so that nobody is left; one of those that came then.
-    for enough, victim in ((2, "w1"), (7, "w2"), (12, "w1")):
-
-        async def under_way() -> bool:
-            rows = flow.tasks()
-            done = sum(row["status"] == "completed" for row in rows)
-            return done >= enough and any(row["status"] == "running" for row in rows)  # noqa: B023 - used at once.
-
-        await until(under_way, within_s=WITHIN_S, every_s=0.01)
-        await asyncio.sleep(chance.uniform(0.0, 0.4))  # Any instant: there is nothing to wait for.
+    for enough, victim in kills:
+        await caught_at_work(flow, workers[victim], victim, enough, chance)
         workers[victim].signal(signal.SIGKILL)
         assert await workers[victim].code() == -signal.SIGKILL
         if victim == "w2":
-            workers = dict(zip(workers, await plant.workers(*workers), strict=True))
+            workers = dict(zip(anew, await plant.workers(*anew), strict=True))
     await flow.completed()
     assert "timed_out" in {outcome for _, _, outcome in flow.attempts()}
     flow.audit()
     assert flow.tables() == flow.expected
+
+
+async def caught_at_work(flow: Flow, process: Process, name: str, enough: int, chance: random.Random) -> None:
+    """When so many tasks are completed, it stands still, at any instant of a task of its own, if any is left."""
+
+    def holds() -> bool:
+        rows = flow.tasks()
+        done = sum(row["status"] == "completed" for row in rows)
+        own = any(row["status"] == "running" and row["worker_id"] == name for row in rows)
+        return done >= enough and (own or done == len(rows))
+
+    async def caught() -> bool:
+        if not holds():
+            return False
+        await asyncio.sleep(chance.uniform(0.0, 0.4))  # Any instant: there is nothing to wait for.
+        process.signal(signal.SIGSTOP)
+        if holds():
+            return True
+        process.signal(signal.SIGCONT)
+        return False
+
+    await until(caught, within_s=WITHIN_S, every_s=0.01)
