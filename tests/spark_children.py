@@ -184,7 +184,7 @@ def runs(pid: int) -> bool:
 
 
 def connect() -> None:
-    """A server of its own: shut out, stopped, killed, and at the end left to die with this process."""
+    """A server of its own: shut out, stopped, and at the end left to die with this process."""
     engine = open_engine(sparks.settings(remote="local"))
     with engine.session(FIRST) as spark:
         tell(worked_out(spark))
@@ -204,13 +204,20 @@ def connect() -> None:
     with engine.session(Attempt("small", 1)) as spark:
         tell(spark.range(5).count())
     tell(other.thread.is_alive() and has_hardly_begun(engine, Attempt("fourth", 1)))
-    os.kill(_server_of(engine), signal.SIGKILL)
-    until(lambda: not engine.alive())
-    with engine.session(Attempt("fourth", 2)) as spark:
-        tell(spark.range(4).count())
-    tell(other.ended_by() != "nothing")  # It has asked for the dead one meanwhile, until it gave up.
     tell(_server_of(engine))
     time.sleep(600)  # Until it is killed.
+
+
+def connect_again() -> None:
+    """A server of its own that is killed while an attempt is at work."""
+    engine = open_engine(sparks.settings(remote="local"))
+    at_work = Long(engine, FIRST)
+    os.kill(_server_of(engine), signal.SIGKILL)
+    until(lambda: not engine.alive())
+    with engine.session(Attempt("first", 2)) as spark:
+        tell(spark.range(4).count())
+    tell(at_work.ended_by() != "nothing")  # It has asked for the dead one meanwhile, until it gave up.
+    engine.close()
 
 
 def _server_of(engine: Any) -> int:

@@ -8,9 +8,9 @@ import pytest
 
 from spark_children import SUMS, Child, runs, until
 
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-@pytest.mark.spark
-@pytest.mark.timeout(400)
+
 def test_a_server_of_its_own_does_the_same_and_outlives_nobody(tmp_path: Path) -> None:
     left = tmp_path / "left"
     left.mkdir()
@@ -24,13 +24,18 @@ def test_a_server_of_its_own_does_the_same_and_outlives_nobody(tmp_path: Path) -
         assert shut_out(child.next())
         assert child.next() == 5
         assert child.next() is True
-        # A server that died is started anew, and who was in it is told.
-        assert child.next() == 4
-        assert child.next() is True
         server = child.next()
         assert runs(server)
         child.process.kill()
         assert until(lambda: not runs(server) and not list(left.glob("qo-connect-*")))
+
+
+@pytest.mark.long  # Two servers start, as two sessions do where one is killed.
+def test_a_server_that_died_is_started_anew_and_who_was_in_it_is_told(tmp_path: Path) -> None:
+    with Child(tmp_path, "connect_again") as child:
+        assert child.next() == 4
+        assert child.next() is True
+        assert child.process.wait(60) == 0
 
 
 def shut_out(error: str) -> bool:
