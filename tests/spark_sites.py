@@ -317,7 +317,7 @@ class Flow:
             return all(done.count(name) == number for name, number in want.items()) and len(done) == len(rows)
 
         try:
-            await until(all_done, within_s=WITHIN_S, every_s=0.1)
+            await until(all_done, within_s=WITHIN_S, every_s=0.2)
         except TimeoutError:
             shown = [(row["job"], row["partition_key"], row["status"], row["last_error"]) for row in self.tasks()]
             raise AssertionError(f"not completed: {shown}") from None

@@ -230,7 +230,7 @@ async def ended(flow: Flow, wanted: Mapping[str, int]) -> None:
         over = [row["job"] for row in rows if row["status"] in ("completed", "failed")]
         return all(over.count(name) == number for name, number in wanted.items())
 
-    await until(all_ended, within_s=WITHIN_S, every_s=0.1)
+    await until(all_ended, within_s=WITHIN_S, every_s=0.2)
 
 
 # What is promised

@@ -185,7 +185,7 @@ async def test_a_dispatcher_killed_while_results_come_in_loses_and_doubles_none(
         async def coming_in() -> bool:
             return sum(row["status"] == "completed" for row in flow.tasks()) >= enough  # noqa: B023 - used at once.
 
-        await until(coming_in, within_s=WITHIN_S, every_s=0.01)
+        await until(coming_in, within_s=WITHIN_S, every_s=0.05)
         plant.serving.signal(signal.SIGKILL)
         assert await plant.serving.code() == -signal.SIGKILL
         await plant.serve()
@@ -340,4 +340,4 @@ async def caught_at_work(flow: Flow, process: Process, name: str, enough: int, c
         process.signal(signal.SIGCONT)
         return False
 
-    await until(caught, within_s=WITHIN_S, every_s=0.01)
+    await until(caught, within_s=WITHIN_S, every_s=0.05)
