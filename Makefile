@@ -8,7 +8,7 @@ DAYS   ?= 90
 # Tests in two processes, each with servers of its own. In the order of the files: the last ones are short, so that both
 # end at the same time.
 BESIDE := -n 2 --dist loadfile --no-loadscope-reorder
-SPARK  := tests/spark tests/e2e # Where all tests with the marker spark are, as a test sees to.
+SPARK  := tests/e2e tests/spark # Where all tests with the marker spark are, as a test sees to.
 
 # Every process would read and rewrite all test modules by itself.
 export PYTHONDONTWRITEBYTECODE :=
