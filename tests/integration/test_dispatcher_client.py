@@ -186,6 +186,25 @@ async def test_patience_ends_and_says_where_nobody_answers() -> None:
             await worker.fetch("x")
 
 
+async def test_what_was_cut_off_is_asked_for_again() -> None:
+    asked: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        if len(asked) == 2:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")  # Most of it never comes.
+        if len(asked) == 3:
+            writer.write(b'HTTP/1.1 404 Not Found\r\nContent-Length: 33\r\n\r\n{"error":"no","code":"not_found"}')
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server, DispatcherClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "t") as worker:
+        with pytest.raises(errors.NotFound, match="no"):
+            await worker.fetch("x")
+    assert len(asked) == 3
+    assert {each.split(b"\r\n", 1)[0] for each in asked} == {b"GET /internal/task-fetch?task_id=x HTTP/1.1"}
+
+
 class _Scripted(httpx.AsyncBaseTransport):
     def __init__(self, *answers: httpx.Response | Exception) -> None:
         self.answers = list(answers)

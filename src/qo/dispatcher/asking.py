@@ -17,6 +17,8 @@ from qo.errors import ConfigError, Contended, NotFound, QoError, Unavailable, Us
 
 TIMEOUT_S = 30.0  # For one answer.
 CONNECT_S = 5.0
+TIMEOUTS = {"timeout": httpx.Timeout(TIMEOUT_S, connect=CONNECT_S).as_dict()}
+LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=20.0)
 FIRST_REST_S = 0.1
 LONGEST_REST_S = 5.0
 
@@ -67,14 +69,9 @@ class Asker:
         self.url = url.rstrip("/")
         self._patience_s = patience_s
         self._ambient = ambient
-        # A proxy from the environment has no business between a worker and its dispatcher.
-        self._http = httpx.AsyncClient(
-            base_url=self.url,
-            transport=transport,
-            timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_S),
-            trust_env=False,
-            limits=httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=20.0),
-        )
+        # No client around it: what that adds (proxies of the environment, cookies, redirects) has no business between
+        # a worker and its dispatcher, and takes longer than the rest.
+        self._transport = transport or httpx.AsyncHTTPTransport(limits=LIMITS, trust_env=False)
 
     async def __aenter__(self) -> Self:
         return self
@@ -85,7 +82,7 @@ class Asker:
         await self.close()
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._transport.aclose()
 
     async def ask(
         self,
@@ -103,12 +100,14 @@ class Asker:
         A request that got no answer is repeated only if it is ``repeatable``; one that cannot have arrived, always.
         Raises the QoError that the dispatcher raised; Unavailable or Contended when patience runs out.
         """
-        request = self._http.build_request(
+        said = {key: value for key, value in (params or {}).items() if value is not None}
+        request = httpx.Request(
             method,
-            path,
+            self.url + path,
             content=_encoded(body),
-            params={key: value for key, value in (params or {}).items() if value is not None},
+            params=said or None,
             headers=_headers(token, body, headers),
+            extensions=TIMEOUTS,
         )
         give_up_at, rest_s = self._ambient.monotonic() + self._patience_s, FIRST_REST_S
         while True:
@@ -124,7 +123,9 @@ class Asker:
     async def _once(self, request: httpx.Request, repeatable: bool) -> httpx.Response | Unavailable | Contended:
         """An answer, or why to ask again."""
         try:
-            response = await self._http.send(request)
+            response = await self._transport.handle_async_request(request)
+            response.request = request
+            await response.aread()
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             return self._away(error)
         except httpx.TransportError as error:

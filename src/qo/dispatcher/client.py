@@ -14,7 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from qo.ambient import SYSTEM, Ambient
 from qo.config.dispatcher import DispatcherSettings
-from qo.dispatcher.asking import Asker, Closing
+from qo.dispatcher.asking import CONNECT_S, TIMEOUT_S, Asker, Closing
+from qo.dispatcher.carrier import Carrier
 from qo.dispatcher.contract.credential import CredentialsAnswer, CredentialsRequest
 from qo.dispatcher.contract.source import EmitAnswer, EmitRequest, MemoryRequest, SourcesAnswer
 from qo.dispatcher.contract.task import (
@@ -75,7 +76,8 @@ class DispatcherClient(Closing):
         transport: httpx.AsyncBaseTransport | None = None,
         ambient: Ambient = SYSTEM,
     ) -> None:
-        self._asker = Asker(url, patience_s=patience_s, transport=transport, ambient=ambient)
+        carrier = transport or Carrier(connect_s=CONNECT_S, answer_s=TIMEOUT_S)
+        self._asker = Asker(url, patience_s=patience_s, transport=carrier, ambient=ambient)
         # While the token changes, the settings name two; the newest stands last.
         self._worker_token = worker_token.rpartition(",")[2].strip()
         self._ambient = ambient
