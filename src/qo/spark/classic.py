@@ -51,6 +51,9 @@ class ClassicEngine:
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
         self._spark: SparkSession | None = None
+        # Of its JVM: each step on the way to them is a question to it, so the way is taken once.
+        self._scala: Any = None
+        self._sessions: Any = None
         self._ours = False  # A session that was there before us is not ours to end.
         self._open: dict[Attempt, _Open] = {}
         self._lock = threading.RLock()
@@ -64,6 +67,7 @@ class ClassicEngine:
                 self._discard(self._spark)
             self._ours = SparkContext._active_spark_context is None
             self._spark = self._started()
+            self._scala, self._sessions = self._spark.sparkContext._jsc.sc(), _classic(self._spark)
 
     def _started(self) -> SparkSession:
         found = java.find(self._settings, os.environ)
@@ -99,7 +103,7 @@ class ClassicEngine:
         # By the group, jobs can be ended that have not begun yet; the tag also reaches those of a stream.
         context.setJobGroup(attempt.tag, attempt.tag, interruptOnCancel=True)
         context.addJobTag(attempt.tag)
-        _classic(opened.session).setActiveSession(opened.session._jsparkSession)
+        self._sessions.setActiveSession(opened.session._jsparkSession)
         return opened
 
     def _leave(self, attempt: Attempt, opened: _Open) -> None:
@@ -108,7 +112,7 @@ class ClassicEngine:
         for name in ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description"):
             context.setLocalProperty(name, None)  # pyright: ignore[reportArgumentType]
         context.setInterruptOnCancel(False)
-        _classic(opened.session).clearActiveSession()
+        self._sessions.clearActiveSession()
         with self._lock:
             if self._open.get(attempt) is opened:
                 del self._open[attempt]
@@ -120,13 +124,11 @@ class ClassicEngine:
     def stop(self, attempt: Attempt) -> None:
         # A stream is stopped by who has begun it. To ask a session for its streams would give each a listener that the
         # context keeps for good.
-        spark = self._spark
-        if spark is None:
+        if self._spark is None:
             return
         with contextlib.suppress(*GONE):
-            scala = spark.sparkContext._jsc.sc()
-            scala.cancelJobGroupAndFutureJobs(attempt.tag, f"{attempt.tag} was stopped")
-            scala.cancelJobsWithTag(attempt.tag, f"{attempt.tag} was stopped")
+            self._scala.cancelJobGroupAndFutureJobs(attempt.tag, f"{attempt.tag} was stopped")
+            self._scala.cancelJobsWithTag(attempt.tag, f"{attempt.tag} was stopped")
 
     def progress(self, attempt: Attempt) -> Progress | None:
         opened = self._open.get(attempt)
@@ -142,18 +144,17 @@ class ClassicEngine:
             return job_of(info, {stage: tracker.getStageInfo(stage) for stage in info.stageIds})
 
         try:
-            known = list(context._jsc.sc().statusTracker().getJobIdsForTag(attempt.tag))
+            known = list(self._scala.statusTracker().getJobIdsForTag(attempt.tag))
             return opened.meter.read(known, ask)
         except GONE:
             return None
 
     def alive(self) -> bool:
-        spark = self._spark
-        if spark is None:
+        if self._spark is None:
             return False
         try:
             process = _process()
-            return (process is None or process.poll() is None) and not spark.sparkContext._jsc.sc().isStopped()
+            return (process is None or process.poll() is None) and not self._scala.isStopped()
         except GONE:
             return False
 
@@ -170,6 +171,7 @@ class ClassicEngine:
     def _discard(self, spark: SparkSession) -> None:
         """End the JVM, whatever state it is in, and make PySpark forget it."""
         self._open.clear()
+        self._scala = self._sessions = None
         context, gateway, process = spark.sparkContext, SparkContext._gateway, _process()
         context._jsc = None  # Nothing in there is to be spoken to any more.
         with contextlib.suppress(*GONE):
