@@ -81,8 +81,10 @@ class _Guarded(APIRoute):
         async def guarded(request: Request) -> Response:
             context, need = context_of(request), rights_of(request.app)[operation]
             try:
-                # Known tokens are looked up in the database, which blocks.
-                request.state.who = await run_in_threadpool(principals.identify, context, need, request.headers)
+                # Most tokens are looked up in the database, which blocks.
+                request.state.who = principals.recognise(
+                    context, need, request.headers
+                ) or await run_in_threadpool(principals.identify, context, need, request.headers)
             except (Unauthenticated, Forbidden) as error:
                 log.warning("%s was refused to %s: %s", operation, _where_from(request), error)
                 raise
