@@ -114,6 +114,23 @@ async def test_a_loop_goes_on_at_once_while_there_is_something_to_do_and_then_re
 
 
 @pytest.mark.fast
+async def test_a_tick_that_did_less_than_it_may_at_once_is_not_repeated_for_nothing() -> None:
+    left, worked = [2, 3, 3], []
+
+    async def tick() -> int:
+        return left.pop() if left else 0
+
+    loop = Loop("test", tick, rest_s=3600, batch=3, on_work=lambda: worked.append(len(left)))
+    running = asyncio.create_task(loop.run())
+    await until(lambda: len(worked) == 3)
+    await asyncio.sleep(0)
+    assert loop.health.ticks == 3
+    loop.nudge()
+    await until(lambda: loop.health.ticks == 4)
+    await ended(loop, running)
+
+
+@pytest.mark.fast
 async def test_a_nudge_ends_the_rest_and_one_during_a_tick_is_not_forgotten() -> None:
     ticked = asyncio.Semaphore(0)
 

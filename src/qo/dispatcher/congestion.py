@@ -27,7 +27,7 @@ class _Known:
     paused: Mapping[str, str]
 
 
-_known: WeakKeyDictionary[sa.Engine, _Known] = WeakKeyDictionary()  # The last answer of each database.
+_known: WeakKeyDictionary[sa.Pool, _Known] = WeakKeyDictionary()  # The last answer of each database.
 
 
 def paused(tx: Tx, live: Topology) -> Mapping[str, str]:
@@ -35,10 +35,10 @@ def paused(tx: Tx, live: Topology) -> Mapping[str, str]:
     tripped = {name: reason or "it is tripped" for name, reason in tx.execute(_TRIPPED)}
     if not tripped:
         return {}
-    engine = tx.connection.engine
-    known = _known.get(engine)
+    pool = tx.connection.engine.pool
+    known = _known.get(pool)
     # The very same one, not only of the same epoch: who has just changed the topology may yet undo that.
     if known is None or known.topology is not live or known.tripped != tripped:
         known = _Known(live, tripped, pressure.paused_by(live, tripped))
-        _known[engine] = known
+        _known[pool] = known
     return known.paused

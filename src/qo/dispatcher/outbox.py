@@ -36,6 +36,24 @@ PENDING = outbox.c.state == sa.literal_column("'pending'")
 DONE = outbox.c.state == sa.literal_column("'done'")
 DEAD = outbox.c.state == sa.literal_column("'dead'")
 
+# Built once: to build a statement takes longer than to carry it out.
+_DUE = (
+    sa.select(outbox)
+    .where(
+        PENDING,
+        outbox.c.available_at <= sa.bindparam("now"),
+        outbox.c.kind.in_(sa.bindparam("kinds", expanding=True)),
+    )
+    .order_by(outbox.c.available_at, outbox.c.seq)
+    .limit(sa.bindparam("most"))
+)
+_TAKEN = sa.update(outbox).where(outbox.c.seq.in_(sa.bindparam("seqs", expanding=True)))
+_CARRIED_OUT = (
+    sa.update(outbox)
+    .where(outbox.c.id.in_(sa.bindparam("ids", expanding=True)), outbox.c.state == "pending")
+    .values(state="done", done_at=sa.bindparam("now"), last_error=None)
+)
+
 
 class Kind(StrEnum):
     WAKE = "wake"  # A message to the queue of a runtime.
@@ -89,33 +107,31 @@ def add(tx: Tx, effects: Sequence[Effect]) -> int:
 
 def due(tx: Tx, kinds: Collection[Kind] = frozenset({Kind.WAKE})) -> bool:
     """Whether there is anything to take."""
-    return tx.one(_due(tx, kinds, 1)) is not None
+    return tx.execute(_DUE, _asked(tx, kinds, 1)).first() is not None
 
 
 def take(
     tx: Tx, limit: int, kinds: Collection[Kind] = frozenset({Kind.WAKE}), *, taken_s: float = TAKEN_S
 ) -> list[Taken]:
     """Up to ``limit`` effects that are due, the longest due first. Two who take at once get different ones."""
-    rows = tx.all(tx.lock(_due(tx, kinds, limit), skip=True))
+    rows = tx.execute(tx.lock(_DUE, skip=True), _asked(tx, kinds, limit)).mappings().all()
     if rows:
-        held = sa.update(outbox).where(outbox.c.seq.in_([row["seq"] for row in rows]))
-        tx.execute(held.values(available_at=tx.now + timedelta(seconds=taken_s)))
+        seqs, until = [row["seq"] for row in rows], tx.now + timedelta(seconds=taken_s)
+        tx.execute(_TAKEN, {"seqs": seqs, "available_at": until})
     return [
         Taken(Effect(row["id"], Kind(row["kind"]), row["queue"], row["task_id"], row["depth"]), row["attempts"])
         for row in rows
     ]
 
 
-def _due(tx: Tx, kinds: Collection[Kind], limit: int) -> sa.Select[*tuple[Any, ...]]:
-    ripe = sa.select(outbox).where(PENDING, outbox.c.available_at <= tx.now, outbox.c.kind.in_(sorted(kinds)))
-    return ripe.order_by(outbox.c.available_at, outbox.c.seq).limit(limit)
+def _asked(tx: Tx, kinds: Collection[Kind], limit: int) -> dict[str, Any]:
+    return {"now": tx.now, "kinds": sorted(kinds), "most": limit}
 
 
 def done(tx: Tx, ids: Collection[str]) -> None:
     """These were carried out. Saying so twice changes nothing."""
     if ids:
-        changed = sa.update(outbox).where(outbox.c.id.in_(sorted(ids)), outbox.c.state == "pending")
-        tx.execute(changed.values(state="done", done_at=tx.now, last_error=None))
+        tx.execute(_CARRIED_OUT, {"ids": sorted(ids), "now": tx.now})
 
 
 def failed(tx: Tx, id: str, error: str) -> bool:

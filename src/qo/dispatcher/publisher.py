@@ -18,11 +18,12 @@ from qo.dispatcher.wakeup import WakeUp, WakeUps
 
 log = logging.getLogger(__name__)
 
+BATCH = 256  # Wake-ups that are under way at once.
 PUBLISH_S = outbox.TAKEN_S - 3.0  # Who takes longer has lost the rows to others anyway.
 
 
 async def tick(
-    state: State, queues: WakeUps, limit: int = 256, *, on_dead: Callable[[Taken], None] = lambda taken: None
+    state: State, queues: WakeUps, limit: int = BATCH, *, on_dead: Callable[[Taken], None] = lambda taken: None
 ) -> int:
     """Publish up to ``limit`` wake-ups; how many were settled, well or badly. ``on_dead`` hears of those given up."""
     taken = await asyncio.to_thread(_take, state, limit)

@@ -62,8 +62,10 @@ SWEEPS = 4  # Looks for lost wake-ups while one becomes old enough.
 #
 #     event -> router -> release -> publisher, in process, invoker -> (a task ends) -> event
 #
-CHANGED = ("router", "invalidation", "backfill", "release", "topology watch")  # Somebody has written to the state.
 ENDED = ("router", "invalidation", "backfill", "release")  # Tasks: their events, and the room that they leave.
+CHANGED = ENDED  # Somebody has written to the state.
+DEPLOYED = (*CHANGED, "topology watch")  # The topology is another one.
+FREED = (*ENDED, "invoker")  # A function has ended, and left its place to another.
 CREATED = ("release",)  # Tasks.
 RELEASED = ("publisher", "in process", "invoker")
 AT_EASE = 5  # What is woken by whoever has something for it looks by itself so many times less often.
@@ -77,6 +79,7 @@ class Part:
     tick: Tick
     rest_s: float
     wakes: Sequence[str] = ()
+    batch: int = 1  # How much a tick does at once.
 
 
 class Dispatcher:
@@ -124,10 +127,10 @@ class Dispatcher:
             self._events = None
             self._executor.shutdown(wait=False)
 
-    def nudge(self) -> None:
+    def nudge(self, names: Sequence[str] = CHANGED) -> None:
         """There is something new in the state: look at once. From any thread; nothing while it does not run."""
         if (events := self._events) is not None and not events.is_closed():
-            events.call_soon_threadsafe(self._wake, CHANGED)
+            events.call_soon_threadsafe(self._wake, names)
 
     async def step(self) -> int:
         """Every tick once, in a fixed order, here and now; how much they did. For tests and simulations."""
@@ -153,6 +156,7 @@ class Dispatcher:
             part.name,
             part.tick,
             rest_s=part.rest_s,
+            batch=part.batch,
             on_work=partial(self._wake, part.wakes),
             executor=self._executor,
             ambient=self.state.ambient,
@@ -167,16 +171,18 @@ class Dispatcher:
             Part("source monitor", partial(source_monitor.tick, state), watch_s, CREATED),
             Part("invalidation", partial(invalidation.tick, state), calm_s, ENDED),
             Part("backfill", partial(backfill.tick, state), calm_s, CREATED),
-            Part("router", partial(router.tick, state), calm_s, CREATED),
+            Part("router", partial(router.tick, state), calm_s, CREATED, router.BATCH),
             Part(RECONCILER, partial(reconciler.tick, state), chosen.reconcile_s, ENDED),
             Part("topology watch", self._watch, watch_s),
             Part("reaper", self._reap, watch_s, ENDED),
             Part("pressure", partial(pressure.tick, state, press), watch_s, CREATED),
             # Nobody says that the rest before a retry is over: it looks often.
-            Part("release", partial(release.tick, state, bound, registry=registry), rest_s, RELEASED),
-            Part("publisher", self._publish, calm_s),
-            Part("in process", partial(in_process.tick, state, chosen.data_root), calm_s, ENDED),
-            Part("invoker", self._invoke, rest_s, ENDED),
+            Part(
+                "release", partial(release.tick, state, bound, registry=registry), rest_s, RELEASED, release.BATCH
+            ),
+            Part("publisher", self._publish, calm_s, batch=publisher.BATCH),
+            Part("in process", partial(in_process.tick, state, chosen.data_root), calm_s, ENDED, in_process.BATCH),
+            Part("invoker", self._invoke, calm_s, ENDED),
             Part(
                 "sweeper",
                 partial(sweeper.tick, state, chosen.sweep_s, registry=registry),
@@ -191,9 +197,9 @@ class Dispatcher:
         """Whoever deploys, cuts over or goes back gives the reconciler something to do at once."""
         with self.state.read() as tx:
             epoch = topology.load(tx).epoch
-        if epoch != self._epoch and (events := self._events) is not None and not events.is_closed():
+        if epoch != self._epoch and self._events is not None:
             self._epoch = epoch
-            events.call_soon_threadsafe(self._wake, (RECONCILER,))
+            self.nudge((RECONCILER,))
         return 0
 
     async def _publish(self) -> int:
@@ -256,7 +262,8 @@ async def _run(
     def started(addresses: Addresses) -> None:
         nonlocal invoker
         url = chosen.internal_url or addresses.internal  # Functions must know it, so none begins before.
-        invoker = Invoker(state, ring, ran_by, data_root=chosen.data_root, url=url, on_end=dispatcher.nudge)
+        freed = partial(dispatcher.nudge, FREED)
+        invoker = Invoker(state, ring, ran_by, data_root=chosen.data_root, url=url, on_end=freed)
         on_start(addresses)
 
     def invoke() -> int:
@@ -270,6 +277,7 @@ async def _run(
         tokens=local_tokens(chosen),
         registry=registry,
         nudge=dispatcher.nudge,
+        deployed=partial(dispatcher.nudge, DEPLOYED),
         troubles=dispatcher.trouble,
         families=dispatcher.metrics.families,
     )

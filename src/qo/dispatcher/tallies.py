@@ -33,6 +33,14 @@ _ADD = {
 }
 
 
+# Built once: to build a statement takes longer than to carry it out.
+_WAITING = (
+    sa.select(schema.tallies.c.edition_id)
+    .where(schema.tallies.c.outcome == "pending", schema.tallies.c.edition_id != EVENTS, schema.tallies.c.n > 0)
+    .distinct()
+)
+
+
 def add(tx: Tx, changes: Mapping[Counted, int]) -> None:
     """Change counts by so much. Call it last in a transaction: the rows are shared by many writers."""
     # In order: two transactions that change the same counts must not wait for each other crosswise.
@@ -44,8 +52,7 @@ def add(tx: Tx, changes: Mapping[Counted, int]) -> None:
     if not rows:
         return
     statement = _ADD["postgresql" if tx.on_postgres else "sqlite"]
-    for row in rows:
-        tx.execute(statement, row)
+    tx.execute(statement, rows)
 
 
 def counts(tx: Tx, dataset_id: str) -> dict[str, dict[str, int]]:
@@ -59,8 +66,4 @@ def counts(tx: Tx, dataset_id: str) -> dict[str, dict[str, int]]:
 
 def editions_that_wait(tx: Tx) -> set[str]:
     """Wherever a delivery is pending. The table is small: it grows with jobs, not with events."""
-    table = schema.tallies
-    query = sa.select(table.c.edition_id).where(
-        table.c.outcome == "pending", table.c.edition_id != EVENTS, table.c.n > 0
-    )
-    return set(tx.execute(query.distinct()).scalars())
+    return set(tx.execute(_WAITING).scalars())

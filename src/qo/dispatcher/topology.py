@@ -27,7 +27,7 @@ LOCK = 0x716F746F  # "qoto": nothing else in the database takes a lock of this n
 
 _ROW = sa.select(schema.topology.c.epoch).where(schema.topology.c.id == 1)
 
-_known: WeakKeyDictionary[sa.Engine, Topology] = WeakKeyDictionary()
+_known: WeakKeyDictionary[sa.Pool, Topology] = WeakKeyDictionary()  # By what leads to a database.
 _moved: WeakSet[Tx] = WeakSet()  # Those that have counted up: what they see may yet be undone.
 
 
@@ -39,13 +39,13 @@ def load(tx: Tx) -> Topology:
     if not tx.reads:
         tx.hold(LOCK, shared=True)
     epoch = _epoch(tx)
-    engine = tx.connection.engine
-    known = _known.get(engine)
+    pool = tx.connection.engine.pool
+    known = _known.get(pool)
     if tx in _moved:
         return _read(tx, epoch)
     if known is None or known.epoch != epoch:
         known = _read(tx, epoch)
-        _known[engine] = known
+        _known[pool] = known
     return known
 
 

@@ -34,6 +34,7 @@ class Context:
     tokens: LocalTokens  # Those that are not in the state: the workers', and an admin's of this machine.
     registry: Registry = DEFAULT
     nudge: Callable[[], None] = field(default=_nobody)  # Says that there is something to do. From any thread.
+    deployed: Callable[[], None] = field(default=_nobody)  # The same, and that the topology is another one.
     traffic: Traffic = field(default_factory=Traffic)
     troubles: Callable[[], Sequence[str]] = field(default=list[str])  # Why the process should be replaced, if so.
     families: Callable[[Tx], Iterable[Metric]] = field(default=_none)  # Metrics of whoever else is in the process.

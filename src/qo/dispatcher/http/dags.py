@@ -130,7 +130,7 @@ def deploy_version(
             return deploy.diff(tx, wanted, here.registry)
     with here.state.write() as tx:
         answer = deploy.deploy(tx, wanted, source, caller.name, here.registry)
-    here.nudge()
+    here.deployed()
     return answer
 
 
@@ -146,7 +146,7 @@ def activate_version(here: Here, caller: Caller, dag: Name, body: ActivateReques
     """Let a version take over, all its datasets at once. One of which tasks have failed is refused, unless by force."""
     with here.state.write() as tx:
         answer = cutover.activate(tx, dag, body.version, caller.name, body.force)
-    here.nudge()
+    here.deployed()
     return answer
 
 
@@ -154,7 +154,7 @@ def rollback_dag(here: Here, caller: Caller, dag: Name) -> CutoverAnswer:
     """Go back to the version that was active before."""
     with here.state.write() as tx:
         answer = cutover.rollback(tx, dag, caller.name)
-    here.nudge()
+    here.deployed()
     return answer
 
 
@@ -178,7 +178,7 @@ def resume(here: Here, caller: Caller, scope: Scope) -> PauseAnswer:
     """Resume a DAG or a job."""
     with here.state.write() as tx:
         answer = pausing.resume(tx, scope, caller.name)
-    here.nudge()
+    here.deployed()
     return answer
 
 

@@ -16,12 +16,15 @@ _rows = schema.backfills
 # A constant and no parameter: only so does a database know that its index of open ones will do.
 _OPEN: sa.ColumnElement[bool] = _rows.c.state == sa.literal_column("'running'", sa.String)
 
+_WAITING = (
+    sa.select(_rows.c.id).where(_OPEN).order_by(_rows.c.created_at).limit(sa.bindparam("most"))
+)  # Built once.
+
 
 def tick(state: State, limit: int = 100) -> int:
     """Take each open backfill one step on; how many tasks were made, or backfills ended."""
     with state.read() as tx:
-        found = tx.execute(sa.select(_rows.c.id).where(_OPEN).order_by(_rows.c.created_at).limit(limit))
-        waiting = list(found.scalars())
+        waiting = list(tx.execute(_WAITING, {"most": limit}).scalars())
         live = topology.load(tx) if waiting else None
         due = [] if live is None else [id_ for id_ in waiting if _due(tx, live, id_)]
     did = 0

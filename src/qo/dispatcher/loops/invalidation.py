@@ -29,6 +29,10 @@ _rows, _readers = schema.invalidations, schema.invalidation_readers
 _STANDS = sa.or_(
     schema.tasks.c.status.in_([Status.RUNNING, Status.COMPLETED]), schema.tasks.c.late_lease_id.is_not(None)
 )
+# Built once. This and nothing else is what their index has: what is spread may stay open for long.
+_OPEN = (
+    sa.select(_rows).where(_rows.c.spread_at.is_(None)).order_by(_rows.c.created_at).limit(sa.bindparam("most"))
+)
 _SPLIT = "split"  # The key under which it is kept how far a range has been split.
 
 
@@ -36,11 +40,11 @@ def tick(state: State, limit: int = 100) -> int:
     """Give up to ``limit`` invalidations to their readers, and wait no longer for readers that are gone; how many
     were dealt with."""
     with state.read() as tx:
-        if tx.one(_open(1)) is None and not invalidations.forsaken(tx, topology.load(tx)):
+        if tx.execute(_OPEN, {"most": 1}).first() is None and not invalidations.forsaken(tx, topology.load(tx)):
             return 0
     with state.write() as tx:
         live = topology.load(tx)
-        taken = tx.all(tx.lock(_open(limit), skip=True))
+        taken = tx.execute(tx.lock(_OPEN, skip=True), {"most": limit}).mappings().all()
         for row in taken:
             _spread(tx, live, row)
         return len(taken) + _forsake(tx, live, limit)
@@ -53,11 +57,6 @@ def _forsake(tx: Tx, live: Topology, limit: int) -> int:
         if closed < limit:
             closed += invalidations.give_up(tx, edition, limit - closed)
     return closed
-
-
-def _open(limit: int) -> sa.Select[*tuple[object, ...]]:
-    # This and nothing else is what their index has: what is spread may stay open for long.
-    return sa.select(_rows).where(_rows.c.spread_at.is_(None)).order_by(_rows.c.created_at).limit(limit)
 
 
 def _spread(tx: Tx, live: Topology, row: sa.RowMapping) -> None:

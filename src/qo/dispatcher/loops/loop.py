@@ -1,4 +1,4 @@
-"""The runner of ticks: again at once while there is something to do, else after a rest or when nudged.
+"""The runner of ticks: again at once while there may be more to do, else after a rest or when nudged.
 
 A tick that fails is logged and tried again later, a little longer each time. Nothing ends a loop but ``stop``.
 """
@@ -46,15 +46,18 @@ class Loop:
         tick: Tick,
         *,
         rest_s: float,
+        batch: int = 1,
         on_work: Callable[[], None] = lambda: None,
         executor: Executor | None = None,
         ambient: Ambient = SYSTEM,
     ) -> None:
-        """``on_work`` is called after each tick that did something. A plain tick runs on a thread of ``executor``."""
+        """``batch``: how much a tick does at once; one that did less has left nothing. ``on_work`` is called after each
+        that did something. A plain tick runs on a thread of ``executor``."""
         self.name = name
         self.tick = tick
         self.health = Health()
         self._rest_s = rest_s
+        self._batch = batch
         self._on_work = on_work
         self._executor = executor
         self._ambient = ambient
@@ -77,9 +80,10 @@ class Loop:
             if did is None:
                 # A nudge must not wear out what is down.
                 await _until(self._stopped, delay_s(BACKOFF, self.health.failing - 1, self._ambient.unit()))
-            elif did > 0:
+                continue
+            if did > 0:
                 self._on_work()
-            elif not self._stopped.is_set():
+            if did < self._batch and not self._stopped.is_set():
                 await _until(self._nudged, self._rest_s)
 
     async def once(self) -> int:

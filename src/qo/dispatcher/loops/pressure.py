@@ -19,6 +19,13 @@ log = logging.getLogger(__name__)
 
 DEPTH_MAX = 100_000  # Counting stops there: far beyond any threshold, more is only more.
 
+# Built once: to build a statement takes longer than to carry it out.
+_KNOWN = sa.select(queues).order_by(queues.c.name)
+_STALE = sa.select(queues).where(sa.or_(queues.c.depth > 0, queues.c.tripped_at.is_not(None)))
+_OLDEST = sa.select(sa.func.min(tasks.c.released_at, type_=tasks.c.released_at.type)).where(
+    tasks.c.queue == sa.bindparam("queue"), scans.released()
+)
+
 
 def tick(state: State, thresholds: Thresholds) -> int:
     """Measure all queues; how many tripped or cleared."""
@@ -31,7 +38,7 @@ def tick(state: State, thresholds: Thresholds) -> int:
 
 def measure(tx: Tx, thresholds: Thresholds) -> int:
     """As ``tick``, in the caller's transaction."""
-    known = {row["name"]: row for row in tx.all(tx.lock(sa.select(queues).order_by(queues.c.name)))}
+    known = {row["name"]: row for row in tx.all(tx.lock(_KNOWN))}
     names = sorted(known.keys() | set(scans.distinct(tx, scans.RELEASED_QUEUES)))
     changed = 0
     for name in names:
@@ -47,15 +54,13 @@ def measure(tx: Tx, thresholds: Thresholds) -> int:
 
 
 def _something_to_do(tx: Tx) -> bool:
-    stale = sa.or_(queues.c.depth > 0, queues.c.tripped_at.is_not(None))
-    return bool(scans.distinct(tx, scans.RELEASED_QUEUES)) or tx.one(sa.select(queues).where(stale)) is not None
+    return bool(scans.distinct(tx, scans.RELEASED_QUEUES)) or tx.one(_STALE) is not None
 
 
 def _measure(tx: Tx, queue: str, most: int) -> Measure:
-    waiting = [tasks.c.queue == queue, scans.released()]
-    oldest = tx.value(sa.select(sa.func.min(tasks.c.released_at, type_=tasks.c.released_at.type)).where(*waiting))
+    oldest = tx.execute(_OLDEST, {"queue": queue}).scalar()
     age_s = 0.0 if oldest is None else max((tx.now - oldest).total_seconds(), 0.0)
-    return Measure(scans.counted(tx, *waiting, along="released_at", most=most), age_s)
+    return Measure(scans.depth(tx, queue, most), age_s)
 
 
 def _store(tx: Tx, name: str, seen: Measure, before: sa.RowMapping | None, now: str | None) -> None:

@@ -32,9 +32,19 @@ _FIRST = (
     .order_by(tasks.c.available_at)
     .limit(sa.bindparam("most"))
 )
+_RELEASED = (
+    sa.update(tasks)
+    .where(tasks.c.id.in_(sa.bindparam("ids", expanding=True)))
+    .values(released_at=sa.bindparam("now"), wakes=tasks.c.wakes + 1)
+    .returning(tasks.c.id, tasks.c.edition_id, tasks.c.attempt, tasks.c.wakes, tasks.c.queue)
+)
+_HOLDS = sa.select(holds.c.edition_id, holds.c.reason)
+_FREED = sa.delete(holds).where(holds.c.edition_id.in_(sa.bindparam("editions", expanding=True)))
+
+BATCH = 200  # Tasks of one transaction.
 
 
-def tick(state: State, limits: Limits, limit: int = 200, registry: Registry = DEFAULT) -> int:
+def tick(state: State, limits: Limits, limit: int = BATCH, registry: Registry = DEFAULT) -> int:
     """Release up to ``limit`` tasks; how many."""
     with state.read() as tx:
         grants = _decide(tx, topology.load(tx), limits, limit, registry)
@@ -91,7 +101,7 @@ def _in_flight(tx: Tx, live: Topology, editions: Iterable[str], limits: Limits) 
 
 
 def _depth(tx: Tx, queue: str, most: int) -> int:
-    return scans.counted(tx, tasks.c.queue == queue, scans.released(), along="released_at", most=most)
+    return scans.depth(tx, queue, most)
 
 
 def _held(tx: Tx, live: Topology, registry: Registry) -> dict[str, str]:
@@ -109,13 +119,7 @@ def _released(tx: Tx, live: Topology, registry: Registry, release: Mapping[str, 
         ids += tx.execute(chosen, {"edition": edition, "now": tx.now, "most": most}).scalars()
     effects: list[outbox.Effect] = []
     for some in batches(ids):
-        moved = tx.execute(
-            sa.update(tasks)
-            .where(tasks.c.id.in_(some))
-            .values(released_at=tx.now, wakes=tasks.c.wakes + 1)
-            .returning(tasks.c.id, tasks.c.edition_id, tasks.c.attempt, tasks.c.wakes, tasks.c.queue)
-        )
-        for row in moved:
+        for row in tx.execute(_RELEASED, {"ids": some, "now": tx.now}):
             kind = outbox.KIND_OF[registry.get(live.jobs[row.edition_id].job.runtime).launcher]
             id_ = outbox.wake_id(row.id, row.attempt, row.wakes)
             effects.append(outbox.Effect(id_, kind, row.queue, row.id, live.depth[row.edition_id]))
@@ -123,7 +127,7 @@ def _released(tx: Tx, live: Topology, registry: Registry, release: Mapping[str, 
 
 
 def _holds(tx: Tx) -> dict[str, str]:
-    return {row["edition_id"]: row["reason"] for row in tx.all(sa.select(holds))}
+    return {edition: reason for edition, reason in tx.execute(_HOLDS)}
 
 
 def _keep(tx: Tx, wanted: Mapping[str, str]) -> None:
@@ -135,4 +139,4 @@ def _keep(tx: Tx, wanted: Mapping[str, str]) -> None:
         *({"edition_id": edition, "reason": reason, "since": tx.now} for edition, reason in changed.items()),
     )
     for gone in batches(sorted(known.keys() - wanted.keys())):
-        tx.execute(sa.delete(holds).where(holds.c.edition_id.in_(gone)))
+        tx.execute(_FREED, {"editions": gone})

@@ -24,8 +24,30 @@ from qo.dispatcher.state.database import ROWS_MAX, State, Tx
 from qo.dispatcher.tasks import creation
 from qo.dispatcher.tasks.creation import NewTask
 
+BATCH = 500  # Events of one transaction.
 
-def tick(state: State, limit: int = 500) -> int:
+_events, _deliveries = schema.events, schema.deliveries
+# Built once: to build a statement takes longer than to carry it out.
+_SOME = sa.select(_events.c.seq).where(_events.c.state == PENDING).limit(1)
+_FIRST = (
+    sa.select(
+        _events.c.seq,
+        _events.c.dataset_id,
+        _events.c.generation_id,
+        _events.c.cursor,
+        _events.c.partition_key,
+        _events.c.start,
+        _events.c.end,
+        _events.c.attributes,
+    )
+    .where(_events.c.state == PENDING)
+    .order_by(_events.c.seq)
+    .limit(sa.bindparam("most"))
+)
+_ROUTED = sa.update(_events).where(_events.c.seq.in_(sa.bindparam("seqs", expanding=True)))
+
+
+def tick(state: State, limit: int = BATCH) -> int:
     """Route at most so many events; how many rows were dealt with. 0: there is nothing to do."""
     with state.read() as tx:
         if not _anything(tx, topology.load(tx)):
@@ -88,23 +110,10 @@ class _Batch:
 
 
 def _anything(tx: Tx, live: Topology) -> bool:
-    some = tx.one(sa.select(schema.events.c.seq).where(schema.events.c.state == PENDING).limit(1))
-    return some is not None or bool(_forsaken(tx, live))
+    return tx.execute(_SOME).first() is not None or bool(_forsaken(tx, live))
 
 
 def _take(tx: Tx, limit: int) -> list[_Taken]:
-    table = schema.events
-    columns = (
-        table.c.seq,
-        table.c.dataset_id,
-        table.c.generation_id,
-        table.c.cursor,
-        table.c.partition_key,
-        table.c.start,
-        table.c.end,
-        table.c.attributes,
-    )
-    query = sa.select(*columns).where(table.c.state == PENDING).order_by(table.c.seq).limit(limit)
     return [
         _Taken(
             seq,
@@ -119,7 +128,7 @@ def _take(tx: Tx, limit: int) -> list[_Taken]:
             ),
         )
         for seq, dataset, generation, cursor, partition, start, end, attributes in tx.execute(
-            tx.lock(query, skip=True)
+            tx.lock(_FIRST, skip=True), {"most": limit}
         )
     ]
 
@@ -174,13 +183,10 @@ def _write(tx: Tx, batch: _Batch) -> None:
         batch.deliver(by, new.job.edition_id, "consumed" if made.new else "merged", None, made.task_id)
         if new.partition_key is not None and routing.joins(new.job):
             joined[new.job.edition_id, new.partition_key] = made.task_id
-    tx.insert(schema.deliveries, batch.deliveries)
-    table = schema.events
+    tx.insert(_deliveries, batch.deliveries)
     for (state, reason, fanout), seqs in batch.ends.items():
         for part in _parts(seqs):
-            tx.execute(
-                sa.update(table).where(table.c.seq.in_(part)).values(state=state, reason=reason, fanout=fanout)
-            )
+            tx.execute(_ROUTED, {"seqs": part, "state": state, "reason": reason, "fanout": fanout})
     # One batch may hold the event that waits and the one it waits for, so this comes after both are written.
     if joined:
         batch.changes.update(events.moved("pending", "merged", events.settled(tx, joined)))
@@ -216,7 +222,7 @@ def _announced(tx: Tx, live: Topology, taken: Sequence[_Taken]) -> set[Piece]:
     found: set[Piece] = set()
     for (dataset, generation), keys in by_generation.items():
         for part in _parts(keys):
-            for table in (schema.events, schema.partitions):
+            for table in (_events, schema.partitions):
                 query = sa.select(table.c.partition_key).where(
                     table.c.dataset_id == dataset,
                     table.c.generation_id == generation,
@@ -241,7 +247,7 @@ def _one_at_a_time(tx: Tx, live: Topology, taken: Sequence[_Taken]) -> None:
 
 def _forsake(tx: Tx, live: Topology, limit: int, changes: _Changes) -> int:
     """Nobody waits any more at an edition that is no longer live: close a bounded number of its waits."""
-    table, closed = schema.deliveries, 0
+    table, closed = _deliveries, 0
     for edition in _forsaken(tx, live):
         if closed >= limit:
             break

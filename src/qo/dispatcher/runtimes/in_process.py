@@ -44,6 +44,7 @@ from qo.errors import UsageError
 log = logging.getLogger(__name__)
 
 WORKER = "dispatcher"
+BATCH = 50  # Wake-ups that are taken at once.
 RANGES_KEY = "ranges"  # Of the aggregator's memory in operator_state.
 
 
@@ -68,7 +69,7 @@ class _Due:
         return derived("run", self.wake.id)  # A wake-up begins one attempt at most.
 
 
-def tick(state: State, data_root: str, limit: int = 50) -> int:
+def tick(state: State, data_root: str, limit: int = BATCH) -> int:
     """Run up to ``limit`` tasks whose turn it is; how many wake-ups were dealt with."""
     with state.read() as tx:
         if not outbox.due(tx, {Kind.RUN}):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -65,13 +66,20 @@ def distinct(tx: Tx, among: Among) -> list[str]:
 
     A plain DISTINCT would read every row of it.
     """
-    query = f"{_steps(tx, among)} SELECT value FROM steps WHERE value IS NOT NULL"
-    return list(tx.execute(sa.text(query)).scalars())
+    return list(tx.execute(_distinct(tx.on_postgres, among)).scalars())
 
 
-def _steps(tx: Tx, among: Among) -> str:
+# To build a statement takes longer than to carry it out; these are built once.
+
+
+@cache
+def _distinct(on_postgres: bool, among: Among) -> sa.TextClause:
+    return sa.text(f"{_steps(on_postgres, among)} SELECT value FROM steps WHERE value IS NOT NULL")
+
+
+def _steps(on_postgres: bool, among: Among) -> str:
     # Without statistics SQLite takes a wider index for the better one; it has to be told.
-    hint = "" if tx.on_postgres else f" INDEXED BY {among.index}"
+    hint = "" if on_postgres else f" INDEXED BY {among.index}"
     step = f"SELECT min({among.column}) FROM {among.table}{hint} WHERE {among.where}"
     return (
         f"WITH RECURSIVE steps (value) AS ({step} UNION ALL SELECT ({step} AND {among.column} > steps.value) "
@@ -81,39 +89,55 @@ def _steps(tx: Tx, among: Among) -> str:
 
 def counted(tx: Tx, *conditions: sa.ColumnElement[bool], along: str, most: int) -> int:
     """How many tasks meet the conditions; ``most`` if so many or more do. ``along``: the next column of the index."""
+    return int(tx.value(_count(*conditions, along=along, most=sa.literal(most))))
+
+
+def _count(
+    *conditions: sa.ColumnElement[bool], along: str, most: sa.ColumnElement[int]
+) -> sa.Select[*tuple[Any, ...]]:
     some = sa.select(tasks.c.id).where(*conditions).order_by(tasks.c[along]).limit(most).subquery()
-    return int(tx.value(sa.select(sa.func.count()).select_from(some)))
+    return sa.select(sa.func.count()).select_from(some)
+
+
+def depth(tx: Tx, queue: str, most: int) -> int:
+    """How many tasks of a queue were woken and wait to be claimed; ``most`` if so many or more do."""
+    return int(tx.execute(_DEPTH, {"queue": queue, "most": most}).scalar_one())
 
 
 def earliest_withheld(tx: Tx) -> dict[str, datetime]:
     """When the first of the withheld tasks of each edition is due, by one statement for all of them."""
-    first = f"SELECT min(available_at) FROM {_withheld_of(tx)}"
-    query = sa.text(
-        f"{_steps(tx, WITHHELD_EDITIONS)} SELECT value, ({first}) AS first FROM steps WHERE value IS NOT NULL"
-    )
-    return {row.value: row.first for row in tx.execute(query.columns(value=Id, first=Instant()))}
+    return {edition: first for edition, first in tx.execute(_earliest(tx.on_postgres))}
+
+
+@cache
+def _earliest(on_postgres: bool) -> sa.Executable:
+    first = f"SELECT min(available_at) FROM {_withheld_of(on_postgres)}"
+    steps = _steps(on_postgres, WITHHELD_EDITIONS)
+    query = sa.text(f"{steps} SELECT value, ({first}) AS first FROM steps WHERE value IS NOT NULL")
+    return query.columns(value=Id, first=Instant())
 
 
 def due(tx: Tx, editions: Sequence[str], most: int) -> dict[str, int]:
     """How many withheld tasks of these editions are due; ``most`` if so many or more are."""
     counted_: dict[str, int] = {}
-    some_due = f"SELECT 1 FROM {_withheld_of(tx)} AND available_at <= :now ORDER BY available_at LIMIT :most"
-    query = sa.text(
-        f"{_steps(tx, WITHHELD_EDITIONS)} SELECT value, (SELECT count(*) FROM ({some_due}) AS first_ones) AS n "
-        "FROM steps WHERE value IN :these"
-    )
     for some in batches(editions):
-        bound = query.bindparams(
-            sa.bindparam("now", tx.now, type_=Instant()),
-            sa.bindparam("most", most),
-            sa.bindparam("these", some, expanding=True),
-        )
-        counted_ |= {row.value: int(row.n) for row in tx.execute(bound)}
+        found = tx.execute(_due(tx.on_postgres), {"now": tx.now, "most": most, "these": some})
+        counted_ |= {edition: int(n) for edition, n in found}
     return counted_
 
 
-def _withheld_of(tx: Tx) -> str:
-    hint = "" if tx.on_postgres else f" INDEXED BY {WITHHELD_EDITIONS.index}"
+@cache
+def _due(on_postgres: bool) -> sa.Executable:
+    some = f"SELECT 1 FROM {_withheld_of(on_postgres)} AND available_at <= :now ORDER BY available_at LIMIT :most"
+    steps = _steps(on_postgres, WITHHELD_EDITIONS)
+    query = f"{steps} SELECT value, (SELECT count(*) FROM ({some}) AS first_ones) AS n FROM steps"
+    return sa.text(f"{query} WHERE value IN :these").bindparams(
+        sa.bindparam("now", type_=Instant()), sa.bindparam("these", expanding=True)
+    )
+
+
+def _withheld_of(on_postgres: bool) -> str:
+    hint = "" if on_postgres else f" INDEXED BY {WITHHELD_EDITIONS.index}"
     return f"tasks{hint} WHERE {WITHHELD_EDITIONS.where} AND edition_id = steps.value"
 
 
@@ -140,3 +164,11 @@ def _in_flight(tx: Tx) -> str:
 
 def _word(status: str) -> sa.ColumnElement[str]:
     return sa.literal_column(f"'{status}'", sa.String)
+
+
+_DEPTH = _count(
+    tasks.c.queue == sa.bindparam("queue"),
+    released(),
+    along="released_at",
+    most=sa.bindparam("most", type_=sa.Integer),
+)

@@ -11,8 +11,9 @@ read as it was, and asking again gives the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -56,6 +57,12 @@ _COMMITTED = (
     )
     .order_by(_commits.c.partition_key, _commits.c.revision)
     .limit(sa.bindparam("most"))
+)
+# What was committed, and not replaced, at a revision.
+_STOOD = sa.select(_commits).where(
+    _commits.c.generation_id == sa.bindparam("generation"),
+    _commits.c.revision <= sa.bindparam("latest"),
+    sa.or_(_commits.c.replaced_by.is_(None), _commits.c.replaced_by > sa.bindparam("latest")),
 )
 
 
@@ -172,9 +179,9 @@ def _still(tx: Tx, generations: set[str]) -> None:
     Otherwise who replaces a partition meanwhile would not find out that we have read the old one, and a commit
     under way could appear below the revision that we take for the latest.
     """
-    table = schema.generations
-    query = sa.select(table.c.id).where(table.c.id.in_(generations)).order_by(table.c.id)
     if generations and tx.on_postgres:
+        table = schema.generations
+        query = sa.select(table.c.id).where(table.c.id.in_(generations)).order_by(table.c.id)
         tx.all(tx.lock(query, shared=True))
 
 
@@ -317,45 +324,57 @@ def _mode(pin: sa.RowMapping) -> InputMode:
 
 
 def _was_there(commit: sa.RowMapping, pin: sa.RowMapping) -> bool:
-    """As ``_as_of`` has it."""
+    """As ``_STOOD`` has it."""
     upto = pin["revision"]
     if upto is None or commit["revision"] > upto:
         return False
     return commit["replaced_by"] is None or commit["replaced_by"] > upto
 
 
-def _as_of(pin: _Pin) -> list[sa.ColumnElement[bool]]:
-    """What was committed, and not replaced, at the pinned revision."""
-    upto = pin["revision"]
-    return [
-        _commits.c.generation_id == pin["generation_id"],
-        _commits.c.revision <= upto,
-        sa.or_(_commits.c.replaced_by.is_(None), _commits.c.replaced_by > upto),
-    ]
-
-
 def _partition_rows(tx: Tx, pin: _Pin, key: str, revision: int, limit: int) -> Sequence[sa.RowMapping]:
-    query = sa.select(_commits).where(*_as_of(pin), _commits.c.partition_key.is_not(None))
-    if pin["partition_key"]:
-        query = query.where(_commits.c.partition_key == pin["partition_key"])
+    asked = _as_of(pin, limit) | ({"key": pin["partition_key"]} if pin["partition_key"] else {})
     if key:
-        place = sa.tuple_(_commits.c.partition_key, _commits.c.revision)
-        query = query.where(place > sa.tuple_(sa.literal(key), sa.literal(revision)))
-    return tx.all(query.order_by(_commits.c.partition_key, _commits.c.revision).limit(limit))
+        asked |= {"place": key, "at": revision}
+    return tx.execute(_partition_query(frozenset(asked)), asked).mappings().all()
 
 
 def _segment_rows(tx: Tx, pin: _Pin, cursor: int | None, revision: int, limit: int) -> Sequence[sa.RowMapping]:
-    query = sa.select(_commits).where(
-        *_as_of(pin), _commits.c.cursor.is_not(None), _commits.c.partition_key.is_(None)
-    )
-    if pin["cursor_upto"] is not None:
-        query = query.where(_commits.c.cursor <= pin["cursor_upto"])
-    if pin["cursor_after"] is not None:
-        query = query.where(_commits.c.cursor > pin["cursor_after"])
+    ends = {"upto": pin["cursor_upto"], "after": pin["cursor_after"]}
+    asked = _as_of(pin, limit) | {name: value for name, value in ends.items() if value is not None}
     if cursor is not None:
-        place = sa.tuple_(_commits.c.cursor, _commits.c.revision)
-        query = query.where(place > sa.tuple_(sa.literal(cursor), sa.literal(revision)))
-    return tx.all(query.order_by(_commits.c.cursor, _commits.c.revision).limit(limit))
+        asked |= {"place": cursor, "at": revision}
+    return tx.execute(_segment_query(frozenset(asked)), asked).mappings().all()
+
+
+def _as_of(pin: _Pin, limit: int) -> dict[str, Any]:
+    return {"generation": pin["generation_id"], "latest": pin["revision"], "most": limit}
+
+
+@cache
+def _partition_query(asked: Set[str]) -> sa.Select[*tuple[Any, ...]]:
+    """Of partitions, by what is asked for."""
+    query = _STOOD.where(_commits.c.partition_key.is_not(None))
+    if "key" in asked:
+        query = query.where(_commits.c.partition_key == sa.bindparam("key"))
+    return _paged(query, _commits.c.partition_key, asked)
+
+
+@cache
+def _segment_query(asked: Set[str]) -> sa.Select[*tuple[Any, ...]]:
+    """Of segments, by what is asked for."""
+    query = _STOOD.where(_commits.c.cursor.is_not(None), _commits.c.partition_key.is_(None))
+    if "upto" in asked:
+        query = query.where(_commits.c.cursor <= sa.bindparam("upto"))
+    if "after" in asked:
+        query = query.where(_commits.c.cursor > sa.bindparam("after"))
+    return _paged(query, _commits.c.cursor, asked)
+
+
+def _paged(query: sa.Select[*tuple[Any, ...]], by: sa.Column[Any], asked: Set[str]) -> sa.Select[*tuple[Any, ...]]:
+    if "place" in asked:
+        after = sa.tuple_(sa.bindparam("place", type_=by.type), sa.bindparam("at", type_=sa.BigInteger))
+        query = query.where(sa.tuple_(by, _commits.c.revision) > after)
+    return query.order_by(by, _commits.c.revision).limit(sa.bindparam("most"))
 
 
 def _piece(row: sa.RowMapping) -> Piece:

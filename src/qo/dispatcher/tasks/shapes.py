@@ -59,7 +59,8 @@ def as_of(tx: Tx, generation_id: str, revision: int | None = None) -> list[Colum
 
 
 def bodies(columns: Sequence[Column]) -> list[ColumnBody]:
-    return [ColumnBody(name=each.name, type=each.type, nullable=each.nullable) for each in columns]
+    # As they are: they were checked when they came in.
+    return [ColumnBody.model_construct(name=each.name, type=each.type, nullable=each.nullable) for each in columns]
 
 
 class Shapes:
