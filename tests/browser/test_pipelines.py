@@ -98,6 +98,15 @@ async def test_the_graph_has_a_node_for_each_job_with_its_state_and_leads_to_it(
     await tab.shown("clean")
 
 
+async def test_the_lineage_says_of_each_piece_which_run_has_made_it(place: Place, tabs: Tabs) -> None:
+    tab = await tabs.open(place.link, f"/lineage/shop.clean?partition={DAYS[0]}")
+    runs = tab.page.locator("tbody tr td:last-child a")
+    await expect(runs).to_have_count(3)  # Of orders, clean and daily.
+    await tab.page.locator(f"tbody a[href$='/run/{place.shop.made}']").click()
+    await tab.heading(DAYS[0])
+    await tab.shown("completed")
+
+
 async def test_a_failed_run_is_replayed_and_a_running_one_is_asked_to_stop(place: Place, tabs: Tabs) -> None:
     tab = await tabs.open(place.link, f"/run/{place.shop.refused}")
     await tab.page.get_by_role("button", name="Replay").first.click()

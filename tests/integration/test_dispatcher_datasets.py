@@ -185,6 +185,9 @@ def test_lineage_follows_revisions_in_both_directions(state: State) -> None:
         ("shop.copy", "a"),
         ("shop.daily", "a"),
     ]
+    daily = reading(state, lambda tx: lineage(tx, "shop.daily", "a"))
+    assert daily.upstream[0].task_id == near.task_id  # Who made it, told of it as of all around it.
+    assert daily.task_id in {each.task_id for each in near.downstream}
     far = reading(state, lambda tx: lineage(tx, "shop.daily", "b", depth=5))
     assert [(each.depth, each.dataset) for each in far.upstream] == [(1, "orders_clean"), (2, "shop.orders")]
     top = reading(state, lambda tx: lineage(tx, "shop.orders", "a", depth=5))

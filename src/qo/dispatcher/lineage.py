@@ -60,6 +60,7 @@ def lineage(tx: Tx, text: str, partition_key: str, depth: int = 1) -> LineageAns
         generation_id=generation,
         partition_key=partition_key,
         revision=row["revision"],
+        task_id=row["task_id"],
         upstream=[_answer(level, edge, names) for level, edge in above],
         downstream=[_answer(level, edge, names) for level, edge in below],
         more=more_above or more_below,

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { ancestry } from "./ancestry";
 import type { Lineage, LineageEdge } from "./answers";
 
-const edge = (dataset: string, partition_key: string | null, task_id = "t"): LineageEdge => ({
+const edge = (dataset: string, partition_key: string | null, task_id: string): LineageEdge => ({
   depth: 1,
   dataset,
   partition_key,
@@ -34,8 +34,9 @@ function diamond(): { asked: string[]; get: <T>(path: string[], query?: Record<s
         dataset: name,
         partition_key: key,
         revision: 1,
-        upstream: READS[name]!.map((each) => edge(each, key)),
-        downstream: readers.map((each) => edge(each, key)),
+        task_id: `made-${name}`,
+        upstream: READS[name]!.map((each) => edge(each, key, `made-${each}`)),
+        downstream: readers.map((each) => edge(each, key, `made-${each}`)),
         more: false,
       };
       return lineage as T;
@@ -65,4 +66,9 @@ test("one step asks once, and shows both sides", async () => {
   const found = await ancestry(dispatcher, "clean", "d1", 1, new Map());
   expect(dispatcher.asked).toEqual(["clean"]);
   expect([...found.pieces.keys()].sort()).toEqual(["clean@d1", "orders@d1", "rejected@d1", "totals@d1"]);
+});
+
+test("each piece has the run that made it, the one in question too", async () => {
+  const found = await ancestry(diamond(), "clean", "d1", 2, new Map());
+  for (const piece of found.pieces.values()) expect(piece.taskId).toBe(`made-${piece.dataset}`);
 });

@@ -11,7 +11,7 @@ export interface Piece {
   dataset: string;
   partition: string | null;
   range: string; // The partition, or which cursors.
-  taskId: string | null;
+  taskId: string; // Of the run that made it; empty for what was committed by none that is known.
 }
 
 export interface Ancestry {
@@ -40,7 +40,9 @@ export async function ancestry(
   const here = idOf(root.dataset, partition);
   const found: Ancestry = {
     here,
-    pieces: new Map([[here, { id: here, dataset: root.dataset, partition, range: partition, taskId: null }]]),
+    pieces: new Map([
+      [here, { id: here, dataset: root.dataset, partition, range: partition, taskId: root.task_id }],
+    ]),
     edges: [],
     more: root.more,
   };

@@ -61,6 +61,8 @@ export interface Cutover {
   changed: boolean;
   active: number | null;
   replaced: number | null;
+  cancelled: number;
+  cancel_requested: number;
 }
 
 export interface DatasetLine {
@@ -153,6 +155,7 @@ export interface Lineage {
   dataset: string;
   partition_key: string;
   revision: number;
+  task_id: string;
   upstream: LineageEdge[];
   downstream: LineageEdge[];
   more: boolean;

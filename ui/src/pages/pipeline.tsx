@@ -11,7 +11,7 @@ import { Confirm } from "../show/confirm";
 import { Graph, type GraphEdge, type GraphNode } from "../show/graph";
 import { Head } from "../show/head";
 import { Panel, Shown } from "../show/states";
-import { Ago, count } from "../show/text";
+import { Ago, count, plural } from "../show/text";
 import { WithDispatcher } from "./pipelines";
 
 export function PipelinePage({ name }: { name: string }): JSX.Element {
@@ -97,37 +97,52 @@ function Actions({ dispatcher, looked }: { dispatcher: Dispatcher; looked: Looke
       >
         {paused ? "What waits is started again." : "What runs goes on; nothing new is started until it is resumed."}
       </Confirm>
-      {line?.next != null && rebuild && (
-        <Confirm
-          button={`Activate ${line.next}`}
-          title={`Let version ${line.next} take over?`}
-          act={async () => {
-            if (line.next_status === "staged")
-              await dispatcher.post(["dags", shown.dag, "versions", String(line.next), "ready"]);
-            const answer = await dispatcher.put<Cutover>(["dags", shown.dag, "active"], { version: line.next });
-            return `version ${answer.active} is active`;
-          }}
-        >
-          All its datasets change over at one moment.{" "}
-          {rebuild.caught_up
-            ? "It has caught up."
-            : `It has not caught up: ${count(rebuild.remaining)} inputs have no task yet.`}
-        </Confirm>
-      )}
+      {line?.next != null && rebuild && <Activate dispatcher={dispatcher} dag={shown.dag} rebuild={rebuild} />}
       {line?.previous != null && (
         <Confirm
           button={`Roll back to ${line.previous}`}
           title={`Roll back to version ${line.previous}?`}
           danger
-          act={async () =>
-            `version ${(await dispatcher.post<Cutover>(["dags", shown.dag, "rollback"])).active} is active`
-          }
+          act={async () => {
+            const answer = await dispatcher.post<Cutover>(["dags", shown.dag, "rollback"]);
+            const stopped = answer.cancelled + answer.cancel_requested;
+            const of = `of version ${answer.replaced}`;
+            const also = plural(stopped, `task ${of} was cancelled`, `tasks ${of} were cancelled`);
+            return `version ${answer.active} is active${stopped ? `; ${also}` : ""}`;
+          }}
         >
           All its datasets point to what version {line.previous} made, at one moment. What version {line.active} was
           doing is cancelled.
         </Confirm>
       )}
     </>
+  );
+}
+
+/** What is not whole takes over only for who says so; the dispatcher is told that it was said. */
+function Activate({ dispatcher, dag, rebuild }: { dispatcher: Dispatcher; dag: string; rebuild: Rebuild }): JSX.Element {
+  const { version, tasks, status } = rebuild;
+  const left = rebuild.remaining + (tasks.pending ?? 0) + (tasks.running ?? 0);
+  const lacking = [
+    ...(tasks.failed ? [`${count(tasks.failed)} of its tasks failed`] : []),
+    ...(left ? [`${count(left)} ${left === 1 ? "is" : "are"} still to be done`] : []),
+  ].join(", ");
+  return (
+    <Confirm
+      button={`Activate ${version}`}
+      title={`Let version ${version} take over?`}
+      sure={lacking ? "Take it as it is" : null}
+      act={async () => {
+        const force = lacking !== "";
+        if (status === "staged" && !force)
+          await dispatcher.post(["dags", dag, "versions", String(version), "ready"]);
+        const answer = await dispatcher.put<Cutover>(["dags", dag, "active"], { version, force });
+        return `version ${answer.active} is active`;
+      }}
+    >
+      All its datasets change over at one moment.{" "}
+      {lacking ? `It is not whole: ${lacking}. What is missing stays missing until it is made.` : "It has caught up."}
+    </Confirm>
   );
 }
 

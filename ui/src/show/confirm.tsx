@@ -14,6 +14,7 @@ interface Asked {
   danger?: boolean;
   disabled?: boolean;
   reason?: boolean; // Whether to ask why.
+  sure?: string | null; // What has to be ticked first, where something speaks against it.
   act: (reason: string | null) => Promise<string>; // What was done, in words.
   children: ComponentChildren; // What will happen.
 }
@@ -25,6 +26,7 @@ export function Confirm({
   danger = false,
   disabled = false,
   reason = false,
+  sure = null,
   act,
   children,
 }: Asked): JSX.Element {
@@ -32,11 +34,14 @@ export function Confirm({
   const [open, setOpen] = useState(false);
   const [busy, setBusy] = useState(false);
   const [why, setWhy] = useState("");
+  const [ticked, setTicked] = useState(false);
   const [problem, setProblem] = useState<Problem | null>(null);
 
   useEffect(() => {
     if (open) dialog.current?.showModal();
     else dialog.current?.close();
+    setTicked(false); // Each question is answered anew.
+    setProblem(null);
   }, [open]);
 
   const go = async (event: Event): Promise<void> => {
@@ -65,8 +70,18 @@ export function Confirm({
             <div class="second wrap">{children}</div>
             {reason && (
               <label class="field">
-                Why (kept with the task)
+                Why (is written down)
                 <input value={why} maxLength={500} onInput={(event) => setWhy(event.currentTarget.value)} />
+              </label>
+            )}
+            {sure !== null && (
+              <label class="tick">
+                <input
+                  type="checkbox"
+                  checked={ticked}
+                  onChange={(event) => setTicked(event.currentTarget.checked)}
+                />
+                {sure}
               </label>
             )}
             {problem && <Failure problem={problem} />}
@@ -74,7 +89,7 @@ export function Confirm({
               <button type="button" onClick={() => setOpen(false)}>
                 Leave it
               </button>
-              <button type="submit" class={danger ? "danger" : "main-action"} disabled={busy}>
+              <button type="submit" class={danger ? "danger" : "main-action"} disabled={busy || (sure !== null && !ticked)}>
                 {busy ? "One moment…" : (yes ?? button)}
               </button>
             </div>

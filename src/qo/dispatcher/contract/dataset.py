@@ -127,6 +127,7 @@ class LineageAnswer(Answer):
     generation_id: str
     partition_key: str
     revision: int
+    task_id: str  # Which has made it.
     upstream: list[LineageEdge] = []
     downstream: list[LineageEdge] = []
     more: bool = False  # The walk stopped at its bound.
