@@ -57,7 +57,6 @@ async def test_the_page_is_uploaded_with_its_types_and_says_where_the_bucket_is(
     moto_server: S3Server, built: Assets
 ) -> None:
     bucket = moto_server.make_bucket()
-    moto_server.admin.put_object(Bucket=bucket, Key="team/queues/spark/queue.json", Body=b"{}")
     done = await deploy(
         settings_of(moto_server.endpoint, f"s3://{bucket}/team"), dispatcher="https://d.example", assets=built
     )
@@ -75,7 +74,8 @@ async def test_the_page_is_uploaded_with_its_types_and_says_where_the_bucket_is(
     config = json.loads(found("config.json")["Body"].read())
     assert config["endpoint"] == moto_server.endpoint
     assert (config["bucket"], config["prefix"], config["region"]) == (bucket, "team/", REGION)
-    assert (config["dispatcher"], config["queues"]) == ("https://d.example", ["queues/spark/"])
+    assert config["dispatcher"] == "https://d.example"
+    assert "queues" not in config  # The page looks for them: there may be others by then.
 
 
 async def test_our_cors_rule_stands_beside_those_of_others(moto_server: S3Server, built: Assets) -> None:
@@ -183,6 +183,15 @@ def test_without_a_role_the_user_is_federated_and_its_own_keys_are_never_told(mo
     assert ACCESS_KEY not in told.values()
     assert SECRET_KEY not in told.values()
     assert held.secret_access_key not in repr(held)
+
+
+def test_credentials_that_the_bucket_refuses_are_not_handed_out(server: S3Server) -> None:
+    bucket = server.make_bucket()
+    settings = settings_of(server.endpoint, f"s3://{bucket}/team", role=None)
+    with pytest.raises(
+        Refused, match=r"let nobody in.*QO_UI_ROLE_ARN"
+    ):  # This one federates users without rights.
+        mint(settings, read_only=True, hours=1)
 
 
 def test_a_server_without_sts_says_what_to_do() -> None:

@@ -26,13 +26,10 @@ from qo.store.s3.replies import refusal
 from qo.store.s3.transport import Reply, Transport
 from qo.ui import rules
 from qo.ui.assets import ASK_FIRST, CONFIG, INDEX, Asset, Assets
-from qo.ui.branches import ROOT as QUEUES
-from qo.ui.listing import rolled
 
 FOLDER = "ui/"
 NOT_OFFERED = {"NotImplemented", "MethodNotAllowed"}
 LOOK_S = 10.0
-QUEUES_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +82,8 @@ def place_of(settings: Settings) -> Place:
     return Place(endpoint, location.bucket, location.prefix, region, page)
 
 
-def configuration(place: Place, dispatcher: str | None, queues: Sequence[str]) -> bytes:
-    """What the page reads first. ``queues``: prefixes below the place's own that hold queues of their own."""
+def configuration(place: Place, dispatcher: str | None) -> bytes:
+    """What the page reads first. The queues below it looks for itself: some may be added after the deploy."""
     from qo import __version__
 
     found = {
@@ -96,7 +93,6 @@ def configuration(place: Place, dispatcher: str | None, queues: Sequence[str]) -
         "region": place.region,
         "dispatcher": dispatcher,
         "version": __version__,
-        "queues": list(queues),
     }
     return json.dumps(found, indent=2).encode() + b"\n"
 
@@ -118,8 +114,7 @@ async def deploy(
     files = (assets or Assets()).load()
     store = await S3Store.open(place.bucket, endpoint=settings.s3.endpoint, region=place.region)
     try:
-        below = await rolled(store, place.prefix + QUEUES, delimiter="/", after="", limit=QUEUES_MAX)
-        config = configuration(place, dispatcher, [each.removeprefix(place.prefix) for each in below.common])
+        config = configuration(place, dispatcher)
         done, lacking = [await _upload(store.transport, place, files, config)], list[str]()
         said = await _allow(store.transport, place, origins)
         (done if said.startswith("set") else lacking).append(said)

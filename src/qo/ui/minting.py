@@ -2,16 +2,20 @@
 
 With a role, it is assumed; without one, STS is asked to federate the user whose keys these are. Either way the policy
 of ``qo.ui.policy`` is laid on. A session of the user's own (GetSessionToken) takes no policy, so it is never asked for.
+What STS gives is tried before it is handed out.
 """
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any, cast
 
 from qo.config.settings import Settings
+from qo.core import keys
 from qo.dispatcher import aws
-from qo.errors import NotFound, Refused, Unavailable
+from qo.errors import AccessDenied, NoSuchBucket, NotFound, Refused, Unavailable
+from qo.store.s3 import Credentials, S3Store
 from qo.ui.credentials import PageCredentials
 from qo.ui.deploying import Place, place_of
 from qo.ui.policy import page_policy
@@ -38,13 +42,32 @@ def mint(settings: Settings, *, read_only: bool, hours: float) -> PageCredential
     except (Refused, NotFound, Unavailable) as error:
         raise Refused(f"there are no short-lived credentials to be had: {error}. {_advice(settings)}") from None
     given = answer["Credentials"]
-    return PageCredentials(
+    made = PageCredentials(
         access_key_id=given["AccessKeyId"],
         secret_access_key=given["SecretAccessKey"],
         session_token=given["SessionToken"],
         expires_at=cast("datetime", given["Expiration"]).astimezone(UTC),
         may_act=not read_only,
     )
+    try:
+        asyncio.run(_try(made, place, settings))
+    except AccessDenied as error:
+        raise Refused(f"STS gives credentials that let nobody in: {error} {_advice(settings)}") from None
+    return made
+
+
+async def _try(made: PageCredentials, place: Place, settings: Settings) -> None:
+    """Some servers federate a user without any of its rights. Raises AccessDenied here, not in the page."""
+    held = Credentials(made.access_key_id, made.secret_access_key, made.session_token)
+    store = await S3Store.open(
+        place.bucket, endpoint=settings.s3.endpoint, region=place.region, prefix=place.prefix, credentials=held
+    )
+    try:
+        await store.list(keys.TASKS, limit=1)
+    except (NoSuchBucket, Unavailable):
+        pass  # That the credentials are no good, it does not say.
+    finally:
+        await store.close()
 
 
 def _partition(place: Place) -> str:

@@ -120,7 +120,15 @@ function Actions({ dispatcher, looked }: { dispatcher: Dispatcher; looked: Looke
 }
 
 /** What is not whole takes over only for who says so; the dispatcher is told that it was said. */
-function Activate({ dispatcher, dag, rebuild }: { dispatcher: Dispatcher; dag: string; rebuild: Rebuild }): JSX.Element {
+function Activate({
+  dispatcher,
+  dag,
+  rebuild,
+}: {
+  dispatcher: Dispatcher;
+  dag: string;
+  rebuild: Rebuild;
+}): JSX.Element {
   const { version, tasks, status } = rebuild;
   const left = rebuild.remaining + (tasks.pending ?? 0) + (tasks.running ?? 0);
   const lacking = [
@@ -141,7 +149,9 @@ function Activate({ dispatcher, dag, rebuild }: { dispatcher: Dispatcher; dag: s
       }}
     >
       All its datasets change over at one moment.{" "}
-      {lacking ? `It is not whole: ${lacking}. What is missing stays missing until it is made.` : "It has caught up."}
+      {lacking
+        ? `It is not whole: ${lacking}. What is missing stays missing until it is made.`
+        : "It has caught up."}
     </Confirm>
   );
 }

@@ -58,15 +58,26 @@ export class Roster {
 }
 
 const MISSING_FOR_MS = 30_000;
+const there = new WeakSet<Bucket>();
 const missing = new WeakMap<Bucket, number>(); // Since when, by performance.now().
 
-/** What operators want. Most queues have no such object: then it is looked for now and then only. */
+/**
+ * What operators want. Most queues have no such object: then it is looked for now and then only, and in a listing, because
+ * browsers write down every 404 as an error.
+ */
 export async function lookDesired(bucket: Bucket): Promise<Desired> {
-  if (performance.now() - (missing.get(bucket) ?? Number.NEGATIVE_INFINITY) < MISSING_FOR_MS)
-    return readDesired(null);
+  if (!there.has(bucket)) {
+    if (performance.now() - (missing.get(bucket) ?? Number.NEGATIVE_INFINITY) < MISSING_FOR_MS)
+      return readDesired(null);
+    const found = (await bucket.list(DESIRED, "", 1)).entries.length > 0;
+    if (!found) {
+      missing.set(bucket, performance.now());
+      return readDesired(null);
+    }
+    there.add(bucket);
+  }
   const stored = await bucket.get(DESIRED);
-  if (stored === null) missing.set(bucket, performance.now());
-  else missing.delete(bucket);
+  if (stored === null) there.delete(bucket);
   return readDesired(stored?.text ?? null);
 }
 

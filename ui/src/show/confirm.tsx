@@ -89,7 +89,11 @@ export function Confirm({
               <button type="button" onClick={() => setOpen(false)}>
                 Leave it
               </button>
-              <button type="submit" class={danger ? "danger" : "main-action"} disabled={busy || (sure !== null && !ticked)}>
+              <button
+                type="submit"
+                class={danger ? "danger" : "main-action"}
+                disabled={busy || (sure !== null && !ticked)}
+              >
                 {busy ? "One moment…" : (yes ?? button)}
               </button>
             </div>
