@@ -16,9 +16,22 @@ function licences(): Plugin {
   };
 }
 
+/** The one script that the parser waits for, behind all that it should not keep waiting. */
+function themeLast(): Plugin {
+  const theme = '<script src="./theme.js"></script>';
+  return {
+    name: "theme-last",
+    apply: "build",
+    transformIndexHtml: {
+      order: "post",
+      handler: (html) => html.replace(theme, "").replace("</head>", `${theme}\n  </head>`),
+    },
+  };
+}
+
 export default defineConfig({
   base: "./", // So that the same files work below any prefix of a bucket and at the root of a gateway.
-  plugins: [licences()],
+  plugins: [licences(), themeLast()],
   build: {
     outDir: "../src/qo/ui/static",
     emptyOutDir: true,

@@ -76,6 +76,20 @@ async def test_a_look_at_what_has_not_changed_costs_no_more_than_this(
     assert f"{len(to_the_store(tab, 0))} requests by this page" in said
 
 
+async def test_the_first_look_asks_for_nothing_twice(visitor: Visitor, tabs: Tabs) -> None:
+    tab = await tabs.new(clock=True)  # Which stands still: there is no second look.
+    await tab.open(visitor.dashboard.link, "/")
+    await tab.shown("greet", "train")
+    await tab.quiet()
+    assert [each.url.rpartition("/")[2] for each in tab.asked].count("config.json") == 1
+    seen = Counter(to_the_store(tab, 0))
+    assert {each: n for each, n in seen.items() if each.startswith("LIST")} == {
+        f"LIST {part}": 1 for part in ("ready", "leases", "tasks", "workers", "control")
+    }
+    paths = [each.url.partition("?")[0] for each in tab.asked if "/s3/qo/" in each.url]
+    assert len(paths) == len(set(paths))
+
+
 async def test_a_change_costs_one_read_more_and_is_seen(visitor: Visitor, queue: Queue, tabs: Tabs) -> None:
     tab = await tabs.new(clock=True)
     await tab.open(visitor.dashboard.link, "/tasks")

@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import { useRef, useState } from "preact/hooks";
 import { told } from "../core/desired";
-import { lookOverview, type Overview } from "../queue/overview";
+import { FIRST_READS, lookOverview, type Overview } from "../queue/overview";
 import { useApp } from "../shell/app";
 import { href } from "../shell/router";
 import { useLive } from "../shell/ticker";
@@ -17,13 +17,14 @@ import { Tiles } from "./overview_tiles";
 export function OverviewPage(): JSX.Element {
   const { queue } = useApp();
   const [counting, setCounting] = useState(false);
-  const begun = useRef(false);
+  const begun = useRef(0);
   const live = useLive(async () => {
-    if (begun.current) return lookOverview(queue);
-    begun.current = true;
-    const first = await lookOverview(queue, 0); // What the listings tell at once; task by task comes right after.
-    setTimeout(() => void look.current());
-    return first;
+    const goal = FIRST_READS[begun.current];
+    if (goal === undefined) return lookOverview(queue);
+    const seen = await lookOverview(queue, Math.max(0, goal - queue.shelf.size), begun.current ? 0 : 1);
+    begun.current += 1;
+    if (begun.current < FIRST_READS.length) setTimeout(() => void look.current());
+    return seen;
   }, []);
   const look = useRef(live.look);
   look.current = live.look;

@@ -46,6 +46,16 @@ describe("a queue of 100,000 tasks", () => {
     expect(overview.byStatus.completed).toBeGreaterThan(80_000);
   });
 
+  test("goes on reading from what was listed, without listing again", async () => {
+    const queue = new QueueView(store.bucket());
+    await lookOverview(queue, 0);
+    const before = store.asked.length;
+    const overview = await lookOverview(queue, 30, 0);
+    expect(store.asked.slice(before).filter((each) => each.startsWith("LIST"))).toEqual([]);
+    expect(store.asked.length - before).toBe(30);
+    expect(overview.read).toBeGreaterThan(10);
+  });
+
   test("shows a first page of its list for a few listings and one read for each row", async () => {
     const queue = new QueueView(store.bucket());
     const before = store.asked.length;

@@ -10,7 +10,10 @@ import { healthOf, lookDesired, type WorkerInfo } from "./roster";
 import type { Summary } from "./shelf";
 import { type Line, lineOf, type QueueView } from "./view";
 
-const READS_AT_FIRST = 120; // All of a small queue, a fair sample of a large one.
+// How many tasks are read before the first looks are shown: none, since the listings alone tell much; a few, for each half
+// a dozen of reads takes a round trip; then all of a small queue, a fair sample of a large one.
+export const FIRST_READS = [0, 30, 120];
+const READS_AT_FIRST = FIRST_READS.at(-1)!;
 const READS_PER_ROUND = 8;
 const RECENT = 24; // Beside the sample, so that a failure of just now is seen.
 const SMALL = 1000; // A queue of which all tasks are soon known; then only what changes is read.
@@ -36,11 +39,11 @@ export interface Overview {
   history: { times: number[]; changes: number[] };
 }
 
-/** `reads` bounds the task objects that are read, `pages` the requests for each listing. */
+/** `reads` bounds the task objects that are read, `pages` the requests for each listing; 0: what was listed last counts. */
 export async function lookOverview(queue: QueueView, reads?: number, pages = 1): Promise<Overview> {
   const [ready, leases, tasks] = [queue.ready(), queue.leases(), queue.tasks()];
   const [workers, desired] = await Promise.all([
-    queue.roster.look(),
+    pages ? queue.roster.look() : queue.roster.known(),
     lookDesired(queue.bucket).catch(() => null), // That hides no task.
     ready.advance(pages),
     leases.advance(pages),
@@ -49,8 +52,11 @@ export async function lookOverview(queue: QueueView, reads?: number, pages = 1):
   ]);
   const few = tasks.complete && tasks.entries.size <= SMALL ? READS_IF_SMALL : READS_PER_ROUND;
   const most = reads ?? (queue.shelf.size < READS_AT_FIRST ? READS_AT_FIRST : few);
-  await queue.shelf.read(tasks.recent().slice(0, RECENT), Math.ceil(most / 2));
-  await queue.shelf.read(tasks.entries.values(), most);
+  const unread = tasks
+    .recent()
+    .slice(0, RECENT)
+    .filter((entry) => queue.shelf.known(entry) === undefined);
+  await queue.shelf.read(new Set([...unread.slice(0, Math.ceil(most / 2)), ...tasks.entries.values()]), most);
   const now = queue.bucket.time.now();
   const line = lineOf(ready, now);
   const seen = tallied(queue);

@@ -53,6 +53,11 @@ export class Roster {
           this.kept.set(entry.key, { etag: stored.etag || entry.etag, info, readAt: performance.now() });
       }),
     );
+    return this.known();
+  }
+
+  /** Those of the last look. */
+  known(): WorkerInfo[] {
     return [...this.kept.values()].map((each) => each.info).sort((a, b) => (a.worker_id < b.worker_id ? -1 : 1));
   }
 }

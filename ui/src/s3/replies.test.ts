@@ -1,5 +1,3 @@
-// @vitest-environment happy-dom
-
 import { expect, test } from "vitest";
 import { errorOf, folders, listPage, NoXml, versionsPage } from "./replies";
 
@@ -53,3 +51,18 @@ test("an error says its code; anything else is none", () => {
   expect(errorOf("<html><body>proxy</body></html>")).toBeNull();
   expect(() => listPage("not xml", "")).toThrow(NoXml);
 });
+
+test("what is escaped in a key is read as it was written, and once only", () => {
+  const key = "a&lt;b&gt; &amp;amp; &#34;c&#x27; &#xD;&#128512; &nope;";
+  const text = `<ListBucketResult ${NS}><Contents><Key>${key}</Key></Contents></ListBucketResult>`;
+  expect(listPage(text, "").entries[0]!.key).toBe("a<b> &amp; \"c' \r\u{1f600} &nope;");
+});
+
+test.each([
+  "",
+  "not XML",
+  "<html><body>busy</body></html>",
+  "<ListBucketResult><Contents><Key>a</Key></Contents>", // Cut off on its way.
+  '<!DOCTYPE x [<!ENTITY e "v">]><ListBucketResult></ListBucketResult>',
+  "<ListBucketResult><!-- <Contents><Key>a</Key></Contents> --></ListBucketResult>",
+])("%s is no listing", (text) => expect(() => listPage(text, "")).toThrow(NoXml));

@@ -18,7 +18,7 @@ export const QUEUE = /^queues\/[^/]+\/$/;
 export async function loadConfig(): Promise<Config> {
   let found: unknown;
   try {
-    const reply = await fetch(new URL("config.json", document.baseURI), { cache: "no-store" });
+    const reply = await fetch(new URL("config.json", document.baseURI), { cache: "no-cache" });
     if (!reply.ok) throw new Error(`it answered ${reply.status}`);
     found = await reply.json();
   } catch (error) {
