@@ -21,11 +21,13 @@ export function Commits({
       {commits.length === 0 ? (
         <Empty title="None yet" />
       ) : (
-        <table>
+        <table class="stack">
           <tbody>
             {commits.map((each) => (
               <tr key={each.revision}>
-                <td class="number quiet">{each.revision}</td>
+                <td class="number quiet" data-name="revision">
+                  {each.revision}
+                </td>
                 <td class="wrap">
                   <a href={href(["dataset", name], { partition: each.partition_key })}>
                     {each.partition_key ?? `cursor ${each.cursor}`}

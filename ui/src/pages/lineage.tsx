@@ -113,20 +113,20 @@ function Said({ found }: { found: Ancestry }): JSX.Element {
   };
   return (
     <Panel title="In words" flush>
-      <table>
+      <table class="stack">
         <Head columns={["piece", "was made from", "by run"]} />
         <tbody>
           {[...found.pieces.values()].map((piece) => (
             <tr key={piece.id}>
               <td class="wrap">{name(piece.id)}</td>
-              <td class="wrap">
+              <td class="wrap" data-name="made from">
                 {found.edges
                   .filter((edge) => edge.to === piece.id)
                   .map((edge) => (
                     <div key={edge.from}>{name(edge.from)}</div>
                   ))}
               </td>
-              <td>{piece.taskId && <RunLink id={piece.taskId} />}</td>
+              <td data-name="by run">{piece.taskId && <RunLink id={piece.taskId} />}</td>
             </tr>
           ))}
         </tbody>

@@ -207,8 +207,8 @@ function JobGraph({ shown }: { shown: VersionShown }): JSX.Element {
 
 function stateOf(job: JobLine): string {
   if (job.paused !== null) return "paused";
-  if (job.tasks.running) return `${count(job.tasks.running)} running`;
-  if (job.tasks.failed) return `${count(job.tasks.failed)} failed`;
+  const news = (["running", "failed"] as const).filter((status) => job.tasks[status]);
+  if (news.length) return news.map((status) => `${count(job.tasks[status]!)} ${status}`).join(", ");
   if (job.hold) return job.hold;
   if (job.tasks.pending) return `${count(job.tasks.pending)} waiting`;
   return job.source ? `source ${job.source}` : job.tasks.completed ? `${count(job.tasks.completed)} done` : "idle";
@@ -225,7 +225,7 @@ function JobTable({ shown }: { shown: VersionShown }): JSX.Element {
               <td>
                 <a href={href(["runs"], { dag: shown.dag, job: job.name })}>{job.name}</a>
               </td>
-              <td class="second wrap">{job.reads.join(", ")}</td>
+              <td class="second wrap">{job.reads.join(", ") || <span class="quiet">a source</span>}</td>
               <td style={{ minWidth: "110px", verticalAlign: "middle" }}>
                 <StatusBar counts={job.tasks} label={job.name} />
               </td>

@@ -134,7 +134,7 @@ function ByName({ checks }: { checks: Check[] }): JSX.Element {
 
 function Checks({ checks }: { checks: Check[] }): JSX.Element {
   return (
-    <table>
+    <table class="stack">
       <Head columns={["result", "expectation", "dataset", "observed", "expected", "run", "when"]} />
       <tbody>
         {checks.map((each) => (
@@ -147,8 +147,12 @@ function Checks({ checks }: { checks: Check[] }): JSX.Element {
               <a href={href(["dataset", each.dataset], { partition: each.partition_key })}>{each.dataset}</a>{" "}
               <span class="quiet">{each.partition_key}</span>
             </td>
-            <td class="mono wrap">{short(each.observed)}</td>
-            <td class="mono wrap">{short(each.expected)}</td>
+            <td class="mono wrap" data-name="observed">
+              {short(each.observed)}
+            </td>
+            <td class="mono wrap" data-name="expected">
+              {short(each.expected)}
+            </td>
             <td>
               <RunLink id={each.task_id} />
             </td>
@@ -165,7 +169,7 @@ function Checks({ checks }: { checks: Check[] }): JSX.Element {
 function Rejections({ rejections }: { rejections: Rejection[] }): JSX.Element {
   return (
     <Panel title="Outputs that were not good enough to be committed" flush>
-      <table>
+      <table class="stack">
         <tbody>
           {rejections.map((each) => (
             <tr key={`${each.task_id}${each.attempt}${each.location}`}>

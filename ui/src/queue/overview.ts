@@ -62,12 +62,13 @@ export async function lookOverview(queue: QueueView, reads?: number, pages = 1):
   const seen = tallied(queue);
   const sum = (field: "dollars" | "requests" | "tasks_completed"): number =>
     workers.reduce((all, each) => all + each[field], 0);
-  queue.note({
-    at: now,
-    waiting: seen.byStatus.pending ?? 0,
-    running: seen.byStatus.running ?? 0,
-    completed: sum("tasks_completed"),
-  });
+  if (pages && (seen.read || tasks.complete))
+    queue.note({
+      at: now,
+      waiting: seen.byStatus.pending ?? 0,
+      running: seen.byStatus.running ?? 0,
+      completed: sum("tasks_completed"),
+    });
   return {
     now,
     ready: { ...line, exact: ready.complete },

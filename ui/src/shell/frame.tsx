@@ -98,7 +98,6 @@ function Chooser(): JSX.Element | null {
 function Freshness(): JSX.Element {
   const { bucket, dispatcher, config, mayAct } = useApp();
   const [, again] = useState(0);
-  const [theme, setTheme] = useState(currentTheme());
   useSecond();
   useEffect(() => ticker.watch(() => again((n) => n + 1)), []);
   const age = ticker.lastRound === null ? null : (performance.now() - ticker.lastRound) / 1000;
@@ -127,10 +126,10 @@ function Freshness(): JSX.Element {
           title="Light or dark (key l)"
           onClick={() => {
             switchTheme();
-            setTheme(currentTheme());
+            again((n) => n + 1);
           }}
         >
-          {theme === "dark" ? "light" : "dark"}
+          {currentTheme() === "dark" ? "light" : "dark"}
         </button>
         <button
           type="button"

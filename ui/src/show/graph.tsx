@@ -22,6 +22,7 @@ export interface GraphEdge {
 
 const WIDTH_MIN = 130;
 const WIDTH_MAX = 250;
+const SHRUNK_MIN = 0.65; // What does not fit even so is pushed sideways: smaller, nobody could read it.
 const PAD = 11;
 const LINE = 16;
 
@@ -48,6 +49,7 @@ export function Graph({
         width={layout.width}
         height={layout.height}
         viewBox={`0 0 ${layout.width} ${layout.height}`}
+        style={{ minWidth: `${layout.width * SHRUNK_MIN}px` }}
         role="group"
         aria-label={label}
       >
