@@ -5,9 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.locked
 ONLY   ?=
 DAYS   ?= 90
-# Tests in two processes, each with servers of its own. In the order of the files: the last ones are short, so that both
+# Tests in three processes, each with servers of its own: they often wait. In the order of the files: the last ones are
+# short, so that all
 # end at the same time.
-BESIDE := -n 2 --dist loadfile --no-loadscope-reorder
+BESIDE := -n 3 --dist loadfile --no-loadscope-reorder
 SPARK  := tests/e2e tests/spark # Where all tests with the marker spark are, as a test sees to.
 
 # Every process would read and rewrite all test modules by itself.
