@@ -5,16 +5,17 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.locked
 ONLY   ?=
 DAYS   ?= 90
-# Tests in three processes, each with servers of its own: they often wait. In the order of the files: the last ones are
-# short, so that all
-# end at the same time.
-BESIDE := -n 3 --dist loadfile --no-loadscope-reorder
+# Tests in a few processes, each with servers of its own: they often wait, those with Spark less. In the order of the
+# files: the last ones are short, so that all end at the same time.
+ORDER  := --dist loadfile --no-loadscope-reorder
+BESIDE := -n 4 $(ORDER)
+JVMS   := -n 3 $(ORDER)
 SPARK  := tests/e2e tests/spark # Where all tests with the marker spark are, as a test sees to.
 
 # Every process would read and rewrite all test modules by itself.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup ui browser lint check test demo demo-queue bench prove format clean
+.PHONY: help setup ui browser code page lint check test demo demo-queue bench prove format clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,22 +39,27 @@ browser: # For the tests of the dashboard. Where it cannot be had, they are skip
 	    export DEBIAN_FRONTEND=noninteractive && APT="apt-get install -qq -y --no-install-recommends chromium" && \
 	    { $$APT || { apt-get update -qq && $$APT; }; } >/dev/null 2>&1; } || true
 
-lint: setup ui ## Format, lint, types, import contracts
+code: setup
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/lint-imports
 	@$(BIN)/pyright --level error
+
+page: ui
 	@$(BIN)/python hatch_build.py typecheck
 	@$(BIN)/python hatch_build.py lint
+	@$(BIN)/python hatch_build.py test
+
+lint: setup ## Format, lint, types, import contracts; the same of the dashboard's page, and its unit tests
+	@$(MAKE) --no-print-directory -j 2 -O code page
 
 check: lint ## The same, and the fast tests
 	@$(BIN)/python -m pytest $(BESIDE) -m fast
 
 test: setup ## The same, and all tests but the longest: a real S3 server, PostgreSQL, Spark, a browser and real processes
-	@$(MAKE) --no-print-directory -j 2 lint browser
-	@$(BIN)/python hatch_build.py test
+	@$(MAKE) --no-print-directory -j 2 -O code page browser
 	@$(BIN)/python -m pytest $(BESIDE) -m "not spark and not long" --ignore tests/spark
-	@$(BIN)/python -m pytest $(BESIDE) -m "spark and not long" $(SPARK) # By themselves: a JVM that starts takes the time that others' leases run.
+	@$(BIN)/python -m pytest $(JVMS) -m "spark and not long" $(SPARK) # By themselves: a JVM that starts takes the time that others' leases run.
 
 demo: setup ## A quarter of flights through a pipeline on Spark (DAYS=365: the year); again: only what changed
 	-@$(BIN)/python hatch_build.py build # Without the page of the dashboard, all else is to be seen.
@@ -68,7 +74,7 @@ bench: setup ## Run the benchmark suites (ONLY=queue for one)
 
 prove: setup ui browser ## Longer runs: contention and fault schedules over many more seeds, clusters, s3a, all pages
 	@PROVE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not fast" tests/simulation tests/conformance tests/integration/test_dispatcher_http_fuzz.py
-	@PROVE=1 $(BIN)/python -m pytest $(BESIDE) -m long
+	@PROVE=1 $(BIN)/python -m pytest -n 2 $(ORDER) -m long
 
 format: setup ## Rewrite the code as `make check` wants it
 	@$(BIN)/ruff format --quiet .

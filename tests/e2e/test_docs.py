@@ -46,7 +46,17 @@ def examples(page: Path) -> list[tuple[str, str]]:
 
 
 ON_SPARK = {"analytics.md", "datasets.md", "quality.md", "spark.md", "streams.md", "up.md"}
-LONG = {"analytics.md", "datasets.md", "quality.md", "sources.md", "spark.md", "streams.md", "up.md"}
+LONG = {
+    "analytics.md",
+    "datasets.md",
+    "quality.md",
+    "security.md",
+    "sources.md",
+    "spark.md",
+    "streams.md",
+    "up.md",
+    "workers.md",
+}
 
 
 def marks(page: Path) -> list[pytest.MarkDecorator]:

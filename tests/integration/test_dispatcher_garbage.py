@@ -35,7 +35,7 @@ from qo.dispatcher.loops import invalidation, reconciler, release, router
 from qo.dispatcher.runtimes import in_process
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import pins
+from qo.dispatcher.tasks import pieces
 from qo.errors import NotFound, QoError, Refused
 from qo.runner.collecting import Directory, collect
 from states import Clock, opened
@@ -332,13 +332,13 @@ class History:
                     )
                 )
             ).scalars()
-            pieces = [piece for each in sorted(set(reachable)) for piece in pins.standing(tx, each, None)[0]]
+            found = [piece for each in sorted(set(reachable)) for piece in pieces.standing(tx, each, None)[0]]
             table = schema.tasks
             busy = sa.or_(table.c.status == "running", table.c.late_lease_id.is_not(None))
             inputs = sa.select(schema.task_inputs).join(table, table.c.id == schema.task_inputs.c.task_id)
             for pin in tx.all(inputs.where(busy)):
-                pieces += pins.pieces(tx, pin, None, 1000)[0]
-        for piece in pieces:
+                found += pieces.page(tx, pin, None, 1000)[0]
+        for piece in found:
             for name in piece.files:
                 at = self.root / (piece.location or "").removeprefix("file:/data/") / name
                 assert at.is_file(), f"{at} is needed and gone"

@@ -309,7 +309,11 @@ async def idle_lists(count: int, **options: Any) -> float:
 
 
 @pytest.mark.parametrize(
-    ("prefix_len", "mode"), [pytest.param(1, IndexMode.INDEX_ONLY, marks=pytest.mark.fast), (2, IndexMode.HYBRID)]
+    ("prefix_len", "mode"),
+    [
+        pytest.param(1, IndexMode.INDEX_ONLY, marks=pytest.mark.fast),
+        pytest.param(2, IndexMode.HYBRID, marks=pytest.mark.long),
+    ],
 )
 def test_sixty_four_idle_workers_list_hardly_more_than_one(prefix_len: int, mode: IndexMode) -> None:
     one, many = (virtual.run(idle_lists(count, prefix_len=prefix_len, mode=mode)) for count in (1, 64))

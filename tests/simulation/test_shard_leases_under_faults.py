@@ -33,7 +33,7 @@ LATENCY_MAX_S = 25.0
 def seeds() -> Iterable[int]:
     chosen = os.environ.get("SIM_SEEDS")
     if chosen is None:
-        return range(150 if os.environ.get("PROVE") else 12)
+        return range(150 if os.environ.get("PROVE") else 6)
     first, _, last = chosen.partition("-")
     return range(int(first), int(last or first) + 1)
 

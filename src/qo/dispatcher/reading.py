@@ -11,7 +11,8 @@ from qo.dispatcher.contract.task import Piece
 from qo.dispatcher.datasets import DatasetRef, chosen, resolve
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
-from qo.dispatcher.tasks import pins, shapes
+from qo.dispatcher.tasks import shapes
+from qo.dispatcher.tasks.pieces import PIECES_MAX, standing
 from qo.errors import NotFound
 
 _commits, _generations = schema.commits, schema.generations
@@ -24,7 +25,7 @@ def pieces(
     revision: int | None = None,
     generation_id: str | None = None,
     after: str | None = None,
-    limit: int = pins.PIECES_MAX,
+    limit: int = PIECES_MAX,
 ) -> ReadingAnswer:
     """One page. The revision that a commit of the dataset made also names its generation, which may be an old one;
     of any other revision the current generation is shown as it was then.
@@ -40,7 +41,7 @@ def pieces(
     upto = _upto(tx, ref, latest, revision)
     if upto is None:
         return ReadingAnswer(dataset_id=ref.id, generation_id=generation, pieces=[])
-    found, rest = pins.standing(tx, generation, after, limit, upto)
+    found, rest = standing(tx, generation, after, limit, upto)
     _require_kept(tx, ref, upto, found)
     columns = shapes.as_of(tx, generation, upto)
     return ReadingAnswer(

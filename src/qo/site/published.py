@@ -15,7 +15,7 @@ from qo.core.flow.plan import Plan, upstream
 from qo.dispatcher.contract.task import Piece
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.tasks import pins
+from qo.dispatcher.tasks import pieces
 from qo.runner.storage import path_of
 
 PIECES = 400  # Looked through for a few rows.
@@ -43,15 +43,15 @@ def tables(tx: Tx, plan: Plan, rows: int) -> list[Table]:
         size = tx.one(sa.select(schema.generations).where(schema.generations.c.id == generation))
         if size is None:
             continue
-        pieces, _ = pins.standing(tx, generation, None, PIECES)
+        some, _ = pieces.standing(tx, generation, None, PIECES)
         count = size["partitions"] + size["segments"]
-        found.append(Table(name, job.job.name, size["rows"], count, size["bytes"], tuple(_enough(pieces, rows))))
+        found.append(Table(name, job.job.name, size["rows"], count, size["bytes"], tuple(_enough(some, rows))))
     return found
 
 
-def _enough(pieces: Sequence[Piece], rows: int) -> Iterator[Piece]:
+def _enough(some: Sequence[Piece], rows: int) -> Iterator[Piece]:
     have = 0
-    for each in pieces:
+    for each in some:
         if have >= rows:
             return
         if each.files and each.rows != 0:

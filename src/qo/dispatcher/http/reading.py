@@ -11,7 +11,7 @@ from qo.dispatcher.contract.reading import ReadingAnswer
 from qo.dispatcher.contract.task import NUMBER_MAX
 from qo.dispatcher.http.datasets import Name
 from qo.dispatcher.http.routes import Here, Routes
-from qo.dispatcher.tasks.pins import PIECES_MAX
+from qo.dispatcher.tasks.pieces import PIECES_MAX
 
 
 def list_pieces(

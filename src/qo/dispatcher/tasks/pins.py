@@ -11,25 +11,22 @@ read as it was, and asking again gives the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
 
-from qo.core.flow.event import NUMBER_MAX
 from qo.core.flow.plan import PlannedInput
 from qo.core.flow.topology import LiveJob, Topology
 from qo.dispatcher import effects
 from qo.dispatcher.contract.task import InputMode, Piece, WorkInput
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.tasks import shapes
+from qo.dispatcher.tasks import pieces, shapes
+from qo.dispatcher.tasks.pieces import PIECES_MAX
 from qo.dispatcher.tasks.rows import Row
-from qo.errors import NotFound, UsageError
-
-PIECES_MAX = 1000  # So many travel with the claim; the rest is asked for.
+from qo.errors import NotFound
 
 _commits, _inputs, _partitions = schema.commits, schema.task_inputs, schema.partitions
 _datasets = schema.datasets
@@ -58,15 +55,6 @@ _COMMITTED = (
     .order_by(_commits.c.partition_key, _commits.c.revision)
     .limit(sa.bindparam("most"))
 )
-# What was committed, and not replaced, at a revision.
-_STOOD = sa.select(_commits).where(
-    _commits.c.generation_id == sa.bindparam("generation"),
-    _commits.c.revision <= sa.bindparam("latest"),
-    sa.or_(_commits.c.replaced_by.is_(None), _commits.c.replaced_by > sa.bindparam("latest")),
-)
-
-
-_Pin = sa.RowMapping | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,31 +123,7 @@ def page(
     pin = tx.one(sa.select(_inputs).where(_inputs.c.task_id == task_id, _inputs.c.position == position))
     if pin is None:
         raise NotFound(f"task {task_id} reads no input {position}: claim it first, or ask for another position")
-    return pieces(tx, pin, after, limit)
-
-
-def pieces(tx: Tx, pin: _Pin, after: str | None, limit: int) -> tuple[list[Piece], str | None]:
-    """In order of partition key, then of cursor; so many at most, and the place of the last if there are more."""
-    if pin["revision"] is None:
-        return [], None
-    kind, key, revision = _place(after)
-    found: list[sa.RowMapping] = []
-    if kind == "p" and pin["cursor_upto"] is None:
-        found += _partition_rows(tx, pin, key, revision, limit + 1)
-    if len(found) <= limit and not pin["partition_key"]:
-        cursor = int(key) if kind == "c" else None
-        found += _segment_rows(tx, pin, cursor, revision, limit + 1 - len(found))
-    last = found[limit - 1] if len(found) > limit else None
-    return [_piece(each) for each in found[:limit]], None if last is None else _place_of(last)
-
-
-def standing(
-    tx: Tx, generation_id: str, after: str | None, limit: int = PIECES_MAX, upto: int | None = None
-) -> tuple[list[Piece], str | None]:
-    """What is committed to a generation, now or as of a revision; by pages as ``page``."""
-    latest = NUMBER_MAX if upto is None else upto
-    whole = {"generation_id": generation_id, "revision": latest, "partition_key": "", "cursor_upto": None}
-    return pieces(tx, {**whole, "cursor_after": None}, after, limit)
+    return pieces.page(tx, pin, after, limit)
 
 
 def _generation(row: Row, each: PlannedInput, topology: Topology) -> str | None:
@@ -292,9 +256,9 @@ def _work_input(
 ) -> WorkInput:
     place = (pin["generation_id"], pin["partition_key"])
     if place in known.partitions:
-        found, more = [_piece(each) for each in known.partitions[place] if _was_there(each, pin)], None
+        found, more = [pieces.piece(each) for each in known.partitions[place] if pieces.stood(each, pin)], None
     else:
-        found, more = pieces(tx, pin, None, limit)
+        found, more = pieces.page(tx, pin, None, limit)
     return WorkInput(
         position=pin["position"],
         name=planned.name,
@@ -321,93 +285,3 @@ def _mode(pin: sa.RowMapping) -> InputMode:
     if pin["partition_key"]:
         return InputMode.PARTITION
     return InputMode.CURSOR if pin["cursor_upto"] is not None else InputMode.WHOLE
-
-
-def _was_there(commit: sa.RowMapping, pin: sa.RowMapping) -> bool:
-    """As ``_STOOD`` has it."""
-    upto = pin["revision"]
-    if upto is None or commit["revision"] > upto:
-        return False
-    return commit["replaced_by"] is None or commit["replaced_by"] > upto
-
-
-def _partition_rows(tx: Tx, pin: _Pin, key: str, revision: int, limit: int) -> Sequence[sa.RowMapping]:
-    asked = _as_of(pin, limit) | ({"key": pin["partition_key"]} if pin["partition_key"] else {})
-    if key:
-        asked |= {"place": key, "at": revision}
-    return tx.execute(_partition_query(frozenset(asked)), asked).mappings().all()
-
-
-def _segment_rows(tx: Tx, pin: _Pin, cursor: int | None, revision: int, limit: int) -> Sequence[sa.RowMapping]:
-    ends = {"upto": pin["cursor_upto"], "after": pin["cursor_after"]}
-    asked = _as_of(pin, limit) | {name: value for name, value in ends.items() if value is not None}
-    if cursor is not None:
-        asked |= {"place": cursor, "at": revision}
-    return tx.execute(_segment_query(frozenset(asked)), asked).mappings().all()
-
-
-def _as_of(pin: _Pin, limit: int) -> dict[str, Any]:
-    return {"generation": pin["generation_id"], "latest": pin["revision"], "most": limit}
-
-
-@cache
-def _partition_query(asked: Set[str]) -> sa.Select[*tuple[Any, ...]]:
-    """Of partitions, by what is asked for."""
-    query = _STOOD.where(_commits.c.partition_key.is_not(None))
-    if "key" in asked:
-        query = query.where(_commits.c.partition_key == sa.bindparam("key"))
-    return _paged(query, _commits.c.partition_key, asked)
-
-
-@cache
-def _segment_query(asked: Set[str]) -> sa.Select[*tuple[Any, ...]]:
-    """Of segments, by what is asked for."""
-    query = _STOOD.where(_commits.c.cursor.is_not(None), _commits.c.partition_key.is_(None))
-    if "upto" in asked:
-        query = query.where(_commits.c.cursor <= sa.bindparam("upto"))
-    if "after" in asked:
-        query = query.where(_commits.c.cursor > sa.bindparam("after"))
-    return _paged(query, _commits.c.cursor, asked)
-
-
-def _paged(query: sa.Select[*tuple[Any, ...]], by: sa.Column[Any], asked: Set[str]) -> sa.Select[*tuple[Any, ...]]:
-    if "place" in asked:
-        after = sa.tuple_(sa.bindparam("place", type_=by.type), sa.bindparam("at", type_=sa.BigInteger))
-        query = query.where(sa.tuple_(by, _commits.c.revision) > after)
-    return query.order_by(by, _commits.c.revision).limit(sa.bindparam("most"))
-
-
-def _piece(row: sa.RowMapping) -> Piece:
-    return Piece(
-        partition_key=row["partition_key"],
-        start=row["start"],
-        end=row["end"],
-        cursor=row["cursor"],
-        revision=row["revision"],
-        location=row["location"],
-        files=row["files"] or [],
-        rows=row["rows"],
-        bytes=row["bytes"],
-    )
-
-
-def _place_of(row: sa.RowMapping) -> str:
-    """Where a row stands: p for partitions, which come first, c for segments."""
-    if row["partition_key"] is not None:
-        return f"p/{row['revision']}/{row['partition_key']}"
-    return f"c/{row['revision']}/{row['cursor']}"
-
-
-def _place(after: str | None) -> tuple[str, str, int]:
-    if after is None:
-        return "p", "", 0
-    kind, _, rest = after.partition("/")
-    revision, _, key = rest.partition("/")
-    numbers = (revision,) if kind == "p" else (revision, key)
-    if kind not in ("p", "c") or not key or not all(map(_is_number, numbers)):
-        raise UsageError(f"{after!r} is no place in a list of pieces: pass on what the last answer gave")
-    return kind, key, int(revision)
-
-
-def _is_number(text: str) -> bool:
-    return text.isdecimal() and int(text) <= NUMBER_MAX

@@ -14,7 +14,7 @@ from qo.dispatcher import topology
 from qo.dispatcher.contract.task import StandingAnswer
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
-from qo.dispatcher.tasks import pins
+from qo.dispatcher.tasks import pieces
 from qo.dispatcher.tasks.made import outputs_of
 from qo.dispatcher.tasks.rows import Row, load
 from qo.errors import NotFound
@@ -88,7 +88,7 @@ def others(
     upto = revision
     if upto is None:
         upto = tx.value(sa.select(table.c.revision).where(table.c.id == generation)) or 0
-    page, rest = pins.standing(tx, generation, after, limit, upto)
+    page, rest = pieces.standing(tx, generation, after, limit, upto)
     key = row["partition_key"]
     own = _of_range(tx, row, generation) if key is None else appended(tx, row, generation, key)
     replaced = {each["revision"] for each in own}
