@@ -42,7 +42,7 @@ from qo.worker.producer import ProducerHandle
 from qo.worker.signals import Reject, Reschedule, Retry
 from qo.worker.state import State
 from qo.worker.worker import Worker
-from stores import AT_ONCE, app_of, config, drain, ended, until, virtual_queue, working
+from stores import AT_ONCE, app_of, claimed, config, drain, ended, until, virtual_queue, working
 from watched import Books, books, in_virtual_time, moody_queue
 
 __all__ = ["books"]
@@ -467,6 +467,31 @@ async def test_07b_a_claim_whose_hint_could_not_be_written_is_run_all_the_same()
     stats = await drain(queue, app_of(work))
     done = await queue.get(task.id)
     assert (done.status, done.attempt, stats.lost) == (C, 1, 0)
+
+
+@in_virtual_time
+async def test_07d_a_task_whose_worker_died_as_it_claimed_is_run_by_one_that_saw_it_too_soon() -> None:
+    """Only its old hint leads to it. Who sees that at once cannot know yet that nobody is about to remove it."""
+    store, queue = moody_queue()
+
+    async def work(input: Any, ctx: Context) -> int:
+        return ctx.attempt
+
+    def no_leases(verb: str, key: str, body: bytes) -> None:
+        if verb == "put" and key.startswith(keys.LEASES):
+            raise Unavailable("503")
+
+    task = await queue.submit("work", options=Options(retry_policy=AT_ONCE))
+    content, store.before = store.before, no_leases
+    await claimed(queue, task.id, lease_s=1)
+    store.before = content
+    over = asyncio.Event()
+    monitor = asyncio.create_task(Monitor(queue, MonitorConfig(check_interval_s=1, sweep_interval_s=0)).run(over))
+    async with working(queue, app_of(work)):
+        done = await until(lambda: has_ended(queue, task.id), within_s=30)
+    over.set()
+    await monitor
+    assert (done.status, done.output) == (C, 2)
 
 
 @in_virtual_time

@@ -165,9 +165,9 @@ class Feed:
         """It has been read: whether there is room for more of its type can be judged without it."""
         self._shelf.tried(due.task_id)
 
-    def defer(self, due: Due, for_s: float, *, ready: bool = False) -> None:
+    def defer(self, due: Due, for_s: float, *, ready: bool = False, gone: bool = False) -> None:
         """Do not offer this hint again for a while, unless it is written anew. If its task is ``ready`` all the same,
-        the feed is not exhausted meanwhile."""
+        the feed is not exhausted meanwhile. If it should be ``gone`` by then, nobody waits for that while to end."""
         now = self._monotonic()
         if ready:
             self._ready_again = max(self._ready_again, now + for_s)
@@ -175,7 +175,7 @@ class Feed:
             self._deferred = {hint: until for hint, until in self._deferred.items() if until > now}
             self._deferred_max = max(DEFERRED_MAX, 2 * len(self._deferred))
         self._deferred[due.task_id, due.etag] = now + for_s
-        if self._units is not None and for_s <= SHORT_S:
+        if self._units is not None and for_s <= SHORT_S and not gone:
             heapq.heappush(self._again, now + for_s)
 
     def _usable(self, due: Due) -> bool:

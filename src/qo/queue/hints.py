@@ -109,9 +109,7 @@ class Hints:
             if loop.time() - self._timer.when() > LATE_S:
                 # This process was held up, perhaps for longer than its leases, and another may have written the
                 # same keys anew. Those that are stale after all are removed by whoever is led astray by them.
-                self._doomed = {
-                    name: doomed for name, doomed in self._doomed.items() if doomed.version is not None
-                }
+                self._doomed = {name: each for name, each in self._doomed.items() if each.version or each.etag}
             self._timer.cancel()
             self._timer = None
         while self._doomed:

@@ -266,7 +266,12 @@ class Mailbox:
                 await self._queue.hints.drop_stale(due.key, due.etag)
         elif answer.reason is Reason.NOT_DUE:
             self._feed.defer(due, (task.available_at - at).total_seconds())
-        elif due.key and task.status is not Status.PENDING and due.listed_at - task.updated_at > STALE_AFTER:
+        elif not due.key or task.status is Status.PENDING:
+            return
+        elif due.listed_at - task.updated_at <= STALE_AFTER:
+            # Whoever moved it is about to drop this key, or has died: then it will still be there.
+            self._feed.defer(due, STALE_AFTER.total_seconds(), gone=True)
+        else:
             # Whoever moved it should have dropped this key long before we saw it, unless it died before it wrote
             # the task's new one: so that is written first.
             if (wanted := keys.index_key(task)) is not None:
