@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -147,14 +146,17 @@ def _from_table(table: dict[str, Any], within: str, source: Source) -> Iterator[
 
 def _parse(source: Source) -> dict[str, Any]:
     try:
-        with source.path.open("rb") as file:
-            return tomllib.load(file)
+        text = source.path.read_text("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         if source.must_exist:
             raise ConfigError(f"there is no settings file {source.path}") from None
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{source.path} cannot be read: {error}") from error
+    import tomllib  # Most commands find no file, and need not wait for its reader.
+
+    try:
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source.path} is not valid TOML: {error}") from error
 
