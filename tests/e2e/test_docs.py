@@ -49,6 +49,7 @@ ON_SPARK = {"analytics.md", "datasets.md", "quality.md", "spark.md", "streams.md
 LONG = {
     "analytics.md",
     "datasets.md",
+    "pipelines.md",
     "quality.md",
     "security.md",
     "sources.md",

@@ -30,7 +30,7 @@ from qo.dispatcher.state.database import State
 from states import clock, fresh_url, state  # noqa: F401
 from surfaces import Reply, Surface, surface
 
-MORE = 20 if os.environ.get("PROVE") else 1
+MORE = 40 if os.environ.get("PROVE") else 1
 WHO = {need: str(need) for need in Need} | {Need.NOTHING: None, Need.SIGNATURE: None}
 PROMISES = (
     "not_a_server_error",
@@ -151,7 +151,7 @@ def test_every_answer_is_one_that_is_described(found: Surface, listener: str) ->
             case.validate_response(_answer(reply, sent), checks=[CHECKS.get_one(name) for name in PROMISES])
             asked += 1
 
-        tried(found, 8, st.tuples(cases, st.booleans()), described)
+        tried(found, 4, st.tuples(cases, st.booleans()), described)
     assert asked > len(INTERNAL if listener == "internal" else PUBLIC)
     still_answers(found)
 
@@ -239,7 +239,7 @@ def test_any_text_in_any_parameter_is_answered(found: Surface) -> None:
                     query.append(f"{name}={value}")
             promised(found.ask(method, f"{path}?{'&'.join(query)}", who, internal=internal))
 
-        tried(found, 20, st.fixed_dictionaries({}, optional={name: TEXTS for name in names}), any_text)
+        tried(found, 10, st.fixed_dictionaries({}, optional={name: TEXTS for name in names}), any_text)
     still_answers(found)
 
 
@@ -309,7 +309,7 @@ def test_anything_in_any_field_is_answered(found: Surface) -> None:
         def anything_there(drawn: tuple[tuple[Any, ...], Any], each: Taken = each) -> None:
             promised(each.sent(found, _json(_put(each.body, *drawn))))
 
-        tried(found, 40, st.tuples(st.sampled_from(_places(each.body)), anything), anything_there)
+        tried(found, 20, st.tuples(st.sampled_from(_places(each.body)), anything), anything_there)
     still_answers(found)
 
 
@@ -369,7 +369,7 @@ def test_any_bytes_of_any_kind_are_answered(found: Surface) -> None:
             promised(each.sent(found, *drawn))
 
         contents = st.sampled_from([*broken, _json(each.body)]) | st.binary(max_size=60)
-        tried(found, 20, st.tuples(contents, st.sampled_from(KINDS)), any_bytes)
+        tried(found, 10, st.tuples(contents, st.sampled_from(KINDS)), any_bytes)
     still_answers(found)
 
 
