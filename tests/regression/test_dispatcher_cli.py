@@ -150,6 +150,7 @@ class Slow(importlib.abc.MetaPathFinder):
             time.sleep(30)
 
 sys.meta_path.insert(0, Slow())
+signal.signal(signal.SIGINT, signal.default_int_handler)  # Who runs the tests may have been told to ignore it.
 from qo.cli.entry import main
 sys.exit(main())
 """
