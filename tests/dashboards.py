@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import boto3
+import pytest
 from botocore.config import Config
 
+from qo.dispatcher import aws
 from qo.store.port import ObjectStore
 from qo.store.s3 import Credentials, S3Store
 from qo.ui.assets import Assets
 from qo.ui.dashboard import BUCKET, REGION, S3, Dashboard, Served
 from qo.ui.forwarding import Dispatcher
-from servers import S3Server, start_seaweed
+from servers import ACCESS_KEY, SECRET_KEY, S3Server, start_seaweed
 
 ROLE = "arn:aws:iam::role/dashboards"
 ANYBODY = {
@@ -167,3 +169,16 @@ def start_with_sts(directory: Path) -> S3Server:
     """A server that hands out short-lived credentials for the role."""
     (directory / "iam.json").write_text(json.dumps(IAM))
     return start_seaweed(directory, f"-s3.iam.config={directory / 'iam.json'}")
+
+
+@contextmanager
+def running_with_sts(directory: Path) -> Iterator[S3Server]:
+    """The same, with this process as its administrator meanwhile."""
+    server = start_with_sts(directory)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+        patched.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+        aws.client.cache_clear()
+        yield server
+        aws.client.cache_clear()
+    server.stop()

@@ -9,15 +9,14 @@ import pytest
 from playwright.async_api import expect
 
 from browsers import Tabs
-from dashboards import ROLE, start_with_sts
+from dashboards import ROLE, running_with_sts
 from qo.config.settings import S3Settings, Settings
 from qo.config.ui import UiSettings
 from qo.core.task import Status
-from qo.dispatcher import aws
 from qo.ui.assets import Assets
 from qo.ui.deploying import deploy
 from qo.ui.minting import mint
-from servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server
+from servers import REGION, S3Server
 from showcases import fail, fill, queue_on
 
 pytestmark = [pytest.mark.s3, pytest.mark.asyncio(loop_scope="session")]
@@ -25,14 +24,8 @@ pytestmark = [pytest.mark.s3, pytest.mark.asyncio(loop_scope="session")]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    server = start_with_sts(tmp_path_factory.mktemp("seaweed-page"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-        aws.client.cache_clear()
+    with running_with_sts(tmp_path_factory.mktemp("seaweed-page")) as server:
         yield server
-        aws.client.cache_clear()
-    server.stop()
 
 
 async def test_a_page_in_the_bucket_shows_and_acts_with_minted_credentials_and_finds_later_queues(

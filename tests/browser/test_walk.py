@@ -14,11 +14,10 @@ import pytest_asyncio
 from playwright.async_api import expect
 
 from browsers import Tabs
-from dashboards import ROLE, start_with_sts
+from dashboards import ROLE, running_with_sts
 from qo.config.settings import S3Settings, Settings
 from qo.config.ui import UiSettings
 from qo.core.task import Status
-from qo.dispatcher import aws
 from qo.queue.queue import Queue
 from qo.store.manifest import Proof, record_proof
 from qo.store.opening import open_store
@@ -27,7 +26,7 @@ from qo.ui.dashboard import Dashboard
 from qo.ui.deploying import deploy
 from qo.ui.minting import mint
 from qo.ui.serving import serve
-from servers import ACCESS_KEY, REGION, SECRET_KEY
+from servers import REGION
 from showcases import DEAD, ERROR, WORKER, Showcase, fill, queue_on
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -76,16 +75,10 @@ async def embedded(tmp_path_factory: pytest.TempPathFactory, built: Assets) -> A
 @pytest.fixture(scope="module")
 def sts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The endpoint of a server that hands out credentials."""
-    server = start_with_sts(tmp_path_factory.mktemp("seaweed-browser"))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-        patched.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-        aws.client.cache_clear()
+    with running_with_sts(tmp_path_factory.mktemp("seaweed-browser")) as server:
         server.admin.create_bucket(Bucket="shown")
         server.admin.put_bucket_versioning(Bucket="shown", VersioningConfiguration={"Status": "Enabled"})
         yield server.endpoint
-    aws.client.cache_clear()
-    server.stop()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -1,7 +1,7 @@
 """Requests on their way to a dispatcher, for those that ask all day: aiohttp carries what httpx describes.
 
-A worker asks a few small questions for each task. httpx's own transport took longer to ask them than the dispatcher
-to answer; this one takes a third of that.
+A worker asks a few small questions for each task. By httpx's own client each took 2 ms of CPU, longer than the
+dispatcher takes to answer most of them; aiohttp by itself takes a fifth of that.
 """
 
 from __future__ import annotations

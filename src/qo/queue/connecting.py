@@ -12,8 +12,7 @@ from typing import Any, Protocol, TypeVar
 from qo.config.settings import Settings
 from qo.config.sources import load
 from qo.queue.queue import Queue
-from qo.store import manifest
-from qo.store.opening import needs_proof, open_store
+from qo.store.opening import open_ready
 
 T = TypeVar("T")
 
@@ -48,17 +47,7 @@ class connect:  # noqa: N801 - reads as the verb it is: `await qo.connect()` or 
 
 
 async def _open(settings: Settings) -> Queue:
-    store, meter = await open_store(settings)
-    try:
-        found = await manifest.require(
-            store,
-            prefix_len=settings.shard_prefix_len,
-            needs_proof=needs_proof(settings),
-            allow_no_versioning=settings.allow_no_versioning,
-        )
-    except BaseException:
-        await store.close()
-        raise
+    store, meter, found = await open_ready(settings)
     return Queue(
         store,
         prefix_len=found.shard_prefix_len,

@@ -9,6 +9,8 @@ from qo.config.location import Local, Memory
 from qo.config.settings import Settings
 from qo.core.keys import EPHEMERAL
 from qo.errors import ConfigError
+from qo.store import manifest
+from qo.store.manifest import Manifest
 from qo.store.metered import Metered
 from qo.store.port import ObjectStore
 
@@ -26,6 +28,28 @@ async def open_store(settings: Settings, *, ambient: Ambient = SYSTEM) -> Opened
     from qo.store.retrying import Retrying
 
     return Opened(Retrying(meter, ambient=ambient), meter)
+
+
+class Ready(NamedTuple):
+    store: ObjectStore
+    meter: Metered
+    manifest: Manifest
+
+
+async def open_ready(settings: Settings) -> Ready:
+    """The same, if it is fit for a queue. Raises Unproven for a bucket that `qo doctor` has not passed."""
+    store, meter = await open_store(settings)
+    try:
+        found = await manifest.require(
+            store,
+            prefix_len=settings.shard_prefix_len,
+            needs_proof=needs_proof(settings),
+            allow_no_versioning=settings.allow_no_versioning,
+        )
+    except BaseException:
+        await store.close()
+        raise
+    return Ready(store, meter, found)
 
 
 def needs_proof(settings: Settings) -> bool:

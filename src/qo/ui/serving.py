@@ -12,8 +12,7 @@ from qo.config.location import Local
 from qo.config.settings import Settings
 from qo.core.keys import EPHEMERAL
 from qo.errors import ConfigError
-from qo.store import manifest
-from qo.store.opening import needs_proof, open_store
+from qo.store.opening import open_ready
 from qo.store.port import ObjectStore
 from qo.ui.branches import ROOT, Branches
 from qo.ui.dashboard import Dashboard, Served
@@ -67,17 +66,7 @@ async def _at(served: Served, port: int | None) -> Dashboard:
 
 
 async def _opened(settings: Settings) -> _Shown:
-    store, _ = await open_store(settings)
-    try:
-        await manifest.require(
-            store,
-            prefix_len=settings.shard_prefix_len,
-            needs_proof=needs_proof(settings),
-            allow_no_versioning=settings.allow_no_versioning,
-        )
-    except BaseException:
-        await store.close()
-        raise
+    store = (await open_ready(settings)).store
     if isinstance(settings.location, Local):
         return _with_branches(store, settings.location.path, durable=settings.local.durable)
 
