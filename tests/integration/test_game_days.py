@@ -39,6 +39,7 @@ def expected(names: list[str], *jobs: str) -> dict[str, str]:
 # Restart the dispatcher
 
 
+@pytest.mark.long  # One that is killed for good is in test_dispatcher_processes.
 async def test_a_dispatcher_may_be_restarted_or_killed_at_any_instant(site: Site) -> None:
     """Under load, politely and with kill -9. Who emits, and who works, waits for it and asks again."""
     chance = random.Random(20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from qo.errors import UsageError
 
@@ -24,6 +25,7 @@ def count(prefix_len: int) -> int:
     return 16**prefix_len
 
 
+@cache
 def all_shards(prefix_len: int) -> tuple[str, ...]:
     """Every shard in key order: 16, 256, 4,096 or 65,536 of them."""
     return tuple(f"{n:0{prefix_len}x}" for n in range(count(prefix_len)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import gc
 import json
 import logging
 import os
@@ -34,11 +35,13 @@ Tell = Callable[[dict[str, Any]], None]
 DASHBOARD = "dashboard"
 WORKER = "worker:"  # Before the name of a runtime.
 ERROR_MAX = 8_000  # Characters of an error that are told: however they are written, who reads lines takes as many.
+COLLECT_AFTER = (10_000, 20, 100)  # As of the program ``qo``: it starts a fifth sooner.
 ORPHAN_S = 2.0  # What may be given back, is given back in this time; the rest is as after any crash.
 
 
 def main(args: list[str]) -> int:
     faulthandler.enable()  # Should the process crash, its log says where.
+    gc.set_threshold(*COLLECT_AFTER)
     tell = _teller()
     role, lifeline, options = args[0], int(args[1]), json.loads(args[2])
     threading.Thread(target=_follow, args=(lifeline,), name="qo-lifeline", daemon=True).start()

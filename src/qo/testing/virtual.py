@@ -15,14 +15,19 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 STARTED_AT = datetime(2026, 1, 1, tzinfo=UTC)
+LOOK_EVERY = 64  # Rounds of the loop, after which it is seen that another thread calls even if all are busy.
 
 
 class _Leaping(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
         self.elapsed_s = 0.0
+        self._rounds = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._rounds += 1
+        if timeout == 0 and self._rounds % LOOK_EVERY:
+            return []  # There is something to do at once; to ask the system takes longer than most of it.
         woken = super().select(0)
         if not woken:
             if timeout is None:
