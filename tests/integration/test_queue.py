@@ -86,7 +86,7 @@ async def test_rescheduling_and_releasing_cost_no_retry(queue: Queue) -> None:
     assert await hints(queue) == wanted_hints(later)
     ended_ = await queue.reschedule(await claimed(queue, task.id), 0)
     assert ended_.status is F
-    assert "rescheduled more than 1 times" in (ended_.last_error or "")
+    assert "rescheduled more than 1 time" in (ended_.last_error or "")
 
 
 async def test_a_delayed_task_is_not_claimed_early(queue: Queue) -> None:

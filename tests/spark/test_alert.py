@@ -110,5 +110,5 @@ def test_files_and_logs_get_one_entry_each(
 
 
 def test_too_many_alerts_are_an_error(spark: SparkSession) -> None:
-    with pytest.raises(UsageError, match="more than 1 rows"):
+    with pytest.raises(UsageError, match="more than 1 row:"):
         run_operator("alert", {"flights": FLIGHTS}, config={"query": LATE, "limit": 1}, spark=spark)

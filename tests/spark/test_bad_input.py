@@ -52,7 +52,7 @@ BROKEN = {
     # The data
     "missing_column": Case(["does not name the columns", "Expected: amount but found: price"], long=True),
     "missing_column_in_parquet": Case(["has no column 'amount'"], long=True),
-    "wrong_type": Case(["rows do not fit the columns", "1 rows, in column 'amount' (int), such as '2,twenty'"]),
+    "wrong_type": Case(["rows do not fit the columns", "1 row, in column 'amount' (int), such as '2,twenty'"]),
     "not_parquet": Case(
         ["not_parquet/2024-03-01.parquet cannot be read", "please check if it is corrupt"], long=True
     ),

@@ -289,7 +289,7 @@ async def test_files_that_arrive_become_tables_through_the_dispatcher(
         await asyncio.to_thread(say, state, "tuesday")
         (refused,) = await until(failed, within_s=60)
         assert refused["attempt"] == 1  # No retry would mend it.
-        assert "tuesday.csv: 1 rows, in column 'delay' (int), such as '4,five'" in refused["last_error"]
+        assert "tuesday.csv: 1 row, in column 'delay' (int), such as '4,five'" in refused["last_error"]
         with state.read() as tx:
             commits, datasets = schema.commits, schema.datasets
             made = sa.select(commits).join(datasets, datasets.c.id == commits.c.dataset_id)

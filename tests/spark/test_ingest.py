@@ -148,7 +148,7 @@ def test_columns_that_were_not_learnt_are_refused_in_every_format(spark: SparkSe
     (tmp_path / "bad.json").write_text(f"{same}\nnonsense\n")
     for columns in (known, None):
         said = refused(spark, {"format": "json", "path": f"file:{tmp_path}/bad.json"}, columns)
-        assert "bad.json: 1 rows, such as 'nonsense'" in said
+        assert "bad.json: 1 row, such as 'nonsense'" in said
 
 
 def field(name: str) -> dict[str, Any]:

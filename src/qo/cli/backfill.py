@@ -13,6 +13,7 @@ from qo.cli.dispatching import ask, check_limit, pages, route
 from qo.cli.emit import fresh_key
 from qo.cli.session import Session, command, new_app
 from qo.cli.timing import shown_count, shown_instant
+from qo.core.words import plural
 from qo.errors import TaskFailed, UsageError
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def start(
     _show(session, answer)
     if wait and (failed := answer["tasks"].get("failed", 0)):
         raise TaskFailed(
-            f"{failed:,} tasks of backfill {answer['id']} failed: see qo runs list {job} --status failed"
+            f"{plural(failed, 'task')} of backfill {answer['id']} failed: see qo runs list {job} --status failed"
         )
 
 

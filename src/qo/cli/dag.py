@@ -13,6 +13,7 @@ from qo.cli.dispatching import ask, check_limit, extra, pages, route
 from qo.cli.durations import parse_duration_s
 from qo.cli.session import Session, command, new_app, new_group
 from qo.cli.timing import shown_instant
+from qo.core.words import plural
 
 if TYPE_CHECKING:
     from qo.dispatcher.definition.loading import Whole
@@ -47,7 +48,7 @@ def validate(session: Session, target: Target, code: Code = False) -> None:
     if session.json:
         session.output.document({"dag": found.name, "jobs": [job.name for job in found.jobs], "valid": True})
     else:
-        session.output.line(f"{found.name}: {len(found.jobs)} jobs, nothing wrong")
+        session.output.line(f"{found.name}: {plural(len(found.jobs), 'job')}, nothing wrong")
 
 
 @command(dag, "deploy")

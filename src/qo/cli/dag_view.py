@@ -7,6 +7,7 @@ from typing import Any
 
 from qo.cli.session import Session
 from qo.cli.timing import shown_instant
+from qo.core.words import plural
 
 
 def show_dags(session: Session, found: Sequence[Mapping[str, Any]]) -> None:
@@ -99,7 +100,7 @@ def show_deployed(session: Session, done: Mapping[str, Any]) -> None:
         session.output.line(f"{name} version {version}  {deployed['status']} (as before)")
     else:
         rebuilt = len(deployed["diff"]["rebuilt"])
-        session.output.line(f"{name} version {version}  {deployed['status']}, {rebuilt} jobs to build")
+        session.output.line(f"{name} version {version}  {deployed['status']}, {plural(rebuilt, 'job')} to build")
     if deployed["abandoned"] is not None:
         session.output.note(f"version {deployed['abandoned']} was staged and is abandoned")
     if "activated" in done:
@@ -116,7 +117,7 @@ def show_moved(session: Session, answer: Mapping[str, Any]) -> None:
     session.output.line(f"{answer['dag']} version {answer['version']}  {answer['status']}{was}{before}")
     if answer["rebuilt"] or answer["left"] or answer["failed"]:
         session.output.note(
-            f"rebuilt: {answer['rebuilt']:,} tasks done, {answer['left']:,} left, {answer['failed']:,} failed"
+            f"rebuilt: {plural(answer['rebuilt'], 'task')} done, {answer['left']:,} left, {answer['failed']:,} failed"
         )
     for key, said in _COUNTED.items():
         if answer[key]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from qo.cli.durations import format_duration
+from qo.core.words import plural
 from qo.errors import TaskFailed
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Deploying:
 def _progress(number: int, found: Any, told: str | None, say: Say | None) -> str:
     tasks = found["tasks"]
     left = found["remaining"] + sum(tasks.get(status, 0) for status in ("pending", "running"))
-    text = f"version {number} is being rebuilt: {tasks.get('completed', 0):,} tasks done, {left:,} left"
+    text = f"version {number} is being rebuilt: {plural(tasks.get('completed', 0), 'task')} done, {left:,} left"
     if tasks.get("failed"):
         text += f", {tasks['failed']:,} failed"
     if say is not None and text != told:

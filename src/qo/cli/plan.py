@@ -11,6 +11,7 @@ from qo.cli.dag import Code, Target, load_whole
 from qo.cli.dispatching import PAGE, ask, route
 from qo.cli.session import Session, command, new_app
 from qo.cli.timing import shown_bytes, shown_count, shown_extent
+from qo.core.words import plural
 from qo.errors import Refused
 
 if TYPE_CHECKING:
@@ -41,10 +42,10 @@ def plan(
     _show_changes(session, answer["diff"])
     for each in answer["rebuilds"]:
         _show_rebuild(session, each)
-    read = f"{shown_count(answer['rows'])} rows, {shown_bytes(answer['bytes'])}"
+    read = f"{plural(answer['rows'], 'row')}, {shown_bytes(answer['bytes'])}"
     session.output.line("")
     session.output.line(
-        f"{shown_count(answer['tasks'])} tasks that read {read}" if answer["rebuilds"] else "nothing to build"
+        f"{plural(answer['tasks'], 'task')} that read {read}" if answer["rebuilds"] else "nothing to build"
     )
 
 
@@ -84,11 +85,11 @@ def _show_rebuild(session: Session, each: Mapping[str, Any]) -> None:
     if each["note"] is not None:
         session.output.line(f"  {each['note']}")
         return
-    done = f", {shown_count(each['done'])} partitions are there already" if each["done"] else ""
-    read = f"{shown_count(each['rows'])} rows, {shown_bytes(each['bytes'])}"
-    session.output.line(f"  {about}{shown_count(each['tasks'])} tasks that read {read}{done}")
+    done = f", {plural(each['done'], 'partition is', 'partitions are')} there already" if each["done"] else ""
+    read = f"{plural(each['rows'], 'row')}, {shown_bytes(each['bytes'])}"
+    session.output.line(f"  {about}{plural(each['tasks'], 'task')} that read {read}{done}")
     for one in each["first"]:
-        size = "" if one["rows"] is None else f"  {shown_count(one['rows'])} rows"
+        size = "" if one["rows"] is None else f"  {plural(one['rows'], 'row')}"
         session.output.line(f"    {shown_extent(one)}{size}")
     left = each["partitions"] - len(each["first"])
     if left > 0:

@@ -15,6 +15,7 @@ from qo.cli.output import one_line
 from qo.cli.session import Session, command, new_app, new_group
 from qo.cli.timing import shown_bytes, shown_count, shown_extent, shown_instant
 from qo.core.task import Status
+from qo.core.words import plural
 from qo.errors import QoError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def list_(
     headers = ("id", "status", "job", "what", "attempt", "updated", "worker", "error")
     session.output.table(headers, [_row(each) for each in found])
     if more:
-        session.output.note(f"stopped after {limit} tasks; --limit shows more")
+        session.output.note(f"stopped after {plural(limit, 'task')}; --limit shows more")
 
 
 def _row(each: Mapping[str, Any]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import typer
 from qo.cli.dispatching import ask, check_limit, pages
 from qo.cli.session import Session, command, new_app
 from qo.cli.timing import shown_instant
+from qo.core.words import plural
 
 app = new_app()
 
@@ -29,7 +30,7 @@ def sources(
         return
     session.output.table(HEADERS, [_row(each) for each in found])
     if more:
-        session.output.note(f"stopped after {limit} sources; --limit shows more")
+        session.output.note(f"stopped after {plural(limit, 'source')}; --limit shows more")
 
 
 def _row(each: Mapping[str, Any]) -> tuple[str, ...]:

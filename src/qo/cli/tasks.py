@@ -12,6 +12,7 @@ from qo.cli.durations import parse_duration_s
 from qo.cli.session import Session, command, new_app
 from qo.core.shard import validate_task_id
 from qo.core.task import Status, Task
+from qo.core.words import plural
 from qo.errors import UsageError
 from qo.queue.queue import Queue
 
@@ -81,7 +82,7 @@ def list_(
         return
     task_view.show_list(session, tasks)
     if len(tasks) == limit:
-        session.output.note(f"stopped after {limit} tasks; --limit shows more")
+        session.output.note(f"stopped after {plural(limit, 'task')}; --limit shows more")
 
 
 @command(app, "wait")

@@ -11,6 +11,7 @@ from qo.cli.dispatching import ask, check_limit, pages, route
 from qo.cli.durations import parse_duration_s
 from qo.cli.session import Session, command, new_app, new_group
 from qo.cli.timing import shown_instant
+from qo.core.words import plural
 
 app = new_app()
 token = new_group(app, "token", "Give out and revoke tokens for the dispatcher.")
@@ -76,7 +77,7 @@ def list_(
     ]
     session.output.table(("id", "name", "role", "created", "expires", "revoked"), rows)
     if more:
-        session.output.note(f"stopped after {limit} tokens; --limit shows more")
+        session.output.note(f"stopped after {plural(limit, 'token')}; --limit shows more")
 
 
 @command(token, "revoke")

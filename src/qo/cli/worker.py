@@ -9,6 +9,7 @@ import typer
 from qo.cli.dispatching import extra
 from qo.cli.session import Session, command, new_app, refuse_memory, setting_option, start_logging
 from qo.config.settings import Settings
+from qo.core.words import plural
 from qo.errors import UsageError
 from qo.queue.queue import Queue
 from qo.worker.app import load_app
@@ -70,7 +71,7 @@ def worker(
     else:
         session.output.line(
             f"completed {stats.completed}, failed attempts {stats.failed}, given back {stats.released}; "
-            f"{stats.requests:,} requests, ${stats.dollars:.4f} on S3"
+            f"{plural(stats.requests, 'request')}, ${stats.dollars:.4f} on S3"
         )
 
 

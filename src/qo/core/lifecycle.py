@@ -31,6 +31,7 @@ from msgspec.structs import replace
 
 from qo.core.retry import delay_s
 from qo.core.task import Status, Task
+from qo.core.words import plural
 
 LEASE_S = 300.0
 
@@ -231,7 +232,7 @@ def _reschedule(task: Task, command: Reschedule, now: datetime) -> Task:
     if task.cancel_requested:
         return _unleased(task, command, now, Status.CANCELLED)
     if task.max_reschedules is not None and task.reschedule_count >= task.max_reschedules:
-        error = f"rescheduled more than {task.max_reschedules} times"
+        error = f"rescheduled more than {plural(task.max_reschedules, 'time')}"
         return _unleased(task, command, now, Status.FAILED, last_error=error, traceback=None)
     due = now + timedelta(seconds=command.delay_s)
     return _unleased(

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from qo.core.flow import routing
 from qo.core.flow.topology import Reader, Topology
+from qo.core.words import plural
 from qo.dispatcher import datasets, quality
 from qo.dispatcher.contract.why import Step, StepKind, Verdict
 from qo.dispatcher.registry import DEFAULT, Launcher
@@ -220,8 +221,8 @@ class Chain:
         name = self.name(commit["dataset_id"])
         cursor = commit.get("cursor")
         what = scope(name, commit["partition_key"], cursor)
-        rows = f", {commit['rows']} rows" if commit["rows"] is not None else ""
-        files = f"{len(commit['files'] or ())} files{rows}"
+        rows = f", {plural(commit['rows'], 'row')}" if commit["rows"] is not None else ""
+        files = f"{plural(len(commit['files'] or ()), 'file')}{rows}"
         return Step(
             kind=StepKind.COMMIT,
             text=f"{what} was committed at {moment(commit['committed_at'])} as revision {commit['revision']}: {files}",
@@ -266,7 +267,9 @@ class Chain:
                 return Standing(f"completed at {moment(task['completed_at'])}", Verdict.THERE)
             case "failed":
                 fix = f"fix the cause, then {replay}"
-                return Standing(f"failed after {attempts(task['attempt'])}: {error}", Verdict.BLOCKED, fix)
+                return Standing(
+                    f"failed after {plural(task['attempt'], 'attempt')}: {error}", Verdict.BLOCKED, fix
+                )
             case "cancelled":
                 by = f" by {task['cancelled_by']}" if task["cancelled_by"] else ""
                 reason = f": {task['cancel_reason']}" if task["cancel_reason"] else ""
@@ -344,7 +347,3 @@ def moment(at: datetime | None) -> str:
 def brief(error: str | None) -> str:
     first = (error or "no error was given").strip().splitlines()[0]
     return first if len(first) <= ERROR_CHARS else first[:ERROR_CHARS] + "…"
-
-
-def attempts(n: int) -> str:
-    return "1 attempt" if n == 1 else f"{n} attempts"

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from qo.core.flow import routing
 from qo.core.flow.dag import SourceKind, Strategy
 from qo.core.flow.topology import LiveJob, Reader, paused_because
+from qo.core.words import plural
 from qo.dispatcher import tallies
 from qo.dispatcher.chain import Chain
 from qo.dispatcher.contract.why import Step, StepKind, Verdict
@@ -63,7 +64,7 @@ def refused(chain: Chain, job: LiveJob) -> Finding | None:
             continue
         counted = tallies.counts(chain.tx, each.dataset_id).get(job.edition_id, {}).get(FILTERED, 0)
         name = chain.name(each.dataset_id)
-        text = f"{counted:,} events of {name} started nothing, the last of them as {delivery['reason']}"
+        text = f"{plural(counted, 'event')} of {name} started nothing, the last of them as {delivery['reason']}"
         steps = (*chain.up_to_event(event), chain.delivery_step(delivery))
         return Finding(Verdict.BLOCKED, text, takable(job, name), steps)
     return None

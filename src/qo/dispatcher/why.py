@@ -16,6 +16,7 @@ from qo.core.flow import routing
 from qo.core.flow.dag import Strategy
 from qo.core.flow.event import NUMBER_MAX
 from qo.core.flow.topology import LiveJob, Reader, Topology, VersionStatus
+from qo.core.words import plural
 from qo.dispatcher import datasets, remaking, tallies, topology
 from qo.dispatcher.chain import DEPTH_MAX, Chain, Row, scope
 from qo.dispatcher.contract.why import Step, Verdict, WhyAnswer
@@ -315,7 +316,8 @@ class _Walk:
             unrouted = tallies.counts(self.chain.tx, above.dataset_id).get(tallies.EVENTS, {}).get("pending", 0)
             if unrouted:
                 do = unattended(self.chain)
-                return Finding(Verdict.UNDER_WAY, f"{unrouted} events of {name} wait to be routed", do)
+                waiting = plural(unrouted, f"event of {name} waits", f"events of {name} wait")
+                return Finding(Verdict.UNDER_WAY, f"{waiting} to be routed", do)
         if above in self.seen or depth >= DEPTH_MAX or len(self.seen) >= VISITS_MAX:
             return None
         return self.explain(above, depth + 1)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from qo.core.flow.plan import Plan
+from qo.core.words import plural
 from qo.dispatcher.state.database import Tx
 from qo.site import published
 from qo.site.published import Table
@@ -48,7 +49,7 @@ def tell_deployed(deployed: Deployed, say: Say) -> None:
     if not deployed.answer["changed"]:
         say(f"{name} is deployed already")
     elif diff["against"] is None:
-        say(f"{name} is new: {len(diff['added'])} jobs")
+        say(f"{name} is new: {plural(len(diff['added']), 'job')}")
     elif not deployed.rebuilt:
         say(f"{name} takes over from {diff['against']}: nothing is to be built again")
     else:
@@ -120,10 +121,8 @@ def tell_failures(found: Report, say: Say) -> None:
 
 def _table(table: Table, say: Say) -> None:
     say("")
-    pieces = "piece" if table.pieces == 1 else "pieces"
-    say(
-        f"{table.name}: {table.rows:,} rows in {table.pieces:,} {pieces}, {_size(table.bytes)}, made by {table.job}"
-    )
+    size = f"{plural(table.rows, 'row')} in {plural(table.pieces, 'piece')}, {_size(table.bytes)}"
+    say(f"{table.name}: {size}, made by {table.job}")
     header, rows = published.sample(table, ROWS)
     if not header:
         return
@@ -155,13 +154,14 @@ def _timings(found: Sequence[Timing], ran: Ran, say: Say) -> None:
     width = max(len(each.job) for each in found)
     for each in found:
         span = (each.ended - each.began).total_seconds()
+        noun = "task " if each.tasks == 1 else "tasks"
         say(
-            f"  {each.job.ljust(width)}  {each.tasks:5,} tasks  {1000 * each.busy_s / each.tasks:7,.0f} ms each  "
+            f"  {each.job.ljust(width)}  {each.tasks:5,} {noun}  {1000 * each.busy_s / each.tasks:7,.0f} ms each  "
             f"{span:6.1f} s from first to last"
         )
     say(f"  {_phases(ran.seconds)}")
     work_s, tasks = ran.seconds.get("work", 0.0), sum(each.tasks for each in found)
-    say(f"  {tasks:,} tasks, {tasks / work_s if work_s else 0:.1f} a second")
+    say(f"  {plural(tasks, 'task')}, {tasks / work_s if work_s else 0:.1f} a second")
 
 
 def _phases(seconds: Mapping[str, float]) -> str:

@@ -19,6 +19,7 @@ from qo.config.settings import DEFAULT, Settings
 from qo.core.flow.dag import Dag, SourceKind
 from qo.core.flow.topology import VersionStatus
 from qo.core.task import Status
+from qo.core.words import plural
 from qo.dispatcher import sources as live_sources
 from qo.dispatcher.auth.secret_files import read_secret
 from qo.dispatcher.registry import DEFAULT as REGISTRY
@@ -208,7 +209,7 @@ class Site:
         for each in self._children:
             each.check()
         return [
-            f"{each.role} died {each.deaths} times, see {each.log_path}{_again(each)}"
+            f"{each.role} died {plural(each.deaths, 'time')}, see {each.log_path}{_again(each)}"
             for each in self._children
             if each.deaths
         ]

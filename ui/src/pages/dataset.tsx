@@ -7,7 +7,7 @@ import { href } from "../shell/router";
 import { useLive, useSecond } from "../shell/ticker";
 import { Heatmap } from "../show/heatmap";
 import { Empty, Panel, Shown } from "../show/states";
-import { Ago, bytes, count, plural, RunLink } from "../show/text";
+import { Ago, bytes, plural, RunLink } from "../show/text";
 import { Commits, Events } from "./dataset_books";
 import { Generations } from "./dataset_generations";
 import { WithDispatcher } from "./pipelines";
@@ -156,7 +156,7 @@ function Chosen({
         </dd>
         <dt>Holds</dt>
         <dd>
-          {partition.rows !== null && `${count(partition.rows)} rows, `}
+          {partition.rows !== null && `${plural(partition.rows, "row")}, `}
           {bytes(partition.bytes)}, {plural(partition.files, "file")}
         </dd>
         {partition.location && (

@@ -5,7 +5,7 @@ import type { Commit, DatasetShown, EventLine } from "../dispatcher/answers";
 import { href } from "../shell/router";
 import { Badge } from "../show/badge";
 import { Empty, Panel } from "../show/states";
-import { Ago, count, RunLink } from "../show/text";
+import { Ago, count, plural, RunLink } from "../show/text";
 
 export function Commits({
   name,
@@ -34,7 +34,7 @@ export function Commits({
                   </a>
                   {each.replaced_by !== null && <span class="quiet"> replaced</span>}
                 </td>
-                <td class="number">{each.rows !== null && `${count(each.rows)} rows`}</td>
+                <td class="number">{each.rows !== null && plural(each.rows, "row")}</td>
                 <td>
                   <RunLink id={each.task_id} />
                 </td>

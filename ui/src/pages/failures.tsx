@@ -112,7 +112,7 @@ function Kind({ group, largest }: { group: Group<Summary>; largest: number }): J
         )
       }
     >
-      <div class="bar thin" role="img" aria-label={`${group.tasks.length} tasks`}>
+      <div class="bar thin" role="img" aria-label={plural(group.tasks.length, "task")}>
         <span class="b-failed" style={{ width: `${(100 * group.tasks.length) / largest}%` }} />
       </div>
       <pre tabIndex={0} class="block">

@@ -88,7 +88,7 @@ export function Tiles({ overview }: { overview: Overview }): JSX.Element {
       <div class="tile">
         <span class="name">Cost so far</span>
         <span class="value">{dollars(overview.dollars)}</span>
-        <span class="note">{count(overview.requests)} requests by these workers</span>
+        <span class="note">{plural(overview.requests, "request")} by these workers</span>
       </div>
     </div>
   );

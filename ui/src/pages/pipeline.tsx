@@ -168,9 +168,9 @@ function Progress({ rebuild }: { rebuild: Rebuild }): JSX.Element {
         </Badge>
       }
     >
-      <progress max={Math.max(1, all)} value={all ? done : 1} aria-label={`${done} of ${all} tasks`} />
+      <progress max={Math.max(1, all)} value={all ? done : 1} aria-label={`${done} of ${plural(all, "task")}`} />
       <p class="second">
-        {count(done)} of {count(all)} tasks done, of {rebuild.jobs.join(", ") || "no job"}
+        {count(done)} of {plural(all, "task")} done, of {rebuild.jobs.join(", ") || "no job"}
         {rebuild.tasks.failed ? `; ${rebuild.tasks.failed} failed` : ""}
       </p>
     </Panel>

@@ -8,7 +8,7 @@ import { useLive, useSecond } from "../shell/ticker";
 import { Badge } from "../show/badge";
 import { Head } from "../show/head";
 import { Empty, Panel, Shown } from "../show/states";
-import { Ago, count, RunLink } from "../show/text";
+import { Ago, plural, RunLink } from "../show/text";
 import { WithDispatcher } from "./pipelines";
 
 type Asked = Record<string, string>;
@@ -144,8 +144,7 @@ function Checks({ checks }: { checks: Check[] }): JSX.Element {
             </td>
             <td class="wrap">{each.name}</td>
             <td class="wrap">
-              <a href={href(["dataset", each.dataset], { partition: each.partition_key })}>{each.dataset}</a>{" "}
-              <span class="quiet">{each.partition_key}</span>
+              <Piece of={each} />
             </td>
             <td class="mono wrap" data-name="observed">
               {short(each.observed)}
@@ -174,12 +173,11 @@ function Rejections({ rejections }: { rejections: Rejection[] }): JSX.Element {
           {rejections.map((each) => (
             <tr key={`${each.task_id}${each.attempt}${each.location}`}>
               <td class="wrap">
-                <a href={href(["dataset", each.dataset], { partition: each.partition_key })}>{each.dataset}</a>{" "}
-                {each.partition_key}
+                <Piece of={each} />
                 <div class="s-failed">{each.reason}</div>
                 <div class="mono quiet">{each.location}</div>
               </td>
-              <td class="number">{each.rows !== null && `${count(each.rows)} rows`}</td>
+              <td class="number">{each.rows !== null && plural(each.rows, "row")}</td>
               <td>
                 <RunLink id={each.task_id} />
               </td>
@@ -191,6 +189,15 @@ function Rejections({ rejections }: { rejections: Rejection[] }): JSX.Element {
         </tbody>
       </table>
     </Panel>
+  );
+}
+
+function Piece({ of }: { of: { dataset: string; partition_key: string | null } }): JSX.Element {
+  return (
+    <>
+      <a href={href(["dataset", of.dataset], { partition: of.partition_key })}>{of.dataset}</a>{" "}
+      <span class="quiet">{of.partition_key}</span>
+    </>
   );
 }
 

@@ -8,7 +8,7 @@ import { useApp } from "../shell/app";
 import { href } from "../shell/router";
 import { Shape } from "../show/badge";
 import { Empty, Panel } from "../show/states";
-import { At, bytes, count } from "../show/text";
+import { At, bytes, plural } from "../show/text";
 
 export function Attempts({ run }: { run: RunShown }): JSX.Element {
   const { bucket } = useApp();
@@ -83,7 +83,7 @@ export function Pieces({ run, names }: { run: RunShown; names: Map<string, strin
                   {link(each.dataset_id, each.partition_key)} {each.partition_key ?? `cursor ${each.cursor}`}
                   <div class="quiet">
                     {[
-                      each.rows !== null && `${count(each.rows)} rows`,
+                      each.rows !== null && plural(each.rows, "row"),
                       bytes(each.bytes),
                       each.replaced_by !== null && "replaced since",
                     ]

@@ -10,7 +10,7 @@ import { useSecond } from "../shell/ticker";
 import { Badge } from "../show/badge";
 import { ProgressShown } from "../show/progress";
 import { Panel } from "../show/states";
-import { Ago, At } from "../show/text";
+import { Ago, At, plural } from "../show/text";
 
 export function State({ task }: { task: Task }): JSX.Element {
   useSecond();
@@ -73,7 +73,7 @@ export function State({ task }: { task: Task }): JSX.Element {
           <span class="quiet">
             {" "}
             · {task.retry_count} of {task.max_retries} retries used
-            {task.reschedule_count ? `, put off ${task.reschedule_count} times` : ""}
+            {task.reschedule_count ? `, put off ${plural(task.reschedule_count, "time")}` : ""}
             {task.priority ? ` · priority ${task.priority}` : ""}
             {task.timeout_seconds ? ` · ${formatDuration(task.timeout_seconds)} for each` : ""}
           </span>

@@ -3,6 +3,7 @@
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { formatDuration } from "../core/duration";
+import { plural } from "../show/text";
 import { useApp } from "./app";
 import { Keyboard } from "./keyboard";
 import { Notice } from "./notice";
@@ -108,9 +109,7 @@ function Freshness(): JSX.Element {
         <span class={`pulse ${state}`} />{" "}
         {ticker.paused ? "not looking" : age === null ? "looking" : `seen ${formatDuration(age)} ago`}
       </span>
-      <span class="wide">
-        {(bucket.requests + (dispatcher?.requests ?? 0)).toLocaleString("en")} requests by this page
-      </span>
+      <span class="wide">{plural(bucket.requests + (dispatcher?.requests ?? 0), "request")} by this page</span>
       <span class="nowrap">
         <button
           type="button"

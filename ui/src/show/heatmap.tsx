@@ -11,7 +11,7 @@ import type { Partition } from "../dispatcher/answers";
 import { useApp } from "../shell/app";
 import { href } from "../shell/router";
 import { monthsOf } from "./months";
-import { bytes, count } from "./text";
+import { bytes, plural } from "./text";
 
 type By = "age" | "rows" | "bytes";
 
@@ -36,7 +36,7 @@ export function Heatmap({ dataset, partitions, chosen, complete }: Wanted): JSX.
   const said = (each: Partition): string =>
     [
       each.partition_key,
-      each.rows !== null && `${count(each.rows)} rows`,
+      each.rows !== null && plural(each.rows, "row"),
       bytes(each.bytes),
       `committed ${formatDuration(now - (seconds(each.committed_at) ?? now))} ago`,
     ]

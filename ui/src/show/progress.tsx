@@ -57,7 +57,7 @@ function sparkOf(progress: Record<string, unknown>): Share | null {
   const words = [
     share.what,
     tasks.active ? `${tasks.active} of them running` : "",
-    isObject(stages) ? `${stages.done} of ${stages.total} stages` : "",
+    isObject(stages) ? `${stages.done} of ${stages.total === 1 ? "1 stage" : `${stages.total} stages`}` : "",
   ];
   return { ...share, what: [phase, words.filter(Boolean).join(", ")].filter(Boolean).join(": "), all: true };
 }

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from qo.core.flow.topology import LiveJob, Topology, VersionStatus, paused_because
+from qo.core.words import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,5 +152,6 @@ class _Slots:
         if limit is not None and self._operators.get(job.job.operator, 0) >= limit:
             return f"operator limit: {limit} of {job.job.operator} are under way"
         if self._depth is not None and self._queues.get(job.queue, 0) >= self._depth:
-            return f"queue {job.queue} is full: {self._depth} wake-ups wait in it for a worker"
+            waiting = plural(self._depth, "wake-up waits", "wake-ups wait")
+            return f"queue {job.queue} is full: {waiting} in it for a worker"
         return None

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from qo.core.flow.topology import LiveJob, Topology
+from qo.core.words import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ def reason(measure: Measure, limits: Thresholds, was: str | None) -> str | None:
     A queue that stays tripped keeps the words it tripped with: they say when and why it began.
     """
     if measure.depth > limits.depth:
-        return was or f"{measure.depth} wake-ups wait in it, more than {limits.depth}"
+        waiting = plural(measure.depth, "wake-up waits", "wake-ups wait")
+        return was or f"{waiting} in it, more than {limits.depth:,}"
     if measure.oldest_s > limits.age_s:
         return was or f"its oldest wake-up waits for {measure.oldest_s:.0f} s, longer than {limits.age_s:g} s"
     calm = (

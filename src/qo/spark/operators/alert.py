@@ -17,6 +17,7 @@ from typing import Any, cast
 import httpx
 from pyspark.sql.types import StringType, StructField, StructType
 
+from qo.core.words import plural
 from qo.errors import UsageError
 from qo.runner.run import Run
 from qo.spark.operators.context import Context, Frames
@@ -47,7 +48,7 @@ def run(context: Context) -> Frames:
     rows = found.limit(limit + 1).collect()
     if len(rows) > limit:
         raise UsageError(
-            f"the query found more than {limit} rows: an alert is for people. Narrow it, or raise 'limit'"
+            f"the query found more than {plural(limit, 'row')}: an alert is for people. Narrow it, or raise 'limit'"
         )
     plain = [_plain(row.asDict(recursive=True)) for row in rows]
     alerts = [Alert(alert_id(context.run, each), each) for each in plain]

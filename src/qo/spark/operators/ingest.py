@@ -18,6 +18,7 @@ from pyspark.sql.functions import sum as total
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from qo.core.flow.columns import Column, Drift
+from qo.core.words import plural
 from qo.errors import UsageError
 from qo.spark.columns import struct_of
 from qo.spark.errors import BadData, from_spark, full_text
@@ -212,7 +213,7 @@ def _bad_file(row: Mapping[str, Any], schema: StructType, spark: SparkSession) -
         f"{field.name!r} ({field.dataType.simpleString()})" for field, count in nulls if count == row["rows"]
     ]
     where = f", in column {', '.join(blamed[:SHOWN_MAX])}" if blamed and len(blamed) < len(schema) else ""
-    return f"{row['_file']}: {row['rows']} rows{where}, such as {str(row['example'])[:200]!r}"
+    return f"{row['_file']}: {plural(row['rows'], 'row')}{where}, such as {str(row['example'])[:200]!r}"
 
 
 def _header(text: str) -> str:

@@ -1,0 +1,8 @@
+"""Words that messages have in common."""
+
+from __future__ import annotations
+
+
+def plural(n: int, one: str, many: str | None = None) -> str:
+    """ "1 file", "2 files", "1,000 files"."""
+    return f"{n:,} {one if n == 1 else many or f'{one}s'}"
