@@ -149,3 +149,11 @@ async def test_a_dispatcher_that_does_not_answer_is_named(tabs: Tabs) -> None:
     async with visiting(MemoryStore(), dispatcher=Upstream("http://127.0.0.1:9", None)) as visitor:
         tab = await tabs.open(visitor.dashboard.link, "/pipelines")
         await expect(tab.page.get_by_role("alert")).to_contain_text("does not answer")
+
+
+async def test_without_the_part_that_draws_graphs_the_rest_of_the_page_is_there(place: Place, tabs: Tabs) -> None:
+    tab = await tabs.new()
+    await tab.page.route("**/assets/layout-*", lambda route: route.abort())  # As after another was deployed.
+    await tab.open(place.link, "/pipeline/shop")
+    await expect(tab.page.get_by_role("alert")).to_contain_text("Reload the page")
+    await tab.shown("Versions")

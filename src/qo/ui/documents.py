@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -12,10 +13,8 @@ from qo.store.port import Doomed, Entry, Version
 
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
-_ESCAPED = str.maketrans(
-    {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
-    | {chr(n): f"&#{n};" for n in range(32) if chr(n) not in "\t\n"}
-)
+_SPECIAL = re.compile('[&<>"\x00-\x08\x0b-\x1f]')
+_NAMED = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
 
 
 class Listed(NamedTuple):
@@ -68,8 +67,8 @@ def listed(page: Listed) -> bytes:
     ]
     for key, etag, size, modified in page.entries:
         parts.append(
-            f"<Contents>{_element('Key', named(key))}{_element('LastModified', moment(modified))}"
-            f"{_element('ETag', etag)}{_element('Size', size)}<StorageClass>STANDARD</StorageClass></Contents>"
+            f"<Contents><Key>{_escaped(named(key))}</Key><LastModified>{moment(modified)}</LastModified>"
+            f"<ETag>{_escaped(etag)}</ETag><Size>{size}</Size><StorageClass>STANDARD</StorageClass></Contents>"
         )
     parts += [f"<CommonPrefixes>{_element('Prefix', named(each))}</CommonPrefixes>" for each in page.common]
     return _document("ListBucketResult", parts)
@@ -137,7 +136,7 @@ def read_deletion(body: bytes) -> tuple[list[Doomed], bool]:
 
 
 def moment(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def _name(element: ElementTree.Element) -> str:
@@ -149,7 +148,16 @@ def _document(root: str, parts: Iterable[str]) -> bytes:
 
 
 def _element(name: str, value: object) -> str:
-    return f"<{name}>{str(value).translate(_ESCAPED)}</{name}>"
+    return f"<{name}>{_escaped(str(value))}</{name}>"
+
+
+def _escaped(text: str) -> str:
+    # Most texts have nothing to escape, and to see that is ten times as quick as to translate them.
+    return _SPECIAL.sub(_reference, text)
+
+
+def _reference(found: re.Match[str]) -> str:
+    return _NAMED.get(found[0]) or f"&#{ord(found[0])};"
 
 
 def _namer(url: bool) -> Callable[[str], str]:

@@ -10,9 +10,9 @@ import { healthOf, lookDesired, type WorkerInfo } from "./roster";
 import type { Summary } from "./shelf";
 import { type Line, lineOf, type QueueView } from "./view";
 
-// How many tasks are read before the first looks are shown: none, since the listings alone tell much; a few, for each half
-// a dozen of reads takes a round trip; then all of a small queue, a fair sample of a large one.
-export const FIRST_READS = [0, 30, 120];
+// How many tasks are read before the first looks are shown: none, since the listings alone tell much; two
+// round trips of half a dozen each, for the names of types; then all of a small queue, a fair sample of a large one.
+export const FIRST_READS = [0, 12, 120];
 const READS_AT_FIRST = FIRST_READS.at(-1)!;
 const READS_PER_ROUND = 8;
 const RECENT = 24; // Beside the sample, so that a failure of just now is seen.

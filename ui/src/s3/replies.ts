@@ -98,8 +98,15 @@ function elements(text: string, name: string): string[] {
 
 /** The text of the first element of that name, which no other element of these documents has in another meaning. */
 function said(text: string, name: string): string {
-  return unescaped(new RegExp(`<${name}(?:\\s[^>]*)?>([^<]*)</${name}>`).exec(text)?.[1] ?? "");
+  let sought = expressions.get(name);
+  if (!sought) {
+    sought = new RegExp(`<${name}(?:\\s[^>]*)?>([^<]*)</${name}>`);
+    expressions.set(name, sought);
+  }
+  return unescaped(sought.exec(text)?.[1] ?? "");
 }
+
+const expressions = new Map<string, RegExp>(); // By name. A listing asks for four names a thousand times.
 
 const NAMED: Record<string, string> = { lt: "<", gt: ">", amp: "&", quot: '"', apos: "'" };
 

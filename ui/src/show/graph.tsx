@@ -1,9 +1,11 @@
 /** A directed graph as SVG, laid out by dagre. Nodes are links; the same is said in words beside it. */
 
-import dagre from "@dagrejs/dagre";
 import type { JSX } from "preact";
-import { useMemo } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { Problem } from "../s3/problem";
 import { kindOf } from "./badge";
+import type { Place } from "./layout";
+import { Failure, Loading } from "./states";
 
 export interface GraphNode {
   id: string;
@@ -35,13 +37,19 @@ export function Graph({
   edges: GraphEdge[];
   label: string;
 }): JSX.Element {
+  const layOut = useLayOut();
   // Live numbers change all the time; only another shape needs another layout.
   const shape = JSON.stringify([
     nodes.map((node) => [node.id, node.title, node.lines.length, widthOf(node)]),
     edges.map((edge) => [edge.from, edge.to]),
   ]);
   // `shape` stands for what the layout depends on.
-  const layout = useMemo(() => laidOut(nodes, edges), [shape]);
+  const layout = useMemo(
+    () => (typeof layOut === "function" ? layOut(nodes.map(sized), edges) : null),
+    [layOut, shape],
+  );
+  if (layOut instanceof Problem) return <Failure problem={layOut} />;
+  if (layout === null) return <Loading what="the graph" />;
   const live = new Map(edges.map((edge) => [`${edge.from}\n${edge.to}`, edge.live]));
   return (
     <div class="graph" tabIndex={0} role="group" aria-label={label}>
@@ -74,12 +82,21 @@ export function Graph({
   );
 }
 
-interface Place {
-  x: number;
-  y: number;
-  width: number;
-  height: number;
+type LayOut = typeof import("./layout").layOut;
+
+/** How to lay out. That is a fifth of all code, and most pages have no graph: it is loaded with the first one. */
+function useLayOut(): LayOut | Problem | null {
+  const [found, setFound] = useState<LayOut | Problem | null>(null);
+  useEffect(() => {
+    import("./layout").then(
+      ({ layOut }) => setFound(() => layOut),
+      () => setFound(new Problem("offline", "The part of this page that draws graphs is not to be had.", AGAIN)),
+    );
+  }, []);
+  return found;
 }
+
+const AGAIN = "Reload the page: there may be a newer one.";
 
 function NodeShape({ node, place }: { node: GraphNode; place: Place }): JSX.Element {
   const [x, y] = [place.x - place.width / 2, place.y - place.height / 2];
@@ -144,31 +161,8 @@ function widthOf(node: GraphNode): number {
   return Math.round(Math.min(WIDTH_MAX, Math.max(WIDTH_MIN, longest * 6.5 + 2 * PAD)));
 }
 
-function laidOut(nodes: GraphNode[], edges: GraphEdge[]) {
-  const graph = new dagre.graphlib.Graph({ multigraph: false });
-  graph.setGraph({
-    rankdir: nodes.length > 1 && innerWidth < 760 ? "TB" : "LR",
-    nodesep: 22,
-    ranksep: 52,
-    marginx: 6,
-    marginy: 6,
-  });
-  graph.setDefaultEdgeLabel(() => ({}));
-  for (const node of nodes)
-    graph.setNode(node.id, { width: widthOf(node), height: 36 + node.lines.length * LINE + (node.counts ? 8 : 0) });
-  for (const { from, to } of edges) if (graph.hasNode(from) && graph.hasNode(to)) graph.setEdge(from, to);
-  dagre.layout(graph);
-  const size = graph.graph() as { width?: number; height?: number };
-  return {
-    width: Math.ceil(size.width ?? 0) || 10,
-    height: Math.ceil(size.height ?? 0) || 10,
-    places: new Map(graph.nodes().map((id) => [id, graph.node(id) as unknown as Place])),
-    edges: graph.edges().map((edge) => ({
-      from: edge.v,
-      to: edge.w,
-      points: (graph.edge(edge) as { points: { x: number; y: number }[] }).points,
-    })),
-  };
+function sized(node: GraphNode): { id: string; width: number; height: number } {
+  return { id: node.id, width: widthOf(node), height: 36 + node.lines.length * LINE + (node.counts ? 8 : 0) };
 }
 
 function curve(points: { x: number; y: number }[]): string {
