@@ -15,6 +15,7 @@ from dashboards import visiting
 from dispatchers import served
 from pipeline_tasks import all_of, claimed, feed, finish, route_all, settle, tasks_of
 from pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from qo.dispatcher import cutover
 from qo.dispatcher.contract.task import Outcome
 from qo.dispatcher.loops import reconciler
 from qo.dispatcher.state import schema
@@ -118,6 +119,21 @@ async def test_what_was_under_way_for_a_version_is_cancelled_when_it_is_rolled_b
     await confirm(await press(tab, "Roll back to 1"))
     await expect(tab.page.get_by_role("status")).to_contain_text("1 task of version 2 was cancelled")
     assert [each["status"] for each in tasks_of(place.state, brew)].count("pending") == 0
+
+
+async def test_of_two_tabs_that_roll_back_at_once_one_goes_no_further_back(place: Place, tabs: Tabs) -> None:
+    settle(place.state)
+    with place.state.write() as tx:
+        cutover.activate(tx, "tea", 2, "tests")
+    staged(place.state, edited(TEA, "brew", config={"minutes": 7}))
+    with place.state.write() as tx:
+        cutover.activate(tx, "tea", 3, "tests", force=True)
+    pair = [await tabs.open(place.link, "/pipeline/tea") for _ in range(2)]
+    questions = [await press(tab, "Roll back to 2") for tab in pair]
+    await confirm(questions[0])
+    await questions[1].locator("button[type=submit]").click()
+    await expect(questions[1].get_by_role("alert")).to_contain_text("version 2 of 'tea' serves by now, not 3")
+    assert place.versions() == {1: "retired", 2: "active", 3: "rolled_back"}
 
 
 async def test_a_version_that_is_not_whole_takes_over_only_for_who_says_so(place: Place, tabs: Tabs) -> None:

@@ -130,6 +130,17 @@ def test_rollbacks_go_back_step_by_step_and_then_no_further(state: State) -> Non
     assert statuses(state) == {1: "active", 2: "rolled_back", 3: "rolled_back"}
 
 
+def test_of_two_who_roll_back_the_same_version_one_is_refused(state: State) -> None:
+    two_versions(state)
+    staged(state, edited(SHOP, "clean", config={"sql": "select 3"}))
+    with state.write() as tx:
+        cutover.activate(tx, "shop", 3, "tests", force=True)
+        assert cutover.rollback(tx, "shop", "one", replaces=3).active == 2
+    with state.write() as tx, pytest.raises(Refused, match="version 2 of 'shop' serves by now, not 3"):
+        cutover.rollback(tx, "shop", "the other", replaces=3)
+    assert statuses(state) == {1: "retired", 2: "active", 3: "rolled_back"}
+
+
 def test_a_version_that_was_rolled_back_is_never_rolled_back_to(state: State) -> None:
     two_versions(state)
     moved(state, cutover.rollback, "shop")

@@ -104,7 +104,9 @@ function Actions({ dispatcher, looked }: { dispatcher: Dispatcher; looked: Looke
           title={`Roll back to version ${line.previous}?`}
           danger
           act={async () => {
-            const answer = await dispatcher.post<Cutover>(["dags", shown.dag, "rollback"]);
+            const answer = await dispatcher.post<Cutover>(["dags", shown.dag, "rollback"], {
+              replaces: line.active,
+            });
             const stopped = answer.cancelled + answer.cancel_requested;
             const of = `of version ${answer.replaced}`;
             const also = plural(stopped, `task ${of} was cancelled`, `tasks ${of} were cancelled`);

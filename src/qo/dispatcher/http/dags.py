@@ -40,6 +40,11 @@ class ActivateRequest(Body):
     force: bool = False  # Also one that nobody said is ready, or of which tasks have failed.
 
 
+class RollbackRequest(Body):
+    # The version that is to go. Where another one serves by now, somebody was quicker, and nothing is changed.
+    replaces: int | None = Field(default=None, ge=1, le=2**31 - 1)
+
+
 async def _source(request: Request) -> str:
     """The file as it was sent: in JSON as ``source``, or bare."""
     body = await request.body()
@@ -150,10 +155,10 @@ def activate_version(here: Here, caller: Caller, dag: Name, body: ActivateReques
     return answer
 
 
-def rollback_dag(here: Here, caller: Caller, dag: Name) -> CutoverAnswer:
+def rollback_dag(here: Here, caller: Caller, dag: Name, body: RollbackRequest | None = None) -> CutoverAnswer:
     """Go back to the version that was active before."""
     with here.state.write() as tx:
-        answer = cutover.rollback(tx, dag, caller.name)
+        answer = cutover.rollback(tx, dag, caller.name, body.replaces if body is not None else None)
     here.deployed()
     return answer
 
