@@ -111,7 +111,7 @@ def test_an_event_that_is_not_routed_yet_is_under_way(state: State) -> None:
     answer = ask(state, f"totals@{DAY}")
     assert answer.verdict is Verdict.UNDER_WAY
     assert "waits to be routed" in str(answer.blocked_by)
-    assert "1 events of shop.orders wait to be routed" in str(ask(state, "totals").blocked_by)
+    assert "1 event of shop.orders waits to be routed" in str(ask(state, "totals").blocked_by)
 
 
 def test_a_pause_upstream_is_found_with_who_and_why_and_what_to_do(state: State) -> None:

@@ -165,7 +165,7 @@ def test_why_tells_of_events_that_no_reader_could_take(state: State) -> None:
     with state.read() as tx:
         answer = why(tx, "d.count")
     assert answer.verdict is Verdict.BLOCKED
-    assert "1 events of d.feed" in str(answer.blocked_by)
+    assert "1 event of d.feed" in str(answer.blocked_by)
     assert "not routable" in str(answer.blocked_by)
     assert "PerUpdate" in str(answer.do)
     emit(state, "d.feed", "more", partition_key=DAY)

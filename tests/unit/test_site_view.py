@@ -39,7 +39,7 @@ def test_a_terminal_shows_jobs_partitions_and_spark_stages(
     view.say("the dispatcher is at http://127.0.0.1:1")
     with view:
         view.look(seen(2), [])
-        view.look(seen(4), ["worker:spark died 1 times, see .qo/logs/worker-spark.log"])
+        view.look(seen(4), ["worker:spark died 1 time, see .qo/logs/worker-spark.log"])
     out = capsys.readouterr().out
     assert out.startswith("the dispatcher is at http://127.0.0.1:1\n")
     header, source, job, running, trouble = [line.split() for line in out.splitlines()[1:]]
