@@ -9,6 +9,7 @@ DAYS   ?= 90
 # short, so that all end at the same time.
 ORDER  := --dist loadfile --no-loadscope-reorder
 BESIDE := -n 3 $(ORDER)
+FOUND  := command -v chromium || command -v chromium-browser || command -v google-chrome
 SPARK  := tests/e2e tests/spark # Where all tests with the marker spark are, as a test sees to.
 
 # Every process would read and rewrite all test modules by itself.
@@ -32,11 +33,13 @@ $(STAMP): pyproject.toml uv.lock
 ui: setup ## Build the page of the dashboard, if it has changed
 	@$(BIN)/python hatch_build.py build
 
-browser: # For the tests of the dashboard. Where it cannot be had, they are skipped and say how to get it.
-	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
-	  { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+browser: # For the tests of the dashboard. Where it cannot be had, they are skipped.
+	@{ $(FOUND); } >/dev/null || \
+	  { test "$$(id -u)" = 0 && command -v apt-get && \
 	    export DEBIAN_FRONTEND=noninteractive && APT="apt-get install -qq -y --no-install-recommends chromium" && \
-	    { $$APT || { apt-get update -qq && $$APT; }; } >/dev/null 2>&1; } || true
+	    { $$APT || { apt-get update -qq && $$APT; }; }; } >/dev/null 2>&1 || true
+	@{ $(FOUND); } >/dev/null || echo "There is no browser: tests of the dashboard are skipped. Install Chromium (on" \
+	  "Debian and Ubuntu: apt-get install --no-install-recommends chromium, on a Mac: brew install chromium)."
 
 code: setup
 	@$(BIN)/ruff format --check --quiet .

@@ -39,7 +39,7 @@ app = new_app()
 ui = new_app(help=_HELP, cls=_Group)
 
 
-@ui.callback(help=_HELP)
+@ui.callback(help=f"{_HELP}\n\nAlone it serves them here, with the options of `qo ui serve`: see its --help.")
 def _alone() -> None:
     pass
 
