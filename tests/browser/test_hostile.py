@@ -10,7 +10,8 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import expect
 
-from browsers import CANARY, Tab, Tabs
+from attacks import ATTEMPTS, EVIL, SCRIPT, harmless
+from browsers import Tabs
 from dashboards import Visitor, visiting
 from qo.core import keys
 from qo.queue import control
@@ -21,18 +22,6 @@ from showcases import WORKER, claimed, fail, hire, queue_on
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-SCRIPT = f"window.{CANARY}=1"
-ATTEMPTS = [
-    f"<script>{SCRIPT}</script>",
-    f"<img src=x onerror={SCRIPT}>",
-    f"<svg onload={SCRIPT}>",
-    f"\"'><iframe srcdoc='<script>parent.{CANARY}=1</script>'>",
-    f"javascript:{SCRIPT}",
-    f"</pre></textarea></title><style>@import 'http://192.0.2.1/x'</style><b onmouseover={SCRIPT}>",
-    f"{{{{constructor.constructor('{SCRIPT}')()}}}}",
-    f"`; {SCRIPT}; `",
-]
-EVIL = " ".join(ATTEMPTS)
 TYPE = f"<img src=x onerror={SCRIPT}>"
 
 
@@ -73,13 +62,6 @@ async def spoil(queue: Queue) -> None:
         "task_types": ATTEMPTS,
     }
     await queue.store.put(keys.worker("evil"), json.dumps(said).encode())
-
-
-async def harmless(tab: Tab) -> None:
-    assert not await tab.ran_script()
-    assert await tab.page.evaluate("({}).polluted === undefined")
-    assert await tab.page.locator("iframe, main img, main script").count() == 0
-    assert await tab.page.locator("a[href^='javascript:' i]").count() == 0
 
 
 async def test_what_is_in_the_queue_stays_text_on_every_page(place: Place, tabs: Tabs) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
-from browsers import Tabs
+from attacks import ATTEMPTS, EVIL, harmless
+from browsers import PERIOD_MS, Tabs
 from dashboards import Visitor, visiting
 from dispatchers import Served, served
 from qo.dispatcher.state.database import State, open_state
@@ -22,6 +24,8 @@ from showcases import queue_on
 from states import create_tables
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT")
 
 
 @dataclass(frozen=True)
@@ -151,9 +155,80 @@ async def test_a_dispatcher_that_does_not_answer_is_named(tabs: Tabs) -> None:
         await expect(tab.page.get_by_role("alert")).to_contain_text("does not answer")
 
 
+async def test_an_open_question_never_becomes_another_one(place: Place, tabs: Tabs) -> None:
+    tab = await tabs.new(clock=True)
+    await tab.open(place.link, "/pipeline/shop")
+    await tab.page.get_by_role("button", name="Pause", exact=True).click()
+    question = tab.page.get_by_role("dialog")
+    await expect(question).to_contain_text("Pause this pipeline?")
+    await place.dispatcher.post("/v1/dags/shop/pause", "writer", json={"reason": "somebody was quicker"})
+    await tab.page.clock.fast_forward(PERIOD_MS)
+    await tab.shown("Paused: somebody was quicker")
+    await expect(question).to_have_count(0)  # Who says yes now would resume it.
+    await place.dispatcher.post("/v1/dags/shop/resume", "writer")
+
+
+@pytest.mark.long
+async def test_a_dispatcher_that_went_away_is_named_and_found_when_it_is_back(place: Place, tabs: Tabs) -> None:
+    tab = await tabs.new(clock=True)
+    await tab.open(place.link, "/pipelines")
+    await tab.shown("shop")
+    for route in ("/pipelines", "/pipeline/shop", "/datasets", "/runs", "/quality", "/backpressure"):
+        await tab.go(route)
+        await tab.quiet()
+        await tab.page.route("**/v1/**", lambda route: route.abort())
+        await tab.page.clock.fast_forward(PERIOD_MS)
+        await expect(tab.page.get_by_role("alert")).to_contain_text("No answer from")
+        await expect(tab.page.get_by_role("alert")).to_contain_text("as of the last look that worked")
+        await tab.page.unroute("**/v1/**")
+        await tab.page.clock.fast_forward(PERIOD_MS)
+        await expect(tab.page.get_by_role("alert")).to_have_count(0)
+
+
 async def test_without_the_part_that_draws_graphs_the_rest_of_the_page_is_there(place: Place, tabs: Tabs) -> None:
     tab = await tabs.new()
     await tab.page.route("**/assets/layout-*", lambda route: route.abort())  # As after another was deployed.
     await tab.open(place.link, "/pipeline/shop")
     await expect(tab.page.get_by_role("alert")).to_contain_text("Reload the page")
     await tab.shown("Versions")
+
+
+async def test_whatever_a_dispatcher_says_stays_text(place: Place, tabs: Tabs) -> None:
+    """Names of pipelines, datasets and partitions, errors, reasons, words: each with a script behind it."""
+
+    async def spoil(route: Route) -> None:
+        said = await route.fetch()
+        await route.fulfill(response=said, json=spoilt(await said.json()))
+
+    # Without the policy of the page: it must not be needed.
+    tab = await tabs.open(place.link, "/pipelines", bypass_csp=True)
+    await tab.page.route("**/v1/**", spoil)
+    shop = place.shop
+    for route in (
+        "/pipelines",
+        "/pipeline/shop",
+        "/datasets",
+        "/dataset/shop.clean",
+        f"/dataset/shop.clean?partition={DAYS[0]}",
+        "/runs",
+        f"/run/{shop.made}",
+        f"/run/{shop.failed}",
+        f"/run/{shop.running}",
+        f"/why?target=shop.clean@{DAYS[2]}",
+        f"/lineage/shop.clean?partition={DAYS[0]}",
+        "/quality",
+        "/backpressure",
+    ):
+        await tab.go(route)
+        await tab.quiet()
+        await harmless(tab)
+        await expect(tab.page.locator("main").get_by_text("cannot be drawn")).to_have_count(0)
+        assert ATTEMPTS[0] in await tab.page.locator("main").inner_text(), route
+
+
+def spoilt(said: Any) -> Any:
+    if isinstance(said, dict):
+        return {name: spoilt(value) for name, value in said.items()}
+    if isinstance(said, list):
+        return [spoilt(value) for value in said]
+    return said if not isinstance(said, str) or MOMENT.match(said) else f"{said} {EVIL}"

@@ -19,7 +19,12 @@ interface Asked {
   children: ComponentChildren; // What will happen.
 }
 
-export function Confirm({
+/** Where one question takes the place of another, because somebody else was quicker, an open one must not become it. */
+export function Confirm(asked: Asked): JSX.Element {
+  return <Question key={asked.title} {...asked} />;
+}
+
+function Question({
   button,
   title,
   yes,
