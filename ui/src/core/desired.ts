@@ -2,6 +2,8 @@
 
 import { patched } from "./document";
 import { iso, micros } from "./instant";
+import { DESIRED } from "./keys";
+import { misfit } from "./shape";
 
 export interface Pause {
   at: string;
@@ -26,6 +28,11 @@ const NOTHING = '{"queue":null,"types":{},"workers":{},"cancels":{},"token":"","
 
 export function readDesired(text: string | null): Desired {
   const found = (text ? JSON.parse(text) : {}) as Partial<Desired>;
+  const orders = [...Object.values(found.types ?? {}), ...Object.values(found.workers ?? {}), found.queue ?? {}];
+  if (misfit({ found }, { found: {} }) || misfit(found, { types: {}, workers: {}, cancels: {} }))
+    throw new Error(`${DESIRED} is not what it should be`);
+  if (orders.some((each) => misfit({ each }, { each: {} }) || misfit(each, { by: null, reason: null })))
+    throw new Error(`${DESIRED} has an order that is none`);
   return { queue: null, types: {}, workers: {}, cancels: {}, ...found };
 }
 

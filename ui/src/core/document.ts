@@ -80,5 +80,10 @@ export function parseExact(text: string): unknown {
     typeof value === "number" && context?.source !== undefined && context.source !== String(value)
       ? new Exact(context.source)
       : value;
-  return JSON.parse(text, revive as (key: string, value: unknown) => unknown);
+  try {
+    return JSON.parse(text, revive as (key: string, value: unknown) => unknown);
+  } catch (error) {
+    if (error instanceof RangeError) return new Exact(text); // Nested so deep that the browser gives up.
+    throw error;
+  }
 }

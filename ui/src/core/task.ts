@@ -1,6 +1,7 @@
 /** The task as stored; docs/reference/task-format.md explains the fields. */
 
 import { micros } from "./instant";
+import { misfit } from "./shape";
 
 export const STATUSES = ["pending", "running", "completed", "failed", "cancelled", "expired", "archived"] as const;
 export type Status = (typeof STATUSES)[number];
@@ -63,10 +64,12 @@ export function readTask(text: string, key: string): Task {
     (typeof found.task_type !== "string" && "task_type") ||
     (typeof found.shard !== "string" && "shard") ||
     (typeof found.token !== "string" && "token") ||
-    (!STATUSES.includes((found.status ?? "pending") as Status) && "status") ||
+    (found.status !== undefined && !STATUSES.includes(found.status) && "status") ||
     (micros(found.available_at) === null && "available_at") ||
     (micros(found.created_at) === null && "created_at") ||
-    (micros(found.updated_at) === null && "updated_at");
+    (micros(found.updated_at) === null && "updated_at") ||
+    (!["number", "undefined"].includes(typeof (found.timeout_seconds ?? undefined)) && "timeout_seconds") ||
+    misfit(found, CHECKED);
   if (broken) throw new Unreadable(`${key} is no task: its ${broken} is missing or wrong`);
   return { ...DEFAULTS, ...found } as Task;
 }
@@ -100,3 +103,6 @@ const DEFAULTS: Partial<Task> = {
   archived_from: null,
   progress: null,
 };
+
+// A task's own values may be anything, and its limit is a number or nothing.
+const { input: _input, output: _output, progress: _progress, timeout_seconds: _limit, ...CHECKED } = DEFAULTS;

@@ -1,9 +1,11 @@
 /** Which page a route shows. */
 
 import type { JSX } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useErrorBoundary, useRef } from "preact/hooks";
+import { Problem, problemOf } from "../s3/problem";
 import { Frame } from "../shell/frame";
 import { type Route, useRoute } from "../shell/router";
+import { Failure } from "../show/states";
 import { BackpressurePage } from "./backpressure";
 import { DatasetPage } from "./dataset";
 import { DatasetsPage } from "./datasets";
@@ -39,10 +41,18 @@ export function Pages(): JSX.Element {
   return (
     <Frame at={at}>
       <div class="page" key={route.path.join("/")}>
-        {pageOf(at, route)}
+        <Unbroken>{pageOf(at, route)}</Unbroken>
       </div>
     </Frame>
   );
+}
+
+/** A page that cannot be drawn says so, and leaves the way to the others open. */
+function Unbroken({ children }: { children: JSX.Element }): JSX.Element {
+  const [error] = useErrorBoundary();
+  if (error === undefined) return children;
+  const todo = "Please report it, with what this page was to show. The other pages are not affected.";
+  return <Failure problem={new Problem("wrong", `This page cannot be drawn: ${problemOf(error).message}`, todo)} />;
 }
 
 function pageOf(at: string, { path, query }: Route): JSX.Element {

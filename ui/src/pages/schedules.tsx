@@ -3,6 +3,7 @@
 import type { JSX } from "preact";
 import { nextRun } from "../core/cron";
 import { SCHEDULES } from "../core/keys";
+import { misfit } from "../core/shape";
 import type { Bucket } from "../s3/client";
 import { useApp } from "../shell/app";
 import { useLive, useSecond } from "../shell/ticker";
@@ -37,7 +38,8 @@ async function lookSchedules(bucket: Bucket): Promise<Schedule[]> {
       const stored = await bucket.get(entry.key);
       let schedule: Schedule | null = null;
       try {
-        schedule = stored && { ...DEFAULTS, ...(JSON.parse(stored.text) as Schedule) };
+        const found = stored && { ...DEFAULTS, ...(JSON.parse(stored.text) as Schedule) };
+        schedule = found && isSchedule(found) ? found : null;
       } catch {
         // Left out: the command line says what is wrong with it.
       }
@@ -55,6 +57,11 @@ const DEFAULTS = {
   last_run_at: null,
   last_task_id: null,
 };
+
+function isSchedule(found: Schedule): boolean {
+  const texts = [found.name, found.task_type, found.cron, found.active_since];
+  return texts.every((each) => typeof each === "string") && misfit(found, DEFAULTS) === null;
+}
 
 export function SchedulesPage(): JSX.Element {
   const { bucket } = useApp();

@@ -24,7 +24,9 @@ export function Value({
   const [problem, setProblem] = useState<Problem | null>(null);
   const load = async (): Promise<void> => {
     try {
-      setFetched((await bucket.get(place!))?.text ?? "null");
+      const text = (await bucket.get(place!))?.text ?? "null";
+      parseExact(text); // What is no JSON is told as a problem.
+      setFetched(text);
     } catch (error) {
       setProblem(error instanceof Problem ? error : new Problem("wrong", String(error)));
     }

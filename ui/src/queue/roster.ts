@@ -3,6 +3,7 @@
 import { type Desired, readDesired } from "../core/desired";
 import { seconds } from "../core/instant";
 import { DESIRED, WORKERS } from "../core/keys";
+import { misfit } from "../core/shape";
 import type { Bucket } from "../s3/client";
 
 export interface WorkerInfo {
@@ -90,6 +91,7 @@ export function readWorker(text: string): WorkerInfo | null {
   try {
     const found = JSON.parse(text) as Partial<WorkerInfo>;
     if (typeof found.worker_id !== "string" || seconds(found.last_heartbeat) === null) return null;
+    if (misfit(found, CHECKED)) return null;
     return { ...DEFAULTS, ...found } as WorkerInfo;
   } catch {
     return null; // One broken record must not hide all the others.
@@ -122,3 +124,5 @@ const DEFAULTS: Partial<WorkerInfo> = {
   requests: 0,
   dollars: 0,
 };
+
+const { pid: _pid, ...CHECKED } = DEFAULTS; // A number or nothing; it is only shown.

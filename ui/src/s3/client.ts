@@ -119,6 +119,7 @@ export class Bucket {
     query: [string, string][],
     what: string,
     more: { headers?: Record<string, string>; body?: string; missing?: boolean },
+    corrected = false,
   ): Promise<Reply> {
     const base = this.place.endpoint.replace(/\/$/, "");
     const tail = key === null ? "" : `/${path(this.place.prefix + key)}`;
@@ -149,6 +150,9 @@ export class Bucket {
     if (response.ok) return { status: response.status, text, etag: response.headers.get("etag") ?? "" };
     const said = errorOf(text);
     const code = said?.code ?? "";
+    // The reply says what time it is there. Signed by that clock, the same request is good; it was not acted on.
+    if (code === "RequestTimeTooSkewed" && !corrected && this.time.known)
+      return this.exchange(method, key, query, what, more, true);
     if (response.status === 404 && more.missing && code !== "NoSuchBucket")
       return { status: 404, text: "", etag: "" };
     throw fromS3(response.status, code, said?.message ?? "", what);

@@ -19,10 +19,13 @@ export function Gate({ config, given }: { config: Config; given: string | null }
   const [credentials, setCredentials] = useState<Credentials | null>(null);
   const [problem, setProblem] = useState<Problem | null>(null);
 
+  // When credentials end is said in the server's time, and clocks of people's machines are off by hours.
+  const leftMs = (until: number): number => until * 1000 - (Date.now() + config.aheadMs);
+
   const take = (text: string): void => {
     try {
       const found = readCredentials(text);
-      if (found.expiresAt !== null && found.expiresAt * 1000 <= Date.now()) throw expired();
+      if (found.expiresAt !== null && leftMs(found.expiresAt) <= 0) throw expired();
       setCredentials(found);
       setProblem(null);
     } catch (error) {
@@ -51,7 +54,7 @@ export function Gate({ config, given }: { config: Config; given: string | null }
 
   useEffect(() => {
     if (credentials?.expiresAt == null) return;
-    const left = Math.min(credentials.expiresAt * 1000 - Date.now(), 2 ** 31 - 1);
+    const left = Math.min(leftMs(credentials.expiresAt), 2 ** 31 - 1);
     const timer = setTimeout(() => leave(expired()), Math.max(0, left));
     return () => clearTimeout(timer);
   }, [credentials]);

@@ -17,6 +17,7 @@ export function Tree({ value }: { value: unknown }): JSX.Element {
 
 function Node({ name, value, depth }: { name?: string; value: unknown; depth: number }): JSX.Element {
   const [most, setMost] = useState(SHOWN_MAX);
+  const [open, setOpen] = useState<boolean | null>(null); // null: nobody has touched it.
   const label = name === undefined ? null : <span class="name">{name}: </span>;
   const members = membersOf(value);
   if (members === null || members.length === 0)
@@ -26,27 +27,31 @@ function Node({ name, value, depth }: { name?: string; value: unknown; depth: nu
         <Leaf value={value} />
       </div>
     );
+  const unfolded = open ?? (depth < OPEN_TO && members.length <= 40);
   const kind = Array.isArray(value) ? `[${members.length}]` : `{${members.length}}`;
   return (
-    <details open={depth < OPEN_TO && members.length <= 40}>
+    <details open={unfolded} onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>
         {label}
         <span class="quiet">{kind}</span>
       </summary>
-      <ul>
-        {members.slice(0, most).map(([key, each]) => (
-          <li key={key}>
-            <Node name={key} value={each} depth={depth + 1} />
-          </li>
-        ))}
-        {members.length > most && (
-          <li>
-            <button type="button" class="plain" onClick={() => setMost(most + 1000)}>
-              {members.length - most} more
-            </button>
-          </li>
-        )}
-      </ul>
+      {/* What is folded is not drawn: there may be a million of it. */}
+      {unfolded && (
+        <ul>
+          {members.slice(0, most).map(([key, each]) => (
+            <li key={key}>
+              <Node name={key} value={each} depth={depth + 1} />
+            </li>
+          ))}
+          {members.length > most && (
+            <li>
+              <button type="button" class="plain" onClick={() => setMost(most + 1000)}>
+                {members.length - most} more
+              </button>
+            </li>
+          )}
+        </ul>
+      )}
     </details>
   );
 }

@@ -10,6 +10,7 @@ export interface Config {
   dispatcher: string | null;
   version: string;
   queues: string[] | null; // Prefixes of further queues below this one; null: the page looks for them.
+  aheadMs: number; // By how much the server's clock is ahead of ours, to a second or so.
 }
 
 /** Where the queue of a runtime lies, below the whole. */
@@ -17,9 +18,11 @@ export const QUEUE = /^queues\/[^/]+\/$/;
 
 export async function loadConfig(): Promise<Config> {
   let found: unknown;
+  let aheadMs = 0;
   try {
     const reply = await fetch(new URL("config.json", document.baseURI), { cache: "no-cache" });
     if (!reply.ok) throw new Error(`it answered ${reply.status}`);
+    aheadMs = ahead(reply.headers, Date.now());
     found = await reply.json();
   } catch (error) {
     const why = error instanceof Error ? error.message : String(error);
@@ -29,7 +32,13 @@ export async function loadConfig(): Promise<Config> {
       "Run `qo ui deploy`, or `qo ui`.",
     );
   }
-  return checked(found, location.origin);
+  return { ...checked(found, location.origin), aheadMs };
+}
+
+/** What a cache on the way has kept was sent so many seconds ago, and says so. */
+export function ahead(headers: Headers, now: number): number {
+  const sent = Date.parse(headers.get("date") ?? "");
+  return Number.isNaN(sent) ? 0 : sent + 1000 * (Number(headers.get("age")) || 0) - now;
 }
 
 /** Addresses made whole: an empty endpoint is this origin's own /s3, and a dispatcher may be a path of it, too. */
@@ -46,5 +55,6 @@ export function checked(found: unknown, origin: string): Config {
     dispatcher: typeof raw.dispatcher === "string" ? new URL(raw.dispatcher, origin).href.replace(/\/$/, "") : null,
     version: raw.version ?? "",
     queues: Array.isArray(raw.queues) ? raw.queues.filter((each) => QUEUE.test(each)) : null,
+    aheadMs: 0,
   };
 }
