@@ -201,7 +201,7 @@ async def test_whatever_a_dispatcher_says_stays_text(place: Place, tabs: Tabs) -
         await route.fulfill(response=said, json=spoilt(await said.json()))
 
     # Without the policy of the page: it must not be needed.
-    tab = await tabs.open(place.link, "/pipelines", bypass_csp=True)
+    tab = await tabs.open(place.link, "/nowhere", bypass_csp=True)
     await tab.page.route("**/v1/**", spoil)
     shop = place.shop
     for route in (
