@@ -124,7 +124,7 @@ async def test_what_was_under_way_for_a_version_is_cancelled_when_it_is_rolled_b
 async def test_of_two_tabs_that_roll_back_at_once_one_goes_no_further_back(place: Place, tabs: Tabs) -> None:
     settle(place.state)
     with place.state.write() as tx:
-        cutover.activate(tx, "tea", 2, "tests")
+        cutover.activate(tx, "tea", 2, "tests", force=True)
     staged(place.state, edited(TEA, "brew", config={"minutes": 7}))
     with place.state.write() as tx:
         cutover.activate(tx, "tea", 3, "tests", force=True)
