@@ -82,14 +82,16 @@ def activate(tx: Tx, dag: str, number: int, by: str, force: bool = False) -> Cut
 def rollback(tx: Tx, dag: str, by: str, replaces: int | None = None) -> CutoverAnswer:
     """Let the version that served before serve again, as it was. What the other one still had to do is cancelled.
 
-    ``replaces``: the version that the caller saw serving. Of two who roll it back at once, one is refused; otherwise the
-    second would go back one further.
+    ``replaces``: the version that the caller saw serving. Of two who roll it back at once, one is refused; otherwise
+    the second would go back one further.
     """
     topology.hold(tx)
     row = dag_row(tx, dag)
     gone = active(tx, dag)
     if gone is not None and replaces not in (None, gone["number"]):
-        raise Refused(f"version {gone['number']} of {dag!r} serves by now, not {replaces}: look again, then decide")
+        raise Refused(
+            f"version {gone['number']} of {dag!r} serves by now, not {replaces}: look again, then decide"
+        )
     target = tx.one(sa.select(_versions).where(_versions.c.id == row["previous_version_id"]))
     if gone is None or target is None:
         raise Refused(f"{dag!r} has no earlier version to roll back to")
