@@ -43,9 +43,9 @@ class ScriptedServer:
         return next(self._answers)
 
 
-def answer(status: int, *headers: str, code: str = "", date: float | None = None) -> bytes:
+def answer(status: int, *headers: str, code: str = "", body: str = "", date: float | None = None) -> bytes:
     """A reply. The date is that of the real clock unless given in epoch seconds."""
-    body = f"<Error><Code>{code}</Code></Error>" if code else ""
+    body = f"<Error><Code>{code}</Code></Error>" if code else body
     lines = [f"HTTP/1.1 {status} Said", f"Date: {formatdate(date, usegmt=True)}", *headers]
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", body]).encode()
 

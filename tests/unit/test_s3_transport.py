@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from qo.errors import ConcurrentWrite, StoreError, Unavailable
+from qo.errors import AccessDenied, ConcurrentWrite, StoreError, Unavailable
 from qo.store.retrying import Retrying
 from qo.store.s3 import Credentials, S3Store
 from qo.store.s3.setup import set_up
@@ -54,6 +54,33 @@ async def test_a_conditional_write_without_an_answer_is_sent_once() -> None:
 async def test_a_silent_server_is_unavailable_after_the_timeout() -> None:
     async with scripted_server(SILENCE) as server, opened(server, timeout_s=0.1) as store:
         with pytest.raises(Unavailable, match="GET /bucket/key"):
+            await store.get("key")
+
+
+def listing(*names: str) -> bytes:
+    found = "".join(
+        f'<Contents><Key>{name}</Key><ETag>"e"</ETag><Size>1</Size>'
+        "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+        for name in names
+    )
+    body = f"<ListBucketResult><IsTruncated>false</IsTruncated>{found}</ListBucketResult>"
+    return answer(200, body=body)
+
+
+async def test_a_missing_object_is_missing_also_where_only_a_part_of_the_bucket_may_be_listed() -> None:
+    """AWS refuses to say that an object is missing unless all of the bucket may be listed."""
+    refused = answer(403, code="AccessDenied")
+    async with scripted_server(refused, listing("key-2")) as server, opened(server) as store:
+        assert await store.get("key") is None
+        assert b"prefix=key" in server.requests[1]
+    async with scripted_server(refused, listing("key")) as server, opened(server) as store:
+        with pytest.raises(AccessDenied, match="GetObject"):
+            await store.get("key")
+    async with scripted_server(refused, refused) as server, opened(server) as store:
+        with pytest.raises(AccessDenied, match="GetObject"):
+            await store.get("key")
+    async with scripted_server(answer(403, code="ExpiredToken")) as server, opened(server) as store:
+        with pytest.raises(AccessDenied, match="expired"):
             await store.get("key")
 
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from qo.config.settings import Settings
 from qo.core import keys
+from qo.core.roles import partition_of
 from qo.dispatcher import aws
 from qo.errors import AccessDenied, NoSuchBucket, NotFound, Refused, Unavailable
 from qo.store.s3 import Credentials, S3Store
@@ -28,7 +29,7 @@ def mint(settings: Settings, *, read_only: bool, hours: float) -> PageCredential
     """Ask STS. Blocks. Raises UsageError for a store that is no bucket, Refused where none can be had."""
     place = place_of(settings)
     role = settings.ui.role_arn
-    partition = role.split(":")[1] if role is not None and role.count(":") >= 5 else _partition(place)
+    partition = role.split(":")[1] if role is not None and role.count(":") >= 5 else partition_of(place.region)
     policy = page_policy(place.bucket, place.prefix, operator=not read_only, partition=partition)
     endpoint = settings.dispatcher.sts_endpoint or settings.s3.endpoint
     client = aws.client("sts", place.region, endpoint)
@@ -68,10 +69,6 @@ async def _try(made: PageCredentials, place: Place, settings: Settings) -> None:
         pass  # That the credentials are no good, it does not say.
     finally:
         await store.close()
-
-
-def _partition(place: Place) -> str:
-    return "aws-cn" if place.region.startswith("cn-") else "aws"
 
 
 def _advice(settings: Settings) -> str:

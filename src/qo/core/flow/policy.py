@@ -74,19 +74,19 @@ def session_policy(
     arn = f"arn:{partition}:s3:::"
     statements: list[dict[str, Any]] = []
     if readable:
-        statements.append(_allow("s3:GetObject", [f"{arn}{each.bucket}/{each.key}*" for each in readable]))
+        statements.append(allow("s3:GetObject", [f"{arn}{each.bucket}/{each.key}*" for each in readable]))
     if writable:
         actions = ["s3:PutObject", "s3:AbortMultipartUpload"]
-        statements.append(_allow(actions, [f"{arn}{each.bucket}/{each.key}*" for each in writable]))
+        statements.append(allow(actions, [f"{arn}{each.bucket}/{each.key}*" for each in writable]))
     listed = _outermost((*readable, *writable))
     for bucket in sorted({each.bucket for each in listed}):
         # One statement for each bucket: a prefix of one must not open another.
         prefixes = [f"{each.key}*" for each in listed if each.bucket == bucket]
         within = {"Condition": {"StringLike": {"s3:prefix": prefixes}}}
-        statements.append(_allow("s3:ListBucket", [f"{arn}{bucket}"]) | within)
+        statements.append(allow("s3:ListBucket", [f"{arn}{bucket}"]) | within)
     if until is not None:
         statements.append(_deny_after(until))
-    policy = {"Version": "2012-10-17", "Statement": statements}
+    policy = document(statements)
     if (size := len(encoded(policy))) > POLICY_MAX:
         raise UsageError(
             f"the policy for {len(listed)} prefixes has {size} characters, and STS takes {POLICY_MAX}: "
@@ -100,8 +100,14 @@ def encoded(policy: dict[str, Any]) -> str:
     return json.dumps(policy, separators=(",", ":"))
 
 
-def _allow(action: str | list[str], resources: list[str]) -> dict[str, Any]:
-    return {"Effect": "Allow", "Action": action, "Resource": resources}
+def document(statements: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def allow(action: str | list[str], resources: list[str], *, sid: str | None = None) -> dict[str, Any]:
+    """One statement. ``sid``: what it is called, for who reads the policy."""
+    named = {} if sid is None else {"Sid": sid}
+    return {**named, "Effect": "Allow", "Action": action, "Resource": resources}
 
 
 def _deny_after(until: datetime) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from qo.ambient import SYSTEM, Ambient
 from qo.core.storetime import steady
-from qo.errors import PreconditionFailed, StoreError, UsageError
+from qo.errors import AccessDenied, PreconditionFailed, StoreError, UsageError
 from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Doomed, Page, Stored, Version, Written
 from qo.store.s3 import replies
 from qo.store.s3.address import bucket_address, query
@@ -67,6 +67,8 @@ class S3Store:
             return None
         if reply.status == 405 and version is not None:
             return None  # How AWS says that this version is a delete marker.
+        if version is None and replies.refusal(reply.body).code == "AccessDenied" and await self._unlisted(key):
+            return None
         raise self._failure(reply, "GetObject", key)
 
     async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
@@ -163,6 +165,15 @@ class S3Store:
     async def _missing(self, key: str) -> bool:
         reply = await self.transport.send("HEAD", self.prefix + key)
         return reply.status == 404
+
+    async def _unlisted(self, key: str) -> bool:
+        """AWS refuses a missing object to whom may not list the whole bucket. That it is missing, the part of the
+        bucket that may be listed says."""
+        try:
+            page = await self.list(key, limit=1)  # In order: if it is there, it is the first.
+        except AccessDenied:
+            return False
+        return not any(entry.key == key for entry in page.entries)
 
     def _failure(self, reply: Reply, operation: str, key: str = "") -> StoreError:
         return failure(

@@ -1,0 +1,188 @@
+"""Who works with a bucket, and the least that each needs of it: a table, and the policies made of it.
+
+Every grant is here because a request needs it; docs/guides/security.md says which. What no grant allows is denied, so
+nothing is denied by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from qo.core import keys
+from qo.core.flow.policy import Prefix, allow, document
+from qo.errors import UsageError
+
+QUEUES = "queues/"  # Below a store: the queues of runtimes.
+_ALL_QUEUES = f"{QUEUES}*/"
+_HINTS = (f"{keys.READY}*", f"{keys.LEASES}*")
+_HELD = (f"{keys.TASKS}*", f"{keys.DATA}*")
+# What a person looks at. Few words: a session policy names the bucket with each, and is soon too long.
+_SHOWN = (
+    "queue*",  # queue.json, and the queues below.
+    *_HELD,
+    *_HINTS,
+    f"{keys.WORKERS}*",
+    f"{keys.SCHEDULES}*",
+    f"{keys.SHARD_LEASES}*",
+    "control/*",
+)
+
+READ, WRITE, DELETE, LIST = "s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:ListBucket"
+READ_VERSION, LIST_VERSIONS = "s3:GetObjectVersion", "s3:ListBucketVersions"
+_OF_BUCKETS = (LIST, LIST_VERSIONS)
+
+# On AWS, true of a write that only creates. Other servers do not know the key, and would refuse every write.
+_CREATES = {"Null": {"s3:if-none-match": "false"}}
+
+
+class Role(StrEnum):
+    PRODUCER = "producer"
+    WORKER = "worker"
+    MONITOR = "monitor"
+    DISPATCHER = "dispatcher"
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    name: str  # As the statement is called in the policy, and in the guide.
+    actions: tuple[str, ...]
+    keys: tuple[str, ...]  # Patterns below the queue.
+
+
+def _everywhere(names: Sequence[str]) -> tuple[str, ...]:
+    """In the queue itself, and in those below."""
+    return (*names, *(f"{_ALL_QUEUES}{name}" for name in names))
+
+
+_SWEEP = (
+    Grant("ReadTasks", (READ,), (keys.QUEUE, f"{keys.TASKS}*", *_HINTS, keys.SWEEP)),
+    Grant("MoveTasks", (WRITE,), (f"{keys.TASKS}*", *_HINTS, keys.SWEEP)),
+    Grant("DropHints", (DELETE,), _HINTS),
+    Grant("ForgetWorkers", (READ, DELETE), (f"{keys.WORKERS}*",)),
+    Grant("ListQueue", (LIST,), (f"{keys.TASKS}*", *_HINTS, f"{keys.WORKERS}*", keys.QUEUE, keys.SWEEP)),
+)
+_SUBMIT = (
+    Grant("ReadQueue", (READ,), (keys.QUEUE, *_HELD)),
+    Grant("CreateTasks", (WRITE,), (f"{keys.TASKS}*",)),
+    Grant("WriteBeside", (WRITE,), (f"{keys.READY}*", f"{keys.DATA}*")),
+    Grant("TellMissing", (LIST,), (keys.QUEUE, *_HELD)),
+)
+GRANTS: Mapping[Role, tuple[Grant, ...]] = {
+    Role.PRODUCER: _SUBMIT,
+    Role.MONITOR: _SWEEP,
+    Role.WORKER: (
+        *_SWEEP,
+        Grant("HoldData", (READ, WRITE), (f"{keys.DATA}*",)),
+        Grant("ReportSelf", (WRITE,), (f"{keys.WORKERS}*",)),
+        Grant("LeaseShards", (READ, WRITE), (f"{keys.SHARD_LEASES}*",)),
+        Grant("DropOwnHints", ("s3:DeleteObjectVersion",), (f"{keys.LEASES}*",)),
+        Grant("HearWishes", (READ,), (keys.DESIRED,)),
+        Grant("TellMissing", (LIST,), (f"{keys.DATA}*", f"{keys.SHARD_LEASES}*", keys.DESIRED)),
+    ),
+    Role.DISPATCHER: (
+        Grant("ReadQueues", (READ,), (keys.QUEUE, f"{_ALL_QUEUES}{keys.QUEUE}", f"{_ALL_QUEUES}{keys.TASKS}*")),
+        Grant("OpenQueues", (WRITE,), (f"{_ALL_QUEUES}{keys.QUEUE}",)),
+        Grant("WakeWorkers", (WRITE,), (f"{_ALL_QUEUES}{keys.TASKS}*", f"{_ALL_QUEUES}{keys.READY}*")),
+        Grant("TellMissing", (LIST,), (f"{_ALL_QUEUES}{keys.QUEUE}", f"{_ALL_QUEUES}{keys.TASKS}*")),
+    ),
+    Role.VIEWER: (
+        Grant("ListQueue", (LIST, LIST_VERSIONS), _SHOWN),
+        Grant("ReadQueue", (READ, READ_VERSION), _SHOWN),
+    ),
+    Role.OPERATOR: (
+        Grant("ListQueue", (LIST, LIST_VERSIONS), _SHOWN),
+        Grant("ReadQueue", (READ, READ_VERSION), _SHOWN),
+        # What replay, archive and cancel write: a task, and the wish that tells workers of it. A task is never removed.
+        Grant("MoveTasks", (WRITE,), _everywhere((f"{keys.TASKS}*", keys.DESIRED))),
+        Grant("MoveHints", (WRITE, DELETE), _everywhere(_HINTS)),
+    ),
+}
+# What a worker of a runtime needs beside the queue of that runtime.
+_JOIN = Grant("JoinQueue", (READ, WRITE, LIST), (keys.QUEUE,))
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A queue's place. ``prefix`` is empty, or ends with a slash."""
+
+    name: str
+    prefix: str = ""
+    partition: str = "aws"
+
+    def below(self, runtime: str) -> Bucket:
+        return Bucket(self.name, f"{self.prefix}{QUEUES}{runtime}/", self.partition)
+
+
+def partition_of(region: str) -> str:
+    """Of AWS; its regions in China and those of the US government are apart."""
+    return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
+def statements(place: Bucket, grants: Sequence[Grant], *, create_only: bool = False) -> list[dict[str, Any]]:
+    """``create_only``: tasks may be made, and those that are there not be written over. Known to AWS alone."""
+    made: list[dict[str, Any]] = []
+    for grant in grants:
+        listing = [each for each in grant.actions if each in _OF_BUCKETS]
+        touching = [each for each in grant.actions if each not in _OF_BUCKETS]
+        named = [f"{place.prefix}{each}" for each in grant.keys]
+        if touching:
+            found = allow(touching, [f"{_arn(place)}/{each}" for each in named], sid=grant.name)
+            made.append(found | ({"Condition": _CREATES} if create_only and grant.name == "CreateTasks" else {}))
+        if listing:
+            sid = f"{grant.name}Names" if touching else grant.name
+            made.append(
+                allow(listing, [_arn(place)], sid=sid) | {"Condition": {"StringLike": {"s3:prefix": named}}}
+            )
+    return made
+
+
+def role_policy(
+    role: Role,
+    place: Bucket,
+    *,
+    runtime: str | None = None,
+    data: Prefix | None = None,
+    create_only: bool = False,
+    roles: Sequence[str] = (),
+    functions: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The whole policy of a role.
+
+    ``runtime``: of the queue of that runtime. ``data``: where datasets are. ``roles``, ``functions``: ARNs that a
+    dispatcher assumes, and calls. Raises UsageError for what does not go with the role.
+    """
+    if role is Role.DISPATCHER and runtime is not None:
+        raise UsageError("a dispatcher serves the queues of all runtimes: leave out --runtime")
+    if create_only and role is not Role.PRODUCER:
+        raise UsageError(f"a {role} changes tasks that are there: --create-only is for producers")
+    at = place if runtime is None else place.below(runtime)
+    made = statements(at, GRANTS[role], create_only=create_only)
+    if role is Role.WORKER and runtime is not None:
+        made += statements(at, [_JOIN])
+        made += statements(place, [Grant("ReadProof", (READ,), (keys.QUEUE,))])
+    if data is not None:
+        made += statements(Bucket(data.bucket, data.key, place.partition), _of_data(role, runtime))
+    if role is Role.DISPATCHER:
+        made += [allow(["sts:AssumeRole"], list(roles), sid="MintCredentials")] if roles else []
+        made += [allow(["lambda:InvokeFunction"], list(functions), sid="RunBundles")] if functions else []
+    return document(made)
+
+
+def _of_data(role: Role, runtime: str | None) -> list[Grant]:
+    if role is Role.DISPATCHER:
+        kept = ("_manifests/*", "bundles/*")
+        return [Grant("KeepManifests", (READ, WRITE, LIST), kept)]
+    if role is Role.WORKER and runtime is not None:
+        # Spark's writers clear what a broken attempt has left; nothing else removes data.
+        more = (DELETE,) if runtime == "spark" else ()
+        return [Grant("HoldDatasets", (READ, WRITE, "s3:AbortMultipartUpload", *more, LIST), ("*",))]
+    return []
+
+
+def _arn(place: Bucket) -> str:
+    return f"arn:{place.partition}:s3:::{place.name}"
