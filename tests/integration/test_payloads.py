@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from qo.core import keys
 from qo.core.task import Status
@@ -116,3 +117,19 @@ async def test_a_reference_that_leads_nowhere_fails_the_attempt_and_says_why(que
     task = await queue.get(task.id)
     assert task.status is F
     assert task.input_ref in (task.last_error or "")
+
+
+async def test_a_reference_leads_to_the_data_of_its_own_task_and_nowhere_else(queue: Queue) -> None:
+    """Who may write tasks, and not read those of others, must not have a worker read them for it."""
+    theirs = await queue.submit("t", LARGE)
+    mine = await queue.submit("t", {"rows": []})
+    assert theirs.input_ref is not None
+    for ref in (
+        theirs.input_ref,
+        keys.QUEUE,
+        f"{keys.DATA}{mine.shard}/{mine.id}/../x",
+        queue.tasks.key(theirs.id),
+    ):
+        for forged in (replace(mine, input=None, input_ref=ref), replace(mine, output_ref=ref)):
+            with pytest.raises(CorruptRecord, match="not its own"):
+                await (queue.input(forged) if forged.input_ref else queue.output(forged))

@@ -3,60 +3,19 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from iam import NOW, allowed
 from qo.core.flow.policy import POLICY_MAX, Prefix, encoded, normalise, session_policy
 from qo.errors import UsageError
 
 pytestmark = pytest.mark.fast
 
-NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ACTIONS = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:ListBucket", "s3:AbortMultipartUpload", "s3:*")
-
-
-def allowed(
-    policy: dict[str, Any], action: str, resource: str, *, prefix: str | None = None, now: datetime = NOW
-) -> bool:
-    """As IAM decides: an explicit Deny wins, then an Allow is needed."""
-    effects = {
-        each["Effect"]
-        for each in policy["Statement"]
-        if _applies(each, action, f"arn:aws:s3:::{resource}", prefix, now)
-    }
-    return effects == {"Allow"}
-
-
-def _applies(statement: dict[str, Any], action: str, arn: str, prefix: str | None, now: datetime) -> bool:
-    if not any(_like(action, each) for each in _listed(statement["Action"])):
-        return False
-    if not any(_like(arn, each) for each in _listed(statement["Resource"])):
-        return False
-    condition = statement.get("Condition", {})
-    for operator, keys in condition.items():
-        if operator == "StringLike":
-            assert set(keys) == {"s3:prefix"}
-            if prefix is None or not any(_like(prefix, each) for each in keys["s3:prefix"]):
-                return False
-        elif operator == "DateGreaterThan":
-            if now <= datetime.fromisoformat(keys["aws:CurrentTime"]):
-                return False
-        else:
-            raise AssertionError(operator)
-    return True
-
-
-def _listed(value: str | list[str]) -> list[str]:
-    return [value] if isinstance(value, str) else value
-
-
-def _like(text: str, pattern: str) -> bool:
-    parts = (".*" if each == "*" else "." if each == "?" else re.escape(each) for each in pattern)
-    return re.fullmatch("".join(parts), text, re.DOTALL) is not None
 
 
 buckets = st.sampled_from(["data-1", "data-2", "data.3"])

@@ -62,7 +62,7 @@ COMMANDS = {
     "db": ("db", "Look after the state database of the dispatcher."),
     "token": ("token", "Give out and revoke tokens for the dispatcher."),
     "keys": ("keys", "Look after the keys that sign the tokens of tasks."),
-    "policy": ("policy", "Print the least that a role needs of the bucket, as an IAM policy."),
+    "policy": ("policy", "Print the IAM policy of a role: what it needs, no more."),
     "doctor": ("doctor", "Prove that the store can be trusted with a queue."),
     "config": ("config", "Show the settings, and where each comes from."),
     "cost": ("cost", "Estimate what a bucket would charge for requests."),

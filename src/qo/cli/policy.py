@@ -31,7 +31,7 @@ def policy(
         ),
     ] = False,
 ) -> None:
-    """Print the least that a role needs of the bucket, as an IAM policy.
+    """Print the IAM policy of a role: what it needs, no more.
 
     For the bucket and the prefix that the settings name; nothing is asked of any server. With --runtime it is for the
     queue of that runtime of pipelines, and for a worker also for the data.

@@ -107,6 +107,12 @@ def output_data(shard: str, task_id: str, attempt: int) -> str:
     return f"data/{shard}/{task_id}/output-{attempt}.json"
 
 
+def is_data_of(shard: str, task_id: str, key: str) -> bool:
+    """Whether this is a place for an input or an output of that task."""
+    name = key.removeprefix(f"data/{shard}/{task_id}/")
+    return name != key and name != "" and "/" not in name
+
+
 def worker(worker_id: str) -> str:
     return f"workers/{worker_id}.json"
 

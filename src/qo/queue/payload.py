@@ -53,12 +53,15 @@ class Payloads:
 
     async def input(self, task: Task) -> Any:
         """The caller's own: what it does to the value leaves the task as it is."""
-        return wire.copied(task.input) if task.input_ref is None else await self._fetch(task.input_ref)
+        return wire.copied(task.input) if task.input_ref is None else await self._fetch(task, task.input_ref)
 
     async def output(self, task: Task) -> Any:
-        return wire.copied(task.output) if task.output_ref is None else await self._fetch(task.output_ref)
+        return wire.copied(task.output) if task.output_ref is None else await self._fetch(task, task.output_ref)
 
-    async def _fetch(self, ref: str) -> Any:
+    async def _fetch(self, task: Task, ref: str) -> Any:
+        # Whoever writes a task says where its data is, and may have less right to read than who asks.
+        if not keys.is_data_of(task.shard, task.id, ref):
+            raise CorruptRecord(f"task {task.id} refers to {ref!r}, which is not its own")
         stored = await self._store.get(ref)
         if stored is None:
             raise CorruptRecord(f"{ref} is missing: a task refers to it, but somebody deleted it")
