@@ -29,6 +29,7 @@ class SparkSettings:
         None,
         "QO_SPARK_REMOTE",
         kind=kinds.TEXT,
+        secret=True,  # It may end with ;token=...
         help="A Spark Connect server, sc://HOST:PORT, instead of a session of the worker's own; local: one that the "
         "worker starts and looks after.",
     )
@@ -45,6 +46,7 @@ class SparkSettings:
         (),
         "QO_SPARK_CONF",
         kind=kinds.PAIRS,
+        secret=True,  # Keys of buckets and passwords of key stores are among them.
         help="Further settings of Spark by their own names; they come last and win.",
     )
     packages: tuple[str, ...] = setting(

@@ -33,6 +33,7 @@ from qo.dispatcher.contract.task import (
 from qo.errors import Forbidden, NotFound, QoError, UsageError
 from qo.runner.storage import Storage, path_of
 from qo.worker.cancel import CancelToken
+from qo.worker.secrecy import hold
 
 if TYPE_CHECKING:
     from qo.runner.segments import Segments
@@ -253,7 +254,7 @@ class Run:
             raise Forbidden(f"{self.work.job} may not read the secret {name!r}: name it under its secrets")
         path = self._secrets_dir / f"secret-{name}"
         try:
-            return read_secret(path).decode().rstrip("\n")
+            return hold(read_secret(path).decode().rstrip("\n"))
         except FileNotFoundError:
             raise NotFound(f"this worker has no secret {name!r}: put it into {path}") from None
 

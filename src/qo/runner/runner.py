@@ -38,6 +38,7 @@ from qo.telemetry.trace import tracer
 from qo.worker.cancel import CancelToken, Stopped, Why
 from qo.worker.context import Context
 from qo.worker.outcome import ERROR_CHARS_MAX, Acked, text_of, traceback_of
+from qo.worker.secrecy import without_secrets
 from qo.worker.signals import Reject, Reschedule, Retry
 
 log = logging.getLogger(__name__)
@@ -265,7 +266,7 @@ def _success(fence: dict[str, Any], held: Held, run: Run) -> CompleteRequest:
         said.model_dump_json()
     except (ValueError, TypeError) as error:
         # Better a failure that says why than a result that cannot leave this process.
-        told = f"what {run.work.operator} returned or wrote cannot be told to the dispatcher: {error}"
+        told = f"what {run.work.operator} returned or wrote cannot be told to the dispatcher: {without_secrets(str(error))}"
         return CompleteRequest(**fence, outcome=Outcome.FATAL, error=told[:ERROR_CHARS_MAX])
     return said
 

@@ -22,6 +22,7 @@ from qo.runner.operators import Executor, PythonExecutor
 from qo.runner.runner import WAKE, Runner
 from qo.runner.storage import AnyStorage
 from qo.worker.app import App
+from qo.worker.secrecy import hold
 from qo.worker.service import run_worker
 from qo.worker.stats import Stats
 
@@ -46,6 +47,7 @@ async def run_runtime(
     queue_at = slotted(await prepare(settings, DEFAULT.get(runtime).queue), runtime)
 
     shown = presented_token(settings.dispatcher)
+    hold(shown.token)  # It may come from a file.
     await introduce(internal_url(settings.dispatcher), shown)
 
     def connected() -> DispatcherClient:

@@ -16,6 +16,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
+from qo.worker.secrecy import without_secrets
 from qo.worker.signals import Reject, Reschedule, Retry
 
 ERROR_CHARS_MAX = 4_000
@@ -104,12 +105,12 @@ def text_of(error: BaseException) -> str:
         text = ""
     if not text or not isinstance(error, (Reject, Retry)):
         text = f"{name}: {text}" if text else name
-    return _encodable(text)[:ERROR_CHARS_MAX]
+    return without_secrets(_encodable(text))[:ERROR_CHARS_MAX]
 
 
 def traceback_of(error: BaseException) -> str | None:
     try:
-        return _encodable("".join(traceback.format_exception(error)))[-TRACEBACK_CHARS_MAX:]
+        return without_secrets(_encodable("".join(traceback.format_exception(error))))[-TRACEBACK_CHARS_MAX:]
     except BaseException:
         return None
 
