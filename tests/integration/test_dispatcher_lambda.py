@@ -779,3 +779,20 @@ def test_another_implementation_of_lambda_takes_the_invocation(
     assert verdict is not None
     assert verdict.outcome is Outcome.FATAL
     aws.client.cache_clear()
+
+
+TELLS = """
+import json, os
+print(json.dumps({"outcome": "fatal_error", "error": "I was given " + str(dict(os.environ))}))
+"""
+
+
+def test_a_function_that_tells_its_environment_tells_no_token(site: Callable[..., Site]) -> None:
+    here = site(TELLS)
+    task_id = here.wake()
+    here.invoker().tick()
+    row = here.settled(task_id, "failed")
+    assert "I was given" in row["last_error"]
+    assert "eyJ" not in row["last_error"]
+    with here.state.read() as tx:
+        assert not [each for each in tx.all(sa.select(schema.attempts)) if "eyJ" in str(dict(each))]

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
+from qo.core.redaction import redacted
 from qo.core.retry import delay_s
 from qo.core.task import RetryPolicy
 from qo.dispatcher import outbox
@@ -281,7 +282,8 @@ def _end(begun: Invocation | Claimed, verdict: Verdict) -> CompleteRequest:
         outcome=verdict.outcome,
         outputs=reply.outputs if reply is not None else [],
         events=reply.events if reply is not None else [],
-        error=verdict.error[:ERROR_MAX] if verdict.error is not None else None,
+        # What a function says goes to all readers, and its environment holds what lets it in.
+        error=redacted(verdict.error)[:ERROR_MAX] if verdict.error is not None else None,
         retry_after_s=reply.retry_after_s if reply is not None else None,
         result=reply.result if reply is not None else None,
     )
