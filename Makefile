@@ -15,7 +15,7 @@ SPARK  := tests/e2e tests/spark # Where all tests with the marker spark are, as 
 # Every process would read and rewrite all test modules by itself.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup ui browser code page lint check test demo demo-queue bench prove format clean
+.PHONY: help setup ui browser code page lint audit check test demo demo-queue bench prove format clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -55,7 +55,10 @@ page: ui
 lint: setup ## Format, lint, types, import contracts; the same of the dashboard's page, and its unit tests
 	@$(MAKE) --no-print-directory -j 2 -O code page
 
-check: lint ## The same, and the fast tests
+audit: setup ## Known vulnerabilities of what this depends on, and the lists of that (dist/sbom.*.json)
+	@$(BIN)/python audit.py
+
+check: lint audit ## Both, and the fast tests
 	@$(BIN)/python -m pytest $(BESIDE) -m fast
 
 test: setup ## The same, and all tests but the longest: a real S3 server, PostgreSQL, Spark, a browser and real processes

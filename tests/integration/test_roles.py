@@ -243,7 +243,7 @@ MAY: dict[str, dict[str, str]] = {
 
 
 OUTSIDE = ("other/tasks/a/t.json", "tasks/a/t.json", "teamtasks/a/t.json", "team")
-SELDOM = {"monitor", "operator", PYTHON}  # Each takes a second: only in make prove.
+OFTEN = {"producer"}  # Each takes a second; the others in make prove.
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +257,7 @@ def versions(server: S3Server) -> Mapping[str, str]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=pytest.mark.long if each in SELDOM else ()) for each in policies()]
+    "name", [pytest.param(each, marks=() if each in OFTEN else pytest.mark.long) for each in policies()]
 )
 def test_whatever_is_not_a_roles_work_is_refused(roles: Roles, versions: Mapping[str, str], name: str) -> None:
     held = roles.client(name)

@@ -266,7 +266,8 @@ def _success(fence: dict[str, Any], held: Held, run: Run) -> CompleteRequest:
         said.model_dump_json()
     except (ValueError, TypeError) as error:
         # Better a failure that says why than a result that cannot leave this process.
-        told = f"what {run.work.operator} returned or wrote cannot be told to the dispatcher: {without_secrets(str(error))}"
+        why = without_secrets(str(error))
+        told = f"what {run.work.operator} returned or wrote cannot be told to the dispatcher: {why}"
         return CompleteRequest(**fence, outcome=Outcome.FATAL, error=told[:ERROR_CHARS_MAX])
     return said
 
