@@ -31,6 +31,8 @@ from stores import until
 if TYPE_CHECKING:
     from postgres import PostgresServer
 
+pytestmark = pytest.mark.timeout(360)  # Many processes, which wait for each other on a busy machine.
+
 JWT = re.compile(r"eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}")
 WORKERS, WEBHOOK, OF_JOB, DATABASE = (
     f"canary-of-{each}-0123456789" for each in ("the-workers", "the-webhook", "a-job", "the-database")

@@ -20,6 +20,7 @@ from qo.store.port import Doomed, Entry, Page, Version
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 CARRIAGE_RETURN = {"\r": "&#13;"}  # A bare one would be read as a line feed.
+NO_XML = (ElementTree.ParseError, ValueError, LookupError)  # The latter two for encodings that nobody knows.
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 
@@ -40,9 +41,15 @@ class VersionsPage(NamedTuple):
 
 def list_page(body: bytes, *, prefix: str) -> Page:
     """A page of ListObjectsV2, asked for with ``encoding-type=url``; ``prefix`` is taken off each key."""
-    text = body.decode()
-    if "<ListBucketResult" not in text:
-        raise StoreError(f"This is no S3 listing, is the endpoint right? It answered: {text[:200]!r}")
+    if b"<ListBucketResult" not in body:
+        raise StoreError(f"This is no S3 listing, is the endpoint right? It answered: {body[:200]!r}")
+    try:
+        return _list_page(body.decode(), prefix)
+    except ValueError as error:
+        raise StoreError(f"This S3 listing cannot be read ({error}): {body[:200]!r}") from error
+
+
+def _list_page(text: str, prefix: str) -> Page:
     text = text.replace("&quot;", '"').replace("&#34;", '"')  # At once for the quotes of all ETags.
     head, *chunks = text.split("<Contents>")
     tail = chunks[-1] if chunks else ""
@@ -67,7 +74,13 @@ def list_page(body: bytes, *, prefix: str) -> Page:
 
 def versions_page(body: bytes) -> VersionsPage:
     """A page of ListObjectVersions, asked for with ``encoding-type=url``."""
-    root = _parsed(body)
+    try:
+        return _versions_page(_parsed(body))
+    except (ValueError, KeyError) as error:
+        raise StoreError(f"This S3 listing of versions cannot be read ({error!r}): {body[:200]!r}") from error
+
+
+def _versions_page(root: ElementTree.Element) -> VersionsPage:
     top = _fields(root)
     url_encoded = top.get("EncodingType") == "url"
     versions: list[tuple[str, Version]] = []
@@ -124,7 +137,7 @@ def undeleted(body: bytes) -> Iterator[Refusal]:
 def refusal(body: bytes) -> Refusal:
     try:
         return _refusal(ElementTree.fromstring(body))
-    except ElementTree.ParseError:
+    except NO_XML:
         return Refusal(message=body[:200].decode(errors="replace").strip())
 
 
@@ -145,7 +158,7 @@ def _between(chunk: str, opening: str) -> str:
 def _parsed(body: bytes) -> ElementTree.Element:
     try:
         return ElementTree.fromstring(body)
-    except ElementTree.ParseError as error:
+    except NO_XML as error:
         raise StoreError(f"This is no S3 reply, is the endpoint right? It answered: {body[:200]!r}") from error
 
 
