@@ -46,7 +46,14 @@ values = st.recursive(
 # The records of a queue, each with a sound one: most of a damaged record is as it should be.
 RECORDS: dict[type[msgspec.Struct], msgspec.Struct] = {
     WorkerInfo: msgspec.convert(
-        {"worker_id": "w", "started_at": NOON, "last_heartbeat": NOON, "hostname": "h", "pid": 1, "state": "running"},
+        {
+            "worker_id": "w",
+            "started_at": NOON,
+            "last_heartbeat": NOON,
+            "hostname": "h",
+            "pid": 1,
+            "state": "running",
+        },
         WorkerInfo,
         strict=False,
     ),
@@ -56,8 +63,9 @@ RECORDS: dict[type[msgspec.Struct], msgspec.Struct] = {
 }
 XML = st.sampled_from(
     [
-        "<", ">", "</", "/>", "<Contents>", "</Contents>", "<Key>", "</Key>", "<ETag>", "</ETag>", "&", "&quot;", "&#0;",
-        "&#xD800;", "<ListBucketResult>", "</ListBucketResult>", "<LastModified>", "</LastModified>", "<Size>", "</Size>",
+        "<", ">", "</", "/>", "<Contents>", "</Contents>", "<Key>", "</Key>", "<ETag>", "</ETag>", "&", "&quot;",
+        "&#0;", "&#xD800;", "<ListBucketResult>", "</ListBucketResult>", "<LastModified>", "</LastModified>", "<Size>",
+        "</Size>",
         "2026-01-01T00:00:00Z", "9" * 30, "<Error><Code>", "</Code></Error>", "<!DOCTYPE a [<!ENTITY b 'c'>]>", "&b;",
         "<Version>", "</Version>", "<Delete>", "</Delete>", "<Object>", "</Object>", "%ZZ", "\x00", "é", "<?xml",
         "<IsTruncated>true</IsTruncated>", "<EncodingType>url</EncodingType>", "a", "-1",
@@ -131,7 +139,8 @@ def test_whatever_is_asked_to_be_deleted_is_read_or_refused(body: bytes) -> None
 heads = st.lists(
     st.sampled_from(
         ["GET", "PUT", " ", "/", "/s3/qo/a", "HTTP/1.1", "HTTP/9", "\r\n", "\n", ":", "Host: a", "Content-Length: -1",
-         "Content-Length: 9e9", "Transfer-Encoding: chunked", "\x00", "é", "%", "%zz", "?a=b&a", "\t", "Host: a\r\nHost: b"]
+         "Content-Length: 9e9", "Transfer-Encoding: chunked", "\x00", "é", "%", "%zz", "?a=b&a", "\t",
+         "Host: a\r\nHost: b"]
     ),
     max_size=12,
 ).map("".join)  # fmt: skip
@@ -150,8 +159,8 @@ def test_whatever_a_browser_sends_is_a_request_or_malformed(head: bytes) -> None
 @given(
     authorization=st.text(max_size=60)
     | st.lists(
-        st.sampled_from(["AWS4-HMAC-SHA256", " ", "Credential=", "QOKEY/", "20260301", "/us-east-1/s3/aws4_request", ",",
-                         "SignedHeaders=", "host", ";", "Signature=", "0" * 64, "="]),
+        st.sampled_from(["AWS4-HMAC-SHA256", " ", "Credential=", "QOKEY/", "20260301", "/us-east-1/s3/aws4_request",
+                         ",", "SignedHeaders=", "host", ";", "Signature=", "0" * 64, "="]),
         max_size=14,
     ).map("".join),
     query=st.text(max_size=30),
@@ -196,7 +205,9 @@ def test_a_path_that_is_accepted_stays_in_its_directory(path: str) -> None:
 
 
 @MANY
-@given(key=st.text(alphabet="dat/.x-", max_size=20) | st.text(alphabet="/.x", max_size=8).map("data/a/ID/".__add__))
+@given(
+    key=st.text(alphabet="dat/.x-", max_size=20) | st.text(alphabet="/.x", max_size=8).map("data/a/ID/".__add__)
+)
 def test_only_a_name_right_below_a_task_is_its_data(key: str) -> None:
     if keys.is_data_of("a", "ID", key):
         assert key.startswith("data/a/ID/")
