@@ -2,7 +2,7 @@
 
 local:PATH              one SQLite file in the directory PATH, relative to where the process was started
 s3://BUCKET[/PREFIX]    a bucket; a prefix makes several queues in one bucket
-memory:                 inside this process only
+memory:[NAME]           inside this process only; all who give the same name share it
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}\Z")
 _SEGMENT = re.compile(r"[A-Za-z0-9_.=-]+\Z")
-FORMS = "local:PATH, s3://BUCKET[/PREFIX] or memory:"
+FORMS = "local:PATH, s3://BUCKET[/PREFIX] or memory:[NAME]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class S3:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    pass
+    name: str = ""  # Empty: shared with nobody.
 
 
 Location = Local | S3 | Memory
@@ -37,8 +37,8 @@ Location = Local | S3 | Memory
 
 def parse(text: str) -> Location:
     """What the text names; a ValueError that says what is wrong with it."""
-    if text == "memory:":
-        return Memory()
+    if text.startswith("memory:"):
+        return Memory(text.removeprefix("memory:"))
     if text.startswith("local:"):
         if not text.removeprefix("local:"):
             raise ValueError("local: needs a path, for example local:.qo")

@@ -57,19 +57,62 @@ class FaultPlan:
         return float(getattr(self, fault.value))
 
 
+KINDS = ("get", "put", "delete", "delete_many", "list", "versions", "versioned")
+
+
+@dataclass(slots=True)
+class _Ordered:
+    """A fault that was ordered by number."""
+
+    fault: Fault
+    on: str | None
+    under: str
+    spared: int  # Requests that it still lets pass.
+    left: int  # Those that it then befalls.
+
+    def befalls(self, kind: str, key: str, possible: Sequence[Fault]) -> bool:
+        """Whether it is this request's turn. Counts those that it might have been."""
+        might = self.fault is Fault.OUTAGE or self.fault in possible
+        if not self.left or not might or self.on not in (None, kind) or not key.startswith(self.under):
+            return False
+        if self.spared:
+            self.spared -= 1
+            return False
+        self.left -= 1
+        return True
+
+
 class Faulty:
     """Any store, with faults. The same seed and the same order of calls give the same faults.
 
     ``now``, ``presign`` and ``close`` never fail: they need no request.
     """
 
-    def __init__(self, store: ObjectStore, plan: FaultPlan, ambient: Ambient) -> None:
+    def __init__(
+        self, store: ObjectStore, plan: FaultPlan | None = None, ambient: Ambient | None = None
+    ) -> None:
+        """Without an ``ambient``, faults are drawn from the seed 1."""
         self.store = store
-        self.plan = plan
+        self.plan = plan or FaultPlan()
         self.injected: Counter[Fault] = Counter()
-        self._ambient = ambient
+        self._ambient = ambient or Ambient.seeded(1)
+        self._ordered: list[_Ordered] = []
         self._away = False
-        self._made_at = ambient.monotonic()
+        self._made_at = self._ambient.monotonic()
+
+    def inject(
+        self, fault: Fault, *, on: str | None = None, under: str = "", nth: int = 1, times: int = 1
+    ) -> None:
+        """Have a fault befall the ``nth`` request from now on, and as many after it as make ``times``.
+
+        Only requests count that it can befall: of the kind ``on`` (any, if None), to keys that begin with ``under``
+        (a delete of many has no key). Only a conditional write can have a CONFLICT or an OWN_412.
+        """
+        if on not in (None, *KINDS):
+            raise UsageError(f"{on!r} is no kind of request: use one of {', '.join(KINDS)}")
+        if nth < 1 or times < 1:
+            raise UsageError(f"requests are counted from 1: nth={nth}, times={times}")
+        self._ordered.append(_Ordered(fault, on, under, nth - 1, times))
 
     def outage(self, away: bool) -> None:
         """Take the store away, or bring it back."""
@@ -87,11 +130,18 @@ class Faulty:
                 return fault
         return None
 
+    def _order(self, what: str, possible: Sequence[Fault]) -> Fault | None:
+        """The first that was ordered for this request; all that were have counted it."""
+        kind, _, key = what.partition(" ")
+        ordered = [each.fault for each in self._ordered if each.befalls(kind, key, possible)]
+        return ordered[0] if ordered else None
+
     async def _suffer(self, what: str, act: Callable[[], Awaitable[T]], possible: Sequence[Fault] = _ANY) -> T:
         least_s, most_s = self.plan.latency_s
         pause_s = self._ambient.rng.uniform(least_s, most_s) / 2
         fault = self._draw(possible)
         await _rest(pause_s)
+        fault = self._order(what, possible) or fault
         if self._is_away():
             fault = Fault.OUTAGE
         if fault is not None and fault in _BEFORE:
@@ -127,7 +177,7 @@ class Faulty:
         await self._suffer(f"delete {key}", lambda: self.store.delete(key, if_match=if_match), possible)
 
     async def delete_many(self, doomed: Sequence[Doomed]) -> None:
-        await self._suffer(f"delete {len(doomed)} keys", lambda: self.store.delete_many(doomed))
+        await self._suffer("delete_many", lambda: self.store.delete_many(doomed))
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Page:
         return await self._suffer(
@@ -135,7 +185,7 @@ class Faulty:
         )
 
     async def versions(self, key: str) -> Sequence[Version]:
-        return await self._suffer(f"versions of {key}", lambda: self.store.versions(key))
+        return await self._suffer(f"versions {key}", lambda: self.store.versions(key))
 
     async def versioned(self) -> bool:
         return await self._suffer("versioned", self.store.versioned)

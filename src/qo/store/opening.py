@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from qo.ambient import SYSTEM, Ambient
@@ -57,6 +59,25 @@ def needs_proof(settings: Settings) -> bool:
     return not isinstance(settings.location, Local | Memory)
 
 
+_shared: dict[str, ObjectStore] = {}  # The stores of this process that have names.
+
+
+@contextmanager
+def shared(name: str, store: ObjectStore) -> Generator[None]:
+    """Have ``memory:NAME`` lead to this store for a while."""
+    _shared[name] = store
+    try:
+        yield
+    finally:
+        del _shared[name]
+
+
+def _memory(name: str) -> ObjectStore:
+    from qo.store.memory import MemoryStore
+
+    return _shared.setdefault(name, MemoryStore()) if name else MemoryStore()
+
+
 async def _open(settings: Settings, ambient: Ambient) -> ObjectStore:
     location = settings.location
     if isinstance(location, Local):
@@ -64,9 +85,7 @@ async def _open(settings: Settings, ambient: Ambient) -> ObjectStore:
 
         return await LocalStore.open(location.path, forget=EPHEMERAL, durable=settings.local.durable)
     if isinstance(location, Memory):
-        from qo.store.memory import MemoryStore
-
-        return MemoryStore()
+        return _memory(location.name)
     try:
         from qo.store.s3 import S3Store
     except ModuleNotFoundError as missing:

@@ -25,10 +25,19 @@ T = TypeVar("T")
 class Retrying:
     """A store whose repeatable operations survive ``attempts`` - 1 failures in a row."""
 
-    def __init__(self, store: ObjectStore, *, ambient: Ambient = SYSTEM, attempts: int = ATTEMPTS) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        ambient: Ambient = SYSTEM,
+        attempts: int = ATTEMPTS,
+        rest_first_s: float | None = None,
+    ) -> None:
+        """``rest_first_s``: before the second attempt; each rest after it is twice as long, within bounds."""
         self._store = store
         self._ambient = ambient
         self._attempts = attempts
+        self._rest_first_s = rest_first_s
 
     async def get(self, key: str, *, version: str | None = None) -> Stored | None:
         return await self._again(lambda: self._store.get(key, version=version))
@@ -65,7 +74,7 @@ class Retrying:
         await self._store.close()
 
     async def _again(self, ask: Callable[[], Awaitable[T]]) -> T:
-        rest_s = REST_FIRST_S
+        rest_s = REST_FIRST_S if self._rest_first_s is None else self._rest_first_s
         for _ in range(self._attempts - 1):
             try:
                 return await ask()

@@ -1,0 +1,47 @@
+"""The pytest plugin: ``qo_queue`` and ``qo_run``.
+
+pytest loads it for every project in an environment that has qo, so nothing of qo is imported before a test asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import pytest
+
+if TYPE_CHECKING:
+    from qo.testing.memory_queue import MemoryQueue
+
+T = TypeVar("T")
+
+
+class Run(Protocol):
+    def __call__(self, call: Coroutine[Any, Any, T], /) -> T: ...
+
+
+@pytest.fixture
+def qo_queue() -> Iterator[MemoryQueue]:
+    """An empty queue in memory. While the test runs, ``qo.connect()`` opens the same."""
+    from qo.testing.memory_queue import MemoryQueue
+
+    queue = MemoryQueue()
+    with queue.connected():
+        yield queue
+
+
+@pytest.fixture
+def qo_run() -> Iterator[Run]:
+    """Waits for a call of the queue, in a test that is a plain function."""
+    import asyncio
+
+    with asyncio.Runner() as runner:
+
+        def run(call: Coroutine[Any, Any, T], /) -> T:
+            __tracebackhide__ = True
+            if asyncio._get_running_loop() is not None:
+                call.close()
+                pytest.fail("qo_run is for plain functions: in an async test, await the call")
+            return runner.run(call)
+
+        yield run
