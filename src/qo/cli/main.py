@@ -64,6 +64,7 @@ COMMANDS = {
     "keys": ("keys", "Look after the keys that sign the tokens of tasks."),
     "policy": ("policy", "Print the IAM policy of a role: what it needs, no more."),
     "doctor": ("doctor", "Prove that the store can be trusted with a queue."),
+    "conformance": ("conformance", "Hold a store to all that qo's own adapters promise."),
     "config": ("config", "Show the settings, and where each comes from."),
     "cost": ("cost", "Estimate what a bucket would charge for requests."),
     "completion": ("completion", "Print the completion script of a shell."),

@@ -88,9 +88,7 @@ class Faulty:
     ``now``, ``presign`` and ``close`` never fail: they need no request.
     """
 
-    def __init__(
-        self, store: ObjectStore, plan: FaultPlan | None = None, ambient: Ambient | None = None
-    ) -> None:
+    def __init__(self, store: ObjectStore, plan: FaultPlan | None = None, ambient: Ambient | None = None) -> None:
         """Without an ``ambient``, faults are drawn from the seed 1."""
         self.store = store
         self.plan = plan or FaultPlan()

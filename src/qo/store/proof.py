@@ -5,7 +5,6 @@ The checks write only under ``doctor/`` and remove what they wrote.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,8 +13,9 @@ from datetime import datetime
 from qo.ambient import SYSTEM, Ambient
 from qo.errors import ConcurrentWrite, PreconditionFailed, StoreError
 from qo.store.checks import CHECKS, CONDITIONAL_DELETE, DELETE_RACE, VERSIONS, Bench, Broken, Check
+from qo.store.erasing import erase
 from qo.store.manifest import Proof
-from qo.store.port import DELETE_LIMIT_MAX, Doomed, ObjectStore
+from qo.store.port import ObjectStore
 
 WRITERS = 16
 ROUNDS = 3
@@ -77,7 +77,8 @@ async def prove(
             if not results[0].passed:
                 break
     finally:
-        await _clean(bench)
+        with suppress(StoreError):  # Best effort: what stays is small, and nothing else looks under ``doctor/``.
+            await erase(store, bench.used)
     return Report(tuple(results))
 
 
@@ -94,20 +95,3 @@ async def _run(check: Check, bench: Bench) -> CheckResult:
     except StoreError as error:  # No wrong answer, but none: that says nothing about the store's promises.
         return failed(f"{type(error).__name__}: {error}", "Mend that first, then run `qo doctor` again.")
     return CheckResult(check.name, True, check.required, detail, "")
-
-
-async def _clean(bench: Bench) -> None:
-    """Best effort: what stays is small, and nothing else looks under ``doctor/``."""
-    store, used = bench.store, sorted(bench.used)
-    with suppress(StoreError):
-        await store.delete_many([Doomed(key) for key in used])
-        if not await store.versioned():
-            return
-        histories = await asyncio.gather(*(store.versions(key) for key in used))
-        doomed = [
-            Doomed(key, version.version)
-            for key, history in zip(used, histories, strict=True)
-            for version in history
-        ]
-        for start in range(0, len(doomed), DELETE_LIMIT_MAX):
-            await store.delete_many(doomed[start : start + DELETE_LIMIT_MAX])

@@ -103,7 +103,9 @@ async def _work(
     worker.stats.changed = enough
     try:
         await worker.run()
-    except Unavailable as error:  # A worker that cannot begin ends, as it should, and whoever runs it begins again.
+    except (
+        Unavailable
+    ) as error:  # A worker that cannot begin ends, as it should, and whoever runs it begins again.
         log.warning("the store is away: %s", error)
     return worker.stats.started
 

@@ -1,0 +1,29 @@
+"""Removing what an examination has written, with every version of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from qo.store.port import DELETE_LIMIT_MAX, Doomed, ObjectStore
+
+KEYS_AT_ONCE = 100
+
+
+async def erase(store: ObjectStore, keys: Iterable[str]) -> None:
+    """Leave nothing of these keys, as far as the store lets us. Raises StoreError if it does not answer."""
+    used = sorted(keys)
+    for start in range(0, len(used), KEYS_AT_ONCE):
+        batch = used[start : start + KEYS_AT_ONCE]
+        await store.delete_many([Doomed(key) for key in batch])
+        if await store.versioned():
+            await _erase_versions(store, batch)
+
+
+async def _erase_versions(store: ObjectStore, keys: list[str]) -> None:
+    histories = await asyncio.gather(*(store.versions(key) for key in keys))
+    doomed = [
+        Doomed(key, version.version) for key, history in zip(keys, histories, strict=True) for version in history
+    ]
+    for start in range(0, len(doomed), DELETE_LIMIT_MAX):
+        await store.delete_many(doomed[start : start + DELETE_LIMIT_MAX])

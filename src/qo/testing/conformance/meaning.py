@@ -1,0 +1,59 @@
+"""What it would mean for qo if a store did not keep a promise of the suite.
+
+``qo doctor`` decides whether a store is used. The suite asks for more: what qo could do without, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qo.store.checks import BLIND, MILD, UNSAFE
+
+LOSES = "Do not use this store: tasks would be lost or garbled."
+STAYS = "Do not use this store: what is deleted must be gone, or ended tasks would be found again."
+NO_PAST = (
+    "Do not use this store: the history of tasks would be wrong. (With QO_ALLOW_NO_VERSIONING=1 there is none.)"
+)
+PILES_UP = "qo works without it: index keys are removed by version, and what is left of them would pile up."
+LEAVES_OUT = "qo works without it: `qo history` would leave out states, or show some that were refused."
+NOTHING = "Nothing for qo, which does not rely on it."
+
+PARTS = {"Writes": LOSES, "Races": UNSAFE, "Deletes": STAYS, "Lists": BLIND, "History": NO_PAST}
+
+UNSAFE_TOO = {
+    "test_a_key_is_created_once",
+    "test_a_deleted_key_can_be_created_again",
+    "test_a_replace_happens_only_if_the_key_is_unmoved",
+    "test_a_missing_key_cannot_be_replaced",
+}
+
+DISPENSABLE = {
+    "test_the_etag_is_the_quoted_md5_of_the_body": NOTHING,
+    "test_equal_bodies_have_equal_etags_and_other_versions": NOTHING,
+    "test_the_clock_is_utc_and_about_right": NOTHING,  # Only the store's own clock decides.
+    "test_a_delete_and_a_replace_of_one_etag_never_both_happen": MILD,
+    "test_a_conditional_delete_happens_only_if_the_key_is_unmoved": MILD,
+    "test_a_conditional_delete_of_what_is_gone_is_done": MILD,
+    "test_a_version_is_deleted_for_good": PILES_UP,
+    "test_once_the_latest_version_is_removed_the_one_before_is_current": PILES_UP,
+    "test_without_its_delete_marker_a_key_is_back": PILES_UP,
+    "test_a_key_whose_rebirth_is_removed_stays_deleted": PILES_UP,
+    "test_a_key_without_versions_left_was_never_there": PILES_UP,
+    "test_keys_are_listed_in_the_order_of_their_bytes": NOTHING,  # No two keys of qo differ where servers do.
+    "test_a_key_written_again_keeps_what_was_before_its_deletion": NOTHING,  # Tasks are never deleted.
+    "test_a_refused_write_leaves_no_version": LEAVES_OUT,
+    "test_no_version_is_left_out_however_many_there_are": LEAVES_OUT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    text: str
+    required: bool
+
+
+def meaning(part: str, test: str) -> Meaning:
+    """Of a test that stands in a class of the suite."""
+    if test in DISPENSABLE:
+        return Meaning(DISPENSABLE[test], required=False)
+    return Meaning(UNSAFE if test in UNSAFE_TOO else PARTS[part], required=True)
