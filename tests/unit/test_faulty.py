@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -147,3 +148,37 @@ async def test_a_register_write_survives_any_fault_and_is_applied_once(
 def test_probabilities_must_be_probabilities(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError, match="probabilities"):
         FaultPlan(**wrong)
+
+
+async def test_a_fault_that_was_ordered_befalls_the_request_that_was_meant() -> None:
+    store, inner = faulty(FaultPlan())
+    store.inject(Fault.LOST_REPLY, on="put", under="tasks/", nth=2)
+    await store.put("tasks/1", b"")
+    await store.put("ready/1", b"")
+    with pytest.raises(Unavailable):
+        await store.put("tasks/2", b"")
+    assert await inner.get("tasks/2") is not None
+    await store.put("tasks/3", b"")
+    assert store.injected == {Fault.LOST_REPLY: 1}
+
+
+async def test_a_fault_may_last_for_some_requests_and_counts_only_those_it_can_befall() -> None:
+    store, _ = faulty(FaultPlan())
+    store.inject(Fault.CONFLICT, times=2)
+    await store.put("k", b"plain")
+    await store.get("k")
+    for _ in range(2):
+        with pytest.raises(ConcurrentWrite):
+            await store.put("new", b"", if_absent=True)
+    await store.put("new", b"", if_absent=True)
+    store.inject(Fault.OUTAGE, times=3)
+    for ask in (lambda: store.get("k"), lambda: store.list(""), lambda: store.delete_many([])):
+        with pytest.raises(Unavailable):
+            await ask()
+    await store.get("k")
+
+
+@pytest.mark.parametrize("wrong", [{"on": "head"}, {"nth": 0}, {"times": 0}])
+def test_an_order_that_cannot_be_meant_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Faulty(MemoryStore()).inject(Fault.REFUSED, **wrong)

@@ -235,7 +235,9 @@ def test_a_store_text_names_one_place(text: str, location: object) -> None:
     assert parse(text) == location
 
 
-@pytest.mark.parametrize("text", ["", "bucket", "s3:bucket", "s3://a//b", "s3://a/ b", "memory:x", "s3:///x"])
+@pytest.mark.parametrize(
+    "text", ["", "bucket", "s3:bucket", "s3://a//b", "s3://a/ b", "memory: x", "memory://x", "s3:///x"]
+)
 def test_a_text_that_names_no_place_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse(text)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}\Z")
 _SEGMENT = re.compile(r"[A-Za-z0-9_.=-]+\Z")
+_SHARED = re.compile(r"memory:[A-Za-z0-9_.-]+\Z")
 FORMS = "local:PATH, s3://BUCKET[/PREFIX] or memory:[NAME]"
 
 
@@ -37,7 +38,7 @@ Location = Local | S3 | Memory
 
 def parse(text: str) -> Location:
     """What the text names; a ValueError that says what is wrong with it."""
-    if text.startswith("memory:"):
+    if text == "memory:" or _SHARED.match(text):
         return Memory(text.removeprefix("memory:"))
     if text.startswith("local:"):
         if not text.removeprefix("local:"):

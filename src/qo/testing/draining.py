@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from msgspec import structs
 
@@ -24,12 +26,14 @@ from qo.testing.wanted import told
 from qo.worker.app import App
 from qo.worker.config import WorkerConfig
 from qo.worker.executors import Executor
+from qo.worker.state import State
 from qo.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 10_000
-IN_VAIN_MAX = 10  # Rounds in which something was due and nothing ran.
+IN_VAIN_MAX = 3  # Rounds in which something was due and nothing ran.
+BEGINNINGS_MAX = 10
 QUICK = Pace(min_s=0.001, max_s=1.0)
 REPORTED_MAX = 20
 TRACEBACKS_MAX = 5
@@ -70,7 +74,8 @@ async def drain(
     before = {task.id: task.token for task in everything() if task.ended}
     attempts = in_vain = 0
     while True:
-        started = await _work(queue, app, config, executors, ATTEMPTS_MAX - attempts)
+        more = ATTEMPTS_MAX - attempts
+        started = await _patiently(partial(_work, queue, app, config, executors, more))
         attempts += started
         if attempts >= ATTEMPTS_MAX:
             raise DrainFailed(f"no end after {attempts:,} attempts; what is left:{_listed(_open(everything()))}")
@@ -79,7 +84,7 @@ async def drain(
             break
         in_vain = in_vain + 1 if next_at <= clock.now() and not started else 0
         if in_vain >= IN_VAIN_MAX:
-            raise DrainFailed(f"what is due cannot be run:{_listed(_open(everything()))}")
+            break  # It is paused.
         clock.reach(next_at)
         if any(lapsed(task, clock.now()) for task in everything()):
             await _take_back(queue)
@@ -101,13 +106,23 @@ async def _work(
             worker.stop()
 
     worker.stats.changed = enough
+    paused = asyncio.ensure_future(worker.reached(State.PAUSED))
+    paused.add_done_callback(lambda _: worker.stop())  # It would wait for somebody to resume it.
     try:
         await worker.run()
-    except (
-        Unavailable
-    ) as error:  # A worker that cannot begin ends, as it should, and whoever runs it begins again.
-        log.warning("the store is away: %s", error)
+    finally:
+        paused.cancel()
     return worker.stats.started
+
+
+async def _patiently(work: Callable[[], Awaitable[int]]) -> int:
+    """A worker that cannot begin ends, as it should, and whoever runs it begins again."""
+    for _ in range(BEGINNINGS_MAX):
+        try:
+            return await work()
+        except Unavailable as error:
+            log.warning("the store is away: %s", error)
+    return await work()
 
 
 async def _take_back(queue: Queue) -> None:
