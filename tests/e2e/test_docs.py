@@ -55,6 +55,7 @@ LONG = {
     "sources.md",
     "spark.md",
     "streams.md",
+    "testing.md",
     "up.md",
     "workers.md",
 }

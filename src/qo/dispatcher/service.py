@@ -143,6 +143,10 @@ class Dispatcher:
                 return number
         raise RuntimeError(f"there is still something to do after {max_steps} steps")
 
+    def close(self) -> None:
+        """After the last step. Who has run it need not."""
+        self._executor.shutdown(wait=False)
+
     def trouble(self) -> list[str]:
         """What keeps it from its work now, in words for a person."""
         return [said for loop in self.loops if (said := loop.trouble) is not None]

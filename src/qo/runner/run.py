@@ -43,6 +43,12 @@ class QualityFailed(QoError):
     """What an operator has written does not meet what is expected of it. No retry would mend that."""
 
 
+def uris(piece: Piece) -> Iterator[str]:
+    """Of every file of a committed piece."""
+    for name in piece.files:
+        yield name if ":/" in name else f"{(piece.location or '').rstrip('/')}/{name}"
+
+
 class RunInput:
     """What the task may read of one input: exactly the files that were committed when it began."""
 
@@ -69,8 +75,7 @@ class RunInput:
     def files(self) -> Iterator[str]:
         """The URI of every file."""
         for piece in self.pieces:
-            for name in piece.files:
-                yield name if ":/" in name else f"{(piece.location or '').rstrip('/')}/{name}"
+            yield from uris(piece)
 
     def read(self) -> Iterator[bytes]:
         """The body of every file."""

@@ -33,8 +33,8 @@ class MemoryQueue(Queue):
     """
 
     def __init__(self, plan: FaultPlan | None = None, *, seed: int = 1) -> None:
-        self._still = StillClock()
-        self.truth = MemoryStore(self._still.now)  # What is stored, faults or not.
+        self.clock = StillClock()
+        self.truth = MemoryStore(self.clock.now)  # What is stored, faults or not.
         self.faults = Faulty(self.truth, plan, Ambient.seeded(seed, hasty))
         ambient = Ambient.seeded(seed, hasty)
         super().__init__(Retrying(self.faults, ambient=ambient, rest_first_s=REST_FIRST_S), ambient=ambient)
@@ -60,7 +60,7 @@ class MemoryQueue(Queue):
 
     def advance(self, seconds: float) -> None:
         """Let it be so much later for the queue. Nothing runs by that; ``drain`` runs what is then due."""
-        self._still.advance(seconds)
+        self.clock.advance(seconds)
 
     async def drain(
         self,
@@ -79,7 +79,7 @@ class MemoryQueue(Queue):
         """
         __tracebackhide__ = True
         drained = await draining.drain(
-            self, app, self._still, self._everything, for_s=for_s, config=config, executors=executors
+            self, app, self.clock, self._everything, for_s=for_s, config=config, executors=executors
         )
         if drained.failed and not may_fail:
             raise draining.failure(drained)
@@ -105,10 +105,10 @@ class MemoryQueue(Queue):
         __tracebackhide__ = True
         wanted = Wanted(task_type, input, delay_s, priority, key)
         waiting = self._waiting()
-        found = [task for task in waiting if wanted.fits(task, self._still.now())]
+        found = [task for task in waiting if wanted.fits(task, self.clock.now())]
         if not found or (count is not None and len(found) != count):
             told = f"{len(found)} tasks wait, not {count}" if count is not None else "no task waits"
-            raise AssertionError(f"{told}, of {wanted}{wanted.instead(waiting, self._still.now())}")
+            raise AssertionError(f"{told}, of {wanted}{wanted.instead(waiting, self.clock.now())}")
         return found[0]
 
     def refute_enqueued(
@@ -124,10 +124,10 @@ class MemoryQueue(Queue):
         __tracebackhide__ = True
         wanted = Wanted(task_type, input, delay_s, priority, key)
         waiting = self._waiting()
-        found = sum(wanted.fits(task, self._still.now()) for task in waiting)
+        found = sum(wanted.fits(task, self.clock.now()) for task in waiting)
         if found:
             told = "a task waits" if found == 1 else f"{found} tasks wait"
-            raise AssertionError(f"{told}, of {wanted}{wanted.instead(waiting, self._still.now())}")
+            raise AssertionError(f"{told}, of {wanted}{wanted.instead(waiting, self.clock.now())}")
 
     def _waiting(self) -> list[Task]:
         return [task for task in self._everything() if task.status is Status.PENDING]

@@ -1,4 +1,4 @@
-"""The pytest plugin: ``qo_queue`` and ``qo_run``.
+"""The pytest plugin: ``qo_queue``, ``qo_pipelines`` and ``qo_run``.
 
 pytest loads it for every project in an environment that has qo, so nothing of qo is imported before a test asks.
 """
@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import pytest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from qo.testing.memory_queue import MemoryQueue
+    from qo.testing.pipelines import Pipelines
 
 T = TypeVar("T")
 
@@ -31,8 +34,18 @@ def qo_queue() -> Iterator[MemoryQueue]:
 
 
 @pytest.fixture
+def qo_pipelines(tmp_path: Path) -> Iterator[Pipelines]:
+    """Everything that pipelines of Python operators need, with nothing deployed yet."""
+    from qo.testing.pipelines import Pipelines
+
+    pipelines = Pipelines(tmp_path / "qo")
+    yield pipelines
+    pipelines.close()
+
+
+@pytest.fixture
 def qo_run() -> Iterator[Run]:
-    """Waits for a call of the queue, in a test that is a plain function."""
+    """Waits for a coroutine, in a test that is a plain function."""
     import asyncio
 
     with asyncio.Runner() as runner:
