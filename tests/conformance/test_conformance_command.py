@@ -66,14 +66,8 @@ def broken(store: MemoryStore) -> set[str]:
     return {promise.name for promise in examined(store) if not promise.kept}
 
 
-@pytest.fixture
-def inner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a pytest within a pytest needs: the outer one's way of asserting stays as it is."""
-    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-
-
 @pytest.mark.fast
-def test_every_promise_is_told_once_and_those_that_matter_most_first(inner: None) -> None:
+def test_every_promise_is_told_once_and_those_that_matter_most_first() -> None:
     told: list[examination.Promise] = []
     promises = examined(MemoryStore(), on_promise=told.append)
     assert promises == told
@@ -91,14 +85,12 @@ def test_every_promise_is_told_once_and_those_that_matter_most_first(inner: None
         (Lagging, {"a list shows every write before it", "start after is exclusive"}),
     ],
 )
-def test_a_store_that_breaks_a_promise_is_found_out(
-    inner: None, store: type[MemoryStore], found: set[str]
-) -> None:
+def test_a_store_that_breaks_a_promise_is_found_out(store: type[MemoryStore], found: set[str]) -> None:
     assert found <= broken(store())
 
 
 @pytest.mark.fast
-def test_what_was_seen_and_what_it_means_is_told(inner: None) -> None:
+def test_what_was_seen_and_what_it_means_is_told() -> None:
     promises = {promise.name: promise for promise in examined(Unconditional())}
     created = promises["a key is created once"]
     assert (created.required, created.answered) == (True, True)
@@ -109,7 +101,7 @@ def test_what_was_seen_and_what_it_means_is_told(inner: None) -> None:
 
 
 @pytest.mark.fast
-def test_no_answer_is_not_a_broken_promise(inner: None) -> None:
+def test_no_answer_is_not_a_broken_promise() -> None:
     silent = [promise for promise in examined(Closed()) if not promise.kept]
     assert silent
     assert not any(promise.answered for promise in silent)
@@ -117,7 +109,7 @@ def test_no_answer_is_not_a_broken_promise(inner: None) -> None:
 
 
 @pytest.mark.fast
-def test_nothing_is_left_behind_and_nothing_else_is_touched(inner: None) -> None:
+def test_nothing_is_left_behind_and_nothing_else_is_touched() -> None:
     store = MemoryStore()
 
     async def keys() -> Sequence[str]:
@@ -221,7 +213,7 @@ def test_a_real_bucket_is_fit_and_is_left_as_it_was(
 
 
 @pytest.mark.s3
-def test_a_proxy_that_drops_conditions_is_found_out(inner: None, s3_server: S3Server) -> None:
+def test_a_proxy_that_drops_conditions_is_found_out(s3_server: S3Server) -> None:
     bucket = s3_server.make_bucket()
     host, port = s3_server.endpoint.removeprefix("http://").split(":")
     with HeaderDroppingProxy(host, int(port)) as proxy, asyncio.Runner() as runner:

@@ -42,6 +42,11 @@ async def wrong(input: Any) -> None:
     raise qo.Reject(f"never {input}")
 
 
+@app.task("later")
+async def later(input: Any) -> None:
+    raise qo.Reschedule(3600)
+
+
 @app.task("again")
 async def again(input: Any, ctx: Context) -> None:
     await ctx.submit("again")
@@ -132,9 +137,14 @@ async def test_what_is_paused_is_left() -> None:
 
 async def test_a_drain_without_an_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draining, "ATTEMPTS_MAX", 50)
+    monkeypatch.setattr(draining, "LEAPS_MAX", 5)
     queue = MemoryQueue()
     await queue.submit("again")
     with pytest.raises(DrainFailed, match="no end after 5"):
+        await queue.drain(app)
+    queue = MemoryQueue()
+    await queue.submit("later")
+    with pytest.raises(DrainFailed, match="no end after 6 attempts and 5 leaps"):
         await queue.drain(app)
 
 

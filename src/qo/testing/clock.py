@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from datetime import datetime, timedelta
 
 from qo.testing import virtual
+from qo.worker.clock import running_loop
 
 # How much sooner than in production a worker comes back to what it has put off because the store failed.
 HASTE = 50
@@ -20,7 +20,7 @@ class StillClock:
         self._latest = virtual.STARTED_AT
 
     def now(self) -> datetime:
-        loop = asyncio._get_running_loop()
+        loop = running_loop()
         passed = timedelta(seconds=loop.time() if isinstance(loop, virtual.VirtualLoop) else 0.0)
         self._latest = max(self._latest, virtual.STARTED_AT + self._moved + passed)
         return self._latest
@@ -35,5 +35,5 @@ class StillClock:
 
 def hasty() -> float:
     """Seconds for those who measure a rest: for ``Ambient``."""
-    loop = asyncio._get_running_loop()
+    loop = running_loop()
     return loop.time() if isinstance(loop, virtual.VirtualLoop) else HASTE * time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from qo.worker.worker import Worker
 log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 10_000
+LEAPS_MAX = 2_000  # From one due task to the next.
 IN_VAIN_MAX = 3  # Rounds in which something was due and nothing ran.
 BEGINNINGS_MAX = 10
 QUICK = Pace(min_s=0.001, max_s=1.0)
@@ -73,12 +75,15 @@ async def drain(
     until = None if for_s is None else clock.now() + timedelta(seconds=for_s)
     before = {task.id: task.token for task in everything() if task.ended}
     attempts = in_vain = 0
-    while True:
+    for leaps in itertools.count():
         more = ATTEMPTS_MAX - attempts
         started = await _patiently(partial(_work, queue, app, config, executors, more))
         attempts += started
-        if attempts >= ATTEMPTS_MAX:
-            raise DrainFailed(f"no end after {attempts:,} attempts; what is left:{_listed(_open(everything()))}")
+        if attempts >= ATTEMPTS_MAX or leaps >= LEAPS_MAX:
+            raise DrainFailed(
+                f"no end after {attempts:,} attempts and {leaps:,} leaps in time; what is left:"
+                f"{_listed(_open(everything()))}"
+            )
         next_at = _next_at(everything(), app)
         if next_at is None or (until is not None and next_at > until):
             break

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 
@@ -24,7 +25,8 @@ FOLDER = "conformance/"
 USUAL: Mapping[str, int] = {"RACERS": 16, "ROUNDS": 3, "VERSIONS_MANY": 25}
 THOROUGH: Mapping[str, int] = {"RACERS": 32, "ROUNDS": 10, "VERSIONS_MANY": 1100}  # More than one page of them.
 SEEN_CHARS_MAX = 300
-_AUTOLOAD = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+# Without the plugins and options of whoever runs it.
+_ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "PYTEST_PLUGINS": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def examine(
         "--noconftest",
         "--capture=no",
     ]  # Whatever is here is not ours.
-    with _alone():
+    with mock.patch.dict(os.environ, _ALONE):
         ended = pytest.main([*options, *own, "--pyargs", "qo.testing.conformance.held"], plugins=[examiner])
     if ended == pytest.ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
@@ -87,20 +89,6 @@ def examine(
         raise RuntimeError(f"pytest could not run the suite: exit code {ended:d}")
     examiner.finish()
     return examiner.promises
-
-
-@contextmanager
-def _alone() -> Generator[None]:
-    """Without the plugins of whoever runs it."""
-    before = os.environ.get(_AUTOLOAD)
-    os.environ[_AUTOLOAD] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_AUTOLOAD]
-        else:
-            os.environ[_AUTOLOAD] = before
 
 
 class _Noting:

@@ -48,11 +48,13 @@ def qo_run() -> Iterator[Run]:
     """Waits for a coroutine, in a test that is a plain function."""
     import asyncio
 
+    from qo.worker.clock import running_loop
+
     with asyncio.Runner() as runner:
 
         def run(call: Coroutine[Any, Any, T], /) -> T:
             __tracebackhide__ = True
-            if asyncio._get_running_loop() is not None:
+            if running_loop() is not None:
                 call.close()
                 pytest.fail("qo_run is for plain functions: in an async test, await the call")
             return runner.run(call)
