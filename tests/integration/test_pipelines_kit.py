@@ -59,7 +59,7 @@ def test_events_go_down_a_pipeline_and_retries_take_no_time(
     qo_pipelines.emit("days.orders", "bad")
     with pytest.raises(DrainFailed) as told:
         qo_run(qo_pipelines.drain())
-    assert str(told.value).startswith("1 of 4 tasks failed:\n  days.twice@bad  failed after 1 attempts: a bad day")
+    assert str(told.value).startswith("1 of 4 tasks failed:\n  days.twice@bad  failed after 1 attempt: a bad day")
     assert qo_pipelines.read("doubled") == {"monday": [b"mondaymonday"]}
     assert qo_pipelines.read("days.totals") == {"monday": [b"monday"], "bad": [b"bad"]}
     qo_pipelines.emit("days.orders", "friday")

@@ -94,7 +94,7 @@ async def test_every_failed_task_is_reported_with_its_error_and_where_it_was() -
         await queue.drain(app)
     said = str(told.value)
     assert said.startswith("2 of 3 tasks failed:\n")
-    assert 'wrong  "one"  failed after 1 attempts: never one' in said
+    assert 'wrong  "one"  failed after 1 attempt: never one' in said
     assert "flaky  9  failed after 2 attempts: ConnectionError: not yet" in said
     assert 'raise ConnectionError("not yet")' in said
 

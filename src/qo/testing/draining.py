@@ -16,6 +16,7 @@ from qo.core import keys, wire
 from qo.core.poll import Pace
 from qo.core.sweep import lapsed
 from qo.core.task import Status, Task
+from qo.core.words import plural
 from qo.errors import Unavailable
 from qo.queue.listing import pages
 from qo.queue.monitor import Monitor
@@ -183,7 +184,8 @@ def failure(drained: Drained) -> DrainFailed:
 
 def _listed(tasks: tuple[Task, ...] | list[Task]) -> str:
     lines = [
-        f"\n  {task.task_type}  {told(task.input)}  {task.status} after {task.attempt} attempts: {task.last_error}"
+        f"\n  {task.task_type}  {told(task.input)}  {task.status} after {plural(task.attempt, 'attempt')}: "
+        f"{task.last_error}"
         for task in tasks[:REPORTED_MAX]
     ]
     if len(tasks) > REPORTED_MAX:

@@ -23,6 +23,7 @@ import sqlalchemy as sa
 
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
+from qo.core.words import plural
 from qo.dispatcher import emission, reading
 from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.auth.local_tokens import LocalTokens
@@ -72,7 +73,7 @@ class Ran:
 
     def __str__(self) -> str:
         about = self.partition_key if self.cursor is None else f"cursor {self.cursor}"
-        return f"{self.job}@{about}  {self.status} after {self.attempts} attempts: {self.error}"
+        return f"{self.job}@{about}  {self.status} after {plural(self.attempts, 'attempt')}: {self.error}"
 
 
 @dataclass(frozen=True, slots=True)

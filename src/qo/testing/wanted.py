@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Final, cast
 
 from qo.core.task import Task
+from qo.core.words import plural
 
 SHOWN_MAX = 20
 SHOWN_CHARS_MAX = 200
@@ -80,7 +81,7 @@ def shown(task: Task, now: datetime) -> str:
     if task.idempotency_key is not None:
         said.append(f"key={task.idempotency_key!r}")
     if task.attempt:
-        said.append(f"after {task.attempt} attempts: {task.last_error}")
+        said.append(f"after {plural(task.attempt, 'attempt')}: {task.last_error}")
     return "  ".join(said)
 
 
