@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Sequence
 
+from bench import page
 from bench.harness import Family, Result, chosen, show, write
 
 SUITES = {  # Each module has FAMILIES.
@@ -25,7 +26,11 @@ def main() -> int:
         "suites", nargs="*", metavar="suite", help=f"which to run, all by default: {', '.join(SUITES)}"
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="figure", help="measure only these figures")
+    parser.add_argument("--page", action="store_true", help="measure nothing: write the page of what was measured")
     arguments = parser.parse_args()
+    if arguments.page:
+        print(page.written())
+        return 0
     if unknown := [suite for suite in arguments.suites if suite not in SUITES]:
         parser.error(f"no suite {', '.join(unknown)}; there is {', '.join(SUITES)}")
     broken = False
@@ -36,6 +41,7 @@ def main() -> int:
         except KeyError as unknown:
             parser.error(unknown.args[0])
         broken |= _run(suite, wanted, whole=not arguments.only)
+    print(f"the page is {page.written()}", file=sys.stderr)
     return 1 if broken else 0
 
 

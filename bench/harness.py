@@ -13,6 +13,8 @@ from typing import Any, Literal, TypeVar
 from rich.console import Console
 from rich.table import Table
 
+from bench import machine
+
 RESULTS = Path(__file__).parent / "results"
 
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge}
@@ -37,13 +39,16 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One figure, as it goes into the file. ``baseline`` is the other side, measured in the same way."""
+    """One figure, as it goes into the file. ``baseline`` is the other side, measured in the same way; ``runs`` and
+    ``baseline_runs`` are what each round said, where the figure is their median."""
 
     name: str
     value: float
     unit: str
     baseline: float | None = None
     ratio: float | None = None
+    runs: Sequence[float] = ()
+    baseline_runs: Sequence[float] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -54,14 +59,18 @@ def result(
     *,
     baseline: float | None = None,
     target: Target | None = None,
+    of: Iterable[float] = (),
+    baseline_of: Iterable[float] = (),
     **settings: Any,
 ) -> Result:
-    """A result whose ratio is value over baseline, and whose settings say if the target was reached."""
+    """A result whose ratio is value over baseline, and whose settings say if the target was reached. ``of`` and
+    ``baseline_of``: the rounds that both are the medians of."""
     ratio = value / baseline if baseline else None
     if target is not None:
         number = value if target.of == "value" else ratio
         settings |= {"target": str(target), "target_of": target.of, "reached": target.reached(number)}
-    return Result(name, _rounded(value), unit, _rounded(baseline), _rounded(ratio), settings)
+    rounds, others = ([_rounded(each) for each in side] for side in (of, baseline_of))
+    return Result(name, _rounded(value), unit, _rounded(baseline), _rounded(ratio), rounds, others, settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +103,15 @@ def write(suite: str, results: Sequence[Result], *, whole: bool) -> Path:
     """Write the suite's results. Unless the whole suite was run, the file keeps what it says of other figures."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{suite}.json"
-    before = json.loads(path.read_text()) if path.exists() and not whole else []
-    fresh = {each.name: asdict(each) for each in results}
-    kept = {old["name"]: fresh.pop(old["name"], old) for old in before}
-    path.write_text(json.dumps([*kept.values(), *fresh.values()], indent=2) + "\n")
+    before = json.loads(path.read_text()) if path.exists() and not whole else {"machines": {}, "figures": []}
+    on = machine.described()
+    when = f"{on['taken_on']} {on['commit']}"
+    fresh = {each.name: {**asdict(each), "on": when} for each in results}
+    kept = {old["name"]: fresh.pop(old["name"], old) for old in before["figures"]}
+    figures = [*kept.values(), *fresh.values()]
+    machines = {**before["machines"], when: on}
+    used = {name: machines[name] for name in sorted({each["on"] for each in figures})}
+    path.write_text(json.dumps({"machines": used, "figures": figures}, indent=2) + "\n")
     return path
 
 
@@ -108,7 +122,7 @@ def show(suite: str, results: Sequence[Result]) -> None:
     for each in results:
         target = f"{each.settings['target_of']} {each.settings['target']}" if "target" in each.settings else ""
         verdict = {True: "reached", False: "MISSED", None: ""}[each.settings.get("reached")]
-        numbers = (_text(each.value), each.unit, _text(each.baseline), _text(each.ratio))
+        numbers = (text(each.value), each.unit, text(each.baseline), text(each.ratio))
         table.add_row(each.name, *numbers, target, verdict)
     console = Console()
     # A file or a pipe is no reason to cut the columns.
@@ -119,7 +133,7 @@ def _rounded(number: float | None) -> Any:
     return None if number is None else float(f"{number:.4g}")
 
 
-def _text(number: float | None) -> str:
+def text(number: float | None) -> str:
     if number is None:
         return ""
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"

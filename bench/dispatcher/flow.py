@@ -56,6 +56,7 @@ def _measure(name: str, count: int, side: Callable[[Fresh, str], Stopwatch], not
             f"{name}_per_s_{database}",
             count / median(watch.seconds for watch in watches),
             f"{name.partition('_')[0]}/s",
+            of=[count / watch.seconds for watch in watches],
             cpu_ms_each=round(1000 * median(watch.cpu_seconds for watch in watches) / count, 3),
             count=count,
             rounds=ROUNDS,

@@ -49,6 +49,8 @@ def measure(setup: Setup) -> Iterator[Result]:
         median(ours),
         "tasks/s",
         baseline=median(theirs),
+        of=ours,
+        baseline_of=theirs,
         target=setup.target,
         added_latency_ms=setup.delay_ms,
         qo=f"one worker, concurrency {CONCURRENCY}, {setup.tasks_qo} tasks",

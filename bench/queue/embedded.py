@@ -83,7 +83,8 @@ def measure(sync: Sync) -> Iterator[Result]:
         partial(_qo, sync, "concurrent", "noop_sync", sync.tasks),
         partial(_qo, sync, "loop", "noop", LOOP_TASKS),
     )
-    *hueys, many, concurrent, loop = [Rates(*map(median, zip(*side, strict=True))) for side in runs]
+    *hueys, many, concurrent, loop = sides = [Rates(*map(median, zip(*side, strict=True))) for side in runs]
+    rounds = dict(zip(sides, runs, strict=True))
     common = {"tasks": sync.tasks, "rounds": ROUNDS, "sqlite": sync.modes}
     huey = max(hueys, key=lambda rates: rates.enqueue)
     for suffix, rates, way, target in (
@@ -96,6 +97,8 @@ def measure(sync: Sync) -> Iterator[Result]:
             rates.enqueue,
             "tasks/s",
             baseline=huey.enqueue,
+            of=[each.enqueue for each in rounds[rates]],
+            baseline_of=[each.enqueue for each in rounds[huey]],
             target=target,
             qo=way,
             huey=f"{HUEY_VERSION}, one call after the other",
@@ -113,6 +116,8 @@ def measure(sync: Sync) -> Iterator[Result]:
             rates.drain,
             "tasks/s",
             baseline=huey.drain,
+            of=[each.drain for each in rounds[rates]],
+            baseline_of=[each.drain for each in rounds[huey]],
             target=target,
             qo=f"one worker, concurrency {CONCURRENCY}, {handler}",
             huey=f"{HUEY_VERSION}, consumer, {threads} thread(s), the best of {HUEY_THREADS}",

@@ -54,10 +54,12 @@ def measure() -> Iterator[Result]:
             median(runs),
             "s",
             baseline=python_s,
+            of=runs,
+            baseline_of=nothings,
             target=target,
             command=command,
             against="an empty Python program",
-            runs=RUNS,
+            rounds=RUNS,
         )
 
 

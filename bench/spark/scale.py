@@ -64,7 +64,8 @@ def measure(few: int = FEW, short: int = SHORT, rounds: int = ROUNDS, warm: int 
         contest = Contest(qo, bare, Path(directory))
         contest.share(Size(warm, short))
         runs = by_turns(rounds, *(lambda size=size: contest.share(size) for size in chosen.values()))
-    shares = {name: median(of_size) for name, of_size in zip(chosen, runs, strict=True)}
+    by_size = dict(zip(chosen, runs, strict=True))
+    shares = {name: median(of_size) for name, of_size in by_size.items()}
     for name in ("rows_10x", "partitions_10x"):
         yield result(
             f"scale_{name}",
@@ -72,7 +73,8 @@ def measure(few: int = FEW, short: int = SHORT, rounds: int = ROUNDS, warm: int 
             "share",
             baseline=max(shares["1x"], NOISE),
             target=Target("ratio", "<=", 1.1),
-            measured={key: [round(each, 3) for each in run] for key, run in zip(chosen, runs, strict=True)},
+            of=by_size[name],
+            baseline_of=by_size["1x"],
             partitions=chosen[name].partitions,
             rows=chosen[name].rows,
             rounds=rounds,

@@ -128,8 +128,8 @@ def measure(tasks: int = TASKS, warm: int = WARM, rounds: int = ROUNDS) -> Itera
         for name in found:
             turn(name)
         taken = by_turns(rounds, *(lambda name=name: turn(name) for name in found))
-    per_minute = {name: 60 * tasks / median(took) for name, took in zip(found, taken, strict=True)}
-    seconds = {name: [round(each, 2) for each in took] for name, took in zip(found, taken, strict=True)}
+    rates = {name: [60 * tasks / each for each in took] for name, took in zip(found, taken, strict=True)}
+    per_minute = {name: median(of_side) for name, of_side in rates.items()}
     for peer, how in HOW.items():
         yield result(
             f"small_tasks_vs_{peer}",
@@ -139,7 +139,9 @@ def measure(tasks: int = TASKS, warm: int = WARM, rounds: int = ROUNDS) -> Itera
             target=Target("ratio", ">=", 5) if peer in venvs.PEERS else None,
             tasks=tasks,
             rounds=rounds,
-            seconds={name: seconds[name] for name in ("qo", peer, "bare")},
+            of=rates["qo"],
+            baseline_of=rates[peer],
+            bare=[round(each, 1) for each in rates["bare"]],
             of_bare=round(per_minute["qo"] / per_minute["bare"], 3),
             bare_vs_peer=round(per_minute["bare"] / per_minute[peer], 2),
             version=venvs.version_of(peer.removesuffix("_one_run")),

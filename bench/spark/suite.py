@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from bench.spark import latency, overhead, scale, small
+from bench.spark import apart, latency, overhead, scale, small
 
 FAMILIES = [
     *overhead.FAMILIES,
     *small.FAMILIES,
+    *apart.FAMILIES,
     *scale.FAMILIES,
     *latency.FAMILIES,
 ]

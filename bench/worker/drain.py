@@ -80,7 +80,8 @@ def measure() -> Iterator[Result]:
     except broker.NoRedis as how:
         print(f"worker: no comparison with RQ, Celery and Dramatiq without Redis: {how}", file=sys.stderr)
         return
-    rates = {each: median(of_each) for each, of_each in zip(everyone, runs, strict=True)}
+    rounds = dict(zip(everyone, runs, strict=True))
+    rates = {each: median(of_each) for each, of_each in rounds.items()}
     common = {"tasks": TASKS, "rounds": ROUNDS, "redis": redis}
     for ways in PEERS:
         best = max(ways, key=lambda each: rates[each])
@@ -91,6 +92,8 @@ def measure() -> Iterator[Result]:
                 rates[ours],
                 "tasks/s",
                 baseline=rates[best],
+                of=rounds[ours],
+                baseline_of=rounds[best],
                 target=Target("ratio", ">=", 1.0) if not suffix and best.system in AHEAD_OF else None,
                 qo=ours.how,
                 ways=recorded,
@@ -98,7 +101,14 @@ def measure() -> Iterator[Result]:
                 **common,
             )
     yield result(
-        "drain_two_processes", rates[OURS_TWICE], "tasks/s", baseline=rates[OURS], qo=OURS_TWICE.how, **common
+        "drain_two_processes",
+        rates[OURS_TWICE],
+        "tasks/s",
+        baseline=rates[OURS],
+        of=rounds[OURS_TWICE],
+        baseline_of=rounds[OURS],
+        qo=OURS_TWICE.how,
+        **common,
     )
 
 

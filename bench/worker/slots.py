@@ -62,11 +62,12 @@ def _rate(setup: Setup) -> float:
 def measure_drain() -> Iterator[Result]:
     runs = by_turns(ROUNDS, *(partial(_rate, setup) for setup in SETUPS))
     rates = {setup: median(of_setup) for setup, of_setup in zip(SETUPS, runs, strict=True)}
-    for setup in SETUPS:
+    for setup, of_setup in zip(SETUPS, runs, strict=True):
         yield result(
             setup.name,
             rates[setup],
             "tasks/s",
+            of=of_setup,
             store="embedded",
             added_latency_ms=setup.latency_ms,
             concurrency=setup.slots,
@@ -94,10 +95,12 @@ def _p99(slow: int) -> float:
 
 def measure_head_of_line() -> Iterator[Result]:
     besides, alones = by_turns(HEAD_ROUNDS, partial(_p99, 1), partial(_p99, 0))
+    ratios = [beside / alone for beside, alone in zip(besides, alones, strict=True)]
     yield result(
         "head_of_line_p99_ratio",
-        median(beside / alone for beside, alone in zip(besides, alones, strict=True)),
+        median(ratios),
         "x",
+        of=ratios,
         target=Target("value", "<=", 1.5),
         note="p99 of the short tasks, from the worker's start to their end: beside a slow one over without it; with "
         "one of four slots taken, 1.33 is to be expected",
