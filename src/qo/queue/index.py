@@ -15,7 +15,6 @@ to behind the last, however crowded the index is elsewhere; beyond a page, they 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Container, Iterable, Sequence
 from datetime import datetime
 
@@ -23,6 +22,7 @@ from qo.ambient import Ambient
 from qo.core import keys
 from qo.core.discovery import Due, harvest, share
 from qo.core.ownership import Block, Within, blocks
+from qo.queue.together import together
 from qo.store.port import ObjectStore, Page
 
 Usable = Callable[[Due], bool]
@@ -89,7 +89,7 @@ class Walk:
             if found:
                 return found
             # An empty segment: often all are, so look at the others at once rather than one after the other.
-            visits = await asyncio.gather(*(self._visit(segment, now, usable) for segment in some))
+            visits = await together(self._visit(segment, now, usable) for segment in some)
             seen += sum(count for _, count in visits)
             found = [due for dues, _ in visits for due in dues]
         self._crowded = bool(found) or seen > self._page_size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from qo.core import keys, wire
 from qo.core.shard import validate_shards
 from qo.core.task import Status, Task
 from qo.errors import CorruptRecord, NotFound, UsageError
+from qo.queue.together import together
 from qo.store.port import LIST_LIMIT_MAX, Entry, ObjectStore
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ async def find(store: ObjectStore, prefix_len: int, wanted: Filter, limit: int) 
         validate_shards((wanted.shard,), prefix_len)
     found: dict[str, Task] = {}  # By id: a stale hint beside a fresh one leads to the same task twice.
     async for batch in _task_keys(store, wanted):
-        tasks = await asyncio.gather(*(_read(store, key) for key in batch))
+        tasks = await together(_read(store, key) for key in batch)
         found.update({task.id: task for task in tasks if task is not None and wanted.admits(task)})
         if len(found) >= limit:
             break
@@ -98,7 +98,7 @@ async def history(store: ObjectStore, key: str, task_id: str) -> list[Task]:
     states: list[Task] = []
     for start in range(0, len(versions), READS_AT_ONCE):
         batch = versions[start : start + READS_AT_ONCE]
-        bodies = await asyncio.gather(*(store.get(key, version=v.version) for v in batch))
+        bodies = await together(store.get(key, version=v.version) for v in batch)
         states += [wire.decode_task(stored.body, key) for stored in bodies if stored is not None]
     states.reverse()
     return states

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from datetime import timedelta
 
@@ -10,6 +9,7 @@ from qo.core import keys, wire
 from qo.errors import CorruptRecord
 from qo.queue import roster
 from qo.queue.queue import Queue
+from qo.queue.together import together
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Members:
         old = list(self._known)[:READ_AGAIN]
         new = sorted(heard - self._known.keys())
         asked = [*old, *new]
-        read = await asyncio.gather(*(self._read(worker_id) for worker_id in asked))
+        read = await together(self._read(worker_id) for worker_id in asked)
         for worker_id, info in zip(asked, read, strict=True):
             self._known.pop(worker_id, None)
             self._known[worker_id] = info

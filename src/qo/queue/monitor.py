@@ -24,6 +24,7 @@ from qo.queue.listing import READS_AT_ONCE
 from qo.queue.queue import Queue
 from qo.queue.sweeper import Sweeper, SweepReport
 from qo.queue.tasks import Snapshot
+from qo.queue.together import together
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class Monitor:
             passed.update(due.key for due in found)
             for start in range(0, len(found), READS_AT_ONCE):
                 batch = found[start : start + READS_AT_ONCE]
-                await asyncio.gather(*(self._examine(due, report) for due in batch))
+                await together(self._examine(due, report) for due in batch)
         await self._queue.hints.flush()
         report.stale_workers = await self._stale_workers()
         return report

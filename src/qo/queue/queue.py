@@ -25,6 +25,7 @@ from qo.queue.hints import Hints
 from qo.queue.options import DELAY_S_MAX, NewTask, Options, build, check_number, check_text, require_text
 from qo.queue.payload import Payloads
 from qo.queue.tasks import Snapshot, Tasks
+from qo.queue.together import together
 from qo.store.metered import Metered
 from qo.store.port import ObjectStore
 
@@ -86,7 +87,7 @@ class Queue:
         done: list[Task] = []
         for start in range(0, len(prepared), SUBMITS_AT_ONCE):
             batch = prepared[start : start + SUBMITS_AT_ONCE]
-            done += await asyncio.gather(*(self._create(*each) for each in batch))
+            done += await together(self._create(*each) for each in batch)
         return done
 
     def _prepare(self, new: NewTask, now: datetime) -> tuple[NewTask, Task, bytes]:

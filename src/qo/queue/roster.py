@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from contextlib import suppress
@@ -14,6 +13,7 @@ from qo.core import keys, wire
 from qo.core.known import known
 from qo.errors import ConcurrentWrite, CorruptRecord, PreconditionFailed, UsageError
 from qo.queue.listing import pages
+from qo.queue.together import together
 from qo.store.port import Entry, ObjectStore
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ async def workers(store: ObjectStore) -> list[WorkerInfo]:
     """Every registered worker, however many there are."""
     found: list[WorkerInfo] = []
     async for entries in pages(store, keys.WORKERS):
-        bodies = await asyncio.gather(*(store.get(entry.key) for entry in entries))
+        bodies = await together(store.get(entry.key) for entry in entries)
         for entry, stored in zip(entries, bodies, strict=True):
             if stored is None:
                 continue  # One that left while we were looking is no worker.

@@ -21,6 +21,7 @@ from qo.queue.listing import pages
 from qo.queue.options import build
 from qo.queue.queue import Queue
 from qo.queue.schedules import Schedules, Snapshot, new_task, snapshot
+from qo.queue.together import together
 from qo.store.port import Entry
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ class Scheduler:
                     log.warning("%s: %s", entry.key, error)
                     return Report(schedules=1, failures=(f"{entry.key}: {error}",))
 
-        return sum(await asyncio.gather(*(visit(entry) for entry in entries)), Report())
+        return sum(await together(visit(entry) for entry in entries), Report())
 
     async def _visit(self, entry: Entry, now: datetime, grace_s: float) -> Report:
         seen = self._known.get(entry.key)

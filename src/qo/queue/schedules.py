@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypedDict, Unpack
@@ -16,6 +15,7 @@ from qo.errors import Contended, CorruptRecord, NotFound, Refused
 from qo.queue.listing import READS_AT_ONCE, pages
 from qo.queue.options import NewTask, Options, build
 from qo.queue.queue import Queue
+from qo.queue.together import together
 from qo.store import register
 from qo.store.port import Stored, Written
 
@@ -104,7 +104,7 @@ class Schedules:
         async for entries in pages(self._store, keys.SCHEDULES):
             for start in range(0, len(entries), READS_AT_ONCE):
                 batch = entries[start : start + READS_AT_ONCE]
-                bodies = await asyncio.gather(*(self._store.get(entry.key) for entry in batch))
+                bodies = await together(self._store.get(entry.key) for entry in batch)
                 for entry, stored in zip(batch, bodies, strict=True):
                     try:
                         found += [] if stored is None else [snapshot(stored, entry.key).schedule]

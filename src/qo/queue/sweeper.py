@@ -6,7 +6,6 @@ the round between them instead of each doing all of it.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from qo.queue.listing import READS_AT_ONCE, pages
 from qo.queue.queue import Queue
 from qo.queue.scan import Scan
 from qo.queue.tasks import Snapshot
+from qo.queue.together import together
 from qo.store import register
 from qo.store.port import Entry
 
@@ -79,7 +79,7 @@ class Sweeper:
         ids = [task_id for task_id in {**listed, **hints} if task_id is not None]
         for start in range(0, len(ids), READS_AT_ONCE):
             batch = ids[start : start + READS_AT_ONCE]
-            await asyncio.gather(*(self._check(tid, listed.get(tid), hints.get(tid, {}), report) for tid in batch))
+            await together(self._check(tid, listed.get(tid), hints.get(tid, {}), report) for tid in batch)
         return report
 
     async def _advance(self, cursor: Cursor, after: str, etag: str | None) -> bool:

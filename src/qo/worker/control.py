@@ -15,6 +15,7 @@ from qo.core.control import Wanted, wanted
 from qo.errors import QoError
 from qo.queue.control import read
 from qo.queue.queue import Queue
+from qo.queue.together import together
 from qo.worker.hold import Hold, Holds
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class Follower:
             desired = await read(self._queue.store)
             self._control.obey(wanted(desired, self._worker_id, self._since))
             asked = [hold for hold in self._held if hold.task.id in desired.cancels]
-            await asyncio.gather(*(self._check(hold) for hold in asked))
+            await together(self._check(hold) for hold in asked)
         except QoError as error:
             log.warning("cannot see what operators want: %s", error)
         except Exception:
