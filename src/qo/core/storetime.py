@@ -45,6 +45,10 @@ class Offset:
     def stale(self, monotonic: float) -> bool:
         return monotonic - self.at > STALE_AFTER_S
 
+    def usable(self, monotonic: float) -> bool:
+        """Whether to rely on it, or to ask the store once more."""
+        return not self.stale(monotonic) and not self.doubted
+
 
 def observe(known: Offset | None, *, sent: float, received: float, second: float) -> Offset:
     """What is known after a reply that said ``second``, a whole epoch second that had begun by then."""

@@ -22,7 +22,9 @@ from qo.store.port import Stored
 
 log = logging.getLogger(__name__)
 
-MARGIN_S = 1.0  # The store's clock is known to a fraction of a second, by us and by those who wait.
+# One reply tells the store's clock to half a second and half of how long it took. Of two who have heard one each, one
+# may be ahead by as much as the other is behind.
+MARGIN_S = 1.5
 MARGIN_MAX = 0.1  # Of a lease, if that is short.
 
 

@@ -109,7 +109,7 @@ class Transport:
         """
         status = 0
         for _ in range(TIME_ASKED_MAX):
-            if self._offset is not None and not self._offset.stale(self._monotonic()) and not self._offset.doubted:
+            if self._offset is not None and self._offset.usable(self._monotonic()):
                 break
             headers = {"Host": self.place.host}
             status = (await self._exchange("HEAD", self.place.path(""), "", b"", headers, once=False)).status
