@@ -83,6 +83,10 @@ class Member:
         )
         self._tasks: list[asyncio.Task[None]] = []
 
+    @property
+    def started(self) -> bool:
+        return bool(self._tasks)
+
     async def start(self) -> None:
         await self._report()
         self._tasks = [asyncio.create_task(each()) for each in (self._beat, self.ownership.run, self._look)]

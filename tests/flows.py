@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -46,6 +46,7 @@ from qo.dispatcher.state.database import State, Tx, open_state
 from qo.dispatcher.tasks import claiming, completion, moves, running
 from qo.dispatcher.wakeup import WakeUp
 from qo.errors import LeaseLost, QoError
+from simulate.faults import Faults
 from states import create_tables
 
 DATA = "file:data"
@@ -60,8 +61,7 @@ class Crash(Exception):
 class Unreliable(State):
     """A state database whose every transaction may end badly."""
 
-    rng: random.Random
-    worst: float = 0.0  # How likely each way of failing is.
+    fails: Callable[[str], bool]
 
     @contextmanager
     def write(self) -> Generator[Tx]:
@@ -72,7 +72,7 @@ class Unreliable(State):
         self._maybe("after it was committed")
 
     def _maybe(self, where: str) -> None:
-        if self.worst and self.rng.random() < self.worst:
+        if self.fails(where):
             raise Crash(where)
 
 
@@ -80,30 +80,47 @@ class Unreliable(State):
 class Messages:
     """A queue of wake-ups that keeps none of its promises but one: what it delivers was published."""
 
-    rng: random.Random
-    worst: float = 0.0
+    fails: Callable[[str], bool]
     waiting: list[str] = field(default_factory=list)
     known: set[str] = field(default_factory=set)
     published: int = 0
 
     async def publish(self, queue: str, wakes: Sequence[WakeUp]) -> None:
-        if self.rng.random() < self.worst:
+        if self.fails("the queue is not there"):
             raise Crash("the queue is not there")
         for wake in wakes:
             if wake.id in self.known:
                 continue  # Draining twice enqueues once.
             self.known.add(wake.id)
             self.published += 1
-            if self.rng.random() >= self.worst:
+            if not self.fails("a wake-up is lost"):
                 self.waiting.append(wake.task_id)
-        if self.rng.random() < self.worst:
+        if self.fails("it was published, but no answer came"):
             raise Crash("it was published, but no answer came")
 
-    def take(self) -> str | None:
+    def take(self, rng: random.Random) -> str | None:
+        """Any of them: they come in no order."""
         if not self.waiting:
             return None
-        chosen = self.rng.randrange(len(self.waiting))
-        return self.waiting[chosen] if self.rng.random() < self.worst else self.waiting.pop(chosen)
+        chosen = rng.randrange(len(self.waiting))
+        return self.waiting[chosen] if self.fails("a wake-up comes twice") else self.waiting.pop(chosen)
+
+
+class _Inline(asyncio.SelectorEventLoop):
+    """Threads are where order is lost: what would run on one runs here."""
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        done = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+def _at_once(work: Coroutine[Any, Any, int]) -> int:
+    with asyncio.Runner(loop_factory=_Inline) as runner:
+        return runner.run(work)
 
 
 def _version(tx: Tx) -> tuple[Any, ...]:
@@ -117,7 +134,7 @@ def _version(tx: Tx) -> tuple[Any, ...]:
 class World:
     """One seed's control plane. ``calm`` ends all faults; ``settle`` lets everything come to rest."""
 
-    seed: int
+    faults: Faults
     directory: Path
     rng: random.Random = field(init=False)
     now: datetime = field(default=BEGINNING)
@@ -126,8 +143,9 @@ class World:
     emitted: list[tuple[str, str, list[EventBody]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.seed = self.faults.seed
         self._checked: tuple[Any, ...] = ()
-        self.rng = random.Random(self.seed)
+        self.rng = self._chance = self.faults.stream("world")
         self.worst = self.rng.choice([0.0, 0.02, 0.08])
         opened = open_state(
             f"sqlite:{self.directory / f'{self.seed}.db'}",
@@ -137,16 +155,28 @@ class World:
         create_tables(opened)
         self.truth = opened
         self.state = Unreliable(opened.engine, ambient=opened.ambient, clock=lambda connection: self.now)
-        self.state.rng, self.state.worst = self.rng, self.worst
-        self.messages = Messages(self.rng, self.worst)
+        self.state.fails = self._fails
+        self.messages = Messages(self._fails)
         self.limits = Limits(operators={})
         self.thresholds = Thresholds(depth=self.rng.choice([3, 1000]), age_s=600.0)
+        self._step, self._points = "", 0
+
+    def begin(self, step: str) -> None:
+        """From here on chance is this step's own: what came before does not change what it draws."""
+        self.rng, self._chance = self.faults.stream(step), self.faults.stream(f"{step} fails")
+        self._step, self._points = step, 0
+
+    def _fails(self, what: str) -> bool:
+        """Whether this point of the step is where something goes wrong."""
+        self._points += 1
+        drawn = self._chance.random() < self.worst
+        return drawn and self.faults.strikes(f"{self._step}.{self._points}", what)
 
     def close(self) -> None:
         self.truth.close()
 
     def calm(self) -> None:
-        self.worst = self.state.worst = self.messages.worst = 0.0
+        self.worst = 0.0
 
     def pass_time(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
@@ -165,7 +195,7 @@ class World:
         return {
             "router": lambda: router.tick(state, limit=self.rng.choice([1, 3, 100])),
             "release": lambda: release.tick(state, self.limits, limit=self.rng.choice([1, 3, 100])),
-            "publisher": lambda: asyncio.run(publisher.tick(state, self.messages, self.rng.choice([1, 3, 100]))),
+            "publisher": lambda: _at_once(publisher.tick(state, self.messages, self.rng.choice([1, 3, 100]))),
             "in_process": lambda: in_process.tick(state, DATA),
             "reaper": lambda: reaper.tick(state),
             "sweeper": lambda: sweeper.tick(state, SWEEP_S),
@@ -203,7 +233,7 @@ class World:
     # What workers do
 
     def claim(self) -> None:
-        task_id = self.messages.take()
+        task_id = self.messages.take(self.rng)
         if task_id is None:
             return
         lease_id = self.state.ambient.task_id()
@@ -265,6 +295,7 @@ class World:
                 assert not books.problems, f"seed {self.seed}: {books.problems}"
             self._check_tasks(tx)
             self._check_commits(tx)
+            self._check_cursors(tx)
 
     def _check_tasks(self, tx: Tx) -> None:
         tasks, attempts = schema.tasks, schema.attempts
@@ -299,6 +330,51 @@ class World:
             .where(commits.c.replaced_by.is_not(None))
         )
         assert tx.all(astray) == [], f"seed {self.seed}: a pointer leads to what was replaced"
+        self._check_mixed(tx)
+
+    def _check_mixed(self, tx: Tx) -> None:
+        """All that a task has committed was written by one attempt: the one that completed it."""
+        commits, attempts = schema.commits, schema.attempts
+        completed = sa.and_(attempts.c.task_id == commits.c.task_id, attempts.c.attempt == commits.c.attempt)
+        foreign = (
+            sa.select(commits.c.task_id, commits.c.attempt)
+            .join(attempts, completed)
+            .where(attempts.c.outcome != "completed")
+        )
+        assert tx.all(foreign) == [], (
+            f"seed {self.seed}: what an attempt that did not succeed has made is committed"
+        )
+        mixed = (
+            sa.select(commits.c.task_id)
+            .group_by(commits.c.task_id)
+            .having(sa.func.count(sa.distinct(commits.c.attempt)) > 1)
+        )
+        assert tx.all(mixed) == [], f"seed {self.seed}: a task's commits are of several attempts"
+
+    def _check_cursors(self, tx: Tx) -> None:
+        """A cursor stands where a task that is done has read to."""
+        cursors, tasks, read = schema.cursors, schema.tasks, schema.task_inputs
+        done = (
+            sa.select(read.c.task_id)
+            .join(tasks, tasks.c.id == read.c.task_id)
+            .where(
+                tasks.c.edition_id == cursors.c.edition_id,
+                tasks.c.status == "completed",
+                read.c.generation_id == cursors.c.generation_id,
+                read.c.cursor_upto == cursors.c.value,
+            )
+        )
+        early = sa.select(cursors.c.edition_id, cursors.c.value).where(~sa.exists(done))
+        assert tx.all(early) == [], f"seed {self.seed}: a cursor is ahead of what was committed"
+
+    def told(self) -> str:
+        """Everything there is, in short: for a trace."""
+        tasks, events, commits = schema.tasks, schema.events, schema.commits
+        with self.truth.read() as tx:
+            where = tx.execute(sa.select(tasks.c.id, tasks.c.status, tasks.c.attempt).order_by(tasks.c.id)).all()
+            said = tx.value(sa.select(sa.func.max(events.c.seq)))
+            made = tx.value(sa.select(sa.func.max(commits.c.revision)))
+        return f"{self.now} {said} {made} {where}"
 
     def settle(self, rounds_max: int = 400) -> None:
         """No more faults, workers that work: run until nothing is left to do."""

@@ -1,0 +1,76 @@
+"""Replay a seed; if it fails, find the few faults that it takes.
+
+python -m simulate queue --seed 41                    one seed
+python -m simulate worker --seeds 0-999               many, up to the first that fails
+python -m simulate worker --seed 3 --mutant no-fence  with a bug planted
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from simulate.mutants import MUTANTS
+from simulate.playing import PARTS, command, play
+from simulate.shrinking import TRIES_MAX, shrink
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    asked = _parser().parse_args(arguments)
+    logging.disable(logging.NOTSET if asked.trace else logging.CRITICAL)
+    only = None if asked.only is None else [each for each in asked.only.split(",") if each]
+    first, _, last = (asked.seed or asked.seeds).partition("-")
+    with MUTANTS[asked.mutant].planted() if asked.mutant else nullcontext():
+        for seed in range(int(first), int(last or first) + 1):
+            played = play(asked.part, seed, only, loud=asked.trace)
+            if played.failure is not None:
+                return _told(asked, seed, list(played.struck), played.failure)
+            print(f"seed {seed}: well, {len(played.struck)} faults, trace {played.digest}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="simulate", description="Production code under faults that a seed draws."
+    )
+    parser.add_argument("part", choices=PARTS)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--seed", help="one seed")
+    which.add_argument("--seeds", help="from and to, as 0-199: up to the first that fails")
+    parser.add_argument(
+        "--only", help="the names of the faults that may strike, with commas; the seed draws others"
+    )
+    parser.add_argument("--mutant", choices=MUTANTS, help="plant a bug first")
+    parser.add_argument("--trace", action="store_true", help="print everything that happens, and what is logged")
+    parser.add_argument(
+        "--tries", type=int, default=TRIES_MAX, help="how many runs to spend on leaving out faults"
+    )
+    return parser
+
+
+def _told(asked: argparse.Namespace, seed: int, struck: list[str], failure: BaseException) -> int:
+    print(f"seed {seed}: {_line(failure)}")
+
+    def fails(only: Sequence[str]) -> bool:
+        return play(asked.part, seed, only).failure is not None
+
+    if not asked.trace:
+        kept = shrink(struck, fails, asked.tries)
+        again = play(asked.part, seed, kept)
+        print(f"{len(kept)} of its {len(struck)} faults are enough:")
+        for name, what in again.struck.items():
+            print(f"  {name:<14} {what}")
+        if again.failure is not None:
+            print(_line(again.failure))
+        print(f"Step by step: {command(asked.part, seed, kept, asked.mutant)} --trace")
+    return 1
+
+
+def _line(failure: BaseException) -> str:
+    return f"{type(failure).__name__}: {str(failure)[:1000]}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

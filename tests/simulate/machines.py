@@ -1,0 +1,146 @@
+"""Processes in one virtual-time loop: each can be stopped for a while, as by SIGSTOP, or for good, as by SIGKILL.
+
+A process is whatever runs in a context that bears its name: a task and everything that it starts. While it is stopped
+none of its callbacks runs, its timers included. Afterwards all of them run at once, late, as on a real machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from qo.testing import virtual
+
+T = TypeVar("T")
+
+PROCESS: contextvars.ContextVar[str] = contextvars.ContextVar("PROCESS", default="")
+
+
+class Machines(virtual.VirtualLoop):
+    def __init__(self) -> None:
+        super().__init__()
+        self.after_step: Callable[[], None] | None = None
+        self.stops: Counter[str] = Counter()  # How often each process was stopped, for a while or for good.
+        self.over = False  # Then nothing of a process reaches anybody, and none is stopped any more.
+        self._halted: dict[str, list[asyncio.Handle]] = {}
+        self._dead: dict[str, asyncio.Event] = {}
+        self._roots: list[asyncio.Task[Any]] = []
+        self._outside = contextvars.Context()
+
+    def spawn(self, name: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        context = contextvars.copy_context()
+        context.run(PROCESS.set, name)
+        if self.over:
+            work.close()
+            raise asyncio.CancelledError
+        root = self.create_task(work, context=context)
+        self._roots.append(root)
+        return root
+
+    async def ended(self, name: str, root: asyncio.Task[Any]) -> bool:
+        """Wait until the process has ended by itself (True) or was killed."""
+        death = asyncio.ensure_future(self._death(name).wait())
+        await asyncio.wait({root, death}, return_when=asyncio.FIRST_COMPLETED)
+        death.cancel()
+        return not self._death(name).is_set()
+
+    async def death(self, name: str) -> None:
+        """Wait until it was killed."""
+        await self._death(name).wait()
+
+    def alive(self, name: str) -> bool:
+        return not self._death(name).is_set()
+
+    def pause(self, name: str, for_s: float) -> None:
+        if name not in self._halted and not self.over:
+            self._halt(name)
+            self.call_later(for_s, self._resume, name, context=self._outside)
+
+    def kill(self, name: str) -> None:
+        if self._death(name).is_set() or self.over:
+            return
+        if name not in self._halted:
+            self._halt(name)
+        self.call_soon(self._death(name).set, context=self._outside)
+
+    async def bury(self) -> None:
+        """End every process, without anything of it reaching anybody, so that the loop can be closed."""
+        self.over = True
+        for name in list(self._halted):
+            self._wake(name)
+        left = [root for root in self._roots if not root.done()]
+        for root in left:
+            root.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
+        handle = super().call_soon(callback, *args, context=context)
+        if self._halted:
+            backlog = self._halted.get(_process(handle))
+            if backlog is not None:
+                self._ready.pop()
+                backlog.append(handle)
+        return handle
+
+    def _run_once(self) -> None:
+        super()._run_once()  # type: ignore[misc]
+        if self.after_step is not None:
+            self.after_step()
+
+    def _death(self, name: str) -> asyncio.Event:
+        return self._dead.setdefault(name, asyncio.Event())
+
+    def _halt(self, name: str) -> None:
+        self.stops[name] += 1
+        timers = [each for each in self._scheduled if _process(each) == name]
+        ready = [n for n, each in enumerate(self._ready) if _process(each) == name]
+        self._halted[name] = [*(self._ready[n] for n in ready), *timers]
+        for n in ready:
+            # The loop counts on as many as there were when its turn began.
+            self._ready[n] = asyncio.Handle(_nothing, (), self, self._outside)
+        if timers:
+            self._scheduled[:] = [each for each in self._scheduled if _process(each) != name]
+            heapq.heapify(self._scheduled)
+
+    def _resume(self, name: str) -> None:
+        if self.alive(name):
+            self._wake(name)
+
+    def _wake(self, name: str) -> None:
+        for handle in self._halted.pop(name, []):
+            if isinstance(handle, asyncio.TimerHandle):
+                heapq.heappush(self._scheduled, handle)
+            else:
+                self._ready.append(handle)
+
+
+def _nothing() -> None:
+    return
+
+
+def _process(handle: asyncio.Handle) -> str:
+    return "" if handle._context is None else handle._context.get(PROCESS, "")
+
+
+def machines() -> Machines:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, Machines)
+    return loop
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """As ``asyncio.run``, in virtual time; processes that are left in the end are killed."""
+
+    async def whole() -> T:
+        try:
+            return await main
+        finally:
+            machines().after_step = None
+            await machines().bury()
+
+    with asyncio.Runner(loop_factory=Machines) as runner:
+        return runner.run(whole())

@@ -1,0 +1,54 @@
+"""One seed of one part, from beginning to end; and what to type to see it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from simulate import dispatcher, machines, queue, shards, worker
+from simulate.faults import Faults
+
+
+def _in_virtual_time(simulate: Callable[[Faults], Any], faults: Faults) -> None:
+    machines.run(simulate(faults))
+
+
+PARTS: dict[str, Callable[[Faults], None]] = {
+    "queue": partial(_in_virtual_time, queue.simulate),
+    "worker": partial(_in_virtual_time, worker.simulate),
+    "shards": partial(_in_virtual_time, shards.simulate),
+    "dispatcher": dispatcher.simulate,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    digest: str  # Of everything that happened.
+    struck: dict[str, str]  # The faults, in order.
+    failure: BaseException | None
+
+
+def play(part: str, seed: int, only: Collection[str] | None = None, *, loud: bool = False) -> Played:
+    faults = Faults(seed, only, loud=loud)
+    failure: BaseException | None = None
+    try:
+        PARTS[part](faults)
+    except Exception as error:
+        failure = error
+    return Played(faults.trace.digest, faults.struck, failure)
+
+
+def command(part: str, seed: int, only: Iterable[str] | None = None, mutant: str | None = None) -> str:
+    """What replays it, from the root of the repository."""
+    chosen = "" if only is None else f" --only {','.join(only)}"
+    planted = "" if mutant is None else f" --mutant {mutant}"
+    return f"PYTHONPATH=tests .venv/bin/python -m simulate {part} --seed {seed}{planted}{chosen}"
+
+
+def check(part: str, seed: int) -> None:
+    """For tests: whatever goes wrong, the way to see it again is told."""
+    if (failure := play(part, seed).failure) is not None:
+        failure.add_note(f"replay and shrink it: {command(part, seed)}")
+        raise failure

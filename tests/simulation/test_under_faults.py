@@ -1,0 +1,41 @@
+"""Every part of the simulation over its seeds, each a history of its own. See ``simulate``.
+
+``SIM_SEEDS=17`` or ``SIM_SEEDS=100-199`` chooses which are run; ``PROVE=1`` runs many more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from simulate.playing import check, play
+
+SEEDS = {
+    "queue": (46, 1000),
+    "worker": (46, 1000),
+    "shards": (6, 150),
+    "dispatcher": (8, 400),
+}  # PROVE: the second.
+
+
+def cases() -> Iterator[tuple[str, int]]:
+    chosen = os.environ.get("SIM_SEEDS")
+    for part, counts in SEEDS.items():
+        first, last = "0", str(counts[bool(os.environ.get("PROVE"))] - 1)
+        if chosen is not None:
+            first, _, last = chosen.partition("-")
+        yield from ((part, seed) for seed in range(int(first), int(last or first) + 1))
+
+
+@pytest.mark.parametrize(("part", "seed"), cases())
+def test_whatever_goes_wrong_every_promise_is_kept(part: str, seed: int) -> None:
+    check(part, seed)
+
+
+@pytest.mark.parametrize(("part", "seed"), [("queue", 7), ("worker", 3), ("shards", 1), ("dispatcher", 1)])
+def test_the_same_seed_is_the_same_history(part: str, seed: int) -> None:
+    first, second = play(part, seed), play(part, seed)
+    assert first.failure is None
+    assert (first.digest, first.struck) == (second.digest, second.struck)
