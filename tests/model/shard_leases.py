@@ -1,0 +1,124 @@
+"""The protocol of shard leases, as ``ShardLeases`` follows it, over the real ``decide_lease``.
+
+Who holds the lease believes in it until a moment that it counts from before its request was sent. Of all of them one
+believes at most, whatever is slow, lost or stopped on the way; and from wherever it has come to, somebody can again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from model.explorer import Explored, explore
+from model.network import OLD, Client, Object, Rules, State, changed, fresh, send, steps
+from qo.core.ownership import Acquire, Release, ShardLease, decide_lease
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+TTL = 4  # Ticks.
+MARGIN = 1  # Not less than two clocks may be apart.
+
+Decide = Callable[[ShardLease | None, Acquire | Release, datetime], ShardLease | None]
+
+
+class Kept(NamedTuple):
+    holder: int  # 0: nobody has ever held it.
+    expires: int
+
+
+def _instant(at: int) -> datetime:
+    return NOW + timedelta(seconds=at)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    skews: tuple[int, ...] = (0, 1)
+    faults: int = 2
+    decide: Decide = lambda lease, want, now: decide_lease("0", lease, want, now=now)
+    conditional: bool = True
+    counts_from_request: bool = True
+
+
+class Leases:
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.rules = Rules(
+            acts=self._acts,
+            won=self._won,
+            moved=self._moved,
+            shift=lambda value: (value[0], max(OLD, value[1] - 1)),
+            urgent=lambda client: False,
+            judge=lambda before, after: "",
+            conditional=config.conditional,
+        )
+
+    def explore(self) -> Explored[State]:
+        start = State(
+            Object(1, tuple(Kept(0, OLD))), (Client(),) * len(self._config.skews), faults=self._config.faults
+        )
+        return explore(
+            start, lambda state: steps(state, self.rules), problem, lambda state: bool(believers(state))
+        )
+
+    def _decided(self, there: Object, want: tuple[Any, ...], n: int) -> Object | None:
+        holder, expires = there.value
+        lease = None
+        if holder:
+            at = _instant(expires)
+            lease = ShardLease(
+                shard="0", worker_id=str(holder), lease_expires_at=at, updated_at=at, token=str(there.token)
+            )
+        kind, token, known = want
+        asked = (
+            Release(str(token), frozenset(map(str, known)))
+            if kind == "release"
+            else Acquire(str(n + 1), str(token), float(TTL), frozenset(map(str, known)))
+        )
+        decided = self._config.decide(lease, asked, _instant(self._config.skews[n]))
+        if decided is None:
+            return None
+        expires = int((decided.lease_expires_at - NOW).total_seconds())
+        return Object(token, (int(decided.worker_id), max(OLD, expires)))
+
+    def _acts(self, state: State, n: int) -> Iterator[tuple[str, State]]:
+        client = state.clients[n]
+        if client.phase == "idle":
+            yield f"{n} asks for it", self._asked(state, n, "acquire", state.stored, ())
+        elif client.phase == "held" and client.seen is not None:
+            known = (client.seen.token,)
+            if client.until > 0:  # Who believes no longer is no owner; it asks again all the same.
+                yield f"{n} gives it back", self._asked(_disbelieving(state, n), n, "release", client.seen, known)
+            yield f"{n} renews it", self._asked(state, n, "acquire", client.seen, known)
+
+    def _asked(self, state: State, n: int, kind: str, seen: Object, known: tuple[int, ...]) -> State:
+        want = kind, fresh(state), known
+        decided = self._decided(seen, want, n)
+        if decided is None:
+            return changed(state, n, Client())
+        asked = state.clients[n]._replace(want=(kind, want[1], 0))
+        return send(changed(state, n, asked), n, decided, seen.token)
+
+    def _won(self, state: State, n: int, there: Object) -> State:
+        client = state.clients[n]
+        assert client.want is not None
+        if client.want[0] == "release":
+            return changed(state, n, Client())
+        begun = client.sent_at if self._config.counts_from_request else 0
+        return changed(state, n, Client("held", there, until=begun + TTL - MARGIN))
+
+    def _moved(self, state: State, n: int, there: Object) -> State:
+        return changed(state, n, Client())  # Somebody was quicker.
+
+
+def _disbelieving(state: State, n: int) -> State:
+    return changed(state, n, state.clients[n]._replace(until=OLD))
+
+
+def believers(state: State) -> list[int]:
+    return [n for n, client in enumerate(state.clients) if client.until > 0]
+
+
+def problem(state: State) -> str | None:
+    found = believers(state)
+    return None if len(found) <= 1 else f"{found} all believe that they own it"

@@ -1,0 +1,103 @@
+"""The two protocols on which everything rests, over every interleaving of a few clients and a few faults.
+
+``make test`` explores two clients; ``make prove`` three of them, and more faults.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import msgspec
+import pytest
+
+from model import claims, shard_leases
+from model.claims import Claims
+from model.explorer import Broken, explore
+from model.shard_leases import Leases
+from qo.core import lifecycle
+from qo.core.lifecycle import Command, Held, Rejected
+from qo.core.ownership import Acquire, Release, ShardLease, decide_lease
+from qo.core.task import Task
+
+CLAIMS = claims.Config(faults=0)
+LEASES = shard_leases.Config(faults=1)
+FEW, MANY = pytest.mark.fast, [pytest.mark.long, pytest.mark.timeout(3600)]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(CLAIMS, marks=FEW),
+        pytest.param(replace(CLAIMS, faults=1), marks=MANY),
+        pytest.param(replace(CLAIMS, skews=(0, 1, 0)), marks=MANY),
+    ],
+)
+def test_one_handler_at_a_time_one_result_and_every_task_can_end(config: claims.Config) -> None:
+    print(Claims(config).explore())
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(LEASES, marks=FEW),
+        pytest.param(replace(LEASES, faults=2), marks=MANY),
+        pytest.param(replace(LEASES, skews=(0, 1, 0)), marks=MANY),
+    ],
+)
+def test_one_owner_of_a_shard_and_there_can_always_be_one(config: shard_leases.Config) -> None:
+    print(Leases(config).explore())
+
+
+def _no_fence(task: Task, command: Command, now: datetime) -> Task | Rejected:
+    if isinstance(command, Held) and task.lease_id is not None:
+        command = msgspec.structs.replace(command, lease_id=task.lease_id)
+    return lifecycle.decide(task, command, now=now)
+
+
+CLAIM_MUTANTS = {
+    "no fence": replace(CLAIMS, decide=_no_fence),
+    "no conditional write": replace(CLAIMS, conditional=False),
+    "clocks further apart than the margin": replace(CLAIMS, monitor_skew=2),
+    "a handler that is not stopped in time": replace(CLAIMS, stops_in_time=False),
+}
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("name", CLAIM_MUTANTS)
+def test_a_claim_protocol_without_one_of_its_parts_is_found_broken(name: str) -> None:
+    with pytest.raises(Broken) as found:
+        Claims(CLAIM_MUTANTS[name]).explore()
+    print(f"{name}: {found.value}")
+
+
+def _always_free(lease: ShardLease | None, want: Acquire | Release, now: datetime) -> ShardLease | None:
+    return decide_lease("0", lease, want, now=now + timedelta(days=1))
+
+
+LEASE_MUTANTS = {
+    "no look at the end of a lease": replace(LEASES, decide=_always_free),
+    "no conditional write": replace(LEASES, conditional=False),
+    "a lease that counts from its answer": replace(LEASES, counts_from_request=False),
+    "clocks further apart than the margin": replace(LEASES, skews=(0, 2)),
+}
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("name", LEASE_MUTANTS)
+def test_a_lease_protocol_without_one_of_its_parts_is_found_broken(name: str) -> None:
+    with pytest.raises(Broken) as found:
+        Leases(LEASE_MUTANTS[name]).explore()
+    print(f"{name}: {found.value}")
+
+
+@pytest.mark.fast
+def test_the_explorer_finds_what_is_wrong_and_what_leads_nowhere() -> None:
+    def count(n: int) -> list[tuple[str, int]]:
+        return [("one more", n + 1)] if n < 5 else []
+
+    assert explore(0, count, lambda n: None, lambda n: n == 5).states == 6
+    with pytest.raises(Broken, match="three"):
+        explore(0, count, lambda n: "three" if n == 3 else None, lambda n: n == 5)
+    with pytest.raises(Broken, match="never ends well"):
+        explore(0, count, lambda n: None, lambda n: n == 4)
