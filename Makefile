@@ -77,7 +77,7 @@ demo-queue: setup ## A few hundred tasks, two workers, one of them killed with -
 bench: setup ## Run the benchmark suites (ONLY=queue for one)
 	@$(BIN)/python -m bench $(ONLY)
 
-prove: setup ui browser ## Longer runs: contention and fault schedules over many more seeds, clusters, s3a, all pages
+prove: setup ui browser ## Longer runs: contention and fault schedules over many more seeds, models of three workers, clusters, s3a, all pages
 	@PROVE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not fast" tests/simulation tests/conformance tests/integration/test_dispatcher_http_fuzz.py
 	@PROVE=1 $(BIN)/python -m pytest tests/property/test_untrusted.py
 	@PROVE=1 $(BIN)/python -m pytest -n 2 $(ORDER) -m long
