@@ -138,7 +138,8 @@ def _any_lease_is_free(patch: Patch) -> None:
     decide_lease = shard_leases.decide_lease
 
     def decide(shard: str, lease: Any, want: Any, *, now: datetime) -> Any:
-        return decide_lease(shard, lease, want, now=now + timedelta(days=1))
+        over = lease and msgspec.structs.replace(lease, lease_expires_at=now)
+        return decide_lease(shard, over, want, now=now)
 
     patch.setattr(shard_leases, "decide_lease", decide)
 

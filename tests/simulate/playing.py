@@ -42,7 +42,7 @@ def play(part: str, seed: int, only: Collection[str] | None = None, *, loud: boo
 
 def command(part: str, seed: int, only: Iterable[str] | None = None, mutant: str | None = None) -> str:
     """What replays it, from the root of the repository."""
-    chosen = "" if only is None else f" --only {','.join(only)}"
+    chosen = "" if only is None else f" --only={','.join(only)}"
     planted = "" if mutant is None else f" --mutant {mutant}"
     return f"PYTHONPATH=tests .venv/bin/python -m simulate {part} --seed {seed}{planted}{chosen}"
 
