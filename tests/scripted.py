@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from email.utils import formatdate
 
@@ -14,11 +14,12 @@ SILENCE = b"silence"  # Never answer.
 class ScriptedServer:
     """Answers HEAD requests with 200, and other requests with what ``answers`` says, one after the other."""
 
-    def __init__(self, answers: Sequence[bytes], head: bytes) -> None:
+    def __init__(self, answers: Sequence[bytes], head: Callable[[int], bytes]) -> None:
         self.requests: list[bytes] = []  # First the method, and then all that was sent; without HEAD requests.
         self.endpoint = ""
+        self.asked = 0  # How many HEAD requests there were.
         self._answers = iter(answers)
-        self._head = head
+        self.head = head
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -36,7 +37,8 @@ class ScriptedServer:
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
         head = await reader.readuntil(b"\r\n\r\n")
         if head.startswith(b"HEAD "):
-            return self._head
+            self.asked += 1
+            return self.head(self.asked)
         lines = head.lower().split(b"\r\n")
         length = sum(int(line[15:]) for line in lines if line.startswith(b"content-length:"))
         self.requests.append(head + await reader.readexactly(length))
@@ -51,8 +53,17 @@ def answer(status: int, *headers: str, code: str = "", body: str = "", date: flo
 
 
 @asynccontextmanager
-async def scripted_server(*answers: bytes, head: bytes | None = None) -> AsyncIterator[ScriptedServer]:
-    script = ScriptedServer(answers, head or answer(200))
+async def scripted_server(
+    *answers: bytes, head: bytes | Callable[[int], bytes] | None = None
+) -> AsyncIterator[ScriptedServer]:
+    """``head`` is the answer to every HEAD request, or makes the one to the n-th."""
+    if head is None or isinstance(head, bytes):
+        always = head
+
+        def head(_: int) -> bytes:
+            return always or answer(200)
+
+    script = ScriptedServer(answers, head)
     server = await asyncio.start_server(script.serve, "127.0.0.1", 0)
     script.endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:

@@ -49,6 +49,7 @@ class Line(Faulty):
         self._requests = 0
         self._cut: asyncio.Event | None = None
         self._offset: storetime.Offset | None = None
+        self._asked_at = -math.inf
         self._told = datetime.min.replace(tzinfo=UTC)
 
     def cut(self) -> None:
@@ -64,8 +65,11 @@ class Line(Faulty):
         if not self._perils.learns_time:
             return await self.store.now()
         for _ in range(TIME_ASKED_MAX):
-            if self._offset is not None and self._offset.usable(virtual.monotonic()):
-                break
+            if self._offset is not None:
+                at = virtual.monotonic()
+                if self._offset.usable(at, asked_at=self._asked_at):
+                    break
+                self._asked_at = at
             await self._suffer("time", self.store.now)
         if self._offset is None:
             raise Unavailable("the time is not known")

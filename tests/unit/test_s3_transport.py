@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from qo.ambient import SYSTEM, Ambient
 from qo.errors import AccessDenied, ConcurrentWrite, StoreError, Unavailable
 from qo.store.retrying import Retrying
 from qo.store.s3 import Credentials, S3Store
@@ -20,13 +21,16 @@ STORED = answer(200, 'ETag: "e"')
 
 
 @asynccontextmanager
-async def opened(server: ScriptedServer, *, timeout_s: float = 5.0) -> AsyncIterator[S3Store]:
+async def opened(
+    server: ScriptedServer, *, timeout_s: float = 5.0, ambient: Ambient = SYSTEM
+) -> AsyncIterator[S3Store]:
     store = await S3Store.open(
         "bucket",
         endpoint=server.endpoint,
         region="us-east-1",
         credentials=Credentials("id", "secret", "token"),
         timeout_s=timeout_s,
+        ambient=ambient,
     )
     try:
         yield store
@@ -97,6 +101,33 @@ async def test_the_time_is_the_stores_and_not_ours() -> None:
         await store.put("key", b"")
         signed_on = time.strftime("x-amz-date: %Y%m%dT", time.gmtime(tomorrow)).encode()
         assert signed_on in server.requests[0]
+
+
+async def test_a_time_that_was_told_slowly_is_asked_for_again() -> None:
+    """A reply that took twenty seconds tells the time to ten; leases are judged by it."""
+    told = 1_800_000_000.0
+    async with scripted_server(head=answer(200, date=told)) as server:
+        slow = Ambient.seeded(0, lambda: 20.0 if server.asked else 0.0)
+        async with opened(server, ambient=slow) as store:
+            assert abs((await store.now()).timestamp() - told) <= 1
+
+
+async def test_a_store_that_is_always_slow_is_not_asked_all_the_time() -> None:
+    """Each reply takes three seconds, and by both clocks."""
+
+    def later(n: int) -> bytes:
+        return answer(200, date=1_800_000_000.0 + 3 * n)
+
+    def clock() -> float:
+        return 3.0 * server.asked
+
+    async with (
+        scripted_server(head=later) as server,
+        opened(server, ambient=Ambient.seeded(0, clock)) as store,
+    ):
+        for _ in range(20):
+            await store.now()
+        assert server.asked == 2
 
 
 async def test_a_request_refused_for_its_date_is_dated_anew() -> None:

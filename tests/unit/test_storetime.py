@@ -205,7 +205,7 @@ async def test_a_step_that_one_reply_hints_at_is_confirmed_by_asking() -> None:
     async with scripted_server(answer(200, 'ETag: "e"', date=tomorrow), head=answer(200)) as server:
         store = await opened(server)
         try:
-            server._head = answer(200, date=tomorrow)
+            server.head = lambda _: answer(200, date=tomorrow)
             await store.get("key")
             assert abs(await ahead_s(store) - 86400) < 3
         finally:

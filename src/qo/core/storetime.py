@@ -15,6 +15,8 @@ from datetime import datetime, timedelta
 
 DRIFT = 1e-4  # Clocks drift apart by less than this share of the time that has passed.
 STALE_AFTER_S = 600.0
+VAGUE_S = 0.75  # One reply within half a second tells the time better.
+ASK_AGAIN_S = 10.0  # A store that is always slow tells no more, however often it is asked.
 CLOCK_SET = timedelta(seconds=2)  # Guesses and slewed clocks go back by less; by more, the clock was set.
 
 
@@ -45,8 +47,10 @@ class Offset:
     def stale(self, monotonic: float) -> bool:
         return monotonic - self.at > STALE_AFTER_S
 
-    def usable(self, monotonic: float) -> bool:
-        """Whether to rely on it, or to ask the store once more."""
+    def usable(self, monotonic: float, *, asked_at: float) -> bool:
+        """Whether to rely on it, or to ask the store once more, as was done at ``asked_at``."""
+        if self.uncertainty_s > VAGUE_S and monotonic - asked_at > ASK_AGAIN_S:
+            return False
         return not self.stale(monotonic) and not self.doubted
 
 

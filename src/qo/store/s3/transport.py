@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from io import BytesIO
+from math import inf
 from typing import NamedTuple
 
 import aiohttp
@@ -59,6 +60,7 @@ class Transport:
         self._monotonic = ambient.monotonic
         self._signer = Signer(place.host, place.region)
         self._offset: storetime.Offset | None = None
+        self._asked_at = -inf  # When the time was last asked for although it was known.
         self._date, self._second = "", 0.0
 
     @classmethod
@@ -102,15 +104,18 @@ class Transport:
         return reply
 
     async def time(self) -> float:
-        """The store's time in epoch seconds. Asks for it, by an unsigned request, only if no reply was recent, or
-        if the last one hinted that the store's clock was set.
+        """The store's time in epoch seconds. Asks for it, by an unsigned request, only if no reply was recent, if
+        all took too long to tell the time by, or if the last one hinted that the store's clock was set.
 
         Raises Unavailable if the time was never known and the server is in no state to tell it.
         """
         status = 0
         for _ in range(TIME_ASKED_MAX):
-            if self._offset is not None and self._offset.usable(self._monotonic()):
-                break
+            if self._offset is not None:
+                at = self._monotonic()
+                if self._offset.usable(at, asked_at=self._asked_at):
+                    break
+                self._asked_at = at
             headers = {"Host": self.place.host}
             status = (await self._exchange("HEAD", self.place.path(""), "", b"", headers, once=False)).status
         if self._offset is not None:
