@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from model.explorer import Explored, explore
-from model.network import OLD, Client, Object, Rules, State, changed, fresh, send, steps
+from model.network import GONE, OLD, Client, Object, Rules, State, changed, fresh, send, steps
 from qo.core import lifecycle
 from qo.core.lifecycle import Claim, Command, Complete, Fail, Lapse, Rejected
 from qo.core.sweep import lapsed
@@ -38,6 +38,9 @@ class Kept(NamedTuple):
     expires: int
     settled: int
     output: int
+
+
+NAMES = Kept._fields.index("lease"), Kept._fields.index("settled")
 
 
 def _instant(at: int) -> datetime:
@@ -118,8 +121,10 @@ class Claims:
             shift=lambda value: tuple(Kept(*value)._replace(expires=max(OLD, value[4] - 1))),
             urgent=lambda client: config.stops_in_time and client.phase == "running" and client.until <= MARGIN,
             judge=_judge,
+            idles=lambda client: client.want is not None and client.want[0] in ("claim", "lapse"),
+            alike=(*config.skews, -1),
             conditional=config.conditional,
-            named=(3, 5),
+            named=NAMES,
         )
 
     def explore(self) -> Explored[State]:
@@ -146,7 +151,7 @@ class Claims:
             yield f"{n} gives up its handler", changed(state, n, Client())
 
     def _begun(self, state: State, n: int, seen: Object) -> Iterator[tuple[str, State]]:
-        kept, token = Kept(*seen.value), fresh(state)
+        kept, token = Kept(*seen.value), fresh(state, NAMES)
         if n != self._monitor:
             want = "claim", token, token + 1
         elif lapsed(_task(seen, 0), _instant(self._skews[n])):
@@ -157,8 +162,9 @@ class Claims:
 
     def _finished(self, state: State, n: int, client: Client) -> Iterator[tuple[str, State]]:
         assert client.seen is not None
-        attempt, lease = Kept(*client.seen.value).attempt, client.note
-        for want in (("complete", fresh(state), lease, attempt), ("fail", fresh(state), lease)):
+        assert client.want is not None
+        _, lease, _, attempt = client.want
+        for want in (("complete", fresh(state, NAMES), lease, attempt), ("fail", fresh(state, NAMES), lease)):
             asked = changed(state, n, client._replace(phase="settling", want=want))
             yield f"{n} sends {want[0]}", self._sent(asked, n, client.seen)
 
@@ -166,6 +172,8 @@ class Claims:
         """Decide on what was seen, and write it unless there is nothing to write."""
         client = state.clients[n]
         assert client.want is not None
+        if seen is GONE:
+            return send(state, n, GONE, 0)
         decided = self._decided(seen, client.want, self._skews[n])
         if decided is None:
             return changed(state, n, Client())
@@ -188,10 +196,8 @@ class Claims:
         if kind != "claim" or (self._config.stops_in_time and until <= MARGIN):
             return changed(state, n, Client())
         kept = Kept(*there.value)._replace(expires=OLD)  # Who settles does not look at it.
-        running = Client(
-            "running", Object(there.token, tuple(kept)), until=until, note=lease, excused=client.excused
-        )
-        return changed(state, n, running)
+        seen, want = Object(there.token, tuple(kept)), ("run", lease, 0, kept.attempt)
+        return changed(state, n, Client("running", seen, want, until=until, excused=client.excused))
 
 
 def _judge(before: Object, after: Object) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from sys import intern
 from typing import Generic, TypeVar
 
 S = TypeVar("S", bound=Hashable)
@@ -29,40 +31,45 @@ def explore(start: S, steps: Steps[S], problem: Problem[S], goal: Callable[[S], 
 
     Raises Broken with the shortest history that leads to a problem, or to a state that leads to no goal.
     """
-    came: dict[S, tuple[S, str] | None] = {start: None}
-    before: dict[S, list[S]] = {}
-    waiting, taken, goals = deque([start]), 0, []
+    numbers: dict[S, int] = {start: 0}  # In the order in which they were found.
+    came, labels = array("l", [-1]), [""]
+    earlier, later = array("l"), array("l")  # The two ends of each step.
+    good, waiting, n = bytearray(1), deque([start]), 0
     while waiting:
         state = waiting.popleft()
         if (what := problem(state)) is not None:
-            raise Broken(f"{what}\n" + "\n".join(_history(came, state)))
-        if goal(state):
-            goals.append(state)
+            raise Broken(f"{what}\n" + "\n".join(_history(came, labels, n)))
+        good[n] = goal(state)
         for label, after in steps(state):
-            taken += 1
-            before.setdefault(after, []).append(state)
-            if after not in came:
-                came[after] = state, label
+            number = numbers.setdefault(after, len(numbers))
+            if number == len(came):
+                came.append(n)
+                labels.append(intern(label))
+                good.append(0)
                 waiting.append(after)
-    if (lost := _unreached(came, before, goals)) is not None:
-        raise Broken("from here it never ends well\n" + "\n".join(_history(came, lost)))
-    return Explored(len(came), taken, len(goals))
+            earlier.append(n)
+            later.append(number)
+        n += 1
+    goals = sum(good)
+    _spread(good, earlier, later)
+    if (lost := good.find(0)) >= 0:
+        raise Broken("from here it never ends well\n" + "\n".join(_history(came, labels, lost)))
+    return Explored(n, len(later), goals)
 
 
-def _unreached(came: Iterable[S], before: dict[S, list[S]], goals: list[S]) -> S | None:
-    """A state from which no goal is within reach, the first that was found."""
-    good, waiting = set(goals), deque(goals)
-    while waiting:
-        for earlier in before.get(waiting.popleft(), ()):
-            if earlier not in good:
-                good.add(earlier)
-                waiting.append(earlier)
-    return next((state for state in came if state not in good), None)
+def _spread(good: bytearray, earlier: array[int], later: array[int]) -> None:
+    """From what leads to something good, back to the beginning. Most steps lead to what was found later."""
+    news = True
+    while news:
+        news = False
+        for before, after in zip(reversed(earlier), reversed(later), strict=True):
+            if good[after] and not good[before]:
+                good[before] = news = True
 
 
-def _history(came: dict[S, tuple[S, str] | None], state: S) -> Iterator[str]:
-    labels: list[str] = []
-    while (link := came[state]) is not None:
-        state, label = link
-        labels.append(label)
-    yield from (f"  {n:>3} {label}" for n, label in enumerate(reversed(labels), 1))
+def _history(came: array[int], labels: list[str], n: int) -> Iterator[str]:
+    way: list[str] = []
+    while came[n] >= 0:
+        way.append(labels[n])
+        n = came[n]
+    yield from (f"  {n:>3} {label}" for n, label in enumerate(reversed(way), 1))

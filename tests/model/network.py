@@ -8,12 +8,19 @@ and it may be applied all the same, much later; its sender may die. What a sende
 Reading, deciding and sending are one step: if the object moved in between, the write would be refused, as it is when
 the object moves after it was sent.
 
-All times are relative to now, so that the same situation is the same state whenever it comes up.
+All times are relative to now, so that the same situation is the same state whenever it comes up. What makes no
+difference any more is forgotten, for the same reason: which names things bear, what is in a write that will be refused,
+which of two clients with the same clock is which. And where the order of two steps makes none, one order is tried:
+
+- Who is not stopped hears an answer as it is given. Whoever dies or is stopped in between might as well have died with
+  the write on its way, or have been stopped before it arrived.
+- Who is refused reads at once what is there. If that moves before the next write, that one is refused as well.
+- A late write need not be lost: it may as well come never.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -35,6 +42,10 @@ class Put(NamedTuple):
     if_match: int
 
 
+GONE = Object(0, ())  # Something that was replaced. What it was makes no difference.
+STALE = Put(GONE, 0)  # A write that will be refused. What it would have written makes none.
+
+
 class Client(NamedTuple):
     phase: str = "idle"
     seen: Object | None = None
@@ -44,7 +55,6 @@ class Client(NamedTuple):
     until: int = OLD  # What it holds, it believes to hold until then.
     paused: bool = False
     excused: bool = False  # It was paused while it held something.
-    note: int = 0  # A name that it has to remember.
 
 
 class State(NamedTuple):
@@ -65,6 +75,8 @@ class Rules:
     shift: Callable[[tuple[Any, ...]], tuple[Any, ...]]  # A stored value, one tick later.
     urgent: Callable[[Client], bool]  # Whether it acts before any time passes, unless it is paused.
     judge: Callable[[Object, Object], str]  # What is wrong with a write that follows another.
+    idles: Callable[[Client], bool]  # Whether a client that will be refused may as well not have asked.
+    alike: Sequence[int]  # For each client, a number that is the same for those that are interchangeable.
     conditional: bool = True
     named: tuple[int, ...] = ()  # Which fields of a value are names, as tokens are.
 
@@ -80,7 +92,7 @@ def send(state: State, n: int, written: Object, if_match: int) -> State:
 
 def steps(state: State, rules: Rules) -> Iterator[tuple[str, State]]:
     for label, after in _steps(state, rules):
-        yield label, _named(after, rules.named)
+        yield label, _named(_sorted(_forgotten(after, rules), rules.alike), rules.named)
 
 
 def _steps(state: State, rules: Rules) -> Iterator[tuple[str, State]]:
@@ -95,7 +107,6 @@ def _steps(state: State, rules: Rules) -> Iterator[tuple[str, State]]:
     for place, ghost in enumerate(state.ghosts):
         left = state._replace(ghosts=state.ghosts[:place] + state.ghosts[place + 1 :])
         yield "a late write comes", _applied(left, ghost, rules)[0]
-        yield "a late write is lost", left
     if not any(_presses(client, rules) for client in state.clients):
         yield "time passes", _ticked(state, rules)
 
@@ -118,8 +129,10 @@ def _network(state: State, n: int, client: Client, rules: Rules) -> Iterator[tup
     if client.phase != "sent" or client.put is None:
         return
     after, done = _applied(state, client.put, rules)
-    answered = "answered" if done else "refused"
-    yield f"{n}'s write {'happens' if done else 'is too late'}", changed(after, n, client._replace(phase=answered))
+    heard = changed(after, n, client._replace(phase="answered" if done else "refused"))
+    if not client.paused:
+        heard = rules.won(heard, n, client.put.written) if done else _looked(heard, n, client.put, rules)
+    yield f"{n}'s write {'happens' if done else 'is too late'}", heard
     if state.faults:
         worse = after._replace(faults=state.faults - 1)
         yield f"the answer to {n} is lost", changed(worse, n, client._replace(phase="unknown"))
@@ -137,13 +150,16 @@ def _heard(state: State, n: int, client: Client, rules: Rules) -> Iterator[tuple
         return
     if client.phase == "answered":
         yield f"{n} hears that it has written", rules.won(state, n, put.written)
-    if client.phase in ("refused", "unknown"):
-        if there.token == put.written.token:
-            yield f"{n} finds its own write", rules.won(state, n, there)
-        elif client.phase == "unknown" and there.token == put.if_match:
-            yield f"{n} writes again", changed(state, n, client._replace(phase="sent"))
-        else:
-            yield f"{n} finds another's write", rules.moved(state, n, there)
+    if client.phase == "unknown" and there.token == put.if_match:
+        yield f"{n} writes again", changed(state, n, client._replace(phase="sent"))
+    elif client.phase in ("refused", "unknown"):
+        yield f"{n} looks what is there", _looked(state, n, put, rules)
+
+
+def _looked(state: State, n: int, put: Put, rules: Rules) -> State:
+    """Who was refused may find its own write there."""
+    seen = rules.won if state.stored.token == put.written.token else rules.moved
+    return seen(state, n, state.stored)
 
 
 def _mishaps(state: State, n: int, client: Client) -> Iterator[tuple[str, State]]:
@@ -158,39 +174,73 @@ def _mishaps(state: State, n: int, client: Client) -> Iterator[tuple[str, State]
 
 
 def _ticked(state: State, rules: Rules) -> State:
-    def later(there: Object | None) -> Object | None:
-        return None if there is None else Object(there.token, rules.shift(there.value))
+    def later(there: Object) -> Object:
+        return there if there is GONE else Object(there.token, rules.shift(there.value))
 
-    def sent(put: Put | None) -> Put | None:
-        return (
-            None if put is None else Put(Object(put.written.token, rules.shift(put.written.value)), put.if_match)
-        )
+    def sent(put: Put) -> Put:
+        return put if put is STALE else Put(later(put.written), put.if_match)
 
     clients = tuple(
         client._replace(
-            seen=later(client.seen),
-            put=sent(client.put),
-            sent_at=max(SENT_OLD, client.sent_at - 1) if client.put else 0,
+            seen=client.seen and later(client.seen),
+            put=client.put and sent(client.put),
+            sent_at=max(SENT_OLD, client.sent_at - 1) if client.put not in (None, STALE) else 0,
             until=max(OLD, client.until - 1),
         )
         for client in state.clients
     )
-    stored = later(state.stored)
-    assert stored is not None
-    ghosts = tuple(each for put in state.ghosts if (each := sent(put)) is not None)
-    return state._replace(stored=stored, clients=clients, ghosts=ghosts)
+    return state._replace(
+        stored=later(state.stored), clients=clients, ghosts=tuple(sent(ghost) for ghost in state.ghosts)
+    )
 
 
-def fresh(state: State) -> int:
+def _forgotten(state: State, rules: Rules) -> State:
+    """Without what makes no difference any more. A token is never written twice: what is stale stays so."""
+    if not rules.conditional:
+        return state
+    token = state.stored.token
+    clients = tuple(_forgetful(client, token, rules) for client in state.clients)
+    ghosts = tuple(sorted({ghost for ghost in state.ghosts if ghost.if_match == token}))
+    return state._replace(clients=clients, ghosts=ghosts)
+
+
+def _forgetful(client: Client, token: int, rules: Rules) -> Client:
+    if client.seen is not None and client.seen.token != token:
+        client = client._replace(seen=GONE)
+    if (
+        client.put is None
+        or client.phase == "answered"
+        or token in (client.put.if_match, client.put.written.token)
+    ):
+        return client
+    return Client() if rules.idles(client) else client._replace(put=STALE, sent_at=0)
+
+
+def _sorted(state: State, alike: Sequence[int]) -> State:
+    """With interchangeable clients in one order, as far as that can be told without their names."""
+    if len(set(alike)) == len(alike):
+        return state
+
+    def rank(n: int) -> tuple[Any, ...]:
+        client = state.clients[n]
+        put = client.put and (client.put is STALE, client.put.written.value, client.put.if_match == token)
+        return alike[n], client.phase, client.until, client.sent_at, client.paused, client.excused, str(put)
+
+    token = state.stored.token
+    order = sorted(range(len(alike)), key=rank)
+    return state._replace(clients=tuple(state.clients[n] for n in order))
+
+
+def fresh(state: State, named: tuple[int, ...] = ()) -> int:
     """A name that nothing in this state bears."""
-    return 1 + max(_names(state, ()))
+    return 1 + max(_names(state, named))
 
 
 def _names(state: State, named: tuple[int, ...]) -> Iterator[int]:
     """In the order in which they are met."""
 
     def of(there: Object | None) -> Iterator[int]:
-        if there is not None:
+        if there is not None and there is not GONE:
             yield there.token
             yield from (there.value[place] for place in named)
 
@@ -199,7 +249,6 @@ def _names(state: State, named: tuple[int, ...]) -> Iterator[int]:
     for client in state.clients:
         yield from of(client.seen)
         yield from client.want[1:3] if client.want is not None else ()
-        yield client.note
         if client.put is not None:
             yield from of(client.put.written)
             yield client.put.if_match
@@ -217,18 +266,19 @@ def _named(state: State, named: tuple[int, ...]) -> State:
         return state
 
     def of(there: Object) -> Object:
+        if there is GONE:
+            return there
         value = tuple(names[each] if place in named else each for place, each in enumerate(there.value))
         return Object(names[there.token], value)
 
     def sent(put: Put) -> Put:
-        return Put(of(put.written), names[put.if_match])
+        return put if put is STALE else Put(of(put.written), names[put.if_match])
 
     clients = tuple(
         client._replace(
             seen=None if client.seen is None else of(client.seen),
             put=None if client.put is None else sent(client.put),
             want=client.want and (client.want[0], *(names[each] for each in client.want[1:3]), *client.want[3:]),
-            note=names[client.note],
         )
         for client in state.clients
     )

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from model.explorer import Explored, explore
-from model.network import OLD, Client, Object, Rules, State, changed, fresh, send, steps
+from model.network import GONE, OLD, Client, Object, Rules, State, changed, fresh, send, steps
 from qo.core.ownership import Acquire, Release, ShardLease, decide_lease
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -23,7 +23,7 @@ Decide = Callable[[ShardLease | None, Acquire | Release, datetime], ShardLease |
 
 
 class Kept(NamedTuple):
-    holder: int  # 0: nobody has ever held it.
+    held: int  # 0: nobody has ever held it.
     expires: int
 
 
@@ -50,6 +50,8 @@ class Leases:
             shift=lambda value: (value[0], max(OLD, value[1] - 1)),
             urgent=lambda client: False,
             judge=lambda before, after: "",
+            idles=lambda client: client.until == OLD,
+            alike=config.skews,
             conditional=config.conditional,
         )
 
@@ -62,24 +64,24 @@ class Leases:
         )
 
     def _decided(self, there: Object, want: tuple[Any, ...], n: int) -> Object | None:
-        holder, expires = there.value
+        held, expires = there.value
         lease = None
-        if holder:
+        if held:
             at = _instant(expires)
             lease = ShardLease(
-                shard="0", worker_id=str(holder), lease_expires_at=at, updated_at=at, token=str(there.token)
+                shard="0", worker_id="w", lease_expires_at=at, updated_at=at, token=str(there.token)
             )
         kind, token, known = want
         asked = (
             Release(str(token), frozenset(map(str, known)))
             if kind == "release"
-            else Acquire(str(n + 1), str(token), float(TTL), frozenset(map(str, known)))
+            else Acquire("w", str(token), float(TTL), frozenset(map(str, known)))
         )
         decided = self._config.decide(lease, asked, _instant(self._config.skews[n]))
         if decided is None:
             return None
         expires = int((decided.lease_expires_at - NOW).total_seconds())
-        return Object(token, (int(decided.worker_id), max(OLD, expires)))
+        return Object(token, (1, max(OLD, expires)))
 
     def _acts(self, state: State, n: int) -> Iterator[tuple[str, State]]:
         client = state.clients[n]
@@ -92,6 +94,8 @@ class Leases:
             yield f"{n} renews it", self._asked(state, n, "acquire", client.seen, known)
 
     def _asked(self, state: State, n: int, kind: str, seen: Object, known: tuple[int, ...]) -> State:
+        if seen is GONE:
+            return send(changed(state, n, state.clients[n]._replace(want=(kind, 0, 0))), n, GONE, 0)
         want = kind, fresh(state), known
         decided = self._decided(seen, want, n)
         if decided is None:
