@@ -36,7 +36,7 @@ Patch = pytest.MonkeyPatch
 class Mutant:
     part: str  # Which finds it.
     plant: Callable[[Patch], None]
-    first: int = 0  # Where to begin to look: what takes forty seeds from 0 need not take them each time.
+    first: int = 0  # The first seed that finds it, where that is far from 0. ``make prove`` begins at 0.
 
     @contextmanager
     def planted(self) -> Generator[None]:
