@@ -59,6 +59,7 @@ def _run(suite: str, families: Sequence[Family], *, whole: bool) -> bool:
             print(f"{suite}: {family.names[0]} BROKE", file=sys.stderr)
         else:
             print(f"{suite}: {family.names[0]}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+            write(suite, results, whole=False)  # Who breaks it off keeps what was taken until then.
     show(suite, results)
     print(f"written to {write(suite, results, whole=whole)}", file=sys.stderr)
     return broken
