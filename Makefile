@@ -79,7 +79,7 @@ bench: setup ## Run the benchmark suites (ONLY=queue for one)
 
 prove: setup ui browser ## Longer runs: contention and fault schedules over many more seeds, models of three workers, clusters, s3a, all pages
 	@PROVE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not fast" tests/simulation tests/conformance tests/integration/test_dispatcher_http_fuzz.py
-	@PROVE=1 $(BIN)/python -m pytest tests/property/test_untrusted.py
+	@PROVE=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/property
 	@PROVE=1 $(BIN)/python -m pytest -n 2 $(ORDER) -m long --ignore tests/simulation
 
 format: setup ## Rewrite the code as `make check` wants it

@@ -5,6 +5,7 @@ The imports are where they are needed, so that fast tests do not wait for what o
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from states import Clock
 
 
-# How long an example takes says more of the machine than of the code.
-settings.register_profile("qo", deadline=None)
+# How long an example takes says more of the machine than of the code. Each run draws others; make prove draws many.
+settings.register_profile("qo", deadline=None, max_examples=500 if os.environ.get("PROVE") else 50)
 settings.load_profile("qo")
 
 

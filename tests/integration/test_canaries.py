@@ -31,7 +31,8 @@ from stores import until
 if TYPE_CHECKING:
     from postgres import PostgresServer
 
-pytestmark = pytest.mark.timeout(360)  # Many processes, which wait for each other on a busy machine.
+# Many processes, which wait for each other on a busy machine.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(360)]
 
 JWT = re.compile(r"eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}")
 WORKERS, WEBHOOK, OF_JOB, DATABASE = (
@@ -145,9 +146,7 @@ def _environment() -> dict[str, str]:
     return {"QO_WORKER_TOKEN": WORKERS, "QO_LOG": "debug", "WAREHOUSE_PASSWORD": OF_JOB}
 
 
-@pytest.fixture(
-    params=["embedded_planted", pytest.param("servers_planted", marks=[pytest.mark.s3, pytest.mark.long])]
-)
+@pytest.fixture(params=["embedded_planted", pytest.param("servers_planted", marks=pytest.mark.s3)])
 def planted(request: pytest.FixtureRequest) -> Planted:
     return request.getfixturevalue(request.param)
 
