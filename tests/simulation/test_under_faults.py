@@ -29,7 +29,7 @@ def cases() -> Iterator[tuple[str, int]]:
         yield from ((part, seed) for seed in range(int(first), int(last or first) + 1))
 
 
-@pytest.mark.parametrize(("part", "seed"), cases())
+@pytest.mark.parametrize(("part", "seed"), list(cases()))
 def test_whatever_goes_wrong_every_promise_is_kept(part: str, seed: int) -> None:
     check(part, seed)
 
