@@ -309,3 +309,89 @@ def test_only_what_is_undecided_is_looked_at(state: State) -> None:
         explain = "EXPLAIN" if tx.on_postgres else "EXPLAIN QUERY PLAN"
         said = "\n".join(str(row) for row in tx.connection.exec_driver_sql(f"{explain} {question}"))
     assert "ix_tasks_yielded" in said
+
+
+# A job that follows a cursor
+
+FOLLOWED = dag(
+    "shop",
+    source("orders"),
+    job("clean", reads="orders", execution_strategy="PerUpdate"),
+    job("alert", reads="clean", outputs=0, execution_strategy="PerUpdate"),
+)
+FOLLOWED_NEXT = edited(FOLLOWED, "alert", config={"to": "somebody else"})
+
+
+def reach(state: State, cursor: int) -> None:
+    with state.write() as tx:
+        events = [EventBody(cursor=cursor)]
+        emission.emit(tx, "shop", "orders", key=str(cursor), events=events, by="tests")
+    cleaned(state)
+
+
+def ranges(state: State) -> list[tuple[int | None, int | None]]:
+    """What is alerted from now on, until all is at rest."""
+    read: list[tuple[int | None, int | None]] = []
+    for _ in range(20):
+        rest(state)
+        found = waiting(state, "alert")
+        if not found:
+            break
+        for row in found:
+            held = claimed(state, row["id"])
+            [given] = held.work.inputs
+            read.append((given.cursor_after, given.cursor_upto))
+            succeed(state, held)
+    return read
+
+
+def following(state: State) -> Claimed:
+    """An attempt of the version before, which reads up to 10 and still runs after the cutover."""
+    deployed(state, FOLLOWED)
+    staged(state, FOLLOWED_NEXT)
+    reach(state, 10)
+    held = begun(state)
+    cut_over(state)
+    return held
+
+
+def test_a_range_that_is_being_read_at_a_cutover_is_read_once(state: State) -> None:
+    held = following(state)
+    assert ranges(state) == []
+    succeed(state, held)
+    assert ranges(state) == []
+    reach(state, 20)
+    assert ranges(state) == [(10, 20)]
+
+
+def test_what_comes_while_a_range_is_read_by_the_version_before_waits_for_it(state: State) -> None:
+    held = following(state)
+    reach(state, 20)
+    assert ranges(state) == []
+    succeed(state, held)
+    assert ranges(state) == [(10, 20)]
+
+
+def test_a_range_that_the_version_before_does_not_get_done_is_read_by_the_new_one(
+    state: State, state_clock: Clock
+) -> None:
+    held = following(state)
+    reach(state, 20)
+    finish(state, held, Outcome.FATAL, error="no")
+    state_clock.advance(RETRY_S)
+    read = ranges(state)
+    assert [each for each in read if each[0] is None] == read[:1]
+    assert read[-1][1] == 20 or (None, 20) in read
+    state_clock.advance(RETRY_S)
+    assert ranges(state) == []
+
+
+def test_a_range_whose_reader_is_never_heard_of_again_is_read_by_the_new_one(
+    state: State, state_clock: Clock
+) -> None:
+    held = following(state)
+    state_clock.advance(RETRY_S)
+    lapse(state, held)
+    assert ranges(state) == []  # It may only be late.
+    state_clock.advance(RETRY_S)
+    assert ranges(state) == [(None, 10)]

@@ -5,7 +5,7 @@ it reads. So before such a job gets a task, its other tasks are asked, those of 
 a partition in the generation that serves is another matter: that is an invalidation, and may well be worth an alert.
 
 A task yields to one of another edition that is at work on the same: it is cancelled, and ``yielding`` decides about it
-when that has ended.
+when that has ended. Who follows a cursor yields to whoever reads the same dataset: where that one ends, it begins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from qo.core.flow.plan import derived
 from qo.core.flow.topology import LiveJob, Topology, VersionStatus
 from qo.core.task import Status
 from qo.dispatcher import backlog
-from qo.dispatcher.state import schema
+from qo.dispatcher.state import scans, schema
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.tasks import creation
 from qo.dispatcher.tasks.creation import Created, NewTask
@@ -30,6 +30,8 @@ WAITS = "another edition is at work on its effects"  # As the index has it that 
 HISTORY = "it was there before the job was, and effects are not made for history"
 
 _tasks, _cursors, _jobs, _versions = schema.tasks, schema.cursors, schema.jobs, schema.dag_versions
+
+OPEN = (scans.running(), _tasks.c.late_lease_id.is_not(None))  # Asked one by one: each has an index of its own.
 
 
 def repeated(tx: Tx, wanted: Sequence[NewTask]) -> dict[str, str]:
@@ -59,7 +61,8 @@ def create(tx: Tx, wanted: Sequence[NewTask]) -> list[Created]:
     created = creation.create(tx, wanted)
     new: dict[str, list[NewTask]] = {}
     for each, one in zip(wanted, created, strict=True):
-        if one.new and has_effects(each.job) and each.partition_key is not None and each.invalidation_id is None:
+        about = each.partition_key is not None or each.cursor is not None
+        if one.new and about and has_effects(each.job) and each.invalidation_id is None:
             new.setdefault(each.job.edition_id, []).append(each)
     for some in new.values():
         others = _others(tx, some[0].job)
@@ -134,8 +137,24 @@ def _at_work(table: Any) -> sa.ColumnElement[bool]:
 
 
 def _yield(tx: Tx, job: LiveJob, others: Sequence[str], which: sa.ColumnElement[bool], by: str) -> int:
-    busy = sa.and_(which, _exists(job, others, _at_work))
-    return backlog.drop(tx, job.edition_id, busy, token=tx.ambient.token(), by=by, reason=WAITS)
+    busy = _exists(job, others, _at_work)
+    if followed := sorted({each["dataset_id"] for each in followers(tx, others, OPEN)}):
+        by_cursor = sa.and_(_tasks.c.partition_key.is_(None), _tasks.c.cursor.is_not(None))
+        busy = sa.or_(busy, sa.and_(by_cursor, _tasks.c.dataset_id.in_(followed)))
+    return backlog.drop(tx, job.edition_id, sa.and_(which, busy), token=tx.ambient.token(), by=by, reason=WAITS)
+
+
+def followers(tx: Tx, editions: Sequence[str], which: Sequence[sa.ColumnElement[bool]]) -> Sequence[sa.RowMapping]:
+    """Tasks of these editions that follow a cursor and meet one of the conditions. What reads a range once more moves
+    no cursor, and is not among them."""
+    by_cursor = [
+        _tasks.c.partition_key.is_(None),
+        _tasks.c.cursor.is_not(None),
+        _tasks.c.invalidation_id.is_(None),
+    ]
+    query = sa.select(_tasks).where(_tasks.c.edition_id.in_(editions), *by_cursor)
+    found = {row["id"]: row for each in which for row in tx.all(query.where(each))}
+    return list(found.values())
 
 
 def _exists(job: LiveJob, of: Sequence[str], which: Callable[[Any], sa.ColumnElement[bool]]) -> Any:

@@ -6,7 +6,7 @@ not serve any more, so it will not try again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -39,8 +39,8 @@ def undecided(tx: Tx, live: Topology, limit: int) -> list[str]:
         while job is not None and effects.has_effects(job) and len(found) < limit:
             page = sa.select(_tasks).where(scans.yielded(), _tasks.c.edition_id == edition, _tasks.c.id > after)
             twins: list[Row] = [dict(row) for row in tx.all(page.order_by(_tasks.c.id).limit(limit))]
-            others = _counterparts(tx, job, twins)
-            found += [each["id"] for each in twins if _decided(each, others.get(each["id"], ()), tx.now)]
+            others, upto = _counterparts(tx, job, twins), _upto(tx, job, twins)
+            found += [each["id"] for each in twins if _decided(each, others.get(each["id"], ()), upto, tx.now)]
             if len(twins) < limit:
                 break
             after = twins[-1]["id"]
@@ -72,12 +72,13 @@ def _take_up(tx: Tx, job: LiveJob, twins: Sequence[Row]) -> int:
     ids = {each["id"] for each in twins} | {other["id"] for some in known.values() for other in some}
     # From here on none of them moves: an attempt that is late either has been heard by now or never will be.
     held = rows.load_all(tx, sorted(ids))
+    upto = _upto(tx, job, twins)
     stay: dict[str, list[str]] = {}
     again: list[tuple[Row, datetime]] = []
     late: list[str] = []
     for twin in (held[each["id"]] for each in twins if each["id"] in held):
         others = [held[each["id"]] for each in known.get(twin["id"], ()) if each["id"] in held]
-        decision = _decided(twin, others, tx.now)
+        decision = _decided(twin, others, upto, tx.now)
         if decision is None or twin["status"] != Status.CANCELLED or twin["cancel_reason"] != effects.WAITS:
             continue
         if decision.due is None:
@@ -94,13 +95,18 @@ def _take_up(tx: Tx, job: LiveJob, twins: Sequence[Row]) -> int:
     return sum(map(len, stay.values())) + len(again)
 
 
-def _decided(twin: Row, others: Sequence[Row], now: datetime) -> _Decision | None:
-    """What becomes of a task that has yielded to others. None: that is not known yet."""
-    if any(_is_made(each) for each in others):
+def _decided(twin: Row, others: Sequence[Row], upto: Mapping[str, int], now: datetime) -> _Decision | None:
+    """What becomes of a task that has yielded to others. None: that is not known yet.
+
+    ``upto``: by dataset, how far it was read. One that follows a cursor goes by that alone, and reads what is left.
+    """
+    follows = _follows(twin)
+    made = twin["cursor"] <= upto.get(twin["dataset_id"], -1) if follows else any(map(_is_made, others))
+    if made:
         return _Decision(reason=effects.REASON)
     if any(_is_open(each, twin["edition_id"], now) for each in others):
         return None
-    if any(_is_called_off(each) for each in others):
+    if not follows and any(map(_is_called_off, others)):
         return _Decision(reason=CALLED_OFF)
     # It rests as long as the other one would have.
     return _Decision(
@@ -134,12 +140,17 @@ def _is_made(other: Row) -> bool:
 
 
 def _counterparts(tx: Tx, job: LiveJob, twins: Sequence[Row]) -> dict[str, list[Row]]:
-    """All other tasks of the job about the same partitions, in any edition, by the ids of these."""
+    """By the ids of these, all other tasks of the job about the same partitions, in any edition; of who follows a
+    cursor, those of other editions that are at work on the same dataset or rest before they try again."""
     editions, found = effects.editions(tx, job), list[Row]()
-    for some in batches({each["partition_key"] for each in twins}):
+    if any(map(_follows, twins)):
+        resting = sa.and_(_tasks.c.status == Status.PENDING, _tasks.c.available_at > tx.now)
+        others = [each for each in editions if each != job.edition_id]
+        found += [dict(row) for row in effects.followers(tx, others, (*effects.OPEN, resting))]
+    for some in batches({each["partition_key"] for each in twins if not _follows(each)}):
         query = sa.select(_tasks).where(_tasks.c.edition_id.in_(editions), _tasks.c.partition_key.in_(some))
         found += [dict(row) for row in tx.all(query)]
-    by_place: dict[tuple[str, str | None], list[Row]] = {}
+    by_place: dict[tuple[str | None, str | None], list[Row]] = {}
     for each in found:
         by_place.setdefault(_place(job, each), []).append(each)
     return {
@@ -148,8 +159,19 @@ def _counterparts(tx: Tx, job: LiveJob, twins: Sequence[Row]) -> dict[str, list[
     }
 
 
-def _place(job: LiveJob, row: Row) -> tuple[str, str | None]:
+def _place(job: LiveJob, row: Row) -> tuple[str | None, str | None]:
     return row["partition_key"], None if routing.joins(job) else row["dataset_id"]
+
+
+def _follows(row: Row) -> bool:
+    return row["partition_key"] is None
+
+
+def _upto(tx: Tx, job: LiveJob, twins: Iterable[Row]) -> dict[str, int]:
+    """How far any edition has read the datasets that they follow."""
+    followed = sorted({each["dataset_id"] for each in twins if _follows(each)})
+    read = {each: effects.read_upto(tx, job, each) for each in followed}
+    return {dataset: upto for dataset, upto in read.items() if upto is not None}
 
 
 def _set(tx: Tx, ids: Sequence[str], **values: Any) -> None:
