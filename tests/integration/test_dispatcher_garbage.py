@@ -80,6 +80,17 @@ def test_what_stands_is_kept_and_what_was_replaced_goes_after_a_while(state: Sta
     assert judged(state, place(first), place(second)) == [(True, "it was replaced long ago"), (False, "it stands")]
 
 
+def test_two_who_collect_at_once_do_so_one_after_the_other(state: State) -> None:
+    """Each marks rows in an order of its own: side by side they could wait for each other."""
+    with state.write() as tx:
+        garbage.judge(tx, JudgeRequest(prefixes=["nothing"], keep_s=DAY))
+        if not tx.on_postgres:
+            return  # A writer is alone there.
+        with state.engine.connect() as other:
+            free = other.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({garbage.LOCK:d})").scalar_one()
+    assert not free
+
+
 def test_attempts_are_kept_while_they_run_may_finish_late_or_ended_just_now(
     state: State, state_clock: Clock
 ) -> None:

@@ -41,6 +41,7 @@ PREFIX = re.compile(
 
 _attempts, _tasks, _commits, _loans = schema.attempts, schema.tasks, schema.commits, schema.loans
 _generations, _inputs, _versions = schema.generations, schema.task_inputs, schema.dag_versions
+LOCK = 0x716F6763  # "qogc": who collects holds it until the end of the transaction.
 _MAKER = (_commits.c.task_id, _commits.c.attempt, _commits.c.generation_id)
 
 
@@ -48,6 +49,8 @@ def judge(tx: Tx, wanted: JudgeRequest) -> list[Judged]:
     """One verdict for each prefix, in order. Unless it is dry, in a transaction that writes."""
     if wanted.retired and not wanted.dry_run:
         topology.hold(tx)  # Nobody deploys or goes back while we look.
+    if not wanted.dry_run:
+        tx.hold(LOCK)  # Two collections mark the same rows, each in an order of its own.
     before = tx.now - timedelta(seconds=wanted.keep_s)
     places = {text: place for text in wanted.prefixes if (place := _place(text)) is not None}
     known = _Known(tx, set(places.values()), before, retired=wanted.retired)
