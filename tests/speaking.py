@@ -44,10 +44,10 @@ class LocalEmitter:
         self.heard.set()
         return answer
 
-    async def remember(self, edition_id: str, memory: Any) -> None:
+    async def remember(self, edition_id: str, memory: Any, error: str | None = None) -> None:
         def keep() -> None:
             with self.state.write() as tx:
-                sources.remember(tx, edition_id, memory)
+                sources.remember(tx, edition_id, memory, error)
 
         await asyncio.to_thread(keep)
 

@@ -48,6 +48,11 @@ class Inbox:
         """Two looks: whatever was whole by the first is announced."""
         return await self.look() + await self.look()
 
+    async def trouble(self) -> str:
+        """As ``qo sources`` shows it."""
+        [shown] = (await self.emitter.sources("files")).sources
+        return shown.last_error or ""
+
     def write(self, name: str, text: str = "data") -> Path:
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,8 +178,22 @@ async def test_a_place_that_is_not_there_is_named_and_looked_for_again(state: St
     inbox = Inbox(state, tmp_path / "later")
     looked = await inbox.watchers.look()
     assert "there is no directory" in looked.failures[0]
+    assert "there is no directory" in await inbox.trouble()
     inbox.write("a")
     assert await inbox.settle() == 1
+    assert await inbox.trouble() == ""
+
+
+async def test_a_place_that_goes_away_is_forgotten_neither_by_people_nor_by_the_source(inbox: Inbox) -> None:
+    inbox.write("a")
+    assert await inbox.settle() == 1
+    inbox.root.rename(inbox.root.parent / "away")
+    inbox.seconds += 31
+    assert (await inbox.watchers.look()).failures
+    assert "there is no directory" in await inbox.trouble()
+    (inbox.root.parent / "away").rename(inbox.root)
+    assert await inbox.settle() == 0  # What it had seen, it knows.
+    assert await inbox.trouble() == ""
 
 
 # Buckets

@@ -102,9 +102,9 @@ class DispatcherClient(Closing):
         answer = await self._asker.ask("GET", "/internal/sources", token=self._worker_token, params=params)
         return _read(answer, SourcesAnswer)
 
-    async def remember(self, edition_id: str, memory: Any) -> None:
-        """Keep what a watcher has seen so far; ``sources`` tells it again."""
-        path, body = f"/internal/sources/{edition_id}/memory", MemoryRequest(memory=memory)
+    async def remember(self, edition_id: str, memory: Any, error: str | None = None) -> None:
+        """Keep what a watcher has seen so far, or why it sees nothing; ``sources`` tells it again."""
+        path, body = f"/internal/sources/{edition_id}/memory", MemoryRequest(memory=memory, error=error)
         await self._asker.ask("PUT", path, token=self._worker_token, body=body)
 
     async def emit(self, dag: str, job: str, request: EmitRequest) -> EmitAnswer:

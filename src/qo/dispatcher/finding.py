@@ -41,6 +41,8 @@ def silent(chain: Chain, job: LiveJob, what: str) -> Finding:
     if row is not None and row["state"] == "dead":
         text = f"source {job.name} is dead: {row['last_error'] or 'it was not heard of'}"
         return Finding(Verdict.BLOCKED, text, "see qo sources", (step,))
+    if row is not None and row["last_error"] and kind is SourceKind.FILES:
+        return Finding(Verdict.BLOCKED, f"source {job.name} cannot look: {row['last_error']}", None, (step,))
     do = f"qo emit {job.name}, if it should be there" if kind is SourceKind.MANUAL else None
     return Finding(Verdict.UNKNOWN, f"nothing upstream has announced it: {step.text}", do, (step,))
 

@@ -41,9 +41,13 @@ def list_sources(
     )
 
 
-def remember(tx: Tx, edition_id: str, memory: Any) -> None:
+def remember(tx: Tx, edition_id: str, memory: Any, error: str | None = None) -> None:
     """Keep something for who serves a source. The last one counts: it may be an older one's, so what is kept must be
-    of a kind that at worst makes them say something again."""
+    of a kind that at worst makes them say something again.
+
+    ``error``: why the source cannot speak now, for people to see. What was kept before stays, and so does the error
+    until something is kept again.
+    """
     if len(msgspec.json.encode(memory)) > MEMORY_BYTES_MAX:
         raise UsageError(f"a source remembers {MEMORY_BYTES_MAX} bytes at most: keep a summary")
     kind = tx.value(sa.select(sources.c.kind).where(sources.c.edition_id == edition_id))
@@ -54,7 +58,8 @@ def remember(tx: Tx, edition_id: str, memory: Any) -> None:
             "an always-on source keeps what it must remember in its data; this place is its supervisor's"
         )
     this = sources.c.edition_id == edition_id
-    tx.execute(sa.update(sources).where(this).values(memory=memory, heard_at=tx.now, updated_at=tx.now))
+    kept = {"memory": memory, "heard_at": tx.now} if error is None else {}
+    tx.execute(sa.update(sources).where(this).values(**kept, last_error=error, updated_at=tx.now))
 
 
 def _shown(live: Topology, job: LiveJob, row: sa.RowMapping | None) -> LiveSource:

@@ -1,12 +1,32 @@
-"""Whether the scheduler has announced every file that is there: who runs a pipeline once waits for that."""
+"""What there is for file sources: whether their places can be looked at, and whether the scheduler has announced every
+file. Who runs a pipeline once waits for that."""
 
 from __future__ import annotations
 
 from qo.config.settings import Settings
+from qo.core.flow.dag import Dag, SourceKind
 from qo.dispatcher.contract.source import LiveSource
 from qo.errors import QoError
 from qo.sources.listing import matches, open_place
 from qo.sources.sightings import Sightings
+
+
+async def unreadable(dag: Dag, settings: Settings) -> list[str]:
+    """Sources of which nothing can come as it is, and why: better said at once than in the log of the scheduler."""
+    found: list[str] = []
+    for job in dag.jobs:
+        if job.source is None or job.source.kind is not SourceKind.FILES:
+            continue
+        try:
+            place = await open_place(job.source.path or "", settings)
+            try:
+                async for _ in place.files():
+                    break
+            finally:
+                await place.close()
+        except (QoError, OSError) as error:
+            found.append(f"{job.name} finds no files: {error}")
+    return found
 
 
 async def announced(source: LiveSource, settings: Settings) -> bool:

@@ -19,7 +19,7 @@ from qo.dispatcher import cutover
 from qo.dispatcher.definition.loading import SUFFIXES, load_whole
 from qo.dispatcher.state.database import Tx
 from qo.errors import ConfigError, NotFound, QoError, UsageError
-from qo.site import report
+from qo.site import arrivals, report
 from qo.site.lock import Lock
 from qo.site.report import Report
 from qo.site.site import Deployed, Pipeline, Ran, Site
@@ -133,6 +133,8 @@ async def _start(site: Site, view: View) -> tuple[datetime, Deployed]:
     deployed = await site.deploy()
     await _tell_dashboard(site, view)
     report.tell_deployed(deployed, view.say)
+    for text in await arrivals.unreadable(site.pipeline.dag, site.settings):
+        view.say(f"warning: {text}")
     return since, deployed
 
 

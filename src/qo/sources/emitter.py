@@ -24,8 +24,11 @@ class Emitter(Protocol):
         does nothing more."""
         ...
 
-    def remember(self, edition_id: str, memory: Any) -> Awaitable[object]:
-        """Keep something for a source; ``sources`` gives it back. The last one to say it is remembered."""
+    def remember(self, edition_id: str, memory: Any, error: str | None = None) -> Awaitable[object]:
+        """Keep something for a source; ``sources`` gives it back. The last one to say it is remembered.
+
+        ``error``: instead, what keeps the source from speaking. It stands until something is kept again.
+        """
         ...
 
 
@@ -50,8 +53,8 @@ class RemoteEmitter:
         request = EmitRequest(idempotency_key=key, events=list(events), edition_id=edition_id)
         return await self._client.emit(dag, job, request)
 
-    async def remember(self, edition_id: str, memory: Any) -> None:
-        await self._client.remember(edition_id, memory)
+    async def remember(self, edition_id: str, memory: Any, error: str | None = None) -> None:
+        await self._client.remember(edition_id, memory, error)
 
 
 @dataclass(frozen=True, slots=True)

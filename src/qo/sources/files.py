@@ -9,6 +9,7 @@ must be unchanged for two looks, so that one that is being written waits; in a s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -17,6 +18,7 @@ from typing import Any, Self
 from qo.ambient import SYSTEM, Ambient
 from qo.config.settings import Settings
 from qo.core.flow.naming import idempotency_key, partition_key
+from qo.dispatcher.contract.source import ERROR_MAX
 from qo.dispatcher.contract.task import EventBody
 from qo.errors import QoError, UsageError
 from qo.sources.emitter import Emitter, Spoken, by_edition
@@ -106,6 +108,7 @@ class Watchers:
     def __init__(self, emitter: Emitter, settings: Settings, *, ambient: Ambient = SYSTEM) -> None:
         self._emitter, self._settings, self._ambient = emitter, settings, ambient
         self._watchers: dict[str, Watcher] = {}
+        self._trouble: dict[str, str] = {}  # By edition, what has been told of it.
 
     async def __aenter__(self) -> Self:
         return self
@@ -129,6 +132,7 @@ class Watchers:
             except (QoError, OSError) as error:
                 log.warning("file source %s: %s", source.name, error)
                 failures.append(f"{source.name}: {error}")
+                await self._complain(source.editions[0], str(error)[:ERROR_MAX])
         return Looked(sources=len(sources), announced=announced, failures=tuple(failures), wait_s=self._wait_s())
 
     async def _visit(self, source: Spoken) -> int:
@@ -138,7 +142,11 @@ class Watchers:
         if self._ambient.monotonic() < watcher.due_at:
             return 0
         try:
-            return await watcher.look(self._emitter, source)
+            found = await watcher.look(self._emitter, source)
+            if (edition := source.editions[0]) in self._trouble:
+                await self._emitter.remember(edition, watcher.sightings.memory())
+                del self._trouble[edition]
+            return found
         finally:
             watcher.due_at = self._ambient.monotonic() + float(source.config.get("poll_seconds") or 30)
 
@@ -153,7 +161,16 @@ class Watchers:
             self._watchers[edition] = Watcher(place, Sightings(memory))
         return self._watchers[edition]
 
+    async def _complain(self, edition: str, said: str) -> None:
+        """Once for each trouble: ``qo sources`` shows it until it is over."""
+        if self._trouble.get(edition) == said:
+            return
+        with contextlib.suppress(QoError):  # The log has it, too.
+            await self._emitter.remember(edition, None, said)
+            self._trouble[edition] = said
+
     async def _forget(self, edition: str) -> None:
+        self._trouble.pop(edition, None)
         if known := self._watchers.pop(edition, None):
             await known.place.close()
 

@@ -12,6 +12,7 @@ from qo.dispatcher.contract.task import EventBody
 
 KEY_MAX = 200
 EVENTS_MAX = 1000
+ERROR_MAX = 1000
 
 
 class EmitRequest(Body):
@@ -59,3 +60,6 @@ class SourcesAnswer(Answer):
 
 class MemoryRequest(Body):
     memory: Any = None
+    error: str | None = Field(
+        default=None, max_length=ERROR_MAX
+    )  # What keeps it from speaking; memory then stays.

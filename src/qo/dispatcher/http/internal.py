@@ -56,9 +56,9 @@ def watched_sources(here: Here, after: After = None, limit: Limit = 500) -> Sour
 
 
 def remember_source(here: Here, edition_id: Annotated[str, Path(max_length=36)], body: MemoryRequest) -> Response:
-    """Remember something for a source."""
+    """Remember something for a source, or why it cannot speak now."""
     with here.state.write() as tx:
-        sources.remember(tx, edition_id, body.memory)
+        sources.remember(tx, edition_id, body.memory, body.error)
     return Response(status_code=204)
 
 

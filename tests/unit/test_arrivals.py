@@ -1,0 +1,30 @@
+"""A source whose place cannot be looked at is named before anybody waits for its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipelines import dag, job, source
+from qo.config.settings import Settings
+from qo.site.arrivals import unreadable
+
+pytestmark = pytest.mark.fast
+
+
+async def test_only_places_that_cannot_be_looked_at_are_named(tmp_path: Path) -> None:
+    given = dag(
+        "d",
+        source("here", "files", of={"path": str(tmp_path)}),
+        source("typo", "files", of={"path": f"file:{tmp_path}/nowhere"}),
+        source("odd", "files", of={"path": "ftp://host/files"}),
+        source("by_hand"),
+        job("clean", reads="here"),
+    )
+    odd, typo = sorted(await unreadable(given, Settings()))
+    assert (
+        typo
+        == f"typo finds no files: there is no directory {tmp_path}/nowhere: create it, or correct the source's path"
+    )
+    assert odd.startswith("odd finds no files: 'ftp://host/files' cannot be watched")
