@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from qo.dispatcher.contract.task import EventBody, Piece, PiecesAnswer, StandingAnswer, Work, WorkInput, WorkOutput
+from qo.dispatcher.definition.configuration import PLACE
 from qo.errors import ConfigError, Forbidden, NotFound, UsageError
 from qo.runner.run import Run
-from qo.runner.storage import FileStorage
+from qo.runner.storage import FileStorage, located
 from qo.worker.cancel import CancelToken
 
 pytestmark = pytest.mark.fast
@@ -55,6 +56,22 @@ def run_of(given: Work, pages: list[PiecesAnswer] | None = None, said: list[Even
         standing=lambda output, after, revision: StandingAnswer(pieces=[]),
         secrets_dir=Path(given.outputs[0].prefix.removeprefix("file:")).parents[3],
     )
+
+
+@pytest.mark.parametrize(
+    ("place", "uri"),
+    [
+        ("alerts", "file:/here/alerts"),
+        ("./landing/*.csv", "file:/here/landing/*.csv"),
+        ("file:alerts", "file:/here/alerts"),
+        ("file:///data/a b", "file:/data/a b"),
+        ("/data", "file:/data"),
+        ("s3://lake/alerts", "s3://lake/alerts"),
+    ],
+)
+def test_a_place_that_is_not_absolute_begins_where_the_worker_runs(place: str, uri: str) -> None:
+    assert located(place, "/here") == uri
+    assert PLACE.matcher.match(place)
 
 
 def test_an_output_tells_what_was_written_below_its_prefix(tmp_path: Path) -> None:

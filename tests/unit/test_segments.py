@@ -127,6 +127,7 @@ def stream(**fields: Any) -> str:
         ({"source": "files", "path": "file:/x"}, "needs its 'columns'"),
         ({"source": "rate", "path": "file:/x"}, "'path' is for 'source: files'"),
         ({"source": "kafka"}, "kafka"),
+        ({"source": "files", "path": "hdfs://x/y"}, "write a path, file:PATH or s3://BUCKET/KEY"),
         ({}, "source"),
     ],
 )

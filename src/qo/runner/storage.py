@@ -6,6 +6,7 @@ Small on purpose: whole objects in, whole objects out. What reads and writes by 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -46,6 +47,14 @@ def path_of(uri: str) -> Path:
     if not uri.startswith("file:"):
         raise UsageError(f"{uri} is not a file on this machine: use read() and write()")
     return Path(uri.removeprefix("file:").removeprefix("//"))
+
+
+def located(place: str, here: str) -> str:
+    """The URI of a place as a job's config names it. ``here`` is where paths that are not absolute begin."""
+    if place.startswith("s3://"):
+        return place
+    path = re.sub("^//+", "/", place.removeprefix("file:"))
+    return f"file:{path}" if path.startswith("/") else f"file:{here}/{path.removeprefix('./')}"
 
 
 class BucketStorage:

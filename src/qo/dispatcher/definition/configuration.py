@@ -16,7 +16,8 @@ TYPE = Text(
     "a type of Spark SQL, such as string, bigint, decimal(10,2) or array<date>",
     rf"(?i:{_TYPES}|timestamp_ntz|binary)|(?i:decimal)\s*\(\s*\d+\s*(,\s*\d+\s*)?\)|(?i:array|map|struct)\s*<.+>",
 )
-PLACE = Text("file:PATH or s3://BUCKET/KEY", r"(file:/|s3://)\S+", 2_000)
+# A path of the machine counts from where the worker runs, as the operators' modules do.
+PLACE = Text("a path, file:PATH or s3://BUCKET/KEY", r"s3://\S+|(file:)?(?!\S*://)\S.*", 2_000)
 URL = Text("an http:// or https:// address", r"https?://\S+", 2_000)
 _QUERIED = (
     Field("query", QUERY, "The query. It knows the inputs as tables of their names."),

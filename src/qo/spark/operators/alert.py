@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -20,6 +21,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from qo.core.words import plural
 from qo.errors import UsageError
 from qo.runner.run import Run
+from qo.runner.storage import located
 from qo.spark.operators.context import Context, Frames
 from qo.spark.operators.sql import queried
 from qo.worker.signals import Reject, Retry
@@ -112,13 +114,12 @@ def _url(context: Context) -> str:
 def _write(context: Context, alerts: Sequence[Alert]) -> None:
     path = context.config.get("path")
     if path is None:
-        raise UsageError(
-            "the channel file needs a 'path' in the config: a directory, file:PATH or s3://BUCKET/PREFIX"
-        )
+        raise UsageError("the channel file needs a 'path' in the config: a directory, or s3://BUCKET/PREFIX")
+    root = located(str(path), str(Path.cwd())).rstrip("/")
     for each in alerts:
         # One file for each: written twice, it is the same file.
         body = json.dumps(each.document(context.run)).encode()
-        context.run.storage.write(f"{str(path).rstrip('/')}/{each.id}.json", body)
+        context.run.storage.write(f"{root}/{each.id}.json", body)
 
 
 def _plain(value: Any) -> Any:

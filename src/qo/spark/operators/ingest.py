@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -20,6 +21,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 from qo.core.flow.columns import Column, Drift
 from qo.core.words import plural
 from qo.errors import UsageError
+from qo.runner.storage import located
 from qo.spark.columns import struct_of
 from qo.spark.errors import BadData, from_spark, full_text
 from qo.spark.files import exactly, only_path
@@ -50,7 +52,7 @@ def files_of(context: Context) -> list[str]:
     """As patterns. Of these only ``path`` may match more than a file: names of files that landed are names."""
     path = context.config.get("path")
     if path is not None:
-        return [_filled(str(path), context)]
+        return [located(_filled(str(path), context), exactly(str(Path.cwd())))]
     found = [exactly(uri) for name in context.inputs for uri in context.run.input(name).files]
     if not found and not context.run.work.inputs:
         raise UsageError(f"{context.run.work.job} has neither an input with files nor a 'path' in its config")
@@ -65,6 +67,11 @@ def read(context: Context, uris: Sequence[str], schema: StructType | None) -> Da
         return _strict(context, uris, schema)
     found = _found(context, uris)
     if schema is None:
+        if not found.fields:
+            raise BadData(
+                f"{_named(uris)} is empty, and no file before it has told the columns: declare the job's 'columns', or "
+                "replay the task when another has"
+            )
         return _strict(context, uris, found)
     if not _declared(context) and context.run.work.drift == Drift.ADD:
         schema = _joined(schema, found)
@@ -117,7 +124,7 @@ def _schema(context: Context) -> StructType | None:
         return StructType([StructField("value", StringType())])
     declared = context.config.get("columns")
     if declared:
-        quoted = ("`" + str(each["name"]).replace("`", "``") + "` " + str(each["type"]) for each in declared)
+        quoted = (f"{_quoted(str(each['name']))} {each['type']}" for each in declared)
         return cast("StructType", StructType.fromDDL(", ".join(quoted)))
     known = context.run.outputs[0].given.columns
     return struct_of([Column(name=each.name, type=each.type) for each in known]) if known else None
@@ -166,6 +173,10 @@ def _inner(kind: DataType) -> DataType:
     return _inner(kind.valueType) if isinstance(kind, MapType) else kind
 
 
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
 
@@ -193,7 +204,7 @@ def _diagnosed(
                 count("*").alias("rows"),
                 first(CORRUPT).alias("example"),
                 *(
-                    total(col(f"`{field.name}`").isNull().cast("int")).alias(f"n{at}")
+                    total(col(_quoted(field.name)).isNull().cast("int")).alias(f"n{at}")
                     for at, field in enumerate(schema)
                 ),
             )

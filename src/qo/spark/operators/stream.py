@@ -5,12 +5,15 @@ For anything else, write a function that returns a streaming frame and name it a
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from qo.errors import UsageError
+from qo.runner.storage import located
+from qo.spark.files import exactly
 from qo.spark.operators import staging
 from qo.spark.operators.context import Context, Frames
 
@@ -30,7 +33,7 @@ def files(context: Context) -> DataFrame:
     config = context.config
     if "path" not in config or "columns" not in config:
         raise UsageError(f"{context.run.work.job} follows files: name their 'path' and their 'columns'")
-    path = str(config["path"])
+    path = located(str(config["path"]), exactly(str(Path.cwd())))
     if path.startswith("s3://"):
         if not staging.has_s3a(context):
             raise UsageError(
