@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 import sparks
 from command import Qo
+from qo.errors import UsageError
 from qo.spark import archive, java
 from qo.spark.classic import ClassicEngine
 from qo.spark.engine import Attempt, Progress, open_engine
@@ -54,6 +55,13 @@ def test_attempts_side_by_side_see_only_their_own(engine: ClassicEngine) -> None
         (three, four) = threads.map(run, (3, 4))
     assert [each[:2] for each in (one, two, three, four)] == [(1, "1"), (2, "2"), (3, "3"), (4, "4")]
     assert {one[2], two[2]} == {three[2], four[2]} == {"pool-0", "pool-1"}
+
+
+def test_an_operator_cannot_stop_the_session_of_all(engine: ClassicEngine) -> None:
+    with engine.session(Attempt("stopper", 1)) as spark:
+        with pytest.raises(UsageError, match="must not stop"):
+            spark.stop()
+        assert spark.range(3).count() == 3
 
 
 def test_a_thread_is_left_as_it_was_found(engine: ClassicEngine) -> None:

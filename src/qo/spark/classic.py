@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.udf import UserDefinedFunction
 
 from qo.config.spark import SparkSettings
-from qo.errors import Unavailable
+from qo.errors import Unavailable, UsageError
 from qo.spark import archive, java, session
 from qo.spark.engine import Attempt, Progress
 from qo.spark.progress import Job, Meter, job_of
@@ -67,6 +67,8 @@ class ClassicEngine:
                 self._discard(self._spark)
             self._ours = SparkContext._active_spark_context is None
             self._spark = self._started()
+            if self._ours:
+                _guard(self._spark)
             self._scala, self._sessions = self._spark.sparkContext._jsc.sc(), _classic(self._spark)
 
     def _started(self) -> SparkSession:
@@ -96,7 +98,7 @@ class ClassicEngine:
                 raise Unavailable("the Spark session was closed")
             taken = {each.slot for each in self._open.values()}
             slot = next(number for number in range(len(taken) + 1) if number not in taken)
-            opened = self._open[attempt] = _Open(self._spark.newSession(), slot, lasting)
+            opened = self._open[attempt] = _Open(_guard(self._spark.newSession()), slot, lasting)
         context = opened.session.sparkContext
         # Pools are never taken down: one for each task would fill the memory.
         context.setLocalProperty("spark.scheduler.pool", f"pool-{slot}")
@@ -164,7 +166,7 @@ class ClassicEngine:
             if spark is None or not self._ours:
                 return
             with contextlib.suppress(*GONE):
-                spark.stop()
+                SparkSession.stop(spark)
             self._discard(spark)
             shutil.rmtree(session.scratch(), ignore_errors=True)
 
@@ -186,6 +188,16 @@ class ClassicEngine:
             # Functions of operators' modules keep what they were in the JVM that is gone.
             if isinstance(each, UserDefinedFunction):
                 each._judf_placeholder = None
+
+
+def _guard(spark: SparkSession) -> SparkSession:
+    """Scripts stop their session at the end. An operator that does would end the tasks of all others, too."""
+
+    def refuse() -> None:
+        raise UsageError("an operator must not stop the Spark session: the worker's other tasks run in it")
+
+    spark.stop = refuse
+    return spark
 
 
 def _classic(spark: SparkSession) -> Any:
