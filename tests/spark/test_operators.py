@@ -71,6 +71,10 @@ def number(flights: DataFrame) -> int:
     return flights.count()
 
 
+def in_pandas(flights: DataFrame) -> object:
+    return flights.toPandas()
+
+
 def two(flights: DataFrame) -> tuple[DataFrame, DataFrame]:
     return flights, flights
 
@@ -95,6 +99,7 @@ async def waiting(flights: DataFrame) -> DataFrame: ...
         (unknown, r"unknown\(flights, plains\) has a parameter 'plains'.* inputs are flights"),
         (nothing, r"nothing\(flights\) returned nothing, but test has one output: return a DataFrame"),
         (number, "returned a int for output 0: return a Spark DataFrame"),
+        (in_pandas, r"returned a pandas\.\S*DataFrame for output 0: return a Spark DataFrame"),
         (two, "returned 2 frames, but test has one output: return a DataFrame"),
         (third, "returned frames for the outputs 3"),
         (named, "keys 'clean': outputs go by number"),

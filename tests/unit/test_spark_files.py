@@ -68,6 +68,14 @@ def read(how: str, uri: str = "file:///d/%5Ba%5D%20b.parquet", said: str = "", c
             Trouble("s3://b/d/[a].parquet", Wrong.MISSING, "the path does not exist"),
         ),
         (str(BadFile("b/d/a.parquet", "missing", "404")), Trouble("s3://b/d/a.parquet", Wrong.MISSING, "404")),
+        (
+            read("NO_HINT", "file:///d/a.csv.gz", cause="java.io.EOFException: Unexpected end of input stream"),
+            Trouble("file:/d/a.csv.gz", Wrong.CORRUPT, "Unexpected end of input stream"),
+        ),
+        (
+            read("NO_HINT", "file:///d/a.csv.gz", cause="java.io.IOException: not a gzip file"),
+            Trouble("file:/d/a.csv.gz", Wrong.CORRUPT, "not a gzip file"),
+        ),
         # The way to a file may be mended: that is no word about the file.
         (read("NO_HINT", "s3a://b/a.parquet", cause="java.net.SocketTimeoutException: Read timed out"), None),
         (

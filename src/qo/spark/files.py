@@ -146,7 +146,8 @@ _GONE = ("FILE_NOT_EXIST", "FileNotFoundException", "NoSuchKey")
 # What says that the bytes are not what they should be. Anything else may be the way to them.
 _BROKEN = re.compile(
     r"is not a Parquet file|DATA_TYPE_MISMATCH|SchemaColumnConvertNotSupported|ChecksumException|"
-    r"MALFORMED_RECORD|CORRUPT|corrupt|can not read class org\.apache\.parquet|Can not decompress"
+    r"MALFORMED_RECORD|CORRUPT|corrupt|can not read class org\.apache\.parquet|Can not decompress|"
+    r"Unexpected end of input stream|not a gzip file|incorrect (?:header|data) check"  # Cut off, or not compressed.
 )
 
 

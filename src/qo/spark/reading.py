@@ -132,6 +132,10 @@ def failure(error: BaseException, datasets: Mapping[str, str]) -> QoError | None
 def _said(found: Trouble, name: str | None) -> QoError:
     of = f" of {name!r}" if name is not None else ""
     if found.wrong is Wrong.MISSING:
-        return FileMissing(f"the file {found.uri}{of} is committed but not there: {found.cause}")
+        hint = (
+            "if its version serves no more, qo collect --retired has deleted it, and what serves now has tasks of its "
+            "own: cancel this one"
+        )
+        return FileMissing(f"the file {found.uri}{of} is committed but not there: {found.cause}; {hint}")
     hint = "make the partition again (qo invalidate), or put the file back as it was"
     return UsageError(f"the file {found.uri}{of} cannot be read: {found.cause}; {hint}")
