@@ -104,7 +104,7 @@ def _listed(returned: Any, said: str) -> dict[int, Any]:
 
 def _frame(value: Any, index: int, said: str) -> DataFrame:
     if not isinstance(value, DataFrame):
-        kind: type[object] = type(value)
+        kind = cast("type[object]", type(value))
         named = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
         what = "None" if value is None else f"a {named}"
         raise UsageError(f"{said} returned {what} for output {index}: return a Spark DataFrame")
