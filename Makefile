@@ -81,9 +81,6 @@ prove: setup ui browser ## Longer runs: contention and fault schedules over many
 	@PROVE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not fast" tests/simulation tests/conformance tests/integration/test_dispatcher_http_fuzz.py
 	@PROVE=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/property
 	@PROVE=1 $(BIN)/python -m pytest -n 2 $(ORDER) -m long --ignore tests/simulation
-	@PROVE=1 $(BIN)/python -m pytest -n 2 $(ORDER) -m long
-	@PROVE=1 $(BIN)/python -m pytest tests/property/test_untrusted.py
-	@PROVE=1 $(BIN)/python -m pytest -n 2 $(ORDER) -m long --ignore tests/simulation
 
 format: setup ## Rewrite the code as `make check` wants it
 	@$(BIN)/ruff format --quiet .

@@ -50,7 +50,6 @@ def test_leaving_out_faults_leaves_those_that_it_takes() -> None:
 
 def test_a_seed_that_fails_is_replayed_and_shrunk_by_one_command() -> None:
     """With a bug planted that takes a fault to matter. The command that it prints in the end fails as well."""
-    """With a bug planted that takes a worker's death. The command that it prints in the end fails as well."""
     name = "ack-before-children"
     mutant = MUTANTS[name]
     told = _run(command(mutant.part, mutant.first, mutant=name) + " --tries 4")
