@@ -67,7 +67,12 @@ def test_what_an_operator_understands_is_accepted(
         ("sql", {"query": "SELECT 1"}, {"outputs": 2}, "sql has one output, not 2"),
         ("ingest", None, {}, "write 'config: {format: csv}'"),
         ("ingest", {"format": "xml"}, {}, "'format' is 'xml'"),
-        ("ingest", {"format": "csv", "path": "ftp://data/x.csv"}, {}, "write a path, file:PATH or s3://BUCKET/KEY"),
+        (
+            "ingest",
+            {"format": "csv", "path": "ftp://data/x.csv"},
+            {},
+            "write a path, file:PATH or s3://BUCKET/KEY",
+        ),
         ("ingest", {"format": "csv", "path": "file:/x/{day}"}, {}, "nothing stands for {day} in a path"),
         ("ingest", {"format": "csv", "columns": [{"name": "a", "type": "text"}]}, {}, "a type of Spark SQL"),
         ("ingest", {"format": "csv", "columns": [COLUMNS[0], {**COLUMNS[1], "name": "A"}]}, {}, "two columns 'a'"),
