@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.locked
 ONLY   ?=
 DAYS   ?= 90
+MINUTES ?= 10
+SEED   ?= 1
 # Tests in three processes, each with servers of its own: they often wait. In the order of the files: the last ones are
 # short, so that all end at the same time.
 ORDER  := --dist loadfile --no-loadscope-reorder
@@ -15,7 +17,7 @@ SPARK  := tests/e2e tests/spark # Where all tests with the marker spark are, as 
 # Every process would read and rewrite all test modules by itself.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup ui browser code page lint audit check test demo demo-queue bench prove format clean
+.PHONY: help setup ui browser code page lint audit check test demo demo-queue bench prove chaos format clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -81,6 +83,10 @@ prove: setup ui browser ## Longer runs: contention and fault schedules over many
 	@PROVE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not fast" tests/simulation tests/conformance tests/integration/test_dispatcher_http_fuzz.py
 	@PROVE=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/property
 	@PROVE=1 $(BIN)/python -m pytest -n 2 $(ORDER) -m long --ignore tests/simulation
+	@$(MAKE) --no-print-directory chaos
+
+chaos: setup ## Ten minutes of faults on real processes, servers and Spark, and a checker (MINUTES=2 SEED=7)
+	@PYTHONPATH=tests $(BIN)/python -m chaos --minutes $(MINUTES) --seed $(SEED)
 
 format: setup ## Rewrite the code as `make check` wants it
 	@$(BIN)/ruff format --quiet .

@@ -10,7 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
@@ -28,6 +29,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 NOBODY = "nobody"  # PostgreSQL refuses to run as root.
 SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200")
+# What was committed outlives the server, though not the machine: for who stops it and starts it again.
+LASTING = ("fsync=off", "max_connections=200")
 
 _names = itertools.count(1)
 
@@ -35,8 +38,17 @@ _names = itertools.count(1)
 @dataclass(eq=False)
 class PostgresServer:
     port: int
-    process: subprocess.Popen[bytes]
+    command: Sequence[str]
     directory: Path
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def start(self) -> None:
+        """Start it, or start it again on what it had stored; returns when it can be connected to."""
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory
+            )
+        _await(self)
 
     @property
     def admin_url(self) -> str:
@@ -53,7 +65,8 @@ class PostgresServer:
         return self.url(name)
 
     def stop(self) -> None:
-        self.process.send_signal(signal.SIGQUIT)  # At once: nobody will look at its data again.
+        """At once, as ``pg_ctl stop -m immediate`` does: what it had in hand is given up."""
+        self.process.send_signal(signal.SIGQUIT)
         try:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
@@ -61,7 +74,7 @@ class PostgresServer:
             self.process.wait()
 
 
-def start_postgres(directory: Path) -> PostgresServer:
+def start_postgres(directory: Path, settings: Sequence[str] = SETTINGS) -> PostgresServer:
     """Initialise a cluster in the directory and serve it."""
     binaries = _binaries(directory)
     data = directory / "data"
@@ -77,11 +90,9 @@ def start_postgres(directory: Path) -> PostgresServer:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [str(binaries / "postgres"), "-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", ""]
-    command += [part for setting in SETTINGS for part in ("-c", setting)]
-    with (directory / "log").open("wb") as log:
-        process = subprocess.Popen([*as_nobody, *command], stdout=log, stderr=log, **quiet)
-    server = PostgresServer(port, process, directory)
-    _await(server)
+    command += [part for setting in settings for part in ("-c", setting)]
+    server = PostgresServer(port, [*as_nobody, *command], directory)
+    server.start()
     return server
 
 

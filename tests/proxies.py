@@ -1,5 +1,7 @@
 """Bad networks on loopback: proxies that delay requests, drop their conditions, or lose replies.
 
+One of them changes with what it is told, while connections go through it.
+
 Each runs in a process of its own, so that it takes no time from the event loop under measurement, and ends with
 the process that started it, whose end of its standard input then closes.
 """
@@ -7,11 +9,12 @@ the process that started it, whose end of its standard input then closes.
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import Self, cast
+from typing import ClassVar, Literal, Self, cast
 
 CONDITIONS = (b"if-match:", b"if-none-match:")
 
@@ -59,6 +62,25 @@ class LostReplyProxy(Proxy):
 
     def __init__(self, host: str, port: int, every: int = 1) -> None:
         super().__init__("lost-reply", host, port, every)
+
+
+Weather = Literal["fair", "drop", "slow", "cut"]
+
+
+class FickleProxy(Proxy):
+    """Fair until it is told otherwise.
+
+    ``drop``: every connection ends, and none is made. ``slow``: whatever is sent waits. ``cut``: of every third
+    piece of a reply one half comes through, and the connection ends.
+    """
+
+    def __init__(self, host: str, port: int, delay_s: float = 0.5) -> None:
+        super().__init__("fickle", host, port, delay_s)
+
+    def turn(self, weather: Weather) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{weather}\n".encode())
+        self._process.stdin.flush()
 
 
 class Upstream(asyncio.Protocol):
@@ -178,6 +200,52 @@ class LostReplyLink(RequestLink):
             super().answer(data)
 
 
+class FickleLink(Link):
+    weather: ClassVar[str] = "fair"  # The same for all.
+    links: ClassVar[set[FickleLink]] = set()
+    answered: ClassVar[int] = 0
+
+    def __init__(self, host: str, port: int, delay_s: float) -> None:
+        super().__init__(host, port)
+        self._delay_s = delay_s
+        self._waiting: deque[bytes] = deque()
+
+    @classmethod
+    def turn(cls, weather: str) -> None:
+        cls.weather = weather
+        if weather == "drop":
+            for each in list(cls.links):
+                each.client.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.links.add(self)
+        if self.weather == "drop":
+            self.client.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.links.discard(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.weather != "slow" and not self._waiting:
+            self.forward(data)
+            return
+        self._waiting.append(data)
+        asyncio.get_running_loop().call_later(self._delay_s, self._forward_next)
+
+    def _forward_next(self) -> None:
+        self.forward(self._waiting.popleft())
+
+    def answer(self, data: bytes) -> None:
+        FickleLink.answered += 1
+        if self.weather == "cut" and self.answered % 3 == 0:
+            self.client.write(data[: len(data) // 2])
+            self.client.close()  # What was written still goes out.
+        elif not self.client.is_closing():
+            self.client.write(data)
+
+
 def content_length(head: bytes) -> int:
     for line in head.split(b"\r\n"):
         name, _, value = line.partition(b":")
@@ -191,7 +259,15 @@ async def serve(make_link: Callable[[], Link]) -> None:
     server = await loop.create_server(make_link, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     parent_gone = asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), parent_gone.set)
+
+    def told() -> None:
+        words = os.read(sys.stdin.fileno(), 4096).decode().split()
+        if words:
+            FickleLink.turn(words[-1])
+        else:
+            parent_gone.set()
+
+    loop.add_reader(sys.stdin.fileno(), told)
     await parent_gone.wait()
 
 
@@ -199,6 +275,7 @@ def main(kind: str, host: str, port: str, argument: str) -> None:
     links: dict[str, Callable[[], Link]] = {
         "latency": lambda: DelayedLink(host, int(port), float(argument)),
         "header-dropping": lambda: HeaderDroppingLink(host, int(port)),
+        "fickle": lambda: FickleLink(host, int(port), float(argument)),
         "lost-reply": lambda: LostReplyLink(host, int(port), int(argument)),
     }
     asyncio.run(serve(links[kind]))

@@ -1,0 +1,80 @@
+"""Brings the faults about, each at its time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chaos.ground import Ground
+from chaos.plan import Fault
+
+TRIES_MAX = 5  # To start a server, on a machine that has no time for it.
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """A fault that happened. Both times are of the clock that all processes share."""
+
+    fault: Fault
+    began: float
+    over: float  # When what was hit could go on, or could be started again.
+
+
+class Monkey:
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._busy: defaultdict[str, asyncio.Lock] = defaultdict(
+            asyncio.Lock
+        )  # One fault at a time for each target.
+        self.injected: list[Injected] = []
+
+    async def run(self, faults: Sequence[Fault]) -> None:
+        """Until the last fault is over."""
+        started = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for fault in faults:
+                await asyncio.sleep(max(0.0, started + fault.at_s - time.monotonic()))
+                group.create_task(self._inject(fault))
+
+    async def _inject(self, fault: Fault) -> None:
+        async with self._busy[fault.target]:
+            began = time.monotonic()
+            if fault.kind in ("kill", "pause"):
+                await self._process(fault)
+            elif fault.kind == "restart":
+                await self._server(fault)
+            elif fault.kind == "full":
+                await asyncio.to_thread(self._ground.disk.fill)
+                await asyncio.sleep(fault.lasts_s)
+                self._ground.disk.clear()
+            else:
+                link = self._ground.links[fault.target]
+                link.turn(fault.kind)
+                await asyncio.sleep(fault.lasts_s)
+                link.turn("fair")
+            self.injected.append(Injected(fault, began, time.monotonic()))
+
+    async def _process(self, fault: Fault) -> None:
+        process = self._ground.processes[fault.target]
+        if fault.kind == "kill":
+            process.kill()
+            return
+        family = process.pause()
+        try:
+            await asyncio.sleep(fault.lasts_s)
+        finally:
+            process.resume(family)
+
+    async def _server(self, fault: Fault) -> None:
+        s3, postgres = self._ground.s3, self._ground.postgres
+        stop, start = (s3.kill, s3.start) if fault.target == "s3" else (postgres.stop, postgres.start)
+        await asyncio.to_thread(stop)
+        await asyncio.sleep(fault.lasts_s)
+        for tries in range(TRIES_MAX):
+            with contextlib.suppress(RuntimeError if tries < TRIES_MAX - 1 else ()):
+                await asyncio.to_thread(start)  # On a thread that lives on: a server ends with who started it.
+                return
