@@ -78,6 +78,7 @@ class S3Server:
     access_key: str = ACCESS_KEY
     secret_key: str = SECRET_KEY
     region: str = REGION
+    ready_within_s: float = READY_WITHIN_S
     litter: Sequence[str] = ()  # Files outside its directory that the server leaves behind.
     process: subprocess.Popen[bytes] = field(init=False)
     admin: Any = field(init=False)  # A boto3 client: set-up should not depend on the code under test.
@@ -104,7 +105,7 @@ class S3Server:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", LAUNCH, *self.command], env=environment, stdout=log, stderr=log
             )
-        deadline = time.monotonic() + READY_WITHIN_S
+        deadline = time.monotonic() + self.ready_within_s
         while not self._takes_writes():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.stop()

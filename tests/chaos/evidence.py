@@ -20,6 +20,7 @@ from qo.core.task import Task
 from qo.dispatcher import accounting, reading
 from qo.dispatcher.state import schema
 from qo.spark.appending import uris_of
+from qo.store.retrying import Retrying
 from sites import DAG
 
 Row = Mapping[str, Any]
@@ -63,7 +64,7 @@ async def histories(ground: Ground, bucket: str, prefix: str) -> dict[str, list[
     """By key: every version of every task object, oldest first."""
     versions = await asyncio.to_thread(_versions, ground, bucket, prefix + keys.TASKS)
     found: defaultdict[str, list[Task]] = defaultdict(list)
-    store = await ground.s3.open_store(bucket)
+    store = Retrying(await ground.s3.open_store(bucket))
     try:
         for at in range(0, len(versions), READS_AT_ONCE):
             some = versions[at : at + READS_AT_ONCE]

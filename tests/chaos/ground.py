@@ -15,11 +15,13 @@ from chaos.supervised import Supervised
 from postgres import LASTING, PostgresServer, start_postgres
 from proxies import FickleProxy
 from qo.queue.queue import Queue
+from qo.store.retrying import Retrying
 from servers import S3Server, start_seaweed
 from sites import BucketSite, proven
 from spark_sites import family_of
 
 QUEUE_WORKERS, PYTHON_WORKERS, SPARK_WORKERS = ("w1", "w2", "w3"), ("p1", "p2"), ("s1", "s2")
+STARTED_WITHIN_S = 300.0  # However slow the machine: that a server comes back is no promise of ours.
 SETTINGS = {
     "QO_LEASE_S": f"{LEASE_S:g}",
     "QO_CONCURRENCY": "6",
@@ -92,7 +94,7 @@ class Ground:
     async def queue(self, *, direct: bool = False) -> AsyncIterator[Queue]:
         """The queue of the fleet, by the way that its workers take, or beside it."""
         endpoint = None if direct else self.links["queue-s3"].endpoint
-        async with Queue(await self.s3.open_store(self.load_bucket, endpoint=endpoint)) as queue:
+        async with Queue(Retrying(await self.s3.open_store(self.load_bucket, endpoint=endpoint))) as queue:
             yield queue
 
     async def close(self) -> None:
@@ -109,6 +111,7 @@ async def grounds(directory: Path, *, spark: bool) -> AsyncIterator[Ground]:
     async with AsyncExitStack() as stack:
         s3 = start_seaweed(directory / "seaweed")
         stack.callback(s3.stop)
+        s3.ready_within_s = STARTED_WITHIN_S
         (directory / "postgres").mkdir()
         postgres = start_postgres(directory / "postgres", LASTING)
         stack.callback(postgres.stop)

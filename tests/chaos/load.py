@@ -93,8 +93,12 @@ class Load:
         first = len(self.numbers)
         numbers = range(first, first + BATCH)
         new = [new_task(expected.kind_of(each), str(each), str(self._ground.notes)) for each in numbers]
-        async with self._ground.queue() as queue:
-            await _insist(lambda: queue.submit_many(new))
+
+        async def submit() -> None:
+            async with self._ground.queue() as queue:
+                await queue.submit_many(new)
+
+        await _insist(submit)
         self.numbers += numbers
 
     async def _emit(self, number: int) -> None:

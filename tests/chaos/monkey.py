@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -11,8 +10,6 @@ from dataclasses import dataclass
 
 from chaos.ground import Ground
 from chaos.plan import Fault
-
-TRIES_MAX = 5  # To start a server, on a machine that has no time for it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,4 @@ class Monkey:
         stop, start = (s3.kill, s3.start) if fault.target == "s3" else (postgres.stop, postgres.start)
         await asyncio.to_thread(stop)
         await asyncio.sleep(fault.lasts_s)
-        for tries in range(TRIES_MAX):
-            with contextlib.suppress(RuntimeError if tries < TRIES_MAX - 1 else ()):
-                await asyncio.to_thread(start)  # On a thread that lives on: a server ends with who started it.
-                return
+        await asyncio.to_thread(start)  # On a thread that lives on: a server ends with who started it.

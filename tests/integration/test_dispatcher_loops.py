@@ -179,6 +179,30 @@ async def test_a_tick_that_fails_is_tried_again_and_its_trouble_is_told_until_it
 
 
 @pytest.mark.fast
+@pytest.mark.parametrize("away", [True, False])
+async def test_a_database_that_is_away_is_told_of_in_a_line_and_what_nobody_foresaw_with_its_trace(
+    caplog: pytest.LogCaptureFixture, away: bool
+) -> None:
+    """All loops meet a restart of the database at once: their traces are thousands of lines that say one thing."""
+    failed = threading.Event()
+
+    def tick() -> int:
+        if failed.is_set():
+            return 0
+        failed.set()
+        error = Unavailable("the state database does not answer") if away else KeyError("unforeseen")
+        error.add_note("its driver says: connection refused")
+        raise error
+
+    loop = Loop("test", tick, rest_s=0.01)
+    running = asyncio.create_task(loop.run())
+    await until(lambda: loop.health.failures == 1)
+    await ended(loop, running)
+    assert ("Traceback" in caplog.text) is not away
+    assert "its driver says: connection refused" in caplog.text
+
+
+@pytest.mark.fast
 async def test_stopping_waits_for_the_tick_under_way() -> None:
     began, may_end, done = threading.Event(), threading.Event(), []
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from qo.ambient import SYSTEM, Ambient
 from qo.core.retry import delay_s
 from qo.core.task import RetryPolicy
+from qo.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -117,8 +118,7 @@ class Loop:
             health.failures += 1
             health.failing += 1
             health.error = f"{type(error).__name__}: {error}"
-            # The trace is of use once; what stays down says the same again and again.
-            log.error("%s failed: %s", self.name, health.error, exc_info=error if health.failing == 1 else None)
+            self._tell(error)
             return None
         else:
             if health.failing >= FAILURES_MAX:
@@ -130,6 +130,14 @@ class Loop:
             health.ticks += 1
             health.began_at, health.ended_at = None, self._ambient.monotonic()
             health.took_s = health.ended_at - began_at
+
+    def _tell(self, error: Exception) -> None:
+        """A trace is of use once, and not where something is away: all loops would show the same of it."""
+        if self.health.failing == 1 and not isinstance(error, Unavailable):
+            log.error("%s failed: %s", self.name, self.health.error, exc_info=error)
+        else:
+            notes: list[str] = getattr(error, "__notes__", [])
+            log.error("%s failed: %s", self.name, "; ".join([self.health.error or "", *notes]))
 
     async def _call(self) -> int:
         if inspect.iscoroutinefunction(self.tick):
