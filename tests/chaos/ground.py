@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -11,7 +14,7 @@ from urllib.parse import urlsplit
 import sparks
 from chaos.disk import Disk
 from chaos.plan import LEASE_S
-from chaos.supervised import Supervised
+from chaos.supervised import Supervised, orphans
 from postgres import LASTING, PostgresServer, start_postgres
 from proxies import FickleProxy
 from qo.queue.queue import Queue
@@ -97,8 +100,15 @@ class Ground:
         async with Queue(Retrying(await self.s3.open_store(self.load_bucket, endpoint=endpoint))) as queue:
             yield queue
 
+    def orphans(self) -> list[int]:
+        """What outlived the process that had started it."""
+        return orphans(f"TMPDIR={self.disk.path}")
+
     async def close(self) -> None:
         await asyncio.gather(*(each.stop() for each in self.processes.values()))
+        for each in self.orphans():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
         for each in self.links.values():
             each.close()
         self.disk.close()

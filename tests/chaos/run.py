@@ -64,4 +64,5 @@ def _counts(ground: Ground, found: Evidence) -> dict[str, int]:
         "rows compared": sum(map(len, found.tables.values())),
         "processes started": sum(each.starts for each in processes),
         "processes that gave up": sum(len(each.exits) for each in processes),
+        "processes left behind": len(ground.orphans()),
     }

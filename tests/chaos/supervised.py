@@ -89,3 +89,15 @@ class Supervised:
             if each:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(each, number)
+
+
+def orphans(variable: str) -> list[int]:
+    """Processes with this in their environment whose parents are gone: a JVM should end with its worker."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent == 1 and variable.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
