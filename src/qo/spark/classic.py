@@ -28,6 +28,7 @@ from qo.config.spark import SparkSettings
 from qo.errors import Unavailable, UsageError
 from qo.spark import archive, java, session
 from qo.spark.engine import Attempt, Progress
+from qo.spark.launching import launching
 from qo.spark.progress import Job, Meter, job_of
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class ClassicEngine:
         for key, value in session.conf(self._settings, found).items():
             builder = builder.config(key, value)
         archive.build_beside(found, self._settings)
-        with _signals_kept():
+        with _signals_kept(), launching():
             return builder.getOrCreate()
 
     @contextlib.contextmanager

@@ -1,0 +1,48 @@
+"""Waiting for Spark's JVM, though not for ever.
+
+PySpark waits until the JVM has written where it listens, or has failed. One that found the disk full does neither: it
+lives on without a word, and the worker would be of no use until somebody looks. One that ended in peace is waited for,
+too.
+"""
+
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Generator
+from typing import Any
+
+from pyspark import java_gateway
+
+LAUNCHED_WITHIN_S = 300.0  # A machine with much else to do takes a minute and more.
+
+
+@contextlib.contextmanager
+def launching(within_s: float = LAUNCHED_WITHIN_S) -> Generator[None]:
+    """In the block a JVM that says nothing for so long is ended, which PySpark raises as its failure."""
+    until = time.monotonic() + within_s
+    waiting = True
+
+    class Launched(subprocess.Popen[bytes]):
+        def poll(self) -> int | None:
+            code = super().poll()
+            if not waiting:
+                return code
+            if code is None and time.monotonic() > until:
+                os.kill(self.pid, signal.SIGKILL)  # ``kill`` would poll first.
+                code = self.wait()
+            if code is not None and self.stdin is not None:
+                self.stdin.close()
+            return -1 if code == 0 else code  # PySpark takes 0 for a JVM that is still there.
+
+    names: Any = java_gateway  # It offers no other way to its process before that has answered.
+    before, names.Popen = names.Popen, Launched
+    try:
+        yield
+    finally:
+        waiting, names.Popen = False, before
