@@ -82,7 +82,9 @@ class Ground:
         for each in PYTHON_WORKERS:
             self._supervise(each, flow, "worker", "--runtime", "python", "--id", each)
         for each in SPARK_WORKERS if self._spark else ():
-            self._supervise(each, {**flow, **sparks.ENVIRONMENT}, "worker", "--runtime", "spark", "--id", each)
+            # Few at a time: a lease must not run out only because many share the machine.
+            few = {**flow, **sparks.ENVIRONMENT, "QO_CONCURRENCY": "2"}
+            self._supervise(each, few, "worker", "--runtime", "spark", "--id", each)
 
     def _supervise(self, name: str, settings: Mapping[str, str], *args: str) -> None:
         command = self.site.qo(**{**SETTINGS, "TMPDIR": str(self.disk.path), **settings})
