@@ -11,6 +11,7 @@ import contextvars
 import heapq
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from itertools import count
 from typing import Any, TypeVar
 
 from qo.testing import virtual
@@ -20,9 +21,33 @@ T = TypeVar("T")
 PROCESS: contextvars.ContextVar[str] = contextvars.ContextVar("PROCESS", default="")
 
 
+class _Future(asyncio.Future[Any]):
+    """In a set, in an order that is the same in every run. Where in memory it lies is not."""
+
+    def __init__(self, number: int, *, loop: asyncio.AbstractEventLoop) -> None:
+        self._number = number
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class _Task(asyncio.Task[Any]):
+    """As a future."""
+
+    def __init__(self, number: int, work: Coroutine[Any, Any, Any], **options: Any) -> None:
+        self._number = number
+        super().__init__(work, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class Machines(virtual.VirtualLoop):
     def __init__(self) -> None:
         super().__init__()
+        self._numbers = count()
+        self.set_task_factory(self._task)
         self.after_step: Callable[[], None] | None = None
         self.stops: Counter[str] = Counter()  # How often each process was stopped, for a while or for good.
         self.over = False  # Then nothing of a process reaches anybody, and none is stopped any more.
@@ -30,6 +55,12 @@ class Machines(virtual.VirtualLoop):
         self._dead: dict[str, asyncio.Event] = {}
         self._roots: list[asyncio.Task[Any]] = []
         self._outside = contextvars.Context()
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return _Future(next(self._numbers), loop=self)
+
+    def _task(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        return _Task(next(self._numbers), work, loop=loop, **options)
 
     def spawn(self, name: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         context = contextvars.copy_context()

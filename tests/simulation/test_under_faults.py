@@ -15,7 +15,7 @@ from simulate.playing import check, play
 SEEDS = {
     "queue": (46, 1000),
     "worker": (46, 1000),
-    "shards": (6, 150),
+    "shards": (4, 150),
     "dispatcher": (6, 400),
 }  # PROVE: the second.
 TWICE = [("queue", 7), ("worker", 3), ("shards", 1), ("dispatcher", 1)]
