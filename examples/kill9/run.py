@@ -41,7 +41,7 @@ def start_worker(name: str) -> subprocess.Popen[bytes]:
         "QO_MONITOR_CHECK_INTERVAL": "1",
         "QO_LOG": "error",
     }
-    command = [sys.executable, "-m", "qo.cli.main", "worker", "--app", "app:app"]
+    command = [sys.executable, "-m", "qo.cli.entry", "worker", "--app", "app:app"]
     return subprocess.Popen(command, cwd=HERE, env=environ, stdout=subprocess.DEVNULL)
 
 

@@ -93,7 +93,7 @@ def monitored(path: Path) -> Iterator[None]:
 async def test_18_a_handler_that_blocks_misses_no_renewal(tmp_path: Path, kind: str) -> None:
     """One that blocks the event loop, and a plain function on its thread: the keeper has a thread of its own."""
     path, app = tmp_path / "store", App()
-    blocked_s, lease_s = 3.0, 1.0
+    blocked_s, lease_s = 6.0, 4.0  # Even if the machine has no time for us for two seconds.
 
     def blocks(input: Any) -> str:
         time.sleep(blocked_s)
@@ -114,7 +114,7 @@ async def test_18_a_handler_that_blocks_misses_no_renewal(tmp_path: Path, kind: 
         history = await queue.history(task.id)
     assert (done.output, done.attempt, stats.acked, stats.lost) == ("done", 1, 1, 0)
     held = [each for each in history if each.status is Status.RUNNING]
-    assert len(held) >= 6, "renewed about every third of the lease"
+    assert len(held) >= 4, "claimed, and renewed about every third of the lease"
     for before, after in pairwise([*held, done]):
         assert before.lease_expires_at is not None
         assert after.updated_at < before.lease_expires_at
