@@ -140,7 +140,7 @@ def classic() -> None:
     with engine.session(Attempt("first", 2)) as spark:
         tell(worked_out(spark))
         last = _jvm()
-        spark.stop()  # No operator should, but one may.
+        spark.sparkContext.stop()  # No operator should, but one may.
     tell(engine.alive())
     engine.close()
     tell([runs(victim), runs(last)])
