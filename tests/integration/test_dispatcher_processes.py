@@ -7,6 +7,8 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
+
 from qo.core.task import Status
 from sites import SHORT_LEASE_S, WITHIN_S, Site, embedded, job, pipeline, servers, site
 from stores import until
@@ -165,6 +167,7 @@ async def test_a_worker_that_is_told_to_stop_finishes_what_it_has_begun(embedded
     assert (task["status"], site.attempts(task["id"])) == ("completed", ["completed"])
 
 
+@pytest.mark.long
 async def test_files_are_announced_once_however_often_the_scheduler_is_killed(embedded: Site) -> None:
     site, inbox = embedded, embedded.directory / "inbox"
     inbox.mkdir()

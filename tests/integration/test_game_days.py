@@ -202,6 +202,7 @@ async def test_tasks_are_tried_again_when_the_data_store_refuses(embedded: Site)
 
 
 @pytest.mark.s3
+@pytest.mark.long
 async def test_work_goes_on_after_the_bucket_stood_still(servers: BucketSite) -> None:
     """The bucket holds the data and the queue: both stand still, and no lease is lost to it."""
     site = servers
@@ -258,6 +259,7 @@ def own_bucket(tmp_path: Path) -> Iterator[tuple[S3Server, str]]:
 
 
 @pytest.mark.s3
+@pytest.mark.long
 async def test_wake_ups_wait_in_the_outbox_while_the_bucket_is_down(
     tmp_path: Path, own_bucket: tuple[S3Server, str]
 ) -> None:

@@ -11,6 +11,7 @@ from spark_children import SUMS, Child, runs, until
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
+@pytest.mark.long
 def test_a_server_of_its_own_does_the_same_and_outlives_nobody(tmp_path: Path) -> None:
     left = tmp_path / "left"
     left.mkdir()

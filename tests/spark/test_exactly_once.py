@@ -54,6 +54,7 @@ async def plant(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Plant
 # Two workers, one task
 
 
+@pytest.mark.long
 async def test_workers_that_race_for_every_task_do_each_once(plant: Plant) -> None:
     """Everyone is woken for everything, many times over."""
     racing = await plant.workers("w1", "w2")
