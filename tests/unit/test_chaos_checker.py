@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from chaos import checker, expected, history, notes, rows
 from chaos.notes import Execution
-from chaos.plan import Fault, plan
+from chaos.plan import LASTS_S, Fault, plan
 from qo.core.lifecycle import Claim, Command, Complete, Fail, Lapse, Release, Renew, Reschedule, decide
 from qo.core.task import Task
 
@@ -189,15 +189,7 @@ def test_a_row_too_many_or_too_few_is_found() -> None:
 def test_a_seed_draws_the_same_faults_and_every_kind_in_half_a_minute() -> None:
     names = ("dispatcher", "scheduler", "monitor", "w1", "p1")
     assert plan(7, 600, names) == plan(7, 600, names) != plan(8, 600, names)
-    assert {each.kind for each in plan(7, 45, names)} == {
-        "kill",
-        "pause",
-        "restart",
-        "drop",
-        "slow",
-        "cut",
-        "full",
-    }
+    assert {each.kind for each in plan(7, 45, names)} == set(LASTS_S)
     killed = {each.target for each in plan(7, 600, names) if each.kind == "kill"}
     assert killed == set(names)
     assert str(Fault(1.0, "kill", "w1", 0.0)) == "kill w1"

@@ -10,6 +10,7 @@ import typer
 
 from qo.cli.session import Session, command, new_app, start_logging
 from qo.config.settings import LogLevel, Settings
+from qo.core.words import plural
 from qo.errors import ConfigError, QoError, Unavailable, Unproven
 
 if TYPE_CHECKING:
@@ -88,8 +89,10 @@ def _problem(settings: Settings, promises: list[Promise]) -> QoError | None:
     if not needed:
         return None
     if broken := [promise for promise in needed if promise.answered]:
-        return Unproven(f"{settings.store} cannot be trusted with a queue: {len(broken)} promises are not kept")
-    return Unavailable(f"{settings.store} did not always answer, so {len(needed)} promises are unknown")
+        count = plural(len(broken), "promise is", "promises are")
+        return Unproven(f"{settings.store} cannot be trusted with a queue: {count} not kept")
+    count = plural(len(needed), "promise is", "promises are")
+    return Unavailable(f"{settings.store} did not always answer, so {count} unknown: try again")
 
 
 def _explain(session: Session, settings: Settings, promises: list[Promise]) -> None:

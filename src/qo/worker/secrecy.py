@@ -15,10 +15,12 @@ HELD_MAX = 1000
 
 _AWS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 # Not those of Spark: they are many words, most of which are no secrets.
-_VARIABLES = (*_AWS, *(name for row in SETTINGS if row.secret and row.key[:6] != "spark." for name in row.env))
-_held: dict[
-    str, None
-] = {}  # A set that keeps its order. Processes have few secrets; jobs read theirs again and again.
+_VARIABLES = (
+    *_AWS,
+    *(name for row in SETTINGS if row.secret and not row.key.startswith("spark.") for name in row.env),
+)
+# A set that keeps its order. Processes have few secrets; jobs read theirs again and again.
+_held: dict[str, None] = {}
 
 
 def hold(secret: str) -> str:

@@ -60,6 +60,5 @@ class SourcesAnswer(Answer):
 
 class MemoryRequest(Body):
     memory: Any = None
-    error: str | None = Field(
-        default=None, max_length=ERROR_MAX
-    )  # What keeps it from speaking; memory then stays.
+    # What keeps it from speaking; memory then stays.
+    error: str | None = Field(default=None, max_length=ERROR_MAX)
