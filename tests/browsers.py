@@ -33,7 +33,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-PATIENCE_MS = 15_000  # For a machine that is busy with other things.
+PATIENCE_MS = 60_000  # For a machine that is busy with other things.
 QUIET_S = 0.25
 PERIOD_MS = 7_000  # How often the page looks again.
 PHONE = {"width": 390, "height": 844}
