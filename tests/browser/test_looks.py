@@ -141,7 +141,7 @@ async def test_what_asks_and_what_explains_has_no_fault_that_axe_knows_of(
     assert await violations(tab) == []
     await tab.page.get_by_role("textbox").fill(place.link)
     await tab.page.get_by_role("button", name="Open").click()
-    await expect(tab.page.get_by_role("button", name="Open")).to_have_count(0)  # Else it would lead elsewhere later.
+    await expect(tab.page.get_by_role("button", name="Open")).to_have_count(0)  # Else it leads elsewhere.
     await settled(tab, place.routes["task-failed"])
     await tab.page.get_by_role("button", name="Replay").click()
     await screenshots.take(tab, "question")

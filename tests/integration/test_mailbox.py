@@ -569,6 +569,57 @@ async def _most_ended(store: Any, count: int) -> bool:
     return len(ready.entries) < 32
 
 
+@in_virtual_time
+async def test_08b_a_handler_that_only_reports_leaves_its_slot_to_another() -> None:
+    """Here it waits for one that could else not begin. What it says afterwards still counts."""
+    begun = asyncio.Event()
+
+    async def first(input: Any, ctx: Context) -> str:
+        ctx.free_slot()
+        ctx.free_slot()  # Once is enough.
+        await begun.wait()
+        return "told"
+
+    async def second(input: Any) -> None:
+        begun.set()
+        await asyncio.sleep(1)
+
+    queue = virtual_queue()
+    async with working(queue, app_of(first, second), concurrency=1) as worker:
+        one = await queue.submit("first")
+        await until(lambda: true(worker.stats.started == 1))
+        others = await queue.submit_many([NewTask("second", n) for n in range(4)])
+        assert (await ended(queue, one.id)).output == "told"
+        assert worker.stats.slots[0].task_id in {task.id for task in others}  # Of who has the slot now.
+        began = virtual.monotonic()
+        for task in others:
+            await ended(queue, task.id)
+        took_s = virtual.monotonic() - began
+    assert took_s > 3.0, "the slot was given away more often than it was freed"
+    assert worker.stats.balanced
+
+
+@in_virtual_time
+async def test_08c_no_more_may_report_at_a_time_than_the_buffer_takes() -> None:
+    open_, reporting = asyncio.Event(), 0
+
+    async def slow(input: Any, ctx: Context) -> None:
+        nonlocal reporting
+        reporting += 1
+        ctx.free_slot()
+        await open_.wait()
+
+    queue = virtual_queue()
+    tasks = await queue.submit_many([NewTask("slow", n, Options(timeout_s=NEVER_S)) for n in range(20)])
+    async with working(queue, app_of(slow), concurrency=2, result_buffer=3):
+        await until(lambda: true(reporting >= 3))
+        await asyncio.sleep(60)
+        assert 3 <= reporting <= 5  # Those that are in slots beside.
+        open_.set()
+        for task in tasks:
+            assert (await ended(queue, task.id)).status is C
+
+
 class Narrow(MemoryStore):
     """Serves so many requests at a time, in the order in which they came, and takes its time for each."""
 

@@ -115,6 +115,7 @@ class Runner:
             await self._settle(held, _completion(held, work))
             raise
         else:
+            context.free_slot()  # The next operator need not wait for what is said of this one.
             return await self._settle(held, _completion(held, work))
         finally:
             if alarm is not None:

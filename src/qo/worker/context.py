@@ -54,12 +54,14 @@ class Context:
         clock: Clock,
         lease_s: float,
         draining: Callable[[], bool],
+        free_slot: Callable[[], None] = lambda: None,
     ) -> None:
         self._queue = queue
         self._claim = claim
         self._clock = clock
         self._lease_s = lease_s
         self._draining = draining
+        self._free_slot = free_slot
         self.worker_id = worker_id
         self.producer = producer
         self.cancel = cancel
@@ -106,6 +108,11 @@ class Context:
         if self._progress is None:
             self._progress = Progress(self._write_progress, PROGRESS_EVERY_S)
         self._progress.report(value)
+
+    def free_slot(self) -> None:
+        """The work is done, and the handler only tells somebody of it, or waits: another task may begin in its place.
+        All else stays as it is: lease, timeout, and that its outcome is reported when it returns."""
+        self._free_slot()
 
     def extend(self, more_s: float) -> None:
         """Let this attempt run for so long from now, at least. Its lease is renewed for as long as it runs."""

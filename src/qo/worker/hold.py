@@ -32,6 +32,7 @@ class Hold:
         "clock",
         "handler",
         "leased_until",
+        "left_slot",
         "phase",
         "phase_since",
         "progress",
@@ -52,6 +53,7 @@ class Hold:
         self.attempt: asyncio.Task[None] | None = None  # What runs it.
         self.progress: Any = None  # The last word on it, if that was not written yet.
         self.started = False  # Whether it came through the layers to its handler.
+        self.left_slot = False  # Whether its slot went to another while its handler still runs.
 
     @property
     def task(self) -> Task:

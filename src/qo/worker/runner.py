@@ -7,6 +7,7 @@ import contextvars
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 
 from qo.queue.queue import Queue
 from qo.telemetry.trace import current_traceparent
@@ -31,7 +32,7 @@ from qo.worker.stats import SlotStats, Stats
 
 log = logging.getLogger(__name__)
 
-AHEAD_BELOW_S = 0.5  # Claim ahead of free slots while handlers take less than this, on average.
+AHEAD_BELOW_S = 1.0  # Claim ahead of free slots while handlers take less than this, on average.
 INBOX_WAIT_MAX_S = 2.0  # What has waited longer than this is given back: slots have turned out to be slow.
 WEIGHT = 0.1  # Of the latest run in the average.
 
@@ -156,13 +157,23 @@ class Runner:
         )
         self._stats.ran(hold.task.task_type, slot.index, took_s, outcome)
         hold.enter(Phase.SETTLING, ended)
-        if self._executors[hold.handler.kind].running(hold.task.id):
+        if hold.left_slot:
+            self.settling -= 1
+        elif self._executors[hold.handler.kind].running(hold.task.id):
             self._stuck[slot] = hold  # There is nothing to run another task on.
         else:
             self._release(slot, hold)
         await self._settle(hold, outcome)
 
+    def _leave(self, slot: Slot[Hold], hold: Hold) -> None:
+        """The handler has only to tell somebody what it did. While too many do that, it keeps its slot."""
+        if hold.phase is Phase.RUNNING and not hold.left_slot and self.settling < self._config.result_buffer:
+            hold.left_slot = hold.started = True
+            self.settling += 1
+            self._release(slot, hold)
+
     def _release(self, slot: Slot[Hold], hold: Hold) -> None:
+        self._shown[slot.index].task_id = None
         self._admission.ended(hold.handler, started=hold.started)
         if (following := self._inboxes.free(slot)) is not None:
             self._chain(asyncio.create_task(self._work(slot, following), context=self._clean.copy()))
@@ -228,6 +239,7 @@ class Runner:
             clock=hold.clock,
             lease_s=config.lease_s,
             draining=self._draining,
+            free_slot=partial(self._leave, slot, hold),
         )
         request = Request(
             task=task,
@@ -245,7 +257,7 @@ class Runner:
         try:
             return await self._services[hold.handler.task_type](request)
         finally:
-            hold.started = request.started
+            hold.started = hold.started or request.started
             hold.progress = context.close()
 
     @staticmethod

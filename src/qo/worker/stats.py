@@ -167,7 +167,6 @@ class Stats:
         one.succeeded += isinstance(outcome, Acked) and not outcome.failed
         one.failed += _failed(outcome)
         one.last_latency_s = seconds
-        one.task_id = None
 
     def _of_type(self, task_type: str) -> Histogram:
         if (known := self.latency.get(task_type)) is not None:
