@@ -7,10 +7,10 @@ ONLY   ?=
 DAYS   ?= 90
 MINUTES ?= 10
 SEED   ?= 1
-# Tests in three processes, each with servers of its own: they often wait. In the order of the files: the last ones are
+# Tests in four processes, each with servers of its own: they often wait. In the order of the files: the last ones are
 # short, so that all end at the same time.
 ORDER  := --dist loadfile --no-loadscope-reorder
-BESIDE := -n 3 $(ORDER)
+BESIDE := -n 4 $(ORDER)
 FOUND  := command -v chromium || command -v chromium-browser || command -v google-chrome
 SPARK  := tests/e2e tests/spark # Where all tests with the marker spark are, as a test sees to.
 
@@ -66,7 +66,7 @@ check: lint audit ## Both, and the fast tests
 test: setup ## The same, and all tests but the longest: a real S3 server, PostgreSQL, Spark, a browser and real processes
 	@$(MAKE) --no-print-directory -j 2 -O code page browser
 	@$(BIN)/python -m pytest $(BESIDE) -m "not spark and not long" --ignore tests/spark
-	@$(BIN)/python -m pytest $(BESIDE) -m "spark and not long" $(SPARK) # By themselves: a JVM that starts takes the time that others' leases run.
+	@$(BIN)/python -m pytest -n 3 $(ORDER) -m "spark and not long" $(SPARK) # By themselves: a JVM that starts takes the time that others' leases run.
 
 demo: setup ## A quarter of flights through a pipeline on Spark (DAYS=365: the year); again: only what changed
 	-@$(BIN)/python hatch_build.py build # Without the page of the dashboard, all else is to be seen.
