@@ -19,11 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import sparks
-from qo.errors import LeaseLost
+from qo.errors import LeaseLost, UsageError
 from qo.spark import archive, java
 from qo.spark.engine import Attempt, Engine, open_engine
 
@@ -128,6 +129,17 @@ def has_hardly_begun(engine: Engine, attempt: Attempt) -> bool:
     return told is not None and told.tasks_done < told.tasks / 2
 
 
+def refusals(*calls: Callable[[], None]) -> list[str]:
+    """What each of these says instead of doing it."""
+    said: list[str] = []
+    for call in calls:
+        try:
+            call()
+        except UsageError as error:
+            said.append(str(error))
+    return said
+
+
 def classic() -> None:
     """A session whose JVM is killed, and then one that an operator stops."""
     engine = open_engine(sparks.SETTINGS)
@@ -140,7 +152,8 @@ def classic() -> None:
     with engine.session(Attempt("first", 2)) as spark:
         tell(worked_out(spark))
         last = _jvm()
-        spark.sparkContext.stop()  # No operator should, but one may.
+        tell(refusals(spark.stop, spark.sparkContext.stop, SparkSession.builder.getOrCreate().stop))
+        SparkContext.stop(spark.sparkContext)  # Nothing keeps anybody from that.
     tell(engine.alive())
     engine.close()
     tell([runs(victim), runs(last)])

@@ -221,6 +221,7 @@ def test_a_session_whose_jvm_is_killed_is_made_anew(spark: SparkSession, tmp_pat
     with Child(tmp_path, "classic") as child:
         assert child.next()  # The attempt that was at work learned of it.
         assert child.next() == worked_out(spark)
-        assert child.next() is False  # An operator that stops the session ends it for all.
+        assert [said[:20] for said in child.next()] == ["an operator must not"] * 3  # To stop it for all.
+        assert child.next() is False
         assert child.next() == [False, False]  # No JVM is left.
         assert child.process.wait(60) == 0

@@ -78,8 +78,12 @@ def test_a_frame_has_columns_with_names_of_their_own() -> None:
     for name in ("", "x" * 201):
         with pytest.raises(UsageError, match="needs a name of 1 to 200 characters"):
             writable(T.StructType([T.StructField(name, T.LongType())]))
+    doubled = T.StructType([T.StructField("a", T.LongType()), T.StructField("A", T.LongType())])
     with pytest.raises(UsageError, match="'A' stands in the frame twice"):
-        writable(T.StructType([T.StructField("a", T.LongType()), T.StructField("A", T.LongType())]))
+        writable(doubled)
+    nested = T.StructType([T.StructField("of", T.ArrayType(doubled))])  # Could be written, and never be read.
+    with pytest.raises(UsageError, match=r"'A' stands in 's\.of' twice"):
+        writable(T.StructType([T.StructField("s", T.MapType(T.StringType(), nested))]))
 
 
 def test_columns_that_are_none_of_sparks_are_said_to_be_so() -> None:

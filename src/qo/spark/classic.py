@@ -70,6 +70,8 @@ class ClassicEngine:
             self._spark = self._started()
             if self._ours:
                 _guard(self._spark)
+                # All sessions share it, and so do those that somebody else makes of it.
+                self._spark.sparkContext.stop = _refuse
             self._scala, self._sessions = self._spark.sparkContext._jsc.sc(), _classic(self._spark)
 
     def _started(self) -> SparkSession:
@@ -166,6 +168,7 @@ class ClassicEngine:
             spark, self._spark = self._spark, None
             if spark is None or not self._ours:
                 return
+            _unguard(spark)
             with contextlib.suppress(*GONE):
                 SparkSession.stop(spark)
             self._discard(spark)
@@ -175,6 +178,7 @@ class ClassicEngine:
         """End the JVM, whatever state it is in, and make PySpark forget it."""
         self._open.clear()
         self._scala = self._sessions = None
+        _unguard(spark)
         context, gateway, process = spark.sparkContext, SparkContext._gateway, _process()
         context._jsc = None  # Nothing in there is to be spoken to any more.
         with contextlib.suppress(*GONE):
@@ -193,12 +197,16 @@ class ClassicEngine:
 
 def _guard(spark: SparkSession) -> SparkSession:
     """Scripts stop their session at the end. An operator that does would end the tasks of all others, too."""
-
-    def refuse() -> None:
-        raise UsageError("an operator must not stop the Spark session: the worker's other tasks run in it")
-
-    spark.stop = refuse
+    spark.stop = _refuse
     return spark
+
+
+def _refuse() -> None:
+    raise UsageError("an operator must not stop the Spark session: the worker's other tasks run in it")
+
+
+def _unguard(spark: SparkSession) -> None:
+    vars(spark.sparkContext).pop("stop", None)
 
 
 def _classic(spark: SparkSession) -> Any:

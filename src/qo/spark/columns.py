@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from qo.core.flow.columns import Column, Drift, Drifted, drift
+from qo.core.flow.columns import Column, Drift, Drifted, drift, refusal
 from qo.dispatcher.contract.task import ColumnBody
 from qo.errors import UsageError
 
@@ -60,22 +60,39 @@ def writable(struct: StructType) -> list[Column]:
     return columns_of(struct)
 
 
-def _refuse_doubled(struct: StructType) -> None:
+def _refuse_doubled(struct: StructType, within: str = "") -> None:
+    """At any depth: Spark writes a struct with a field twice, and then nobody can read it."""
     seen: set[str] = set()
-    for name in struct.names:
-        if name.lower() in seen:
+    for each in struct:
+        if each.name.lower() in seen:
+            place = f"in {within!r}" if within else "in the frame"
             raise UsageError(
-                f"column {name!r} stands in the frame twice (names are compared without regard to case): rename one"
+                f"column {each.name!r} stands {place} twice (names are compared without regard to case): rename one"
             )
-        seen.add(name.lower())
+        seen.add(each.name.lower())
+        for inner in _structs(each.dataType):
+            _refuse_doubled(inner, f"{within}.{each.name}" if within else each.name)
+
+
+def _structs(type_: DataType) -> Iterator[StructType]:
+    """The outermost structs that a type is made of."""
+    match type_:
+        case StructType():
+            yield type_
+        case ArrayType():
+            yield from _structs(type_.elementType)
+        case MapType():
+            yield from _structs(type_.keyType)
+            yield from _structs(type_.valueType)
+        case _:
+            pass
 
 
 def settled(known: Sequence[Column], new: Sequence[Column], policy: str) -> Drifted:
     """The columns of the dataset from now on. Raises UsageError for a change that the job does not allow."""
     after = drift(known, new, Drift(policy))
     if isinstance(after, list):
-        hint = "let the job make what it made before, write 'drift: add' for new columns, or edit the job"
-        raise UsageError(f"the columns of the output have changed: {'; '.join(after)}; {hint}")
+        raise UsageError(refusal(known, new, Drift(policy), after))
     return after
 
 

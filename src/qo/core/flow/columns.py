@@ -68,6 +68,13 @@ def drift(known: Sequence[Column], new: Sequence[Column], policy: Drift) -> Drif
     return wrong or Drifted((*known, *added), tuple(each.name for each in added))
 
 
+def refusal(known: Sequence[Column], new: Sequence[Column], policy: Drift, wrong: Sequence[str]) -> str:
+    """What to tell whoever made such columns: all that is ``wrong``, and the ways out that there are."""
+    may_add = policy is not Drift.ADD and isinstance(drift(known, new, Drift.ADD), Drifted)
+    ways = ["let the job make what it made before", *(["write 'drift: add' for new columns"] * may_add)]
+    return f"the columns of the output have changed: {'; '.join(wrong)}; {', '.join(ways)}, or edit the job"
+
+
 def columns_hash(columns: Sequence[Column]) -> str:
     """The same for the same columns in any order."""
     ordered = sorted((_key(each), each.name, _json(_plain(each.type)).decode()) for each in columns)

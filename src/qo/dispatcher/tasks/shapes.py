@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 import sqlalchemy as sa
 
-from qo.core.flow.columns import Column, Drift, columns_hash, drift
+from qo.core.flow.columns import Column, Drift, columns_hash, drift, refusal
 from qo.dispatcher.contract.task import ColumnBody
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
@@ -80,8 +80,7 @@ class Shapes:
             self._now[generation_id] = as_of(self._tx, generation_id) or []
         after = drift(self._now[generation_id], new, policy)
         if isinstance(after, list):
-            hint = "let the job make what it made before, write 'drift: add' for new columns, or edit the job"
-            raise UsageError(f"the columns of the output have changed: {'; '.join(after)}; {hint}")
+            raise UsageError(refusal(self._now[generation_id], new, policy, after))
         if after.added:
             self._now[generation_id] = self._new[generation_id] = list(after.columns)
         return columns_hash(new)

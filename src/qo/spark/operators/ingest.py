@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.functions import col, count, first, input_file_name
@@ -31,7 +32,8 @@ from qo.spark.operators.context import Context, Frames
 CORRUPT = "_corrupt_record"
 SHOWN_MAX = 5
 _PLACES = ("partition_key", "start", "end", "cursor")
-_UNREADABLE = ("MALFORMED_RECORD", "CSV header does not conform", "CANNOT_CONVERT", "DATA_TYPE_MISMATCH")
+_OTHER_NAMES, _OTHER_COUNT = "CSV header does not conform", "Number of column in CSV header is not equal"
+_UNREADABLE = ("MALFORMED_RECORD", _OTHER_NAMES, _OTHER_COUNT, "CANNOT_CONVERT", "DATA_TYPE_MISMATCH")
 
 
 def run(context: Context) -> Frames:
@@ -188,8 +190,8 @@ def _diagnosed(
     text = full_text(error)
     if not from_spark(error) or not any(word in text for word in _UNREADABLE):
         return None
-    if "CSV header does not conform" in text:
-        return BadData(f"the first line of a file does not name the columns: {_header(text)}")
+    if _OTHER_NAMES in text or _OTHER_COUNT in text:
+        return BadData(f"the first line of a file does not name the columns: {_header(text, context, schema)}")
     if context.config["format"] not in ("csv", "json"):
         return None
     shown = StructType([*schema, StructField(CORRUPT, StringType())])
@@ -227,8 +229,15 @@ def _bad_file(row: Mapping[str, Any], schema: StructType, spark: SparkSession) -
     return f"{row['_file']}: {plural(row['rows'], 'row')}{where}, such as {str(row['example'])[:200]!r}"
 
 
-def _header(text: str) -> str:
+def _header(text: str, context: Context, schema: StructType) -> str:
     parts = re.findall(r"^\s*((?:Header|Schema|Expected|CSV file): .*)$", text, re.MULTILINE)
+    file = next((part.removeprefix("CSV file: ") for part in parts if part.startswith("CSV file: ")), None)
+    if _OTHER_COUNT in text and file is not None:
+        # Spark says how many there are. People want to know which.
+        names = _reader(context).load(exactly(unquote(file))).columns
+        parts = [f"Header: {', '.join(names)}", f"Schema: {', '.join(schema.names)}", f"CSV file: {file}"]
+        if len(names) > len(schema) and not _declared(context):
+            parts.append("Declare the job's 'columns', or let its 'drift' add new ones")
     return ". ".join(part.strip() for part in parts[:4]) or "CSV header does not conform to the schema"
 
 
