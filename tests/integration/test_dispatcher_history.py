@@ -81,6 +81,8 @@ def test_a_diff_is_what_a_reader_of_both_versions_would_find(state: State, shop:
     assert more == sum(each.rows for each in changes(state, low, high).changes)
     with pytest.raises(UsageError):
         changes(state, high, low)
+    with pytest.raises(NotFound, match="orders has no version 99 yet: its latest is 6"):
+        changes(state, low, 99)
 
 
 def test_appended_rows_and_segments_are_told_apart(state: State, shop: Topology) -> None:

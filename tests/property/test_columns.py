@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qo.core.flow.columns import Column, Drift, Drifted, columns_hash, drift
+from qo.core.flow.columns import Column, Drift, Drifted, columns_hash, drift, refusal
 
 pytestmark = pytest.mark.fast
 
@@ -104,3 +104,13 @@ def test_the_hash_is_of_what_columns_are_not_of_their_order(some: list[Column], 
     assert columns_hash(loose) == columns_hash(some)
     for each in some:
         assert columns_hash([one for one in some if one is not each]) != columns_hash(some)
+
+
+@given(known=columns, new=columns, policy=policies)
+def test_to_add_columns_is_advised_where_it_would_help(
+    known: list[Column], new: list[Column], policy: Drift
+) -> None:
+    wrong = drift(known, new, policy)
+    if isinstance(wrong, list):
+        advised = "drift: add" in refusal(known, new, policy, wrong)
+        assert advised is isinstance(drift(known, new, Drift.ADD), Drifted)

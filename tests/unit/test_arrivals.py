@@ -19,12 +19,14 @@ async def test_only_places_that_cannot_be_looked_at_are_named(tmp_path: Path) ->
         source("here", "files", of={"path": str(tmp_path)}),
         source("typo", "files", of={"path": f"file:{tmp_path}/nowhere"}),
         source("odd", "files", of={"path": "ftp://host/files"}),
+        source("short", "files", of={"path": "s3:/bucket/files"}),
         source("by_hand"),
         job("clean", reads="here"),
     )
-    odd, typo = sorted(await unreadable(given, Settings()))
+    odd, short, typo = sorted(await unreadable(given, Settings()))
     assert (
         typo
         == f"typo finds no files: there is no directory {tmp_path}/nowhere: create it, or correct the source's path"
     )
-    assert odd.startswith("odd finds no files: 'ftp://host/files' cannot be watched")
+    for said, path in {odd: "ftp://host/files", short: "s3:/bucket/files"}.items():
+        assert f"finds no files: {path!r} cannot be watched: write a directory" in said

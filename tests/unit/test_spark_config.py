@@ -73,6 +73,7 @@ def test_what_an_operator_understands_is_accepted(
             {},
             "write a path, file:PATH or s3://BUCKET/KEY",
         ),
+        ("ingest", {"format": "csv", "path": "s3:/data/x.csv"}, {}, "write a path, file:PATH or s3://BUCKET/KEY"),
         ("ingest", {"format": "csv", "path": "file:/x/{day}"}, {}, "nothing stands for {day} in a path"),
         ("ingest", {"format": "csv", "columns": [{"name": "a", "type": "text"}]}, {}, "a type of Spark SQL"),
         ("ingest", {"format": "csv", "columns": [COLUMNS[0], {**COLUMNS[1], "name": "A"}]}, {}, "two columns 'a'"),

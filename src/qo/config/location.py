@@ -14,6 +14,8 @@ from pathlib import Path
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}\Z")
 _SEGMENT = re.compile(r"[A-Za-z0-9_.=-]+\Z")
 _SHARED = re.compile(r"memory:[A-Za-z0-9_.-]+\Z")
+# What is meant as the address of something that is not on this machine, also with a slash too few: no path.
+ELSEWHERE = r"\S*://|(?!file:)\w+:/|[sS]3[an]?:"
 FORMS = "local:PATH, s3://BUCKET[/PREFIX] or memory:[NAME]"
 
 
@@ -34,6 +36,10 @@ class Memory:
 
 
 Location = Local | S3 | Memory
+
+
+def is_elsewhere(place: str) -> bool:
+    return re.match(ELSEWHERE, place) is not None
 
 
 def parse(text: str) -> Location:

@@ -102,6 +102,14 @@ def require_partition(tx: Tx, ref: DatasetRef, generation_id: str, key: str) -> 
     raise NotFound(f"{ref.label} has no partition {key!r}: see qo dataset partitions {ref.label}")
 
 
+def require_version(tx: Tx, ref: DatasetRef, generation_id: str, revision: int) -> None:
+    """Raises NotFound for a revision that is yet to come. Commits of all datasets are counted together."""
+    if revision > (tx.value(sa.select(sa.func.max(schema.commits.c.revision))) or 0):
+        generations = schema.generations
+        latest = tx.value(sa.select(generations.c.revision).where(generations.c.id == generation_id))
+        raise NotFound(f"{ref.label} has no version {revision} yet: its latest is {latest}")
+
+
 def list_datasets(tx: Tx, dag: str | None = None, after: str | None = None, limit: int = 100) -> DatasetsPage:
     """All outputs of all jobs that were ever deployed, in order of DAG, job and output."""
     table, pointers, dags = schema.datasets, schema.version_generations, schema.dags

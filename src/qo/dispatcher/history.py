@@ -74,12 +74,13 @@ def list_changes(
     after: int | None = None,
     limit: int = 100,
 ) -> ChangesPage:
-    """What was committed after one revision, up to another, and still stood then. Raises NotFound, and UsageError for
-    revisions in the wrong order."""
+    """What was committed after one revision, up to another, and still stood then. Raises NotFound, also for a
+    revision that is yet to come, and UsageError for revisions in the wrong order."""
     if low > high:
         raise UsageError(f"revision {low} comes after {high}: give the earlier one first")
     ref = datasets.resolve(tx, text)
     generation = datasets.chosen(tx, ref, generation_id)
+    datasets.require_version(tx, ref, generation, high)
     query = (
         sa.select(_commits)
         .where(

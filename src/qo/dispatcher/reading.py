@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from qo.dispatcher.contract.reading import ReadingAnswer
 from qo.dispatcher.contract.task import Piece
-from qo.dispatcher.datasets import DatasetRef, chosen, resolve
+from qo.dispatcher.datasets import DatasetRef, chosen, require_version, resolve
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.tasks import shapes
@@ -38,9 +38,11 @@ def pieces(
         generation_id = _made_by(tx, ref, revision)
     generation = chosen(tx, ref, generation_id)
     latest = tx.value(sa.select(_generations.c.revision).where(_generations.c.id == generation))
-    upto = _upto(tx, ref, latest, revision)
-    if upto is None:
+    if latest is None:
         return ReadingAnswer(dataset_id=ref.id, generation_id=generation, pieces=[])
+    if revision is not None:
+        require_version(tx, ref, generation, revision)
+    upto = latest if revision is None else min(revision, latest)
     found, rest = standing(tx, generation, after, limit, upto)
     _require_kept(tx, ref, upto, found)
     columns = shapes.as_of(tx, generation, upto)
@@ -69,11 +71,3 @@ def _require_kept(tx: Tx, ref: DatasetRef, revision: int, found: Sequence[Piece]
 def _made_by(tx: Tx, ref: DatasetRef, revision: int) -> str | None:
     made = sa.select(_commits.c.generation_id)
     return tx.value(made.where(_commits.c.revision == revision, _commits.c.dataset_id == ref.id))
-
-
-def _upto(tx: Tx, ref: DatasetRef, latest: int | None, revision: int | None) -> int | None:
-    if revision is None or latest is None:
-        return latest
-    if revision > latest and revision > (tx.value(sa.select(sa.func.max(_commits.c.revision))) or 0):
-        raise NotFound(f"{ref.label} has no version {revision} yet: its latest is {latest}")
-    return min(revision, latest)

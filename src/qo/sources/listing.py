@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol
 
-from qo.config.location import parse
+from qo.config.location import is_elsewhere, parse
 from qo.config.settings import Settings
 from qo.errors import NotFound, UsageError
 from qo.store.opening import open_store
@@ -130,7 +130,7 @@ async def open_place(path: str, settings: Settings) -> Place:
         opened = await open_store(replace(settings, store=path))
         root = path.rstrip("/") + "/" if path.startswith("s3://") else f"{path}#"
         return Prefix(opened.store, root)
-    if "://" in path:
+    if is_elsewhere(path.removeprefix("file:")):
         raise UsageError(f"{path!r} cannot be watched: write a directory, file:PATH or s3://BUCKET/PREFIX")
     return Directory(Path(os.path.expanduser(path.removeprefix("file:"))))  # noqa: ASYNC240 - asks no disk.
 

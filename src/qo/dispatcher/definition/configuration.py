@@ -5,6 +5,7 @@ Of ``module:function`` it is the function's own affair.
 
 from __future__ import annotations
 
+from qo.config.location import ELSEWHERE
 from qo.dispatcher.definition.fields import COLUMN, LINE, LOGICAL, RANGE_MAX
 from qo.dispatcher.definition.kinds import Choice, Field, Items, Record, Scalar, Table, Text, Whole
 
@@ -17,7 +18,7 @@ TYPE = Text(
     rf"(?i:{_TYPES}|timestamp_ntz|binary)|(?i:decimal)\s*\(\s*\d+\s*(,\s*\d+\s*)?\)|(?i:array|map|struct)\s*<.+>",
 )
 # A path of the machine counts from where the worker runs, as the operators' modules do.
-PLACE = Text("a path, file:PATH or s3://BUCKET/KEY", r"s3://\S+|(file:)?(?!\S*://)\S.*", 2_000)
+PLACE = Text("a path, file:PATH or s3://BUCKET/KEY", rf"s3://\S+|(file:)?(?!{ELSEWHERE})\S.*", 2_000)
 URL = Text("an http:// or https:// address", r"https?://\S+", 2_000)
 _QUERIED = (
     Field("query", QUERY, "The query. It knows the inputs as tables of their names."),
