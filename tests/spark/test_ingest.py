@@ -183,6 +183,9 @@ def test_rows_that_do_not_fit_are_counted_and_shown_with_their_file(spark: Spark
 
 
 def test_a_parquet_file_without_a_column_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "cut.parquet").touch()
+    said = refused(spark, {"format": "parquet", "path": f"file:{tmp_path}/cut.parquet", "columns": COLUMNS})
+    assert "cut.parquet is empty" in said
     spark.sql("SELECT 1L AS id").write.parquet(f"file:{tmp_path}/narrow.parquet")
     said = refused(spark, {"format": "parquet", "path": f"file:{tmp_path}/narrow.parquet", "columns": COLUMNS})
     assert "narrow.parquet has no column 'day': it has id" in said

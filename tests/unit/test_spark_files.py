@@ -73,6 +73,10 @@ def read(how: str, uri: str = "file:///d/%5Ba%5D%20b.parquet", said: str = "", c
             Trouble("file:/d/a.csv.gz", Wrong.CORRUPT, "Unexpected end of input stream"),
         ),
         (
+            read("NO_HINT", "file:///d/a.csv.gz", cause="java.io.IOException: gzip stream CRC failure"),
+            Trouble("file:/d/a.csv.gz", Wrong.CORRUPT, "gzip stream CRC failure"),
+        ),
+        (
             read("NO_HINT", "file:///d/a.csv.gz", cause="java.io.IOException: not a gzip file"),
             Trouble("file:/d/a.csv.gz", Wrong.CORRUPT, "not a gzip file"),
         ),

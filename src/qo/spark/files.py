@@ -147,7 +147,9 @@ _GONE = ("FILE_NOT_EXIST", "FileNotFoundException", "NoSuchKey")
 _BROKEN = re.compile(
     r"is not a Parquet file|DATA_TYPE_MISMATCH|SchemaColumnConvertNotSupported|ChecksumException|"
     r"MALFORMED_RECORD|CORRUPT|corrupt|can not read class org\.apache\.parquet|Can not decompress|"
-    r"Unexpected end of input stream|not a gzip file|incorrect (?:header|data) check"  # Cut off, or not compressed.
+    # Cut off, not compressed, or changed since.
+    r"Unexpected end of input stream|not a gzip file|incorrect (?:header|data) check|stored gzip|gzip stream CRC|"
+    r"DataFormatException"
 )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.functions import col, count, first, input_file_name
 from pyspark.sql.functions import sum as total
@@ -95,7 +96,12 @@ def _declared(context: Context) -> bool:
 
 def _found(context: Context, uris: Sequence[str]) -> StructType:
     """The columns that the files have. Spark counts rows that it cannot read among them."""
-    fields = _reader(context, infer=True).load(list(uris)).schema
+    try:
+        fields = _reader(context, infer=True).load(list(uris)).schema
+    except AnalysisException as error:
+        if "UNABLE_TO_INFER_SCHEMA" not in full_text(error):
+            raise
+        raise BadData(f"{_named(uris)} is empty, and no {context.config['format']} file: write it again") from None
     return StructType([field for field in fields if field.name != CORRUPT])
 
 
