@@ -112,11 +112,19 @@ def _held(staged: Staged, deployed: Deployed) -> str:
     return f"it is built, and kept; qo dag ready {which} and qo dag activate {which} let it take over"
 
 
-def tell_failures(found: Report, say: Say) -> None:
-    for each in found.failures:
+def tell_rest(failed: Sequence[Failure], say: Say) -> None:
+    """Of a run in which nothing has run: whether that is well."""
+    well = "what has failed before is not tried again by itself" if failed else "everything is as it should be"
+    say(f"nothing was to be done: {well}")
+
+
+def tell_failures(failed: Sequence[Failure], say: Say) -> None:
+    for each in failed:
         say(f"failed: {each.job} {each.about} (task {each.task_id})")
         for line in each.error.splitlines()[:ERROR_LINES]:
             say(f"    {line}")
+    if failed:
+        say("when the cause is mended, qo runs replay TASK... runs them again")
 
 
 def _table(table: Table, say: Say) -> None:

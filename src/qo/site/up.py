@@ -171,10 +171,10 @@ def _told(found: Report, ran: Ran, site: Site, view: View) -> Outcome:
     say = view.say
     report.tell_cutover(ran, say)
     if not found.timings:
-        say("nothing was to be done: everything is as it should be")
+        report.tell_rest(found.failures, say)
     report.tell(found, ran, say)
     say("")
     say(f"data {site.settings.dispatcher.data}, logs {site.logs}")
-    report.tell_failures(found, say)
+    report.tell_failures(found.failures, say)
     code = EXIT_FAILED if found.failures else EXIT_INTERRUPTED if ran.interrupted else 0
     return Outcome(code, report.document(found, ran))
