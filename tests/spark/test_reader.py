@@ -78,6 +78,8 @@ def test_a_frame_shows_what_was_committed_when_it_was_made_and_a_version_what_wa
 ) -> None:
     with pytest.raises(UsageError, match="'orders' has never had data"):
         qo.read(spark, "orders", settings=settings)
+    with pytest.raises(UsageError, match="version is -1"):
+        qo.read(spark, "orders", version=-1, settings=settings)
     first = commit(shop, spark, "p", "1", 1, 2)
     before = qo.read(spark, "orders", settings=settings)
     second = commit(shop, spark, "q", "1", 3)
@@ -88,6 +90,8 @@ def test_a_frame_shows_what_was_committed_when_it_was_made_and_a_version_what_wa
         assert ids(qo.read(spark, "orders", version=version, settings=settings)) == found
     with pytest.raises(NotFound, match=f"orders has no version {third + 1} yet: its latest is {third}"):
         qo.read(spark, "orders", version=third + 1, settings=settings)
+    with pytest.raises(NotFound, match=f"'orders' had no data yet at version {first - 1}"):
+        qo.read(spark, "orders", version=first - 1, settings=settings)
     with pytest.raises(NotFound, match="there is no dataset 'order'"):
         qo.read(spark, "order", settings=settings)
 

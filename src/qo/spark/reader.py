@@ -21,6 +21,7 @@ from qo.dispatcher.contract.task import Piece
 from qo.dispatcher.state import upgrade
 from qo.dispatcher.state.database import open_state
 from qo.dispatcher.user_client import UserClient
+from qo.errors import NotFound, UsageError
 from qo.spark.appending import uris_of
 from qo.spark.columns import of_bodies, struct_of
 from qo.spark.files import files_for
@@ -42,12 +43,17 @@ def read(
     """A dataset: by its published name, ``dag.job`` or ``dag.job[1]``; as it is now, or as of a version.
 
     A version is the revision that a commit made; ``qo dataset history`` lists them. The settings are those of the
-    command line, unless others are given. Raises NotFound, and UsageError for a dataset that has never had data.
+    command line, unless others are given. Raises NotFound, also for a version before the first commit, and UsageError
+    for a dataset that has never had data.
     """
+    if version is not None and version < 0:
+        raise UsageError(f"version is {version}: see qo dataset history {name} for those that there are")
     chosen = settings if settings is not None else load()
     pinned = pin(chosen, name, version)
     columns = of_bodies(pinned.first.columns)
     uris = uris_of(pinned.pieces)
+    if version is not None and not columns and not uris:
+        raise NotFound(f"{name!r} had no data yet at version {version}: see qo dataset history {name}")
     files = files_for(chosen, uris[0] if uris else chosen.dispatcher.data_root)
     return of_files(spark, uris, struct_of(columns) if columns else None, files, name)
 
