@@ -148,6 +148,7 @@ def classic() -> None:
     os.kill(victim, signal.SIGKILL)
     tell(long.ended_by() != "nothing")
     until(lambda: not engine.alive())
+    tell(engine.ending())
     engine.start()
     with engine.session(Attempt("first", 2)) as spark:
         tell(worked_out(spark))

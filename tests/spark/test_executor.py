@@ -184,7 +184,7 @@ class Dead:
     def start(self) -> None:
         self.started += 1
 
-    def session(self, attempt: Attempt) -> AbstractContextManager[SparkSession]:
+    def session(self, attempt: Attempt, *, lasting: bool = False) -> AbstractContextManager[SparkSession]:
         raise ConnectionResetError("nobody there")
 
     def stop(self, attempt: Attempt) -> None: ...
@@ -194,14 +194,17 @@ class Dead:
     def alive(self) -> bool:
         return False
 
+    def ending(self) -> str | None:
+        return "it ran out of breath" if self.started == 2 else None
+
     def close(self) -> None: ...
 
 
 async def test_a_lost_session_is_no_fault_of_the_operator(tmp_path: Path) -> None:
     engine = Dead()
     executor = SparkExecutor(Settings(), engine)
-    for attempt in (1, 2):
-        with pytest.raises(SessionLost, match="the next attempt gets another"):
+    for attempt, why in {1: "nobody there", 2: "it ran out of breath"}.items():
+        with pytest.raises(SessionLost, match=f"the next attempt gets another: {why}"):
             await executor.execute(work("late", tmp_path, attempt=attempt))
     assert engine.started == 2  # Each begins by asking for a session.
     executor.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,13 @@ def test_a_jvm_that_says_nothing_is_ended_and_its_start_has_failed(
     if (tmp_path / "pid").exists():  # It may have been too slow even for that.
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_what_a_jvm_died_of_is_told_by_its_exit_code() -> None:
+    from qo.spark.launching import ending, meaning
+
+    assert "ran out of memory: give it more with spark.driver_memory" in (meaning(3) or "")
+    assert "SIGTERM" in (meaning(-15) or "")
+    assert meaning(1) is None
+    with subprocess.Popen(["sh", "-c", "kill -9 $$"]) as killed:
+        assert "SIGKILL" in (ending(killed) or "")

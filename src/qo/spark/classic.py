@@ -28,7 +28,7 @@ from qo.config.spark import SparkSettings
 from qo.errors import Unavailable, UsageError
 from qo.spark import archive, java, session
 from qo.spark.engine import Attempt, Progress
-from qo.spark.launching import launching
+from qo.spark.launching import ending, launching
 from qo.spark.progress import Job, Meter, job_of
 
 log = logging.getLogger(__name__)
@@ -162,6 +162,9 @@ class ClassicEngine:
             return (process is None or process.poll() is None) and not self._scala.isStopped()
         except GONE:
             return False
+
+    def ending(self) -> str | None:
+        return ending(_process())
 
     def close(self) -> None:
         with self._lock:

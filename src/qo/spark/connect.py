@@ -148,6 +148,9 @@ class ConnectEngine:
     def alive(self) -> bool:
         return self._server.alive() if self._server is not None else reachable(*_place(self._address))
 
+    def ending(self) -> str | None:
+        return None if self._server is None else self._server.ending()
+
     def close(self) -> None:
         if self._server is not None:
             self._server.close()

@@ -67,6 +67,10 @@ class Engine(Protocol):
         """False: what ran in it is lost, and ``start`` makes another."""
         ...
 
+    def ending(self) -> str | None:
+        """What it died of, if it is not alive and that can be told."""
+        ...
+
     def close(self) -> None: ...
 
 

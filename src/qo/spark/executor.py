@@ -139,9 +139,8 @@ class SparkExecutor:
     def _meant(self, error: BaseException, work: Work) -> BaseException:
         said_enough = isinstance(error, QoError | Stopped | Reject | Reschedule | Retry)
         if isinstance(error, Exception) and not said_enough and not self._engine.alive():
-            lost = SessionLost(
-                f"the Spark session was lost, and the next attempt gets another: {short_text(error)}"
-            )
+            why = self._engine.ending() or short_text(error)
+            lost = SessionLost(f"the Spark session was lost, and the next attempt gets another: {why}")
             return lost.with_traceback(error.__traceback__)
         names = {each.dataset_id: each.name for each in work.inputs}
         of_input = reading.failure(error, names) if from_spark(error) and about_file_of(error, names) else None

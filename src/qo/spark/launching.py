@@ -1,4 +1,4 @@
-"""Waiting for Spark's JVM, though not for ever.
+"""Waiting for Spark's JVM, though not for ever; and what it died of.
 
 PySpark waits until the JVM has written where it listens, or has failed. One that found the disk full does neither: it
 lives on without a word, and the worker would be of no use until somebody looks. One that ended in peace is waited for,
@@ -19,6 +19,8 @@ from typing import Any
 
 from pyspark import java_gateway
 
+ENDED_WITHIN_S = 1.0  # Its connections are cut a moment before it is gone.
+OUT_OF_MEMORY = 3  # The exit code of ExitOnOutOfMemoryError.
 LAUNCHED_WITHIN_S = 300.0  # A machine with much else to do takes a minute and more.
 
 
@@ -46,3 +48,22 @@ def launching(within_s: float = LAUNCHED_WITHIN_S) -> Generator[None]:
         yield
     finally:
         waiting, names.Popen = False, before
+
+
+def ending(process: subprocess.Popen[bytes] | None) -> str | None:
+    """What a JVM died of; None: that is not known."""
+    if process is None:
+        return None
+    try:
+        return meaning(process.wait(ENDED_WITHIN_S))
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def meaning(code: int) -> str | None:
+    """What an exit code of a JVM tells people."""
+    if code == OUT_OF_MEMORY:
+        return "its JVM ran out of memory: give it more with spark.driver_memory, or its tasks less at a time"
+    if code == -signal.SIGKILL:
+        return "its JVM was killed with SIGKILL, as systems do that are short of memory"
+    return f"its JVM was ended by {signal.Signals(-code).name}" if code < 0 else None

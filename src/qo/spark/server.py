@@ -17,6 +17,7 @@ from typing import IO
 from qo.config.spark import SparkSettings
 from qo.errors import Unavailable, UsageError
 from qo.spark import archive, java, session
+from qo.spark.launching import ending
 
 STARTS_MAX = 3  # Between finding a free port and using it, somebody else may take it.
 READY_S = 120.0
@@ -123,6 +124,9 @@ class ConnectServer:
         return (
             self._process is not None and self._process.poll() is None and reachable(session.LOOPBACK, self._port)
         )
+
+    def ending(self) -> str | None:
+        return ending(self._process)
 
     def close(self) -> None:
         process, self._process = self._process, None
