@@ -148,8 +148,9 @@ def classic() -> None:
     os.kill(victim, signal.SIGKILL)
     tell(long.ended_by() != "nothing")
     until(lambda: not engine.alive())
-    tell(engine.ending())
     engine.start()
+    loss = engine.loss(FIRST)  # It is told of its own session, though there is another now.
+    tell([loss is not None and loss.why, engine.loss(FIRST)])
     with engine.session(Attempt("first", 2)) as spark:
         tell(worked_out(spark))
         last = _jvm()

@@ -220,7 +220,9 @@ def test_an_archive_that_is_broken_is_done_without(spark: SparkSession, tmp_path
 def test_a_session_whose_jvm_is_killed_is_made_anew(spark: SparkSession, tmp_path: Path) -> None:
     with Child(tmp_path, "classic") as child:
         assert child.next()  # The attempt that was at work learned of it.
-        assert "killed with SIGKILL" in child.next()
+        why, again = child.next()
+        assert "killed with SIGKILL" in why
+        assert again is None
         assert child.next() == worked_out(spark)
         assert [said[:20] for said in child.next()] == ["an operator must not"] * 3  # To stop it for all.
         assert child.next() is False

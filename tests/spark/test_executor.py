@@ -33,7 +33,7 @@ from qo.runner.runner import WAKE, Runner
 from qo.runner.storage import AnyStorage
 from qo.spark import executor as executing
 from qo.spark.classic import ClassicEngine
-from qo.spark.engine import Attempt, Progress
+from qo.spark.engine import Attempt, Loss, Progress
 from qo.spark.errors import SessionLost
 from qo.spark.executor import SparkExecutor
 from qo.testing.spark import run_of
@@ -194,8 +194,8 @@ class Dead:
     def alive(self) -> bool:
         return False
 
-    def ending(self) -> str | None:
-        return "it ran out of breath" if self.started == 2 else None
+    def loss(self, attempt: Attempt) -> Loss | None:
+        return Loss("it ran out of breath" if self.started == 2 else None)
 
     def close(self) -> None: ...
 

@@ -27,7 +27,7 @@ from pyspark.sql.udf import UserDefinedFunction
 from qo.config.spark import SparkSettings
 from qo.errors import Unavailable, UsageError
 from qo.spark import archive, java, session
-from qo.spark.engine import Attempt, Progress
+from qo.spark.engine import Attempt, Loss, Progress
 from qo.spark.launching import ending, launching
 from qo.spark.progress import Job, Meter, job_of
 
@@ -57,6 +57,8 @@ class ClassicEngine:
         self._sessions: Any = None
         self._ours = False  # A session that was there before us is not ours to end.
         self._open: dict[Attempt, _Open] = {}
+        # Whose session went with an earlier JVM, and what that died of: they learn it when another is there already.
+        self._lost: dict[Attempt, str | None] = {}
         self._lock = threading.RLock()
 
     def start(self) -> None:
@@ -101,7 +103,7 @@ class ClassicEngine:
                 raise Unavailable("the Spark session was closed")
             taken = {each.slot for each in self._open.values()}
             slot = next(number for number in range(len(taken) + 1) if number not in taken)
-            opened = self._open[attempt] = _Open(_guard(self._spark.newSession()), slot, lasting)
+            opened = self._open[attempt] = _Open(self._made(attempt), slot, lasting)
         context = opened.session.sparkContext
         # Pools are never taken down: one for each task would fill the memory.
         context.setLocalProperty("spark.scheduler.pool", f"pool-{slot}")
@@ -110,6 +112,15 @@ class ClassicEngine:
         context.addJobTag(attempt.tag)
         self._sessions.setActiveSession(opened.session._jsparkSession)
         return opened
+
+    def _made(self, attempt: Attempt) -> SparkSession:
+        assert self._spark is not None
+        try:
+            return _guard(self._spark.newSession())
+        except GONE:
+            if not self.alive():
+                self._lost[attempt] = ending(_process())
+            raise
 
     def _leave(self, attempt: Attempt, opened: _Open) -> None:
         context = opened.session.sparkContext
@@ -163,8 +174,13 @@ class ClassicEngine:
         except GONE:
             return False
 
-    def ending(self) -> str | None:
-        return ending(_process())
+    def loss(self, attempt: Attempt) -> Loss | None:
+        if attempt in self._lost:
+            return Loss(self._lost.pop(attempt))
+        if self.alive():
+            return None
+        self._open.pop(attempt, None)  # It could not leave, and has heard of it.
+        return Loss(ending(_process()))
 
     def close(self) -> None:
         with self._lock:
@@ -179,6 +195,8 @@ class ClassicEngine:
 
     def _discard(self, spark: SparkSession) -> None:
         """End the JVM, whatever state it is in, and make PySpark forget it."""
+        if self._open:
+            self._lost |= dict.fromkeys(list(self._open), ending(_process()))
         self._open.clear()
         self._scala = self._sessions = None
         _unguard(spark)

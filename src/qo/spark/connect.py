@@ -22,7 +22,7 @@ from pyspark.sql.connect.session import SparkSession as RemoteSession
 
 from qo.config.spark import SparkSettings
 from qo.errors import ConfigError, LeaseLost, Unavailable
-from qo.spark.engine import Attempt, Progress
+from qo.spark.engine import Attempt, Loss, Progress
 from qo.spark.progress import Reports
 from qo.spark.server import ConnectServer, reachable
 
@@ -148,8 +148,10 @@ class ConnectEngine:
     def alive(self) -> bool:
         return self._server.alive() if self._server is not None else reachable(*_place(self._address))
 
-    def ending(self) -> str | None:
-        return None if self._server is None else self._server.ending()
+    def loss(self, attempt: Attempt) -> Loss | None:
+        if self.alive():
+            return None  # Errors of an earlier server say so themselves.
+        return Loss(None if self._server is None else self._server.ending())
 
     def close(self) -> None:
         if self._server is not None:

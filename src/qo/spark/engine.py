@@ -47,6 +47,13 @@ class Progress:
     active: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Of a session."""
+
+    why: str | None  # None: nobody knows.
+
+
 class Engine(Protocol):
     def start(self) -> None:
         """Be ready for sessions; blocking. Once started, it does nothing."""
@@ -67,8 +74,8 @@ class Engine(Protocol):
         """False: what ran in it is lost, and ``start`` makes another."""
         ...
 
-    def ending(self) -> str | None:
-        """What it died of, if it is not alive and that can be told."""
+    def loss(self, attempt: Attempt) -> Loss | None:
+        """Whether the session of this attempt is gone, be there another by now or not."""
         ...
 
     def close(self) -> None: ...

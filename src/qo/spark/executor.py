@@ -131,15 +131,16 @@ class SparkExecutor:
                 run.cancel.check()
                 self._carry_out(run, spark, files, later, phases)
         except BaseException as error:
-            meant = self._meant(error, run.work)
+            meant = self._meant(error, run.work, attempt)
             if meant is error:
                 raise
             raise meant from None
 
-    def _meant(self, error: BaseException, work: Work) -> BaseException:
+    def _meant(self, error: BaseException, work: Work, attempt: Attempt) -> BaseException:
         said_enough = isinstance(error, QoError | Stopped | Reject | Reschedule | Retry)
-        if isinstance(error, Exception) and not said_enough and not self._engine.alive():
-            why = self._engine.ending() or short_text(error)
+        loss = None if said_enough or not isinstance(error, Exception) else self._engine.loss(attempt)
+        if loss is not None:
+            why = loss.why or short_text(error)
             lost = SessionLost(f"the Spark session was lost, and the next attempt gets another: {why}")
             return lost.with_traceback(error.__traceback__)
         names = {each.dataset_id: each.name for each in work.inputs}
