@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -186,12 +187,17 @@ async def test_a_task_between_its_inbox_and_its_handler_can_be_stopped(why: Why)
 # Leases
 
 
-async def test_a_worker_in_memory_keeps_the_leases_of_tasks_that_are_longer_than_a_lease(tmp_path: Path) -> None:
-    settings = load(
-        {"store": "memory:", "worker.lease_s": "1", "worker.no_monitor": True}, environ={}, cwd=tmp_path
-    )
+@pytest.mark.parametrize("store", ["memory:", "local:.qo"])
+async def test_a_worker_keeps_the_leases_of_tasks_that_are_longer_than_a_lease_and_go_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    settings = load({"store": store, "worker.lease_s": "1", "worker.no_monitor": True}, environ={}, cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
 
     async def long(input: Any) -> str:
+        os.chdir(elsewhere)
         await asyncio.sleep(1.5)
         return "done"
 
@@ -201,6 +207,7 @@ async def test_a_worker_in_memory_keeps_the_leases_of_tasks_that_are_longer_than
         done = await queue.get(task.id)
     assert (done.status, done.attempt, stats.lost) == (C, 1, 0)
     assert stats.renewals > 0
+    assert not list(elsewhere.iterdir())
 
 
 @in_virtual_time

@@ -22,8 +22,9 @@ class Checkpoints:
     """``after_commit`` is for the thread that writes; all else happens in one that starts when there is need."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path / FILE
-        self._log = path / f"{FILE}-wal"
+        directory = path.absolute()  # It is opened later, when the process may be elsewhere.
+        self._file = directory / FILE
+        self._log = directory / f"{FILE}-wal"
         self._commits = 0
         self._wanted = threading.Event()
         self._stopped = False

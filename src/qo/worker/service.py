@@ -7,8 +7,9 @@ import logging
 import os
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 
-from qo.config.location import Memory
+from qo.config.location import Local, Memory
 from qo.config.settings import MonitorSettings, Settings
 from qo.config.worker import ShardLeasingSettings
 from qo.core.ownership import LeasingConfig
@@ -41,9 +42,10 @@ async def run_worker(
     With ``kills``, the third ends the process, and so does a shutdown that takes longer than its graces allow.
     """
     config = worker_config(queue, settings, stop_when_empty)
+    there = fixed(settings)
 
     async def open_again() -> Queue:
-        return await connect(settings)
+        return await connect(there)
 
     # What lies in memory cannot be opened twice.
     second = None if isinstance(settings.location, Memory) else open_again
@@ -70,6 +72,16 @@ async def run_worker(
             monitor.cancel()  # Everything it does can be broken off: another monitor will do it.
             await asyncio.gather(monitor, return_exceptions=True)
         shutdown.restore()
+
+
+def fixed(settings: Settings) -> Settings:
+    """With the same store, whatever directory a handler changes to: leases are renewed by a connection that is opened
+    when the first is due, and an empty store elsewhere would know of none."""
+    match settings.location:
+        case Local(path):
+            return replace(settings, store=f"local:{path.absolute()}")
+        case _:
+            return settings
 
 
 async def run_monitor(queue: Queue, settings: Settings) -> None:
