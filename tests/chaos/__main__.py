@@ -10,7 +10,7 @@ from pathlib import Path
 
 from chaos.run import run
 
-SHOWN = 20
+SHOWN = 200
 
 
 def main() -> int:

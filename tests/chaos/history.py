@@ -7,7 +7,7 @@ A version that is missing, that was written beside another or by someone without
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -38,12 +38,24 @@ def violations(states: Sequence[Task]) -> list[str]:
     if len(set(tokens)) < len(tokens):
         wrong.append(f"task {first.id}: one write is there twice")
     for before, after in itertools.pairwise(states):
-        if not any(_leads(before, command, after) for command in _commands(before, after)):
+        if not _follows(before, after):
             wrong.append(f"task {first.id}: no command leads from {_named(before)} to {_named(after)}")
     completed = [each.attempt for each in states if each.status is Status.COMPLETED]
     if len(set(completed)) > 1:
         wrong.append(f"task {first.id}: attempts {completed} all completed it")
     return wrong
+
+
+def standing(states: Sequence[Task], torn: Callable[[Task], bool]) -> list[Task]:
+    """Without those that never were the latest. A server that dies in the middle of a write may keep the version, and
+    not that it is the latest: nobody was told of it, and whoever comes next begins with the state before. Only where
+    ``torn`` says that a server died as it was written, and what follows does not follow from it."""
+    kept: list[Task] = []
+    for each in states:
+        while len(kept) > 1 and not _follows(kept[-1], each) and torn(kept[-1]):
+            kept.pop()
+        kept.append(each)
+    return kept
 
 
 def lapsed(states: Sequence[Task]) -> set[int]:
@@ -60,6 +72,10 @@ def taken_back(states: Sequence[Task]) -> list[Task]:
         and after.status is not Status.RUNNING
         and after.settled_lease_id != before.lease_id
     ]
+
+
+def _follows(before: Task, after: Task) -> bool:
+    return any(_leads(before, command, after) for command in _commands(before, after))
 
 
 def _commands(before: Task, after: Task) -> Iterator[Command]:

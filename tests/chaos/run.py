@@ -11,7 +11,7 @@ from chaos import checker, evidence
 from chaos.evidence import Evidence
 from chaos.ground import Ground, grounds
 from chaos.load import Load
-from chaos.monkey import Monkey
+from chaos.monkey import Injected, Monkey
 from chaos.plan import plan
 from chaos.recovery import progress_of, recoveries
 from chaos.report import Report
@@ -33,12 +33,13 @@ async def run(directory: Path, *, seed: int, seconds: float, spark: bool, say: S
         say("the faults are over; waiting until all is done")
         settled = await load.settled()
         say("reading every version and every row")
-        found = await evidence.gather(ground, list(load.wanted))
+        offset_s = time.time() - time.monotonic()
+        deaths = [(each.began + offset_s, each.over + offset_s) for each in monkey.injected if _is_death(each)]
+        found = await evidence.gather(ground, list(load.wanted), deaths)
         wrong = checker.violations(found, load.numbers, load.wanted)
         wrong += [f"{each.name} was not started any more: {each.failed!r}" for each in _unsupervised(ground)]
         if not settled and not wrong:
             wrong.append("not everything was done in time")
-        offset_s = time.time() - time.monotonic()
         return Report(
             seed=seed,
             settings={"seconds": seconds, "spark": spark, "disk": ground.disk.how},
@@ -47,6 +48,11 @@ async def run(directory: Path, *, seed: int, seconds: float, spark: bool, say: S
             recoveries=recoveries(monkey.injected, progress_of(found, offset_s)),
             violations=wrong,
         )
+
+
+def _is_death(injected: Injected) -> bool:
+    """Of the S3 server."""
+    return injected.fault.kind == "restart" and injected.fault.target == "s3"
 
 
 def _unsupervised(ground: Ground) -> list[Supervised]:
@@ -61,6 +67,7 @@ def _counts(ground: Ground, found: Evidence) -> dict[str, int]:
         "pipeline tasks": len(found.tasks),
         "attempts": sum(states[-1].attempt for states in found.fleet.values()) + len(found.attempts),
         "versions replayed": sum(map(len, histories)),
+        "versions torn by a server's death": found.torn,
         "rows compared": sum(map(len, found.tables.values())),
         "processes started": sum(each.starts for each in processes),
         "processes that gave up": sum(len(each.exits) for each in processes),

@@ -72,6 +72,18 @@ def test_histories_that_forked_are_found() -> None:
     assert history.violations([])
 
 
+def test_what_a_dying_server_left_behind_is_told_from_what_was_written_twice() -> None:
+    """Two claims of one attempt: the first was never acknowledged, for the server died as it wrote it."""
+    first = lived((1, Claim("1", "l1", "w1", 60.0)))
+    second = lived((3, Claim("3", "l2", "w2", 60.0)), (6, Complete("4", "l2", "two")))
+    forked = [first[0], first[1], *second[1:]]
+    assert history.standing(forked, lambda task: task.token == "1") == second
+    assert history.standing(forked, lambda task: False) == forked  # No server died.
+    assert history.violations(history.standing(forked, lambda task: task.token == "3"))
+    # What follows from it, took effect.
+    assert history.standing(RETRIED, lambda task: True) == RETRIED
+
+
 def test_a_lease_taken_away_too_early_is_found() -> None:
     early = lived((1, Claim("1", "l1", "w1", 5.0)), (7, Lapse("2", "l1", 0.5)))
     assert history.violations([*early[:2], replace(early[2], updated_at=START + timedelta(seconds=5))])
