@@ -9,7 +9,8 @@ from qo.spark.errors import BadData, SparkFailed, explained
 
 pytestmark = pytest.mark.fast
 
-AWAY = """[PYTHON_DATA_SOURCE_ERROR] Failed to commit or abort Python data source write: Traceback (most recent call last):
+AWAY = """[PYTHON_DATA_SOURCE_ERROR] Failed to commit or abort Python data source write: \
+Traceback (most recent call last):
   File "parquet_source.py", line 204, in commit
     with filesystem(self._options).open_output_stream(f"{self._directory}/{LIST}") as file:
   File "pyarrow/error.pxi", line 92, in pyarrow.lib.check_status
