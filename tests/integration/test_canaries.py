@@ -175,6 +175,7 @@ async def test_no_secret_is_in_anything_that_a_site_writes_or_says(planted: Plan
         link = (await dashboard.begun())["link"]
         await _asked(site, told, admin, made["token"], status)
         await asyncio.to_thread(_page, told, link)
+        await until(lambda: asyncio.to_thread(_listed, planted), within_s=60, every_s=0.2)
     await asyncio.to_thread(_commands, planted, told)
     canaries = {
         "the admin's token": admin,
@@ -321,6 +322,14 @@ def _state(site: Site, told: Told) -> None:
     with site.state.read() as tx:
         for table in tables.sorted_tables:
             told.add(f"table {table.name}", "\n".join(str(dict(row)) for row in tx.all(sa.select(table))))
+
+
+def _listed(planted: Planted) -> bool:
+    """Whether the manifest of what was published is there, which a loop of the dispatcher writes in its own time."""
+    if planted.server is None:
+        return any(planted.site.directory.rglob("_manifests/sales*"))
+    found = planted.server.admin.list_objects_v2(Bucket=planted.bucket, Prefix="data/_manifests/sales")
+    return found["KeyCount"] > 0
 
 
 async def _objects(planted: Planted, told: Told) -> None:
