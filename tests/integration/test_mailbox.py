@@ -620,6 +620,22 @@ async def test_08c_no_more_may_report_at_a_time_than_the_buffer_takes() -> None:
             assert (await ended(queue, task.id)).status is C
 
 
+@pytest.mark.parametrize(("takes_s", "held"), [(0.8, 2), (1.2, 1)])
+@in_virtual_time
+async def test_08d_one_more_waits_for_a_slot_while_tasks_take_less_than_a_second(
+    takes_s: float, held: int
+) -> None:
+    async def work(input: Any) -> None:
+        await asyncio.sleep(takes_s)
+
+    queue = virtual_queue()
+    await queue.submit_many([NewTask("work", n) for n in range(10)])
+    async with working(queue, app_of(work), concurrency=1, inbox_capacity=1) as worker:
+        await until(lambda: true(worker.stats.started == 4))
+        await asyncio.sleep(takes_s / 2)
+        assert worker.stats.held == held
+
+
 class Narrow(MemoryStore):
     """Serves so many requests at a time, in the order in which they came, and takes its time for each."""
 

@@ -60,21 +60,25 @@ def begun(state: State) -> Claimed:
     return claimed(state, row["id"])
 
 
-def alerts(state: State) -> list[str]:
-    """What is alerted from now on, until all is at rest."""
-    made: list[str] = []
+def alerted(state: State) -> list[Claimed]:
+    """What is alerted from now on, until all is at rest; then the books are right."""
+    made: list[Claimed] = []
     for _ in range(20):
         rest(state)
         found = waiting(state, "alert")
         if not found:
             break
         for row in found:
-            succeed(state, claimed(state, row["id"]))
-            made.append(row["partition_key"])
+            made.append(claimed(state, row["id"]))
+            succeed(state, made[-1])
     with state.read() as tx:
         for dataset in tx.execute(sa.select(schema.datasets.c.id)).scalars().all():
             assert accounting.check(tx, dataset).problems == ()
     return made
+
+
+def alerts(state: State) -> list[str | None]:
+    return [each.work.partition_key for each in alerted(state)]
 
 
 def cut_over(state: State, number: int = 2) -> None:
@@ -330,19 +334,8 @@ def reach(state: State, cursor: int) -> None:
 
 
 def ranges(state: State) -> list[tuple[int | None, int | None]]:
-    """What is alerted from now on, until all is at rest."""
-    read: list[tuple[int | None, int | None]] = []
-    for _ in range(20):
-        rest(state)
-        found = waiting(state, "alert")
-        if not found:
-            break
-        for row in found:
-            held = claimed(state, row["id"])
-            [given] = held.work.inputs
-            read.append((given.cursor_after, given.cursor_upto))
-            succeed(state, held)
-    return read
+    inputs = [given for each in alerted(state) for given in each.work.inputs]
+    return [(given.cursor_after, given.cursor_upto) for given in inputs]
 
 
 def following(state: State) -> Claimed:

@@ -107,7 +107,8 @@ def require_version(tx: Tx, ref: DatasetRef, generation_id: str, revision: int) 
     if revision > (tx.value(sa.select(sa.func.max(schema.commits.c.revision))) or 0):
         generations = schema.generations
         latest = tx.value(sa.select(generations.c.revision).where(generations.c.id == generation_id))
-        raise NotFound(f"{ref.label} has no version {revision} yet: its latest is {latest}")
+        said = "it has none" if latest is None else f"its latest is {latest}"
+        raise NotFound(f"{ref.label} has no version {revision} yet: {said}; see qo dataset history {ref.label}")
 
 
 def list_datasets(tx: Tx, dag: str | None = None, after: str | None = None, limit: int = 100) -> DatasetsPage:

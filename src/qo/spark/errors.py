@@ -51,7 +51,7 @@ _LOST = (
 _CANCELLED = ("SPARK_JOB_CANCELLED", "OPERATION_CANCELED", "JOB_CANCELLED", "cancelled part of cancelled job")
 _DISK = ("No space left on device", "Disk quota exceeded")
 _MEMORY = ("OutOfMemoryError", "UNABLE_TO_ACQUIRE_MEMORY", "Cannot grow BufferHolder", "exceeding memory limits")
-_FROM_PYTHON = ("PythonException", "PYTHON_DATA_SOURCE_ERROR")
+_DATA_SOURCE = "PYTHON_DATA_SOURCE_ERROR"  # Raised as an error of analysis, whatever it met.
 _DATA_STATES = ("21", "22", "23", "42", "0A")  # Classes of SQLSTATE: the statement or its data are at fault.
 _DATA_ERRORS = (
     AnalysisException,
@@ -115,7 +115,7 @@ def _meaning(error: BaseException) -> QoError:
             return BadData(f"the file {file.uri} cannot be read: {file.cause}")
         # Another attempt reads what is committed then.
         return SparkFailed(f"the file {file.uri} is missing: {file.cause}")
-    if isinstance(error, PythonException) or "PYTHON_DATA_SOURCE_ERROR" in whole:
+    if isinstance(error, PythonException) or _DATA_SOURCE in whole:
         return SparkFailed(text)  # A function of the user's, or of a way to files: it may have met anything.
     states = _STATE.findall(whole)
     if isinstance(error, _DATA_ERRORS) or any(each.startswith(_DATA_STATES) for each in states):
@@ -137,7 +137,7 @@ def full_text(error: BaseException) -> str:
 def short_text(error: BaseException) -> str:
     """The message in a few lines, and the cause at the bottom, if that is not what it says already."""
     whole = full_text(error)
-    if isinstance(error, PythonException) or any(word in whole for word in _FROM_PYTHON):
+    if isinstance(error, PythonException) or "PythonException" in whole or _DATA_SOURCE in whole:
         raised = _UDF_ERROR.findall(whole.split("Traceback (most recent call last)")[-1])
         if raised:
             return f"a Python function raised {raised[0]}"[:TEXT_CHARS_MAX]

@@ -257,7 +257,7 @@ class Runner:
         try:
             return await self._services[hold.handler.task_type](request)
         finally:
-            hold.started = hold.started or request.started
+            hold.started = request.started
             hold.progress = context.close()
 
     @staticmethod
