@@ -164,7 +164,7 @@ def classic() -> None:
 def archived() -> None:
     """A session with an archive that is broken, and in its place one with an archive that is not."""
     real = java.cache_directory({**os.environ, "XDG_CACHE_HOME": os.environ["REAL_CACHE"]}) / "spark"
-    found = archive.archive_of(java.find(sparks.SETTINGS, os.environ), os.environ)
+    found = archive.archive_of(java.find(sparks.SETTINGS, os.environ), sparks.SETTINGS, os.environ)
     assert found is not None
     found.path.parent.mkdir(parents=True)
     found.path.write_bytes(b"no archive" * 1000)

@@ -198,8 +198,8 @@ def test_a_java_without_an_archive_of_its_own_classes_gets_one(tmp_path: Path) -
     (home / "conf").symlink_to(whole / "conf")
     settings = sparks.settings(java_home=str(home))
     bare = java.find(settings, environ)
-    archive.build(bare, environ)
-    made = archive.archive_of(bare, environ)
+    archive.build(bare, settings, environ)
+    made = archive.archive_of(bare, settings, environ)
     assert made is not None
     assert min(each.stat().st_size for each in (made.path, made.base)) > 1e6
     assert f"-XX:SharedArchiveFile={made.path}" in archive.options(bare, settings, environ)

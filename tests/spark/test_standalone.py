@@ -26,7 +26,7 @@ HERE = "127.0.0.1"
 def daemon(directory: Path, name: str, *arguments: str) -> Iterator[Path]:
     """A master or a worker, and what it says."""
     found = java.find(sparks.SETTINGS, os.environ)
-    flags = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *archive.options(found, sparks.SETTINGS)]
+    flags = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *archive.options(found, sparks.settings(lean=False))]
     environment = {
         **os.environ,
         "JAVA_HOME": str(found.home),

@@ -25,7 +25,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def place(found: Java, environ: dict[str, str]) -> Archive:
-    there = archive.archive_of(found, environ)
+    there = archive.archive_of(found, SparkSettings(), environ)
     assert there is not None
     return there
 
@@ -61,7 +61,7 @@ def test_one_that_could_not_be_made_is_not_tried_again_and_again(environ: dict[s
 def test_one_that_takes_too_long_is_given_up(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "BUILD_S", 0.01)
     with pytest.raises(Unavailable, match="took longer than"):
-        archive.build(JAVA, os.environ | environ)
+        archive.build(JAVA, SparkSettings(), os.environ | environ)
 
 
 def test_one_process_at_a_time_makes_it(environ: dict[str, str]) -> None:

@@ -135,18 +135,18 @@ def _spark(settings: Settings, fix: bool) -> dict[str, str]:
     except ConfigError as error:
         return told | {"java": str(error)}
     told["java"] = str(found)
-    there = archive.archive_of(found, os.environ)
+    there = archive.archive_of(found, settings.spark, os.environ)
     if there is not None and settings.spark.class_archive:
-        told["class archive"] = _archived(there, found, fix)
+        told["class archive"] = _archived(there, found, settings, fix)
     return told
 
 
-def _archived(there: Archive, found: Java, fix: bool) -> str:
+def _archived(there: Archive, found: Java, settings: Settings, fix: bool) -> str:
     from qo.spark import archive
 
     if fix and not there.there:
         try:
-            archive.build(found)
+            archive.build(found, settings.spark)
         except Unavailable as error:
             return f"not made: {error}"
     if there.there:

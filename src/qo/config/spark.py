@@ -73,4 +73,11 @@ class SparkSettings:
         kind=kinds.FLAG,
         help="Keep an archive of Spark's classes in the cache directory: sessions start in half the time.",
     )
+    lean: bool = setting(
+        True,
+        "QO_SPARK_LEAN",
+        kind=kinds.FLAG,
+        help="Leave out of a local session what it does not need of Hadoop: small tasks take half the time. Not done "
+        "where jars are brought along or Hadoop is set up.",
+    )
     ui: bool = setting(False, "QO_SPARK_UI", kind=kinds.FLAG, help="Serve Spark's own web interface.")

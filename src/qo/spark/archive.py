@@ -22,6 +22,7 @@ from pathlib import Path
 
 from qo.config.spark import SparkSettings
 from qo.errors import Unavailable
+from qo.spark import lean
 from qo.spark.java import Java, cache_directory
 
 KEPT = 4  # Archives of other environments; each takes some 200 MB.
@@ -71,7 +72,7 @@ def spark_version() -> str | None:
         return None
 
 
-def archive_of(java: Java, environ: Mapping[str, str]) -> Archive | None:
+def archive_of(java: Java, settings: SparkSettings, environ: Mapping[str, str]) -> Archive | None:
     """Where the archive for this Java and this Spark is, or would be. None: there is no Spark."""
     version, package = spark_version(), importlib.util.find_spec("pyspark")
     if version is None or package is None or package.origin is None:
@@ -84,6 +85,7 @@ def archive_of(java: Java, environ: Mapping[str, str]) -> Archive | None:
         str(jars),
         jars.stat().st_mtime_ns if jars.is_dir() else 0,  # Installed anew: Java would refuse the old archive.
         *(environ.get(name) for name in _CLASSPATH),
+        *([str(lean.JAR), lean.JAR.stat().st_mtime_ns] if lean.fits(settings, environ) else []),
     ]
     key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
     return Archive(cache_directory(environ) / "spark" / f"{version}-java{java.version}-{key}.jsa")
@@ -91,7 +93,7 @@ def archive_of(java: Java, environ: Mapping[str, str]) -> Archive | None:
 
 def options(java: Java, settings: SparkSettings, environ: Mapping[str, str] = os.environ) -> list[str]:
     """The flags that make a JVM use the archive; none where there is no archive yet."""
-    archive = archive_of(java, environ) if settings.class_archive else None
+    archive = archive_of(java, settings, environ) if settings.class_archive else None
     if archive is None or not archive.there:
         return []
     with contextlib.suppress(OSError):
@@ -99,14 +101,14 @@ def options(java: Java, settings: SparkSettings, environ: Mapping[str, str] = os
     return [f"-XX:SharedArchiveFile={archive.path}", "-Xshare:auto", *QUIET]
 
 
-def build(java: Java, environ: Mapping[str, str] = os.environ) -> None:
+def build(java: Java, settings: SparkSettings, environ: Mapping[str, str] = os.environ) -> None:
     """Make the archive now, or wait for whoever is making it. Raises Unavailable that says why it cannot be made."""
-    archive = archive_of(java, environ)
+    archive = archive_of(java, settings, environ)
     if archive is None:
         raise Unavailable("Spark is not installed")
     try:
         process = subprocess.run(
-            _rehearsal(java),
+            _rehearsal(java, settings, environ),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -123,11 +125,11 @@ def build(java: Java, environ: Mapping[str, str] = os.environ) -> None:
 
 def build_beside(java: Java, settings: SparkSettings, environ: Mapping[str, str] = os.environ) -> None:
     """Begin to make the archive if there is none. Nobody waits for it, and it takes only time that is left over."""
-    archive = archive_of(java, environ) if settings.class_archive else None
+    archive = archive_of(java, settings, environ) if settings.class_archive else None
     if archive is None or archive.there or archive.failed.exists():
         return
     process = subprocess.Popen(
-        [*_rehearsal(java), "--beside"],
+        [*_rehearsal(java, settings, environ), "--beside"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -137,8 +139,9 @@ def build_beside(java: Java, settings: SparkSettings, environ: Mapping[str, str]
     threading.Thread(target=process.wait, name="qo-spark-archive", daemon=True).start()
 
 
-def _rehearsal(java: Java) -> list[str]:
-    return [sys.executable, "-m", "qo.spark.rehearsal", "--java-home", str(java.home)]
+def _rehearsal(java: Java, settings: SparkSettings, environ: Mapping[str, str]) -> list[str]:
+    whole = [] if lean.fits(settings, environ) else ["--whole"]
+    return [sys.executable, "-m", "qo.spark.rehearsal", "--java-home", str(java.home), *whole]
 
 
 @contextlib.contextmanager

@@ -1,8 +1,9 @@
 """The run whose classes are archived: a small job of everything that a worker usually does.
 
-    python -m qo.spark.rehearsal [--java-home DIR] [--beside]
+    python -m qo.spark.rehearsal [--java-home DIR] [--whole] [--beside]
 
-Ends with 0 when the archive is there. ``--beside``: at the lowest priority, and not at all if another is at it.
+Ends with 0 when the archive is there. ``--whole``: for sessions with all of Hadoop (see ``lean``). ``--beside``: at
+the lowest priority, and not at all if another is at it.
 """
 
 from __future__ import annotations
@@ -26,13 +27,20 @@ EXIT_S = 180.0  # Java writes the archive when it ends, which takes a while.
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m qo.spark.rehearsal")
     parser.add_argument("--java-home")
+    parser.add_argument("--whole", action="store_true")
     parser.add_argument("--beside", action="store_true")
     given = parser.parse_args(arguments)
     if given.beside:
         os.nice(19)
-    settings = SparkSettings(master="local[2]", java_home=given.java_home, driver_memory="1g", class_archive=False)
+    settings = SparkSettings(
+        master="local[2]",
+        java_home=given.java_home,
+        driver_memory="1g",
+        class_archive=False,
+        lean=not given.whole,
+    )
     found = java.find(settings, os.environ)
-    target = archive.archive_of(found, os.environ)
+    target = archive.archive_of(found, settings, os.environ)
     if target is None:
         return 1
     with archive.alone(target, wait=not given.beside) as mine:

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from qo.config.spark import SparkSettings
-from qo.spark import archive
+from qo.spark import archive, lean
 from qo.spark.java import Java, cache_directory
 
 LOOPBACK = "127.0.0.1"
 PARTITIONS_PER_CORE = 2
+CLASSES = "256m"  # What Spark's take after some hours of small tasks.
 
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?\Z")
 _LOOPBACK_MASTER = re.compile(r"spark://(127\.0\.0\.1|localhost)(:|\Z)")
@@ -54,7 +55,8 @@ def conf(settings: SparkSettings, java: Java) -> dict[str, str]:
         told["spark.jars.packages"] = ",".join(settings.packages)
         # Fetched once, for all workers of a user.
         told["spark.jars.ivy"] = str(cache_directory(os.environ) / "ivy")
-    return told | _placed(settings.master) | dict(settings.conf)
+    without = lean.conf() if lean.fits(settings) else {}
+    return told | _placed(settings.master) | without | dict(settings.conf)
 
 
 def environment(settings: SparkSettings, java: Java, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -99,6 +101,10 @@ def import_path() -> str:
 
 def _java_options(settings: SparkSettings, java: Java) -> list[str]:
     told = ["-XX:+ExitOnOutOfMemoryError"]  # A JVM that ran out once cannot be trusted; a new one can.
+    # Room from the beginning. A heap that has to grow is cleared three times as often, and all of it whenever there are
+    # more classes than Java thought.
+    heap = dict(settings.conf).get("spark.driver.memory", settings.driver_memory)
+    told += [f"-Xms{heap}", f"-XX:MetaspaceSize={CLASSES}"]
     if not _COLLECTOR.search(dict(settings.conf).get("spark.driver.extraJavaOptions", "")):
         told.append("-XX:+UseSerialGC")  # Starts faster than the default, and takes no threads of its own.
     return told + archive.options(java, settings)
