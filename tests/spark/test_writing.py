@@ -87,6 +87,21 @@ def test_what_was_written_is_read_back_and_was_measured_in_the_one_pass(shop: Sh
     ]
 
 
+@pytest.mark.parametrize("measures", [False, True], ids=["rows", "more"])
+@pytest.mark.parametrize("files", [0, 1, 3])
+def test_rows_are_counted_whether_or_not_anything_else_is_measured(
+    shop: Shop, spark: SparkSession, files: int, measures: bool
+) -> None:
+    committed(shop, spark, orders(spark, 1), "p")
+    frame = orders(spark, *range(7)).repartition(3) if files == 3 else orders(spark, *range(7)).coalesce(1)
+    frame = frame.where("id < 0") if files == 0 else frame
+    _, run = shop.begin("clean", "p")
+    written = write(spark, frame, run, *([Measure("most", F.max("id"))] if measures else []))
+    run.output().describe(partition_key="p")
+    [body] = run.committed()
+    assert (written.rows, len(written.files), body.rows) == ((7, files, 7) if files else (0, 0, 0))
+
+
 def test_only_the_attempt_that_was_committed_is_ever_read(shop: Shop, spark: SparkSession, clock: Clock) -> None:
     task = shop.task("orders", "p")
     held, first = shop.claim(task)

@@ -11,7 +11,7 @@ nobody else has ever written to; what lies there is listed once, by the attempt 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -41,6 +41,11 @@ class File:
 
 
 class Files(Protocol):
+    @property
+    def count(self) -> Callable[[str, Sequence[File]], int] | None:
+        """The rows of files below a directory, by their footers; None where those are too far to ask each."""
+        ...
+
     def read(self, spark: SparkSession, uris: Sequence[str], schema: StructType | None) -> DataFrame:
         """Exactly these files, at least one, all of one format. Columns that a file lacks are null in its rows;
         those that the schema lacks are not read. Without a schema it is taken from the files."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -67,6 +68,11 @@ class LocalFiles:
             if not any(part.startswith(_ASIDE) for part in name.parts)
         ]
 
+    def count(self, uri: str, files: Sequence[File]) -> int:
+        parquet: Any = import_module("pyarrow.parquet")  # When the first file was written.
+        root = path_of(uri)
+        return sum(parquet.read_metadata(root / each.name).num_rows for each in files)
+
     def delete(self, uri: str) -> None:
         shutil.rmtree(path_of(uri), ignore_errors=True)
 
@@ -76,6 +82,8 @@ class LocalFiles:
 
 class HadoopFiles:
     """In a bucket, through s3a. It is listed from here, without Hadoop."""
+
+    count = None
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket

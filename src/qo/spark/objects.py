@@ -84,6 +84,8 @@ def path_in(uri: str) -> str:
 class BucketFiles:
     """Through Python workers: on a full scan about half as fast as s3a, on small data faster."""
 
+    count = None
+
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
 

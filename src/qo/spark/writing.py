@@ -1,13 +1,14 @@
 """Outputs: a frame becomes files below the attempt's own prefix, and is measured on the way.
 
-Everything is known after one pass: rows and what expectations ask for are counted while the rows go by. How many
-files there are is Spark's doing: shuffles end in few and large partitions (adaptive execution), and small files are
-read together; what still comes in crumbs is for the operator ``compact``.
+Everything is known after one pass: rows and what expectations ask for are counted while the rows go by, or, where
+nothing but the rows is wanted, told by the files themselves. How many files there are is Spark's doing: shuffles end in
+few and large partitions (adaptive execution), and small files are read together; what still comes in crumbs is for the
+operator ``compact``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -65,7 +66,10 @@ def write(
         label = f"{work.dag}.{work.job}"
         frame = fresh(spark, frame, work.unique_key, output, files, label)
     own = _own(frame, work)
-    values, made = _observed(frame, output, files, [*own, *measures])
+    if measures or len(own) > 1 or files.count is None:
+        values, made = _observed(frame, output, files, [*own, *measures])
+    else:
+        values, made = _told(frame, output, files, files.count)
     rows, *edges = values[: len(own)]
     if len(made) > FILES_MAX:
         raise UsageError(
@@ -106,6 +110,15 @@ def _observed(
     files.write(frame.observe(seen, *wanted), output.prefix)
     values = seen.get
     return [values[f"m{at}"] for at in range(len(measures))], files.listed(output.prefix)
+
+
+def _told(
+    frame: DataFrame, output: RunOutput, files: Files, count: Callable[[str, Sequence[File]], int]
+) -> tuple[list[Any], list[File]]:
+    """Write, and ask the files for their rows: to count them on the way takes longer than a small write itself."""
+    files.write(frame, output.prefix)
+    made = files.listed(output.prefix)
+    return [count(output.prefix, made)], made
 
 
 def plain(value: Any) -> Any:
