@@ -1,12 +1,15 @@
-"""The same Spark session for every side: told what qo tells its own."""
+"""The Spark sessions of the sides: told what qo tells its own, or only what anybody would."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
+
+if TYPE_CHECKING:
+    from qo.config.spark import SparkSettings
 
 
 def opened(conf: Mapping[str, str], environment: Mapping[str, str]) -> SparkSession:
@@ -23,9 +26,22 @@ def opened(conf: Mapping[str, str], environment: Mapping[str, str]) -> SparkSess
 def told() -> dict[str, Any]:
     """The arguments for ``opened``: a session as qo's workers have it, with qo's defaults."""
     from qo.config.spark import SparkSettings
+
+    return _told(SparkSettings())
+
+
+def ordinary() -> dict[str, Any]:
+    """The same without what qo does for Spark: all of Hadoop, and a JVM that is told nothing of its own."""
+    from qo.config.spark import SparkSettings
+
+    found = _told(SparkSettings(lean=False, class_archive=False))
+    del found["conf"]["spark.driver.defaultJavaOptions"]
+    return found
+
+
+def _told(settings: SparkSettings) -> dict[str, Any]:
     from qo.spark import java, session
 
-    settings = SparkSettings()
     found = java.find(settings, os.environ)
     environment = session.environment(settings, found)
     environment.pop("PYTHONPATH")

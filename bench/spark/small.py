@@ -3,6 +3,7 @@ Spark session, by turns in one run."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -21,8 +22,11 @@ from bench.spark.ground import SLOTS, SMALL, Installation
 from bench.spark.talking import Partner
 
 TASKS = 200
-WARM = 60
 ROUNDS = 3
+# A side is warm when so many tasks take no less time than those before: until then, its JVM is busy compiling.
+WARM = 100
+STEADY = 0.95
+WARM_ROUNDS_MAX = 10
 ROWS = 1_000
 START_S = 120.0
 
@@ -115,19 +119,14 @@ def measure(tasks: int = TASKS, warm: int = WARM, rounds: int = ROUNDS) -> Itera
     with tempfile.TemporaryDirectory(prefix="qo-bench-") as directory, ExitStack() as stack:
         home = Path(directory)
         found = sides(stack, home)
-        turns = dict.fromkeys(found, 0)
-        inputs = [
-            work.written(home / f"in-{turn}", warm if turn == 0 else tasks, ROWS) for turn in range(rounds + 1)
-        ]
+        turns = itertools.count()
 
-        def turn(name: str) -> float:
-            at = turns[name]
-            turns[name] = at + 1
-            return found[name](inputs[at], f"{directory}/{name}-{at}")
+        def turn(name: str, count: int) -> float:
+            at = next(turns)
+            return found[name](work.written(home / f"in-{at}", count, ROWS), f"{directory}/{name}-{at}")
 
-        for name in found:
-            turn(name)
-        taken = by_turns(rounds, *(lambda name=name: turn(name) for name in found))
+        warmed = {name: _warmed(lambda name=name: turn(name, warm)) for name in found}
+        taken = by_turns(rounds, *(lambda name=name: turn(name, tasks) for name in found))
     rates = {name: [60 * tasks / each for each in took] for name, took in zip(found, taken, strict=True)}
     per_minute = {name: median(of_side) for name, of_side in rates.items()}
     for peer, how in HOW.items():
@@ -144,6 +143,7 @@ def measure(tasks: int = TASKS, warm: int = WARM, rounds: int = ROUNDS) -> Itera
             bare=[round(each, 1) for each in rates["bare"]],
             of_bare=round(per_minute["qo"] / per_minute["bare"], 3),
             bare_vs_peer=round(per_minute["bare"] / per_minute[peer], 2),
+            warmed_by={name: count * warm for name, count in warmed.items() if name in ("qo", "bare", peer)},
             version=venvs.version_of(peer.removesuffix("_one_run")),
             how=how,
             note=f"read a file of {ROWS} rows, group, write a file; bare: a script with {SLOTS} threads, its ratio is "
@@ -151,6 +151,18 @@ def measure(tasks: int = TASKS, warm: int = WARM, rounds: int = ROUNDS) -> Itera
             slots=SLOTS,
             **sessions.described(),
         )
+
+
+def _warmed(turn: Callable[[], float]) -> int:
+    """Until two turns were hardly faster than the best before them; how many it took."""
+    best, slower = turn(), 0
+    for count in range(2, WARM_ROUNDS_MAX + 1):
+        took = turn()
+        slower = slower + 1 if took > STEADY * best else 0
+        best = min(best, took)
+        if slower == 2:
+            return count
+    return WARM_ROUNDS_MAX
 
 
 FAMILIES = [Family([f"small_tasks_vs_{peer}" for peer in HOW], measure)]
