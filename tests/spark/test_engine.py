@@ -9,8 +9,10 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -68,13 +70,32 @@ def test_a_thread_is_left_as_it_was_found(engine: ClassicEngine) -> None:
     with engine.session(Attempt("left", 1)) as spark:
         spark.range(1).createOrReplaceTempView("left")
         context = spark.sparkContext
+        context.setLocalProperty("an.operator.s", "own")
     assert not context.getJobTags()
-    assert [context.getLocalProperty(f"spark.{name}") for name in ("scheduler.pool", "jobGroup.id")] == [
-        None,
-        None,
-    ]
+    names = ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description", "an.operator.s")
+    assert {context.getLocalProperty(name) for name in names} == {None}
     with engine.session(Attempt("left", 2)) as spark:
         assert not spark.catalog.tableExists("left")
+
+
+def test_what_a_class_is_and_can_do_is_asked_once(
+    engine: ClassicEngine, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remembering: Any = SparkContext._gateway._gateway_client.send_command
+    asked: list[str] = []
+
+    def ask(command: str, *args: Any, **kwargs: Any) -> Any:
+        asked.append(command)
+        return forward(command, *args, **kwargs)
+
+    forward = remembering._ask
+    monkeypatch.setattr(remembering, "_ask", ask)
+    with engine.session(Attempt("asking", 1)):
+        F.upper(F.lit("a"))
+        asked.clear()
+        F.upper(F.lit("b"))
+    assert asked
+    assert not [each for each in asked if each.startswith("r\n")]
 
 
 def test_attempts_leave_nothing_behind_in_the_context(engine: ClassicEngine, spark: SparkSession) -> None:

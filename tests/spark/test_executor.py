@@ -185,6 +185,7 @@ class Dead:
         self.started += 1
 
     def session(self, attempt: Attempt, *, lasting: bool = False) -> AbstractContextManager[SparkSession]:
+        self.start()
         raise ConnectionResetError("nobody there")
 
     def stop(self, attempt: Attempt) -> None: ...

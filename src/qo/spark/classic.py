@@ -26,7 +26,7 @@ from pyspark.sql.udf import UserDefinedFunction
 
 from qo.config.spark import SparkSettings
 from qo.errors import Unavailable, UsageError
-from qo.spark import archive, java, session
+from qo.spark import archive, java, reflection, session
 from qo.spark.engine import Attempt, Loss, Progress
 from qo.spark.launching import ending, launching
 from qo.spark.progress import Job, Meter, job_of
@@ -55,6 +55,7 @@ class ClassicEngine:
         # Of its JVM: each step on the way to them is a question to it, so the way is taken once.
         self._scala: Any = None
         self._sessions: Any = None
+        self._properties: Any = None
         self._ours = False  # A session that was there before us is not ours to end.
         self._open: dict[Attempt, _Open] = {}
         # Whose session went with an earlier JVM, and what that died of: they learn it when another is there already.
@@ -74,7 +75,9 @@ class ClassicEngine:
                 _guard(self._spark)
                 # All sessions share it, and so do those that somebody else makes of it.
                 self._spark.sparkContext.stop = _refuse
+            reflection.remember(SparkContext._gateway._gateway_client)
             self._scala, self._sessions = self._spark.sparkContext._jsc.sc(), _classic(self._spark)
+            self._properties = self._spark._jvm.java.util.Properties
 
     def _started(self) -> SparkSession:
         found = java.find(self._settings, os.environ)
@@ -123,11 +126,8 @@ class ClassicEngine:
             raise
 
     def _leave(self, attempt: Attempt, opened: _Open) -> None:
-        context = opened.session.sparkContext
-        context.clearJobTags()
-        for name in ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description"):
-            context.setLocalProperty(name, None)  # pyright: ignore[reportArgumentType]
-        context.setInterruptOnCancel(False)
+        # Pool, group and tags, and whatever an operator has set beside them.
+        self._scala.setLocalProperties(self._properties())
         self._sessions.clearActiveSession()
         with self._lock:
             if self._open.get(attempt) is opened:
@@ -198,7 +198,7 @@ class ClassicEngine:
         if self._open:
             self._lost |= dict.fromkeys(list(self._open), ending(_process()))
         self._open.clear()
-        self._scala = self._sessions = None
+        self._scala = self._sessions = self._properties = None
         _unguard(spark)
         context, gateway, process = spark.sparkContext, SparkContext._gateway, _process()
         context._jsc = None  # Nothing in there is to be spoken to any more.

@@ -60,8 +60,8 @@ class Engine(Protocol):
         ...
 
     def session(self, attempt: Attempt, *, lasting: bool = False) -> AbstractContextManager[SparkSession]:
-        """For the thread that enters it: what it runs there belongs to the attempt. ``lasting``: until further
-        notice, as streams do; it has no part in what others have cached."""
+        """For the thread that enters it: what it runs there belongs to the attempt. Starts what is not there.
+        ``lasting``: until further notice, as streams do; it has no part in what others have cached."""
         ...
 
     def stop(self, attempt: Attempt) -> None:

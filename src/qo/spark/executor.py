@@ -123,10 +123,10 @@ class SparkExecutor:
     def _attempt(self, run: Run, attempt: Attempt, phases: Phases) -> None:
         """On the attempt's own thread."""
         try:
-            with phases("start"):
-                self._engine.start()
-            lasting = not run.work.inputs  # Of sources only the ones that are always on have tasks.
-            with self._engine.session(attempt, lasting=lasting) as spark, contextlib.ExitStack() as later:
+            with contextlib.ExitStack() as later:
+                with phases("start"):
+                    lasting = not run.work.inputs  # Of sources only the ones that are always on have tasks.
+                    spark = later.enter_context(self._engine.session(attempt, lasting=lasting))
                 files = files_for(self._settings, root_of(run.work))
                 run.cancel.check()
                 self._carry_out(run, spark, files, later, phases)

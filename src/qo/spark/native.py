@@ -43,9 +43,9 @@ def read(spark: SparkSession, paths: Sequence[str], schema: StructType | None) -
 
 
 def write(frame: DataFrame, path: str) -> None:
-    # Written once, by one attempt: no mark of success is needed, the dispatcher has it.
-    quiet = frame.write.mode("error").option("mapreduce.fileoutputcommitter.marksuccessfuljobs", False)
-    quiet.parquet(path)
+    # Written once, by one attempt: no mark of success is needed, the dispatcher has it. What is there already is an
+    # error, as it is unless one says otherwise.
+    frame.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", False).parquet(path)
 
 
 class LocalFiles:
