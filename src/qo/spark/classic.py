@@ -26,7 +26,7 @@ from pyspark.sql.udf import UserDefinedFunction
 
 from qo.config.spark import SparkSettings
 from qo.errors import Unavailable, UsageError
-from qo.spark import archive, java, reflection, session
+from qo.spark import archive, gateway, java, session
 from qo.spark.engine import Attempt, Loss, Progress
 from qo.spark.launching import ending, launching
 from qo.spark.progress import Job, Meter, job_of
@@ -75,7 +75,7 @@ class ClassicEngine:
                 _guard(self._spark)
                 # All sessions share it, and so do those that somebody else makes of it.
                 self._spark.sparkContext.stop = _refuse
-            reflection.remember(SparkContext._gateway._gateway_client)
+            gateway.shorten(SparkContext._gateway._gateway_client)
             self._scala, self._sessions = self._spark.sparkContext._jsc.sc(), _classic(self._spark)
             self._properties = self._spark._jvm.java.util.Properties
 

@@ -1,15 +1,21 @@
-"""Classes and static methods of the JVM are looked up once, and nothing else is."""
+"""What PySpark does anew for every call is done once, and nothing else is."""
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pyspark.sql  # noqa: F401 - Its converters.
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from py4j import protocol
 
-pytest.importorskip("py4j")
-
-from qo.spark.reflection import remember
+from qo.spark.gateway import Absent, Plain, shorten
 
 CLASS = "r\nu\norg.apache.spark.sql.functions\nrj\ne\n"
 METHOD = "r\nm\norg.apache.spark.sql.functions\ncol\ne\n"
@@ -41,8 +47,8 @@ class Jvm:
 
 def test_a_class_and_its_static_method_are_looked_up_once() -> None:
     jvm = Jvm()
-    remember(jvm)
-    remember(jvm)
+    shorten(jvm)
+    shorten(jvm)
     answers = {(jvm.send_command(CLASS), jvm.send_command(METHOD)) for _ in range(3)}
     assert answers == {("ycorg.apache.spark.sql.functions", "ym")}
     assert jvm.asked == {CLASS: 1, METHOD: 1}
@@ -50,7 +56,7 @@ def test_a_class_and_its_static_method_are_looked_up_once() -> None:
 
 def test_calls_are_never_answered_from_memory() -> None:
     jvm = Jvm()
-    remember(jvm)
+    shorten(jvm)
     assert jvm.send_command(CALL) != jvm.send_command(CALL)
     assert jvm.asked == {CALL: 2}
 
@@ -58,7 +64,7 @@ def test_calls_are_never_answered_from_memory() -> None:
 @pytest.mark.parametrize("answer", ["yp", "yro7", "yi5", "ysmore", "x", "xro7"])
 def test_what_may_change_is_asked_again(answer: str) -> None:
     jvm = Jvm(name=answer)
-    remember(jvm)
+    shorten(jvm)
     for command in ("r\nu\nname\nrj\ne\n", "r\nm\nname\nMODULE$\ne\n"):
         assert jvm.send_command(command) == jvm.send_command(command) == answer
         assert jvm.asked[command] == 2
@@ -66,7 +72,7 @@ def test_what_may_change_is_asked_again(answer: str) -> None:
 
 def test_an_import_may_change_what_a_name_means() -> None:
     jvm = Jvm()
-    remember(jvm)
+    shorten(jvm)
     assert jvm.send_command(CLASS) == "ycorg.apache.spark.sql.functions"
     jvm.send_command(IMPORT)
     assert jvm.send_command(CLASS) == "ycorg.example.functions"
@@ -83,6 +89,67 @@ def test_who_asked_before_an_import_does_not_teach_those_who_ask_after_it() -> N
         return answer
 
     jvm.send_command = overtaken
-    remember(jvm)
+    shorten(jvm)
     assert jvm.send_command(CLASS) == "ycorg.apache.spark.sql.functions"
     assert jvm.send_command(CLASS) == "ycorg.example.functions"
+
+
+OTHERS = [each for each in protocol.INPUT_CONVERTER if not isinstance(each, Plain)]
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+ANYTHING = st.one_of(
+    SCALARS,
+    st.binary(),
+    st.dates(),
+    st.datetimes(),
+    st.times(),
+    st.timedeltas(),
+    st.decimals(),
+    st.lists(SCALARS),
+    st.dictionaries(st.text(), SCALARS),
+    st.sets(st.integers()),
+)
+
+
+@given(argument=ANYTHING)
+def test_what_stays_as_it_is_no_other_converter_would_have_taken(argument: object) -> None:
+    plain = Plain()
+    if plain.can_convert(argument):
+        assert not any(each.can_convert(argument) for each in OTHERS)
+        assert plain.convert(argument, None) is argument
+
+
+def test_it_comes_first_and_once() -> None:
+    shorten(Jvm())
+    shorten(Jvm())
+    assert [isinstance(each, Plain) for each in protocol.INPUT_CONVERTER].index(True) == 0
+    assert sum(isinstance(each, Plain) for each in protocol.INPUT_CONVERTER) == 1
+    assert sum(isinstance(each, Absent) for each in sys.meta_path) == 1
+
+
+MISSING = "qo_is_not_there"
+
+
+@pytest.fixture
+def absent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Absent]:
+    absent = Absent(MISSING)
+    monkeypatch.setattr(sys, "meta_path", [absent, *sys.meta_path])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield absent
+    sys.modules.pop(MISSING, None)
+
+
+def test_a_module_that_is_not_there_is_searched_for_once(absent: Absent, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        with pytest.raises(ModuleNotFoundError, match=MISSING) as caught:
+            importlib.import_module(MISSING)
+        assert caught.value.name == MISSING
+        monkeypatch.setattr("qo.spark.gateway.PathFinder", None)  # Whoever searches again fails otherwise.
+    assert MISSING not in sys.modules
+
+
+def test_a_module_that_comes_with_another_path_is_found(absent: Absent, tmp_path: Path) -> None:
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module(MISSING)
+    (tmp_path / f"{MISSING}.py").write_text("here = True")
+    sys.path.append(str(tmp_path))
+    assert importlib.import_module(MISSING).here
