@@ -231,6 +231,29 @@ async def test_events_become_files_and_are_sent(tmp_path: Path) -> None:
     assert json.loads((day / "t-2-start.json").read_text()) == server.heard[0]
 
 
+async def test_events_of_a_moment_are_told_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trips: list[int] = []
+
+    async def to_thread(function: Any, waiting: Any) -> Any:
+        trips.append(len(waiting))
+        return function(waiting)
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    async with Teller(f"file:{tmp_path}", FileStorage()) as lineage:
+        for attempt in range(1, 6):
+            lineage.began(work(attempt=attempt), AT)
+    assert trips == [5]
+    assert len(files(tmp_path)) == 5
+
+
+async def test_an_event_that_cannot_be_made_does_not_keep_others_from_being_told(tmp_path: Path) -> None:
+    broken: Any = None
+    async with Teller(f"file:{tmp_path}", FileStorage()) as lineage:
+        lineage.began(broken, AT)
+        lineage.began(work(), AT)
+    assert files(tmp_path) == ["t-2-start.json"]
+
+
 async def test_who_refuses_or_is_not_there_holds_nothing_up(tmp_path: Path) -> None:
     with listening(500) as server:
         async with Teller(f"file:{tmp_path}", FileStorage(), url(server)) as lineage:

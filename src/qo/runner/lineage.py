@@ -1,14 +1,15 @@
 """Tells others what was run: an OpenLineage event when an attempt begins, and one when it has ended.
 
 Each is a file below the data root, and a POST where a server is named. Neither holds a task up, and neither can fail
-it: what cannot be told is logged and forgotten.
+it: what cannot be told is logged and forgotten. Those of a moment are told together, on a thread: to go there for
+each took longer than to write it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -22,9 +23,13 @@ from qo.runner.storage import Storage
 
 log = logging.getLogger(__name__)
 
+GATHER_S = 0.1
 WAITING_MAX = 1_000  # Events that were not told yet. More are dropped.
 POST_S = 5.0
 DRAIN_S = 10.0  # How long a worker that ends waits for the last ones.
+
+
+Make = Callable[[], dict[str, Any]]  # An event, when its turn has come.
 
 
 class Lineage(Protocol):
@@ -52,7 +57,7 @@ class Teller:
         self._root = data_root.rstrip("/")
         self._storage = storage
         self._url = url
-        self._waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING_MAX)
+        self._waiting: asyncio.Queue[Make] = asyncio.Queue(WAITING_MAX)
         self._telling: asyncio.Task[None] | None = None
         self._client: httpx.AsyncClient | None = None
 
@@ -80,32 +85,47 @@ class Teller:
     def ended(self, work: Work, completion: CompleteRequest | None, status: str, at: datetime) -> None:
         self._put(lambda: openlineage.ended(work, completion, status, self._root, at))
 
-    def _put(self, make: Callable[[], dict[str, Any]]) -> None:
+    def _put(self, make: Make) -> None:
         try:
-            self._waiting.put_nowait(make())
+            self._waiting.put_nowait(make)
         except asyncio.QueueFull:
             log.warning("a lineage event was dropped: %s others wait to be told", WAITING_MAX)
-        except Exception:  # A defect here must not become one of the task.
-            log.exception("a lineage event could not be made")
 
     async def _tell(self) -> None:
         while True:
-            event = await self._waiting.get()
+            waiting = [await self._waiting.get()]
+            await asyncio.sleep(GATHER_S)
+            while not self._waiting.empty():
+                waiting.append(self._waiting.get_nowait())
             try:
-                await self._told(event)
+                bodies = await asyncio.to_thread(self._kept, waiting)
+                await self._send(bodies)
+            finally:
+                for _ in waiting:
+                    self._waiting.task_done()
+
+    def _kept(self, waiting: Sequence[Make]) -> list[bytes]:
+        """Written, each by itself: what is wrong with one is not with the next."""
+        bodies: list[bytes] = []
+        for make in waiting:
+            try:
+                event = make()
+                # Whoever listens hears of it also while the disk is full.
+                bodies.append(msgspec.json.encode(event))
+                self._storage.write(self._place(event), bodies[-1])
             except Exception as error:
                 log.warning("a lineage event could not be told: %r", error)
-            finally:
-                self._waiting.task_done()
+        return bodies
 
-    async def _told(self, event: dict[str, Any]) -> None:
-        body = msgspec.json.encode(event)
-        try:
-            await asyncio.to_thread(self._storage.write, self._place(event), body)
-        finally:  # Whoever listens hears of it also while the disk is full.
-            if self._client is not None and self._url is not None:
+    async def _send(self, bodies: Sequence[bytes]) -> None:
+        if self._client is None or self._url is None:
+            return
+        for body in bodies:
+            try:
                 headers = {"Content-Type": "application/json"}
                 (await self._client.post(self._url, content=body, headers=headers)).raise_for_status()
+            except Exception as error:
+                log.warning("a lineage event could not be told: %r", error)
 
     def _place(self, event: dict[str, Any]) -> str:
         task, type_ = event["run"]["facets"]["qo_task"], EventType(event["eventType"])

@@ -38,8 +38,11 @@ class FileStorage:
 
     def write(self, uri: str, body: bytes) -> None:
         path = path_of(uri)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(body)  # Nobody reads it before the attempt that wrote it is committed.
+        try:
+            path.write_bytes(body)  # Nobody reads it before the attempt that wrote it is committed.
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(body)
 
 
 def path_of(uri: str) -> Path:

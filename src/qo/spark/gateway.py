@@ -6,7 +6,7 @@ it searches the whole path for IPython. All that costs more than the calls do th
 """
 
 # py4j has no types.
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
