@@ -1,5 +1,8 @@
 """Heartbeats for every task that is held, from a thread of its own: an operator that keeps the event loop busy, or
-a worker that is shutting down, does not lose its leases for that."""
+a worker that is shutting down, does not lose its leases for that.
+
+Most tasks are over before their first heartbeat is due. Those are only noted: the thread is not woken for them.
+"""
 
 from __future__ import annotations
 
@@ -69,6 +72,10 @@ class Heart:
         """``connect`` opens a connection of the heart's own; it is called in the heart's event loop."""
         self._connect = connect
         self._loop = asyncio.new_event_loop()
+        self._noted: dict[str, tuple[Held, float]] = {}  # By lease, with when the first heartbeat is due.
+        self._looks_at: float | None = None  # When the thread looks next of its own accord; None: when it is told.
+        self._lock = threading.Lock()  # Of both.
+        self._timer: asyncio.TimerHandle | None = None
         self._beating: dict[str, asyncio.Task[None]] = {}
         self._api: DispatcherClient | None = None
         self._thread = threading.Thread(target=self._run, name="qo-heart", daemon=True)
@@ -77,10 +84,19 @@ class Heart:
         self._thread.start()
 
     def hold(self, held: Held) -> None:
-        self._loop.call_soon_threadsafe(self._begin, held)
+        due = time.monotonic() + held.claimed.heartbeat_s
+        with self._lock:
+            self._noted[held.claimed.lease_id] = held, due
+            if self._looks_at is not None and self._looks_at <= due:
+                return
+            self._looks_at = due
+        self._loop.call_soon_threadsafe(self._arm)
 
     def let_go(self, held: Held) -> None:
-        self._loop.call_soon_threadsafe(self._end, held)
+        with self._lock:
+            noted = self._noted.pop(held.claimed.lease_id, None)
+        if noted is None:
+            self._loop.call_soon_threadsafe(self._end, held)
 
     def stop(self) -> None:
         """After all was let go."""
@@ -102,17 +118,34 @@ class Heart:
         if self._api is not None:
             await self._api.close()
 
-    def _begin(self, held: Held) -> None:
-        self._beating[held.claimed.lease_id] = self._loop.create_task(self._beat(held))
+    def _arm(self) -> None:
+        """For whoever is due first by now: of two that were noted at once, either may be told of last."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        with self._lock:
+            at = self._looks_at
+        if at is not None:
+            self._timer = self._loop.call_later(max(0.0, at - time.monotonic()), self._look)
+
+    def _look(self) -> None:
+        """Begin with those whose time has come, and look again when the next one's does."""
+        now = time.monotonic()
+        with self._lock:
+            late = [lease_id for lease_id, (_, due) in self._noted.items() if due <= now]
+            begun = {lease_id: self._noted.pop(lease_id)[0] for lease_id in late}
+            self._looks_at = min((due for _, due in self._noted.values()), default=None)
+        for lease_id, held in begun.items():
+            self._beating[lease_id] = self._loop.create_task(self._beat(held))
+        self._arm()
 
     def _end(self, held: Held) -> None:
         if (task := self._beating.pop(held.claimed.lease_id, None)) is not None:
             task.cancel()
 
     async def _beat(self, held: Held) -> None:
-        rest_s = held.claimed.heartbeat_s
+        """From the first on, which is due."""
         while True:
-            await asyncio.sleep(rest_s)
             try:
                 if self._api is None:
                     self._api = self._connect()
@@ -131,3 +164,4 @@ class Heart:
             except Exception:
                 log.exception("task %s: heartbeat failed", held.task_id)
                 rest_s = min(RETRY_S, held.claimed.heartbeat_s)
+            await asyncio.sleep(rest_s)
