@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from dispatchers import Served, context_of, listening, served
 from pipelines import dag, deployed, job, source
 from qo import errors
 from qo.config.dispatcher import DispatcherSettings
-from qo.dispatcher.asking import Asker, problem_of
+from qo.dispatcher.asking import Asker, HttpxCarrier, Reply, problem_of
 from qo.dispatcher.auth.local_tokens import LocalTokens
 from qo.dispatcher.client import DispatcherClient
 from qo.dispatcher.contract.credential import CredentialsRequest
@@ -159,9 +160,8 @@ async def test_errors_come_back_as_the_classes_they_were(dispatcher: Served) -> 
 @pytest.mark.fast
 @pytest.mark.parametrize(("code", "status", "kind"), KINDS)
 def test_every_code_is_turned_back_into_its_class(code: str, status: int, kind: type[errors.QoError]) -> None:
-    request = httpx.Request("GET", "http://qo/")
-    answer = httpx.Response(status, json={"error": "so it is", "code": code, "detail": ["a"]}, request=request)
-    found = problem_of(answer)
+    said = {"error": "so it is", "code": code, "detail": ["a"]}
+    found = problem_of(Reply("http://qo/", status, json.dumps(said).encode()))
     assert type(found) is kind
     assert str(found) == "so it is\n  a"
 
@@ -221,7 +221,7 @@ class _Scripted(httpx.AsyncBaseTransport):
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422, 500])
 async def test_an_answer_is_never_asked_for_again(status: int) -> None:
     transport = _Scripted(httpx.Response(status, json={"error": "no", "code": "", "detail": []}))
-    async with Asker("http://qo", patience_s=60, transport=transport) as asker:
+    async with Asker("http://qo", patience_s=60, carrier=HttpxCarrier(transport)) as asker:
         with pytest.raises(errors.QoError, match="no"):
             await asker.ask("GET", "/")
     assert transport.asked == 1
@@ -230,11 +230,11 @@ async def test_an_answer_is_never_asked_for_again(status: int) -> None:
 async def test_what_may_have_happened_is_repeated_only_if_it_may_happen_twice() -> None:
     lost = httpx.ReadTimeout("no answer")
     transport = _Scripted(lost, httpx.Response(200, json={}))
-    async with Asker("http://qo", patience_s=60, transport=transport) as asker:
+    async with Asker("http://qo", patience_s=60, carrier=HttpxCarrier(transport)) as asker:
         await asker.ask("POST", "/")
     assert transport.asked == 2
     transport = _Scripted(lost, httpx.Response(200, json={}))
-    async with Asker("http://qo", patience_s=60, transport=transport) as asker:
+    async with Asker("http://qo", patience_s=60, carrier=HttpxCarrier(transport)) as asker:
         with pytest.raises(errors.Unavailable):
             await asker.ask("POST", "/", repeatable=False)
     assert transport.asked == 1

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import httpx
 import msgspec
@@ -55,6 +55,53 @@ class Encoded(Protocol):
 Sent = Encoded | Mapping[str, Any] | bytes
 
 
+class Reply(NamedTuple):
+    """An answer, whatever it says."""
+
+    url: str
+    status: int
+    content: bytes
+
+
+class Unreached(Exception):
+    """A request was never sent."""
+
+
+class Unanswered(Exception):
+    """A request got no whole answer: what it asks for may have been done."""
+
+
+class Carrier(Protocol):
+    """A way to the dispatcher."""
+
+    async def carry(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
+        """Raises Unreached or Unanswered."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class HttpxCarrier:
+    """No client around it: what that adds (proxies of the environment, cookies, redirects) has no business between a
+    worker and its dispatcher, and takes longer than the rest."""
+
+    def __init__(self, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self._transport = transport or httpx.AsyncHTTPTransport(limits=LIMITS, trust_env=False)
+
+    async def carry(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
+        request = httpx.Request(method, url, content=body, headers=headers, extensions=TIMEOUTS)
+        try:
+            response = await self._transport.handle_async_request(request)
+            return Reply(url, response.status_code, await response.aread())
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise Unreached(str(error) or type(error).__name__) from error
+        except httpx.TransportError as error:
+            raise Unanswered(str(error) or type(error).__name__) from error
+
+    async def close(self) -> None:
+        await self._transport.aclose()
+
+
 class Asker:
     """One dispatcher at one address. ``patience_s``: for how long it may be away before a call gives up."""
 
@@ -63,15 +110,13 @@ class Asker:
         url: str,
         *,
         patience_s: float,
-        transport: httpx.AsyncBaseTransport | None = None,
+        carrier: Carrier | None = None,
         ambient: Ambient = SYSTEM,
     ) -> None:
         self.url = url.rstrip("/")
         self._patience_s = patience_s
         self._ambient = ambient
-        # No client around it: what that adds (proxies of the environment, cookies, redirects) has no business between
-        # a worker and its dispatcher, and takes longer than the rest.
-        self._transport = transport or httpx.AsyncHTTPTransport(limits=LIMITS, trust_env=False)
+        self._carrier = carrier or HttpxCarrier()
 
     async def __aenter__(self) -> Self:
         return self
@@ -82,7 +127,7 @@ class Asker:
         await self.close()
 
     async def close(self) -> None:
-        await self._transport.aclose()
+        await self._carrier.close()
 
     async def ask(
         self,
@@ -94,54 +139,39 @@ class Asker:
         params: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         repeatable: bool = True,
-    ) -> httpx.Response:
+    ) -> Reply:
         """The answer to a request that was understood.
 
         A request that got no answer is repeated only if it is ``repeatable``; one that cannot have arrived, always.
         Raises the QoError that the dispatcher raised; Unavailable or Contended when patience runs out.
         """
-        said = {key: value for key, value in (params or {}).items() if value is not None}
-        request = httpx.Request(
-            method,
-            self.url + path,
-            content=_encoded(body),
-            params=said or None,
-            headers=_headers(token, body, headers),
-            extensions=TIMEOUTS,
-        )
+        said = {key: value for key, value in params.items() if value is not None} if params else {}
+        url = f"{self.url}{path}?{httpx.QueryParams(said)}" if said else self.url + path
+        sent, told = _encoded(body), _headers(token, body, headers)
         give_up_at, rest_s = self._ambient.monotonic() + self._patience_s, FIRST_REST_S
         while True:
-            answer = await self._once(request, repeatable)
-            if isinstance(answer, httpx.Response):
-                return answer
+            try:
+                reply = await self._carrier.carry(method, url, told, sent)
+            except Unreached as error:
+                problem: QoError = self._away(error)
+            except Unanswered as error:
+                problem = self._away(error)
+                if not repeatable:
+                    raise problem from error
+            else:
+                if HTTPStatus.OK <= reply.status < HTTPStatus.MULTIPLE_CHOICES:
+                    return reply
+                problem = problem_of(reply)
+                if reply.status not in _AWAY or not isinstance(problem, (Unavailable, Contended)):
+                    raise problem
             rest_s = min(rest_s * 2, LONGEST_REST_S)
             wait_s = rest_s * (0.5 + self._ambient.unit() / 2)
             if self._ambient.monotonic() + wait_s > give_up_at:
-                raise answer
+                raise problem
             await asyncio.sleep(wait_s)
 
-    async def _once(self, request: httpx.Request, repeatable: bool) -> httpx.Response | Unavailable | Contended:
-        """An answer, or why to ask again."""
-        try:
-            response = await self._transport.handle_async_request(request)
-            response.request = request
-            await response.aread()
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            return self._away(error)
-        except httpx.TransportError as error:
-            if repeatable:
-                return self._away(error)
-            raise self._away(error) from error
-        if response.is_success:
-            return response
-        problem = problem_of(response)
-        if response.status_code in _AWAY and isinstance(problem, (Unavailable, Contended)):
-            return problem
-        raise problem
-
     def _away(self, error: Exception) -> Unavailable:
-        reason = str(error) or type(error).__name__
-        return Unavailable(f"the dispatcher at {self.url} does not answer: {reason}; is it running, and there?")
+        return Unavailable(f"the dispatcher at {self.url} does not answer: {error}; is it running, and there?")
 
 
 class Closing:
@@ -161,15 +191,16 @@ class Closing:
         await self._asker.close()
 
 
-def problem_of(response: httpx.Response) -> QoError:
+def problem_of(reply: Reply) -> QoError:
     """The error that the answer stands for."""
     try:
-        said = msgspec.json.decode(response.content, type=dict[str, Any])
+        said = msgspec.json.decode(reply.content, type=dict[str, Any])
     except msgspec.DecodeError:
         said = {}
-    status = response.status_code
+    status = reply.status
     known = "error" in said
-    message = str(said.get("error") or f"{response.request.url} answered {status} {response.reason_phrase}")
+    reason = httpx.codes.get_reason_phrase(status)
+    message = str(said.get("error") or f"{reply.url} answered {status} {reason}")
     detail: list[Any] = said.get("detail") or []
     if len(detail) == 1 and said.get("code") == "invalid":
         message = f"the request is refused: {detail[0]}"

@@ -1,4 +1,4 @@
-"""Requests on their way to a dispatcher, for those that ask all day: aiohttp carries what httpx describes.
+"""Requests on their way to a dispatcher, for those that ask all day, by aiohttp.
 
 A worker asks a few small questions for each task. By httpx's own client each took 2 ms of CPU, longer than the
 dispatcher takes to answer most of them; aiohttp by itself takes a fifth of that.
@@ -6,46 +6,39 @@ dispatcher takes to answer most of them; aiohttp by itself takes a fifth of that
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
+
 import aiohttp
-import httpx
 from yarl import URL
+
+from qo.dispatcher.asking import Reply, Unanswered, Unreached
 
 CONNECTIONS_MAX = 100
 IDLE_S = 20.0  # Sooner than the dispatcher gives a connection up.
 UNWANTED_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 
-class Carrier(httpx.AsyncBaseTransport):
+class AioCarrier:
     """Belongs to the event loop that first uses it. Neither proxies nor cookies of the environment play a part."""
 
     def __init__(self, *, connect_s: float, answer_s: float) -> None:
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_s, sock_read=answer_s)
         self._session: aiohttp.ClientSession | None = None
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Raises httpx's ConnectError and ConnectTimeout for what was never sent, ReadTimeout and ReadError for what
-        got no whole answer."""
+    async def carry(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
         session = self._opened()
         try:
             async with session.request(
-                request.method,
-                URL(str(request.url), encoded=True),
-                headers=dict(request.headers),
-                data=request.content or None,
-                allow_redirects=False,
+                method, _parsed(url), headers=headers, data=body, allow_redirects=False
             ) as answer:
-                body = await answer.read()
-        except aiohttp.ConnectionTimeoutError as error:
-            raise httpx.ConnectTimeout(str(error), request=request) from error
-        except aiohttp.ClientConnectorError as error:
-            raise httpx.ConnectError(str(error), request=request) from error
-        except TimeoutError as error:
-            raise httpx.ReadTimeout(str(error), request=request) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise httpx.ReadError(str(error), request=request) from error
-        return httpx.Response(answer.status, headers=list(answer.raw_headers), content=body, request=request)
+                return Reply(url, answer.status, await answer.read())
+        except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
+            raise Unreached(str(error) or type(error).__name__) from error
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise Unanswered(str(error) or type(error).__name__) from error
 
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -56,7 +49,12 @@ class Carrier(httpx.AsyncBaseTransport):
                 connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX, keepalive_timeout=IDLE_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=UNWANTED_HEADERS,
-                auto_decompress=False,  # httpx does that.
                 timeout=self._timeout,
             )
         return self._session
+
+
+@lru_cache(maxsize=64)
+def _parsed(url: str) -> URL:
+    """Most questions go to the same few places."""
+    return URL(url, encoded=True)

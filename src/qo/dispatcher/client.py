@@ -14,8 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from qo.ambient import SYSTEM, Ambient
 from qo.config.dispatcher import DispatcherSettings
-from qo.dispatcher.asking import CONNECT_S, TIMEOUT_S, Asker, Closing
-from qo.dispatcher.carrier import Carrier
+from qo.dispatcher.asking import CONNECT_S, TIMEOUT_S, Asker, Closing, HttpxCarrier, Reply
+from qo.dispatcher.carrier import AioCarrier
 from qo.dispatcher.contract.credential import CredentialsAnswer, CredentialsRequest
 from qo.dispatcher.contract.source import EmitAnswer, EmitRequest, MemoryRequest, SourcesAnswer
 from qo.dispatcher.contract.task import (
@@ -44,13 +44,17 @@ PATIENCE_S = 60.0  # A dispatcher that restarts is back by then.
 CAPABILITY = "X-Qo-Task-Capability"
 
 
-def _read(response: httpx.Response, kind: type[A]) -> A:
+class _Said(msgspec.Struct):
+    status: Any = None
+
+
+def _read(reply: Reply, kind: type[A]) -> A:
     """The body as what was promised. Raises QoError if it is something else."""
     try:
-        return kind.model_validate_json(response.content)
+        return kind.model_validate_json(reply.content)
     except ValidationError as error:
         raise QoError(
-            f"{response.request.url} answered what this version of qo does not understand "
+            f"{reply.url} answered what this version of qo does not understand "
             f"({error.error_count()} fields differ): use the same version on both sides"
         ) from error
 
@@ -76,8 +80,9 @@ class DispatcherClient(Closing):
         transport: httpx.AsyncBaseTransport | None = None,
         ambient: Ambient = SYSTEM,
     ) -> None:
-        carrier = transport or Carrier(connect_s=CONNECT_S, answer_s=TIMEOUT_S)
-        self._asker = Asker(url, patience_s=patience_s, transport=carrier, ambient=ambient)
+        aio = AioCarrier(connect_s=CONNECT_S, answer_s=TIMEOUT_S)
+        carrier = aio if transport is None else HttpxCarrier(transport)
+        self._asker = Asker(url, patience_s=patience_s, carrier=carrier, ambient=ambient)
         # While the token changes, the settings name two; the newest stands last.
         self._worker_token = worker_token.rpartition(",")[2].strip()
         self._ambient = ambient
@@ -88,8 +93,8 @@ class DispatcherClient(Closing):
         """Take the task. The lease is drawn here, so that a claim whose answer was lost can be repeated."""
         asked = ClaimRequest(task_id=task_id, worker_id=worker_id, lease_id=lease_id or self._ambient.task_id())
         answer = await self._asker.ask("POST", "/internal/task-claim", token=self._worker_token, body=asked)
-        said = msgspec.json.decode(answer.content, type=dict[str, Any])
-        return _read(answer, Claimed if said.get("status") == "claimed" else NotClaimed)
+        said = msgspec.json.decode(answer.content, type=_Said)  # Nothing else of it is looked at for that.
+        return _read(answer, Claimed if said.status == "claimed" else NotClaimed)
 
     async def fetch(self, task_id: str) -> TaskState:
         params = {"task_id": task_id}
@@ -146,5 +151,5 @@ class DispatcherClient(Closing):
         answer = await self._asker.ask("GET", "/v1/task/standing", headers={CAPABILITY: capability}, params=params)
         return _read(answer, StandingAnswer)
 
-    async def _as_task(self, what: str, capability: str, request: Fence) -> httpx.Response:
+    async def _as_task(self, what: str, capability: str, request: Fence) -> Reply:
         return await self._asker.ask("POST", f"/v1/task/{what}", headers={CAPABILITY: capability}, body=request)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import msgspec
 
-from qo.dispatcher.asking import Asker, Closing
+from qo.dispatcher.asking import Asker, Closing, HttpxCarrier
 
 if TYPE_CHECKING:
     from qo.config.dispatcher import DispatcherSettings
@@ -29,7 +29,7 @@ class UserClient(Closing):
         patience_s: float = PEOPLE_S,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._asker = Asker(url, patience_s=patience_s, transport=transport)
+        self._asker = Asker(url, patience_s=patience_s, carrier=HttpxCarrier(transport))
         self._token = token
 
     @classmethod
