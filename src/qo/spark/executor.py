@@ -59,15 +59,24 @@ class SparkExecutor:
         attempt = Attempt(run.work.task_id, run.work.attempt)
         phases = Phases()
         work = asyncio.create_task(on_thread(self._attempt, run, attempt, phases, begin=self._attempts.begin))
-        telling = asyncio.create_task(self._tell(run, attempt, phases))
+        telling: list[asyncio.Task[None]] = []
+
+        def tell() -> None:
+            telling.append(asyncio.create_task(self._tell(run, attempt, phases)))
+
+        slow = asyncio.get_running_loop().call_later(
+            PROGRESS_S, tell
+        )  # Most are over before there is much to tell.
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
             await self._wind_down(attempt, work)
             raise
         finally:
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
+            slow.cancel()
+            for each in telling:
+                each.cancel()
+            await asyncio.gather(*telling, return_exceptions=True)
 
     def warm(self) -> None:
         """Begin to start the engine, so that the first task finds it ready. What fails, the first task will tell."""
@@ -112,13 +121,13 @@ class SparkExecutor:
     async def _tell(self, run: Run, attempt: Attempt, phases: Phases) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(PROGRESS_S)
             try:
                 known = await loop.run_in_executor(self._asking, self._engine.progress, attempt)
             except Exception as error:
                 log.debug("no progress of %s: %s", attempt.tag, error)
-                continue
-            run.progress(told(phases.now, known))
+            else:
+                run.progress(told(phases.now, known))
+            await asyncio.sleep(PROGRESS_S)
 
     def _attempt(self, run: Run, attempt: Attempt, phases: Phases) -> None:
         """On the attempt's own thread."""
