@@ -23,6 +23,7 @@ from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.errors import Unavailable
 
+_HELD = "topology"
 LOCK = 0x716F746F  # "qoto": nothing else in the database takes a lock of this number.
 
 _ROW = sa.select(schema.topology.c.epoch).where(schema.topology.c.id == 1)
@@ -36,6 +37,9 @@ def load(tx: Tx) -> Topology:
 
     Comes first in a transaction that writes: who has locked rows before may wait here for somebody who waits for them.
     """
+    held: Topology | None = tx.known.get(_HELD)
+    if held is not None:
+        return held
     if not tx.reads:
         tx.hold(LOCK, shared=True)
     epoch = _epoch(tx)
@@ -46,6 +50,7 @@ def load(tx: Tx) -> Topology:
     if known is None or known.epoch != epoch:
         known = _read(tx, epoch)
         _known[pool] = known
+    tx.known[_HELD] = known
     return known
 
 
@@ -61,6 +66,7 @@ def hold(tx: Tx) -> int:
 def bump(tx: Tx) -> int:
     """Say that the topology is another one from now on; the new epoch."""
     _moved.add(tx)
+    tx.known.pop(_HELD, None)
     epoch = hold(tx) + 1
     tx.execute(sa.update(schema.topology).where(schema.topology.c.id == 1).values(epoch=epoch))
     return epoch

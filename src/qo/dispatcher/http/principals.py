@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from qo.dispatcher.auth import capability as capabilities
 from qo.dispatcher.auth import principals
@@ -47,7 +48,8 @@ def recognise(context: Context, need: Need, headers: Mapping[str, str]) -> Who |
     if need in (Need.NOTHING, Need.SIGNATURE):
         return Who()
     if need is Need.TASK:
-        return None  # Its capability ends by the database's clock.
+        now = context.state.now()  # Its capability ends by the database's clock.
+        return None if now is None else _holder(context, _token(need, headers), now)
     found = principals.local_principal(_token(need, headers), context.tokens)
     return None if found is None else _allowed(found, need)
 
@@ -59,10 +61,14 @@ def identify(context: Context, need: Need, headers: Mapping[str, str]) -> Who:
     token = _token(need, headers)
     with context.state.read() as tx:
         if need is Need.TASK:
-            granted = capabilities.verify(context.keyring, token, tx.now)
-            return Who(Principal(Kind.TASK, f"task:{granted.task_id}:{granted.attempt}"), granted)
+            return _holder(context, token, tx.now)
         who = principals.identify(tx, token, context.tokens)
     return _allowed(who, need)
+
+
+def _holder(context: Context, token: str, now: datetime) -> Who:
+    granted = capabilities.verify(context.keyring, token, now)
+    return Who(Principal(Kind.TASK, f"task:{granted.task_id}:{granted.attempt}"), granted)
 
 
 def _allowed(who: Principal, need: Need) -> Who:

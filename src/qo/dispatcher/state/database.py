@@ -2,7 +2,7 @@
 
     with state.write() as tx:      # BEGIN IMMEDIATE on SQLite: who writes, waits at the beginning, not in the middle
         tx.execute(...)            # committed at the end of the block, rolled back if it raises
-        tx.now                     # the database's clock; a process's own is never asked
+        tx.now                     # the database's clock; where that is a server, a process's own is never asked
 
 Blocking on purpose: an event loop calls these on a thread (``asyncio.to_thread``).
 """
@@ -43,6 +43,7 @@ class Tx:
         self.now = clock(connection)
         self.ambient = ambient
         self.execute = connection.execute
+        self.known: dict[str, Any] = {}  # What cannot change until it ends, and need not be asked for twice.
         self._clock = clock
 
     @property
@@ -135,6 +136,10 @@ class State:
         with _translated(), self._looking.connect() as connection, connection.begin() as transaction:
             yield Tx(connection, self._clock, self.ambient)
             transaction.rollback()
+
+    def now(self) -> datetime | None:
+        """What time it is, where nobody has to be waited for to know; None: ask in a transaction."""
+        return _machine_clock() if self._path is not None and self._clock is database_clock else None
 
     def close(self) -> None:
         self.engine.dispose()
@@ -254,8 +259,13 @@ def database_clock(connection: sa.Connection) -> datetime:
     if connection.dialect.name == "postgresql":
         now: datetime = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
         return now.astimezone(UTC)
-    (text,) = _driver(connection).execute("SELECT strftime('%Y-%m-%dT%H:%M:%f', 'now')").fetchone()
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+    return _machine_clock()
+
+
+def _machine_clock() -> datetime:
+    """As SQLite would say, which has no other clock than its process; to the millisecond, as it keeps times."""
+    now = datetime.now(UTC)  # noqa: TID251 - this is the database's clock.
+    return now.replace(microsecond=now.microsecond // 1000 * 1000)
 
 
 # To build a statement takes longer than to carry it out; these are built once.
