@@ -40,6 +40,7 @@ from qo.dispatcher.loops import (
     source_monitor,
     sweeper,
 )
+from qo.dispatcher.onward import Hand, Onward
 from qo.dispatcher.runtimes import in_process
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx, open_state
@@ -158,6 +159,8 @@ class World:
         self.state.fails = self._fails
         self.messages = Messages(self._fails)
         self.limits = Limits(operators={})
+        self.hand = Hand(lambda names: None)
+        self.onward = Onward(self.limits, self.hand, lambda names: None)
         self.thresholds = Thresholds(depth=self.rng.choice([3, 1000]), age_s=600.0)
         self._step, self._points = "", 0
 
@@ -188,14 +191,25 @@ class World:
         try:
             return self._ticks()[name]()
         except Crash:
+            self.hand.take(1000)  # What went from hand to hand is gone with the process.
             return 1
+
+    def _publish(self) -> int:
+        limit = self.rng.choice([1, 3, 100])
+        handed = _at_once(publisher.publish(self.state, self.messages, self.hand.take(limit)))
+        return handed + _at_once(publisher.tick(self.state, self.messages, limit))
 
     def _ticks(self) -> dict[str, Any]:
         state = self.state
         return {
             "router": lambda: router.tick(state, limit=self.rng.choice([1, 3, 100])),
-            "release": lambda: release.tick(state, self.limits, limit=self.rng.choice([1, 3, 100])),
-            "publisher": lambda: _at_once(publisher.tick(state, self.messages, self.rng.choice([1, 3, 100]))),
+            "release": lambda: release.tick(
+                state,
+                self.limits,
+                limit=self.rng.choice([1, 3, 100]),
+                hand=self.hand if self.rng.random() < 0.5 else None,
+            ),
+            "publisher": self._publish,
             "in_process": lambda: in_process.tick(state, DATA),
             "reaper": lambda: reaper.tick(state),
             "sweeper": lambda: sweeper.tick(state, SWEEP_S),
@@ -265,10 +279,14 @@ class World:
             return
         claimed = self.held.pop(self.rng.randrange(len(self.held)))
         request = completed(claimed, outcome)
+        at_once = self.rng.random() < 0.5  # Else the loops go on from there, as they do on PostgreSQL.
         for _ in range(5):
             try:
                 with self.state.write() as tx:
                     answer = completion.complete(tx, request, DATA)
+                    go_on = self.onward(tx) if at_once else None
+                if go_on is not None:
+                    go_on()
             except Crash:
                 continue
             except LeaseLost:

@@ -25,7 +25,7 @@ from qo.dispatcher import backlog, events, topology, versions
 from qo.dispatcher.contract.backfill import BackfillAnswer, BackfillRequest, BackfillsPage
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.tasks.creation import NewTask
+from qo.dispatcher.tasks.creation import BACKFILL_KEYS, NewTask
 from qo.errors import NotFound, Refused, UsageError
 
 RUNNING, PAUSED, DONE, CANCELLED = "running", "paused", "done", "cancelled"
@@ -115,7 +115,7 @@ def cancel(tx: Tx, id_: str, by: str) -> BackfillAnswer:
 
 def prefix(id_: str) -> str:
     """Of the dedupe keys of its tasks."""
-    return f"backfill:{id_}:"
+    return f"{BACKFILL_KEYS}{id_}:"
 
 
 def candidates(

@@ -25,6 +25,8 @@ from qo.errors import NotFound, UsageError
 
 REASONS = ("replaced", "reorg", "correction", "manual", "schema_change")
 
+LOOP = "invalidation"  # That spreads them.
+
 _rows, _readers = schema.invalidations, schema.invalidation_readers
 
 _READER = sa.update(_readers).where(
@@ -101,7 +103,9 @@ def replaced(tx: Tx, commits: Sequence[Replaced]) -> None:
         }
         for each in commits
     ]
-    tx.insert_absent(_rows, rows, returning=_rows.c.id)
+    if rows:
+        tx.insert_absent(_rows, rows, returning=_rows.c.id)
+        tx.woken.add(LOOP)
 
 
 def ended(tx: Tx, tasks: Iterable[Mapping[str, Any]]) -> None:

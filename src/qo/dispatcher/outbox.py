@@ -26,6 +26,7 @@ from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.schema import outbox
 
 TAKEN_S = 15.0  # For so long a row that was taken is kept from others.
+HANDED_S = 5.0  # One that is passed on by hand, for so long: that takes no time, unless its holder dies.
 ATTEMPTS_MAX = 20
 KEPT_S = 86_400.0  # For so long rows that are done stay, for people to see.
 BACKOFF = RetryPolicy(initial_interval_ms=1_000, max_interval_ms=300_000, multiplier=2.0, jitter_percent=0.5)
@@ -86,8 +87,13 @@ def wake_id(task_id: str, attempt: int, wakes: int) -> str:
     return derived("wake", task_id, attempt + 1, wakes)
 
 
-def add(tx: Tx, effects: Sequence[Effect]) -> int:
-    """Write down what is to be done; how many of these were not written down before."""
+def add(tx: Tx, effects: Sequence[Effect], handed: Collection[Kind] = ()) -> int:
+    """Write down what is to be done; how many of these were not written down before.
+
+    ``handed``: who adds these carries them out at once, or passes them to who does. They are kept from others as if
+    taken, for ``HANDED_S``.
+    """
+    later = tx.now + timedelta(seconds=HANDED_S)
     rows = [
         {
             "id": each.id,
@@ -96,7 +102,7 @@ def add(tx: Tx, effects: Sequence[Effect]) -> int:
             "task_id": each.task_id,
             "depth": each.depth,
             "state": "pending",
-            "available_at": tx.now,
+            "available_at": later if each.kind in handed else tx.now,
             "attempts": 0,
             "created_at": tx.now,
         }

@@ -26,7 +26,17 @@ async def tick(
     state: State, queues: WakeUps, limit: int = BATCH, *, on_dead: Callable[[Taken], None] = lambda taken: None
 ) -> int:
     """Publish up to ``limit`` wake-ups; how many were settled, well or badly. ``on_dead`` hears of those given up."""
-    taken = await asyncio.to_thread(_take, state, limit)
+    return await publish(state, queues, await asyncio.to_thread(_take, state, limit), on_dead=on_dead)
+
+
+async def publish(
+    state: State,
+    queues: WakeUps,
+    taken: Sequence[Taken],
+    *,
+    on_dead: Callable[[Taken], None] = lambda taken: None,
+) -> int:
+    """As ``tick``, for those that are taken already."""
     by_queue: dict[str, list[Taken]] = {}
     for each in taken:
         by_queue.setdefault(each.effect.queue, []).append(each)

@@ -38,6 +38,7 @@ from qo.dispatcher.loops import (
 )
 from qo.dispatcher.loops.loop import Loop, Tick
 from qo.dispatcher.metrics import Counters, Metrics
+from qo.dispatcher.onward import Hand, Onward
 from qo.dispatcher.outbox import Taken
 from qo.dispatcher.queues import BucketQueues, queue_settings
 from qo.dispatcher.registry import DEFAULT, Registry
@@ -62,12 +63,14 @@ SWEEPS = 4  # Looks for lost wake-ups while one becomes old enough.
 #
 #     event -> router -> release -> publisher, in process, invoker -> (a task ends) -> event
 #
+# The end of a task that a worker reports goes on by itself: see ``onward``.
 ENDED = ("router", "invalidation", "backfill", "release")  # Tasks: their events, and the room that they leave.
 CHANGED = ENDED  # Somebody has written to the state.
 DEPLOYED = (*CHANGED, "topology watch")  # The topology is another one.
 FREED = (*ENDED, "invoker")  # A function has ended, and left its place to another.
 CREATED = ("release",)  # Tasks.
 RELEASED = ("publisher", "in process", "invoker")
+SEARCH_S = 1.0  # Between looks for wake-ups that nobody has handed over, while others are.
 AT_EASE = 5  # What is woken by whoever has something for it looks by itself so many times less often.
 
 
@@ -106,6 +109,9 @@ class Dispatcher:
         self._hears_since: datetime | None = (
             None  # Since when holders of tasks can be heard, by the database's clock.
         )
+        self._hand = Hand(self.nudge)
+        self._searched_at: float | None = None  # The outbox, for wake-ups that nobody has handed over.
+        self.onward = Onward(limits(settings.dispatcher), self._hand, self.nudge, registry)
         parts = self._parts()
         self._executor = ThreadPoolExecutor(len(parts), thread_name_prefix="qo-loop")
         self.loops = [self._made(part) for part in parts]
@@ -171,6 +177,7 @@ class Dispatcher:
         rest_s = chosen.tick_ms / 1000
         calm_s, watch_s = AT_EASE * rest_s, max(WATCH_S, rest_s)
         bound, press = limits(chosen), thresholds(chosen.pressure)
+        released = partial(release.tick, state, bound, registry=registry, hand=self._hand)
         return (
             Part("source monitor", partial(source_monitor.tick, state), watch_s, CREATED),
             Part("invalidation", partial(invalidation.tick, state), calm_s, ENDED),
@@ -181,9 +188,7 @@ class Dispatcher:
             Part("reaper", self._reap, watch_s, ENDED),
             Part("pressure", partial(pressure.tick, state, press), watch_s, CREATED),
             # Nobody says that the rest before a retry is over: it looks often.
-            Part(
-                "release", partial(release.tick, state, bound, registry=registry), rest_s, RELEASED, release.BATCH
-            ),
+            Part("release", released, rest_s, batch=release.BATCH),
             Part("publisher", self._publish, calm_s, batch=publisher.BATCH),
             Part("in process", partial(in_process.tick, state, chosen.data_root), calm_s, ENDED, in_process.BATCH),
             Part("invoker", self._invoke, calm_s, ENDED),
@@ -207,7 +212,12 @@ class Dispatcher:
         return 0
 
     async def _publish(self) -> int:
-        return await publisher.tick(self.state, self._queues, on_dead=self._gave_up)
+        handed, now = self._hand.take(publisher.BATCH), self.state.ambient.monotonic()
+        did = await publisher.publish(self.state, self._queues, handed, on_dead=self._gave_up)
+        if handed and self._searched_at is not None and now - self._searched_at < SEARCH_S:
+            return did  # Where all come by hand, there is seldom another.
+        self._searched_at = now
+        return did + await publisher.tick(self.state, self._queues, on_dead=self._gave_up)
 
     def _reap(self) -> int:
         try:
@@ -281,6 +291,7 @@ async def _run(
         tokens=local_tokens(chosen),
         registry=registry,
         nudge=dispatcher.nudge,
+        onward=dispatcher.onward,
         deployed=partial(dispatcher.nudge, DEPLOYED),
         troubles=dispatcher.trouble,
         families=dispatcher.metrics.families,

@@ -22,6 +22,10 @@ def _nobody() -> None:
     """There is nobody to nudge: the loops look by themselves, a little later."""
 
 
+def _left(_: Tx) -> Callable[[], None]:
+    return _nobody
+
+
 def _none(_: Tx) -> Iterable[Metric]:
     return ()
 
@@ -34,6 +38,8 @@ class Context:
     tokens: LocalTokens  # Those that are not in the state: the workers', and an admin's of this machine.
     registry: Registry = DEFAULT
     nudge: Callable[[], None] = field(default=_nobody)  # Says that there is something to do. From any thread.
+    # Called in the transaction in which a task ends: goes on from there. What it returns is called after it.
+    onward: Callable[[Tx], Callable[[], None]] = field(default=_left)
     deployed: Callable[[], None] = field(default=_nobody)  # The same, and that the topology is another one.
     traffic: Traffic = field(default_factory=Traffic)
     troubles: Callable[[], Sequence[str]] = field(default=list[str])  # Why the process should be replaced, if so.

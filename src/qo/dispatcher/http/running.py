@@ -66,7 +66,8 @@ def complete(here: Here, caller: Caller, body: CompleteRequest) -> CompleteAnswe
     capabilities.bind(caller.capability, body)
     with here.state.write() as tx:
         answer = completion.complete(tx, body, here.settings.dispatcher.data_root)
-    here.nudge()
+        go_on = here.onward(tx)
+    go_on()
     return answer
 
 

@@ -6,7 +6,7 @@ pass stays withheld, and ``holds`` says why.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import sqlalchemy as sa
 
@@ -14,6 +14,7 @@ from qo.core.flow.gates import Grants, InFlight, Waiting, closed, concurrency_li
 from qo.core.flow.topology import Topology
 from qo.dispatcher import congestion, outbox, topology
 from qo.dispatcher.limits import Limits
+from qo.dispatcher.outbox import Effect, Kind
 from qo.dispatcher.registry import DEFAULT, Registry
 from qo.dispatcher.state import scans
 from qo.dispatcher.state.database import State, Tx, batches
@@ -44,27 +45,39 @@ _FREED = sa.delete(holds).where(holds.c.edition_id.in_(sa.bindparam("editions", 
 BATCH = 200  # Tasks of one transaction.
 
 
-def tick(state: State, limits: Limits, limit: int = BATCH, registry: Registry = DEFAULT) -> int:
-    """Release up to ``limit`` tasks; how many."""
+def tick(
+    state: State,
+    limits: Limits,
+    limit: int = BATCH,
+    registry: Registry = DEFAULT,
+    hand: Callable[[Sequence[Effect]], None] | None = None,
+) -> int:
+    """Release up to ``limit`` tasks; how many. ``hand``: gets the wake-ups, so that nobody has to look for them."""
     with state.read() as tx:
         grants = _decide(tx, topology.load(tx), limits, limit, registry)
         if not grants.release and grants.holds == _holds(tx):
             return 0  # Who has nothing to change keeps no writer waiting.
     with state.write() as tx:
-        return release(tx, limits, limit, registry)
+        effects = release(tx, limits, limit, registry, handed=hand is not None)
+    if hand is not None:
+        hand(effects)
+    return len(effects)
 
 
-def release(tx: Tx, limits: Limits, limit: int, registry: Registry = DEFAULT) -> int:
-    """As ``tick``, in the caller's transaction."""
+def release(
+    tx: Tx, limits: Limits, limit: int, registry: Registry = DEFAULT, *, handed: bool = False
+) -> list[Effect]:
+    """As ``tick``, in the caller's transaction: what is to be done about those that were released. ``handed``: the
+    caller hands wake-ups over after it."""
     if tx.on_postgres:
         # Of two dispatchers one counts and releases at a time; else both would fill the same last slot.
         tx.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
     live = topology.load(tx)
     grants = _decide(tx, live, limits, limit, registry)
     effects = _released(tx, live, registry, grants.release)
-    outbox.add(tx, effects)
+    outbox.add(tx, effects, {Kind.WAKE} if handed else ())
     _keep(tx, grants.holds)
-    return len(effects)
+    return effects
 
 
 def _decide(tx: Tx, live: Topology, limits: Limits, limit: int, registry: Registry) -> Grants:
@@ -112,17 +125,17 @@ def _held(tx: Tx, live: Topology, registry: Registry) -> dict[str, str]:
     return held
 
 
-def _released(tx: Tx, live: Topology, registry: Registry, release: Mapping[str, int]) -> list[outbox.Effect]:
+def _released(tx: Tx, live: Topology, registry: Registry, release: Mapping[str, int]) -> list[Effect]:
     chosen = tx.lock(_FIRST, skip=True)  # Nobody moves them until we are done.
     ids: list[str] = []
     for edition, most in release.items():
         ids += tx.execute(chosen, {"edition": edition, "now": tx.now, "most": most}).scalars()
-    effects: list[outbox.Effect] = []
+    effects: list[Effect] = []
     for some in batches(ids):
         for row in tx.execute(_RELEASED, {"ids": some, "now": tx.now}):
             kind = outbox.KIND_OF[registry.get(live.jobs[row.edition_id].job.runtime).launcher]
             id_ = outbox.wake_id(row.id, row.attempt, row.wakes)
-            effects.append(outbox.Effect(id_, kind, row.queue, row.id, live.depth[row.edition_id]))
+            effects.append(Effect(id_, kind, row.queue, row.id, live.depth[row.edition_id]))
     return effects
 
 

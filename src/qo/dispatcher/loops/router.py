@@ -53,14 +53,19 @@ def tick(state: State, limit: int = BATCH) -> int:
         if not _anything(tx, topology.load(tx)):
             return 0  # Who has nothing to change keeps no writer waiting.
     with state.write() as tx:
-        live = topology.load(tx)
-        taken = _take(tx, limit)
-        changes = _Changes()
-        if taken:
-            _route(tx, live, taken, changes)
+        live, changes = topology.load(tx), _Changes()
+        routed = _next(tx, live, limit, changes)
         forsaken = _forsake(tx, live, limit, changes)
         tallies.add(tx, changes)
-        return len(taken) + forsaken
+        return routed + forsaken
+
+
+def route(tx: Tx, limit: int) -> int:
+    """Route at most so many events in the caller's transaction; how many. Near its end: see ``tallies.add``."""
+    changes = _Changes()
+    routed = _next(tx, topology.load(tx), limit, changes)
+    tallies.add(tx, changes)
+    return routed
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,13 @@ class _Batch:
             }
         )
         self.changes[taken.event.dataset_id, edition, outcome] += 1
+
+
+def _next(tx: Tx, live: Topology, limit: int, changes: _Changes) -> int:
+    taken = _take(tx, limit)
+    if taken:
+        _route(tx, live, taken, changes)
+    return len(taken)
 
 
 def _anything(tx: Tx, live: Topology) -> bool:

@@ -44,6 +44,7 @@ class Tx:
         self.ambient = ambient
         self.execute = connection.execute
         self.known: dict[str, Any] = {}  # What cannot change until it ends, and need not be asked for twice.
+        self.woken: set[str] = set()  # Loops that have something to do after it, say those who write it.
         self._clock = clock
 
     @property

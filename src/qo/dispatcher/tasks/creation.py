@@ -15,6 +15,7 @@ from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 
 SOURCE_KEY = "source"  # The one long-lived task of an always-on job.
+BACKFILL_KEYS = "backfill:"  # How the keys of all that belongs to a backfill begin.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from qo.core.task import RetryPolicy, Status, Task
 from qo.dispatcher import invalidations
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.schema import attempts, tasks
+from qo.dispatcher.tasks import creation
 from qo.errors import Contended, NotFound
 
 RETRY = RetryPolicy(initial_interval_ms=30_000, max_interval_ms=600_000, multiplier=2.0, jitter_percent=0.5)
@@ -146,6 +147,8 @@ def move_all(tx: Tx, moves: Sequence[Move]) -> list[Moved | Rejected]:
     if closed:
         tx.execute(_CLOSED, closed)
     invalidations.ended(tx, over)
+    if any(each["dedupe_key"].startswith(creation.BACKFILL_KEYS) for each in over):
+        tx.woken.add("backfill")  # It may have room for the next.
     invalidations.reopened(tx, again)
     return answers
 

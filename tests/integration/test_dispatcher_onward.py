@@ -1,0 +1,205 @@
+"""The end of a task goes on by itself, as far as the loops would have taken it, and never at the cost of the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pipeline_tasks import ROOT, all_of, claimed, feed, fence, made, output, route_all, tasks_of
+from pipelines import dag, deployed, job, live, source
+from qo.config.settings import Settings
+from qo.core.flow.topology import Topology
+from qo.dispatcher import onward, outbox, publisher
+from qo.dispatcher.contract.task import Claimed, CompleteRequest, Outcome
+from qo.dispatcher.limits import Limits
+from qo.dispatcher.loops import release, router
+from qo.dispatcher.onward import Hand, Onward
+from qo.dispatcher.service import SEARCH_S, Dispatcher
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import State, Tx
+from qo.dispatcher.tasks import completion
+from qo.dispatcher.tasks.creation import BACKFILL_KEYS, NewTask
+from qo.dispatcher.wakeup import WakeUp
+from states import Clock
+
+SHOP = dag(
+    "shop",
+    source("orders"),
+    job("clean", reads="orders", runtime="spark", max_attempts=2),
+    job("daily", reads="clean", runtime="python"),
+    job("pass", reads="clean", runtime="dispatcher", operator="noop"),
+)
+
+
+@dataclass
+class Heard:
+    wakes: dict[str, str] = field(default_factory=dict)
+
+    async def publish(self, queue: str, wakes: Sequence[WakeUp]) -> None:
+        self.wakes.update({each.id: each.task_id for each in wakes})
+
+
+@dataclass
+class Ends:
+    """Tasks that end, and who hears of what is to be done then."""
+
+    state: State
+    nudged: list[str] = field(default_factory=list)
+    hand: Hand = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hand = Hand(self.nudged.extend)
+
+    def finish(self, held: Claimed, outcome: Outcome = Outcome.SUCCESS, **limited: Any) -> None:
+        go_on = Onward(Limits(**limited), self.hand, self.nudged.extend)
+        outputs = [output(held)] if outcome is Outcome.SUCCESS else []
+        with self.state.write() as tx:
+            completion.complete(tx, CompleteRequest(**fence(held), outcome=outcome, outputs=outputs), ROOT)
+            after = go_on(tx)
+        after()
+
+
+@pytest.fixture
+def shop(state: State) -> Topology:
+    return deployed(state, SHOP)
+
+
+@pytest.fixture
+def ends(state: State) -> Ends:
+    return Ends(state)
+
+
+def clean(state: State, shop: Topology, *keys: str, run: str = "1") -> list[Claimed]:
+    """Tasks of ``clean`` that run."""
+    for key in keys:
+        feed(state, live(shop, "shop.orders"), key, run)
+    route_all(state)
+    found = tasks_of(state, live(shop, "shop.clean"))
+    return [claimed(state, each["id"]) for each in found if each["partition_key"] in keys]
+
+
+def on_sqlite(state: State) -> bool:
+    return state.engine.dialect.name == "sqlite"
+
+
+def test_an_end_is_routed_and_released_in_its_own_transaction_where_one_writes_at_a_time(
+    state: State, shop: Topology, ends: Ends
+) -> None:
+    [held] = clean(state, shop, "a")
+    ends.finish(held)
+    daily, passed = (tasks_of(state, live(shop, f"shop.{name}")) for name in ("daily", "pass"))
+    if not on_sqlite(state):
+        assert (daily, passed) == ([], [])
+        assert set(ends.nudged) == {"router", "release"}
+        return
+    assert [each["released_at"] is not None for each in (*daily, *passed)] == [True, True]
+    assert [each.effect.task_id for each in ends.hand.take(10)] == [daily[0]["id"]]
+    assert set(ends.nudged) == {"publisher", "in process"}, "nobody else has anything to do"
+    assert router.tick(state) == release.tick(state, Limits()) == 0, "nothing was left"
+
+
+def test_an_end_that_makes_room_lets_others_pass(state: State, shop: Topology, ends: Ends) -> None:
+    operator = live(shop, "shop.clean").job.operator
+    [held] = clean(state, shop, "a")
+    feed(state, live(shop, "shop.orders"), "b")
+    route_all(state)
+    assert release.tick(state, Limits({operator: 1})) == 0
+    ends.finish(held, Outcome.FATAL, operators={operator: 1})
+    [waiting] = [each for each in tasks_of(state, live(shop, "shop.clean")) if each["partition_key"] == "b"]
+    assert (waiting["released_at"] is not None) is on_sqlite(state)
+    assert on_sqlite(state) or "release" in ends.nudged
+
+
+def test_what_cannot_be_routed_does_not_keep_a_task_from_ending(
+    state: State, shop: Topology, ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [held] = clean(state, shop, "a")
+    route: Callable[[Tx, int], int] = router.route
+
+    def fails(tx: Tx, limit: int) -> int:
+        route(tx, limit)
+        raise KeyError("unforeseen")
+
+    monkeypatch.setattr(router, "route", fails)
+    ends.finish(held)
+    [ended] = tasks_of(state, live(shop, "shop.clean"))
+    assert ended["status"] == "completed"
+    assert tasks_of(state, live(shop, "shop.daily")) == [], "half of it would be worse than nothing"
+    assert set(ends.nudged) == {"router", "release"}
+    assert router.tick(state) == 1
+
+
+def test_an_end_takes_only_so_many_with_it_and_leaves_the_rest_to_the_loops(
+    state: State, shop: Topology, ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onward, "MOST", 2)
+    [held] = clean(state, shop, "a")
+    for key in "bcde":
+        feed(state, live(shop, "shop.orders"), key)
+    ends.finish(held)
+    assert {"router", "release"} <= set(ends.nudged)
+    assert len(ends.hand.take(10)) == (2 if on_sqlite(state) else 0)
+
+
+def test_a_wake_up_that_is_lost_on_the_way_from_hand_to_hand_comes_from_the_outbox(
+    state: State, state_clock: Clock, shop: Topology, ends: Ends
+) -> None:
+    [held] = clean(state, shop, "a")
+    feed(state, live(shop, "shop.orders"), "b")
+    route_all(state)
+    assert release.tick(state, Limits(), hand=ends.hand) == 1
+    queues = Heard()
+    assert asyncio.run(publisher.tick(state, queues)) == 0, "it is in somebody's hand"
+    state_clock.advance(outbox.HANDED_S + 1)
+    assert asyncio.run(publisher.tick(state, queues)) == 1
+    assert asyncio.run(publisher.publish(state, queues, ends.hand.take(10))) == 1, "it was only late"
+    assert len(queues.wakes) == 1
+    assert {each["state"] for each in all_of(state, schema.outbox)} == {"done"}
+    ends.finish(held)
+
+
+def test_invalidations_and_backfills_are_looked_at_when_an_end_concerns_them(
+    state: State, shop: Topology, ends: Ends
+) -> None:
+    [first] = clean(state, shop, "a")
+    ends.finish(first)
+    assert not {"invalidation", "backfill"} & set(ends.nudged)
+    clean_ = live(shop, "shop.clean")
+    of = clean_.inputs[0]
+    again = NewTask(
+        job=clean_,
+        dedupe_key=f"{BACKFILL_KEYS}one:a",
+        dataset_id=of.dataset_id,
+        generation_id=of.generation_id,
+        partition_key="a",
+    )
+    ends.finish(claimed(state, made(state, again)))
+    assert {"invalidation", "backfill"} <= set(ends.nudged)
+
+
+async def test_a_dispatcher_publishes_what_it_is_handed_and_looks_for_others_now_and_then(
+    state: State, shop: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues, searched = Heard(), list[int]()
+    dispatcher = Dispatcher(state, queues, Settings())
+    search, at = publisher.tick, [100.0]
+
+    async def counted(*given: Any, **named: Any) -> int:
+        searched.append(1)
+        return await search(*given, **named)
+
+    monkeypatch.setattr(publisher, "tick", counted)
+    monkeypatch.setattr(type(state.ambient), "monotonic", lambda _: at[0])
+    for number in range(3):
+        feed(state, live(shop, "shop.orders"), f"k{number}")
+        await dispatcher.step()
+        assert len(queues.wakes) == number + 1
+    assert len(searched) == 1
+    at[0] += SEARCH_S
+    await dispatcher.step()
+    assert len(searched) == 2
+    dispatcher.close()
