@@ -15,6 +15,7 @@ from qo.dispatcher.state import quality, schema
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.state.upgrade import require, status, upgrade
 from qo.errors import Refused, Unavailable
+from states import Clock
 
 PROCESS = """
 import sys
@@ -173,3 +174,22 @@ def _indexes(state: State) -> list[str]:
     )
     with state.engine.connect() as connection:
         return sorted(" ".join(text.split()) for text in connection.execute(sa.text(query)).scalars())
+
+
+def test_the_time_is_known_without_a_transaction_where_the_database_has_no_clock_of_its_own(
+    state_url: str, tmp_path: Path
+) -> None:
+    own = open_state(state_url)
+    if own.engine.dialect.name == "sqlite":
+        with own.read() as tx:
+            before = tx.now
+        now = own.now()
+        assert now is not None
+        assert before <= now
+        assert now.microsecond % 1000 == 0, "as it is kept"
+    else:
+        assert own.now() is None
+    own.close()
+    moved = open_state(f"sqlite:{tmp_path / 'moved.db'}", clock=Clock())
+    assert moved.now() is None, "somebody else says what time it is"
+    moved.close()

@@ -26,6 +26,7 @@ from qo.dispatcher.http import (
     tokens,
 )
 from qo.dispatcher.http.context import Context
+from qo.dispatcher.http.direct import Call, Direct
 from qo.dispatcher.http.limits import Limits
 from qo.dispatcher.http.rights import INTERNAL, PUBLIC
 from qo.dispatcher.http.routes import Routes
@@ -79,6 +80,8 @@ def _app(context: Context, title: str, description: str) -> FastAPI:
     errors.install(app)
     settings = context.settings.dispatcher
     larger = {bundles.UPLOADS: bundles.BYTES_MAX}
+    app.state.direct = dict[str, Call]()
+    app.add_middleware(Direct, calls=app.state.direct, context=context)
     app.add_middleware(Limits, body_bytes_max=settings.body_max_bytes, larger=larger)
     app.add_middleware(Counted, traffic=context.traffic)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]

@@ -58,6 +58,11 @@ def answer(
     return JSONResponse(problem.model_dump(), status, headers=headers)
 
 
+def told(request: Request, error: QoError | HTTPException) -> JSONResponse:
+    """The answer to who has caused it."""
+    return _plain(request, error) if isinstance(error, HTTPException) else _known(request, error)
+
+
 def install(app: FastAPI) -> None:
     app.add_exception_handler(QoError, _known)
     app.add_exception_handler(RequestValidationError, _invalid)

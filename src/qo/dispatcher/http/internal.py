@@ -71,7 +71,7 @@ def emit_source(here: Here, caller: Caller, dag: Name, job: Name, body: EmitRequ
 
 
 def install(routes: Routes) -> None:
-    routes.post("/internal/task-claim", claim_task)
+    routes.post_direct("/internal/task-claim", claim_task)
     routes.get("/internal/task-fetch", fetch_task, 404)
     routes.get("/internal/jwks/task", task_keys)
     routes.get("/internal/sources", watched_sources)

@@ -17,6 +17,7 @@ from qo.dispatcher.contract import plain
 from qo.dispatcher.contract.body import Problem
 from qo.dispatcher.http import principals
 from qo.dispatcher.http.context import Context
+from qo.dispatcher.http.direct import Call
 from qo.dispatcher.http.principals import Who
 from qo.dispatcher.http.rights import Need
 from qo.errors import Forbidden, Unauthenticated, UsageError
@@ -136,6 +137,13 @@ class Routes:
 
     def post(self, path: str, endpoint: Callable[..., Any], *problems: int, **options: Any) -> None:
         self._add("POST", path, endpoint, (413, *problems), options)
+
+    def post_direct(self, path: str, endpoint: Callable[..., Any], *problems: int) -> None:
+        """As ``post``, for what every task asks: see ``direct``."""
+        self.post(path, endpoint, *problems)
+        route = self._app.router.routes[-1]
+        assert isinstance(route, APIRoute)
+        self._app.state.direct[path] = Call.of(route, self._rights[endpoint.__name__], endpoint)
 
     def put(self, path: str, endpoint: Callable[..., Any], *problems: int, **options: Any) -> None:
         self._add("PUT", path, endpoint, (413, *problems), options)

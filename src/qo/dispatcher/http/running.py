@@ -111,9 +111,9 @@ def task_standing(
 
 
 def install(routes: Routes) -> None:
-    routes.post("/v1/task/heartbeat", heartbeat, 404, 409)
+    routes.post_direct("/v1/task/heartbeat", heartbeat, 404, 409)
     routes.post("/v1/task/events", emit_events, 404, 409)
-    routes.post("/v1/task/complete", complete, 404, 409)
+    routes.post_direct("/v1/task/complete", complete, 404, 409)
     routes.post("/v1/task/credentials", credentials, 409)
     routes.get("/v1/task/inputs", task_inputs, 400, 404, 409)
     routes.get("/v1/task/standing", task_standing, 400, 404, 409)

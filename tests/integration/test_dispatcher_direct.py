@@ -1,0 +1,116 @@
+"""Calls that are answered directly are answered as FastAPI would have: well-formed or not, allowed or not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatchers import Served, served
+from pipeline_tasks import feed, route_all, tasks_of, woken
+from pipelines import dag, deployed, job, live, source
+from qo.dispatcher.http.principals import CAPABILITY
+from qo.dispatcher.state.database import State
+
+SHOP = dag("shop", source("orders"), job("clean", reads="orders"))
+CLAIM, BEAT, COMPLETE = "/internal/task-claim", "/v1/task/heartbeat", "/v1/task/complete"
+DIRECT, ROUNDABOUT = "application/json", "application/json; charset=utf-8"
+FRESH = {"capability_token", "lease_expires_at"}  # Other ones in every answer.
+
+
+@pytest.fixture
+async def dispatcher(state: State, tmp_path: Path) -> AsyncIterator[Served]:
+    async with served(state, tmp_path, body_max_bytes=20_000) as found:
+        yield found
+
+
+async def posted(
+    dispatcher: Served, path: str, body: Any, kind: str, token: str | None = None, who: str | None = "worker"
+) -> tuple[int, Any]:
+    headers = {"content-type": kind} | ({CAPABILITY: token} if token is not None else {})
+    sent = {"json": body} if not isinstance(body, bytes) else {"content": body}
+    told = await dispatcher.post(path, who, internal=True, headers=headers, **sent)
+    said = told.json()
+    return told.status_code, {name: value for name, value in said.items() if name not in FRESH} | {
+        "token": said.get("capability_token")
+    }
+
+
+async def both(dispatcher: Served, path: str, body: Any, **how: Any) -> tuple[int, Any]:
+    """The answer, which is the same both ways."""
+    direct = await posted(dispatcher, path, body, DIRECT, **how)
+    roundabout = await posted(dispatcher, path, body, ROUNDABOUT, **how)
+    assert [direct[0], {**direct[1], "token": None}] == [roundabout[0], {**roundabout[1], "token": None}]
+    return direct
+
+
+def waiting(state: State) -> str:
+    """A task that may be claimed."""
+    shop = deployed(state, SHOP)
+    feed(state, live(shop, "shop.orders"), "a")
+    route_all(state)
+    (task,) = tasks_of(state, live(shop, "shop.clean"))
+    with state.write() as tx:
+        woken(tx, task["id"])
+    return task["id"]
+
+
+async def test_a_task_runs_from_its_claim_to_its_end_as_it_does_the_long_way(
+    dispatcher: Served, state: State
+) -> None:
+    task = waiting(state)
+    asked = {"task_id": task, "worker_id": "w", "lease_id": "mine"}
+    status, held = await both(dispatcher, CLAIM, asked)
+    assert (status, held["status"]) == (200, "claimed")
+    fence = {"task_id": task, "attempt": held["attempt"], "lease_id": "mine"}
+    assert (await both(dispatcher, BEAT, fence, token=held["token"]))[0] == 200
+    (made,) = held["work"]["outputs"]
+    output = {"output": 0, "location": made["prefix"], "files": ["a.parquet"], "rows": 1, "bytes": 1}
+    ended = fence | {"outcome": "success", "outputs": [output]}
+    first = await posted(dispatcher, COMPLETE, ended, DIRECT, token=held["token"])
+    assert (first[0], first[1]["status"], first[1]["repeated"]) == (200, "completed", False)
+    assert (await both(dispatcher, COMPLETE, ended, token=held["token"]))[1]["repeated"] is True
+    assert (await both(dispatcher, BEAT, fence, token=held["token"]))[0] == 409
+    answers = dispatcher.context.traffic.answers
+    assert [answers[each, 200] for each in ("claim_task", "heartbeat", "complete")] == [2, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"task_id": "t"}, 422),
+        ({"task_id": "t", "worker_id": "w", "more": 1}, 422),
+        ({"task_id": "\0", "worker_id": "w"}, 422),
+        ([], 422),
+        (b"{", 400),
+        (b"", 422),
+        (b"[" * 10_000, 400),
+        ({"task_id": "nobody", "worker_id": "w"}, 200),
+    ],
+)
+async def test_what_is_wrong_with_a_body_is_said_in_the_same_words(
+    dispatcher: Served, body: Any, status: int
+) -> None:
+    assert (await both(dispatcher, CLAIM, body))[0] == status
+
+
+@pytest.mark.parametrize(("who", "token"), [(None, None), ("reader", None), (None, "nonsense")])
+async def test_who_may_not_is_turned_away_in_the_same_words(
+    dispatcher: Served, who: str | None, token: str | None
+) -> None:
+    for path in (CLAIM, BEAT, COMPLETE):
+        assert (await both(dispatcher, path, {}, who=who, token=token))[0] in (401, 403)
+
+
+async def test_a_body_that_is_too_large_and_was_not_announced_is_refused(dispatcher: Served) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(30):
+            yield b" " * 1000
+
+    for kind in (DIRECT, ROUNDABOUT):
+        told = await dispatcher.post(
+            CLAIM, "worker", internal=True, content=pieces(), headers={"content-type": kind}
+        )
+        assert (told.status_code, told.json()["code"]) == (413, "too_large")
