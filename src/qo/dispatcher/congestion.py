@@ -15,9 +15,10 @@ import sqlalchemy as sa
 from qo.core.flow import pressure
 from qo.core.flow.topology import Topology
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.state.schema import queues
 
-_TRIPPED = sa.select(queues.c.name, queues.c.reason).where(queues.c.tripped_at.is_not(None))
+_TRIPPED = Prepared(sa.select(queues.c.name, queues.c.reason).where(queues.c.tripped_at.is_not(None)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ _known: WeakKeyDictionary[sa.Pool, _Known] = WeakKeyDictionary()  # The last ans
 
 def paused(tx: Tx, live: Topology) -> Mapping[str, str]:
     """Why each edition that feeds a tripped queue is paused; not to be changed."""
-    tripped = {name: reason or "it is tripped" for name, reason in tx.execute(_TRIPPED)}
+    tripped = {name: reason or "it is tripped" for name, reason in tx.rows(_TRIPPED)}
     if not tripped:
         return {}
     pool = tx.connection.engine.pool

@@ -13,13 +13,16 @@ from qo.core.flow.event import Event, event_id, validate
 from qo.dispatcher import tallies
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import ROWS_MAX, Tx, batches
+from qo.dispatcher.state.prepared import Prepared
 from qo.errors import NotFound, UsageError
 
 # A constant and no parameter: only so does a database know that its index of pending rows will do.
 PENDING: sa.ColumnElement[str] = sa.literal_column("'pending'")
 
-_OWNERS = sa.select(schema.generations.c.id, schema.generations.c.dataset_id).where(
-    schema.generations.c.id.in_(sa.bindparam("ids", expanding=True))
+_OWNERS = Prepared(
+    sa.select(schema.generations.c.id, schema.generations.c.dataset_id).where(
+        schema.generations.c.id.in_(sa.bindparam("ids", expanding=True))
+    )
 )
 
 
@@ -147,7 +150,9 @@ def moved(before: str, after: str, where: Iterable[tuple[str, str]]) -> dict[tup
 
 def _owners(tx: Tx, generations: set[str]) -> dict[str, str]:
     return {
-        id_: dataset_id for some in batches(generations) for id_, dataset_id in tx.execute(_OWNERS, {"ids": some})
+        id_: dataset_id
+        for some in batches(generations)
+        for id_, dataset_id in tx.rows(_OWNERS, {"ids": list(some)})
     }
 
 

@@ -59,7 +59,7 @@ class Onward:
         left, effects = {*STAGES}, list[Effect]()
         if not tx.on_postgres:
             try:
-                with tx.connection.begin_nested():
+                with tx.part():
                     left, effects = self._go(tx)
             except Exception:
                 # The task has ended all the same. The loops tell of what is wrong until it is right.

@@ -23,6 +23,7 @@ from qo.core.retry import delay_s
 from qo.core.task import RetryPolicy
 from qo.dispatcher.registry import Launcher
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.state.schema import outbox
 
 TAKEN_S = 15.0  # For so long a row that was taken is kept from others.
@@ -38,7 +39,7 @@ DONE = outbox.c.state == sa.literal_column("'done'")
 DEAD = outbox.c.state == sa.literal_column("'dead'")
 
 # Built once: to build a statement takes longer than to carry it out.
-_DUE = (
+_THESE = (
     sa.select(outbox)
     .where(
         PENDING,
@@ -48,8 +49,9 @@ _DUE = (
     .order_by(outbox.c.available_at, outbox.c.seq)
     .limit(sa.bindparam("most"))
 )
-_TAKEN = sa.update(outbox).where(outbox.c.seq.in_(sa.bindparam("seqs", expanding=True)))
-_CARRIED_OUT = (
+_DUE, _DUE_LOCKED = Prepared(_THESE), Prepared(_THESE.with_for_update(skip_locked=True))
+_TAKEN = Prepared(sa.update(outbox).where(outbox.c.seq.in_(sa.bindparam("seqs", expanding=True))))
+_CARRIED_OUT = Prepared(
     sa.update(outbox)
     .where(outbox.c.id.in_(sa.bindparam("ids", expanding=True)), outbox.c.state == "pending")
     .values(state="done", done_at=sa.bindparam("now"), last_error=None)
@@ -113,17 +115,17 @@ def add(tx: Tx, effects: Sequence[Effect], handed: Collection[Kind] = ()) -> int
 
 def due(tx: Tx, kinds: Collection[Kind] = frozenset({Kind.WAKE})) -> bool:
     """Whether there is anything to take."""
-    return tx.execute(_DUE, _asked(tx, kinds, 1)).first() is not None
+    return bool(tx.rows(_DUE, _asked(tx, kinds, 1)))
 
 
 def take(
     tx: Tx, limit: int, kinds: Collection[Kind] = frozenset({Kind.WAKE}), *, taken_s: float = TAKEN_S
 ) -> list[Taken]:
     """Up to ``limit`` effects that are due, the longest due first. Two who take at once get different ones."""
-    rows = tx.execute(tx.lock(_DUE, skip=True), _asked(tx, kinds, limit)).mappings().all()
+    rows = tx.mappings(_DUE_LOCKED, _asked(tx, kinds, limit))
     if rows:
         seqs, until = [row["seq"] for row in rows], tx.now + timedelta(seconds=taken_s)
-        tx.execute(_TAKEN, {"seqs": seqs, "available_at": until})
+        tx.do(_TAKEN, {"seqs": seqs, "available_at": until})
     return [
         Taken(Effect(row["id"], Kind(row["kind"]), row["queue"], row["task_id"], row["depth"]), row["attempts"])
         for row in rows
@@ -137,7 +139,7 @@ def _asked(tx: Tx, kinds: Collection[Kind], limit: int) -> dict[str, Any]:
 def done(tx: Tx, ids: Collection[str]) -> None:
     """These were carried out. Saying so twice changes nothing."""
     if ids:
-        tx.execute(_CARRIED_OUT, {"ids": sorted(ids), "now": tx.now})
+        tx.do(_CARRIED_OUT, {"ids": sorted(ids), "now": tx.now})
 
 
 def failed(tx: Tx, id: str, error: str) -> bool:

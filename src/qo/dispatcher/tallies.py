@@ -14,17 +14,19 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.prepared import Prepared
 
 EVENTS = ""  # Stands in the place of an edition where events themselves are counted.
 
 Counted = tuple[str, str, str]  # Dataset, edition or EVENTS, state or outcome.
 
 
-def _added(statement: postgresql.Insert | sqlite.Insert) -> sa.Executable:
-    return statement.on_conflict_do_update(
+def _added(statement: postgresql.Insert | sqlite.Insert) -> Prepared:
+    added = statement.on_conflict_do_update(
         index_elements=["dataset_id", "edition_id", "outcome"],
         set_={"n": schema.tallies.c.n + statement.excluded.n},
     )
+    return Prepared(added)
 
 
 _ADD = {
@@ -34,7 +36,7 @@ _ADD = {
 
 
 # Built once: to build a statement takes longer than to carry it out.
-_WAITING = (
+_WAITING = Prepared(
     sa.select(schema.tallies.c.edition_id)
     .where(schema.tallies.c.outcome == "pending", schema.tallies.c.edition_id != EVENTS, schema.tallies.c.n > 0)
     .distinct()
@@ -49,10 +51,7 @@ def add(tx: Tx, changes: Mapping[Counted, int]) -> None:
         for (dataset, edition, outcome), n in sorted(changes.items())
         if n != 0
     ]
-    if not rows:
-        return
-    statement = _ADD["postgresql" if tx.on_postgres else "sqlite"]
-    tx.execute(statement, rows)
+    tx.do(_ADD["postgresql" if tx.on_postgres else "sqlite"], *rows)
 
 
 def counts(tx: Tx, dataset_id: str) -> dict[str, dict[str, int]]:
@@ -66,4 +65,4 @@ def counts(tx: Tx, dataset_id: str) -> dict[str, dict[str, int]]:
 
 def editions_that_wait(tx: Tx) -> set[str]:
     """Wherever a delivery is pending. The table is small: it grows with jobs, not with events."""
-    return set(tx.execute(_WAITING).scalars())
+    return {edition for (edition,) in tx.rows(_WAITING)}

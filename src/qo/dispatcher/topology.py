@@ -21,12 +21,13 @@ from qo.core.flow.topology import LIVE, LiveJob, Topology, VersionStatus
 from qo.core.flow.topology import topology as indexed
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.prepared import Prepared
 from qo.errors import Unavailable
 
 _HELD = "topology"
 LOCK = 0x716F746F  # "qoto": nothing else in the database takes a lock of this number.
 
-_ROW = sa.select(schema.topology.c.epoch).where(schema.topology.c.id == 1)
+_ROW = Prepared(sa.select(schema.topology.c.epoch).where(schema.topology.c.id == 1))
 
 _known: WeakKeyDictionary[sa.Pool, Topology] = WeakKeyDictionary()  # By what leads to a database.
 _moved: WeakSet[Tx] = WeakSet()  # Those that have counted up: what they see may yet be undone.
@@ -74,10 +75,10 @@ def bump(tx: Tx) -> int:
 
 def _epoch(tx: Tx) -> int:
     # A statement of its own: it sees what was committed while the lock was waited for.
-    epoch = tx.value(_ROW)
-    if epoch is None:
+    found = tx.rows(_ROW)
+    if not found:
         raise Unavailable("the state database has not been set up: run qo db upgrade")
-    return int(epoch)
+    return int(found[0][0])
 
 
 def _read(tx: Tx, epoch: int) -> Topology:

@@ -18,12 +18,13 @@ from qo.dispatcher.outbox import Effect, Kind
 from qo.dispatcher.registry import DEFAULT, Registry
 from qo.dispatcher.state import scans
 from qo.dispatcher.state.database import State, Tx, batches
+from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.state.schema import holds, tasks
 
 _LOCK = 7_161_703  # Any number of our own: who releases holds it until the end of the transaction.
 
 # Built once: to build a statement takes longer than to carry it out.
-_FIRST = (
+_FIRST = Prepared(
     sa.select(tasks.c.id)
     .where(
         tasks.c.edition_id == sa.bindparam("edition"),
@@ -32,14 +33,15 @@ _FIRST = (
     )
     .order_by(tasks.c.available_at)
     .limit(sa.bindparam("most"))
+    .with_for_update(skip_locked=True)  # Nobody moves them until we are done.
 )
-_RELEASED = (
+_RELEASED = Prepared(
     sa.update(tasks)
     .where(tasks.c.id.in_(sa.bindparam("ids", expanding=True)))
     .values(released_at=sa.bindparam("now"), wakes=tasks.c.wakes + 1)
     .returning(tasks.c.id, tasks.c.edition_id, tasks.c.attempt, tasks.c.wakes, tasks.c.queue)
 )
-_HOLDS = sa.select(holds.c.edition_id, holds.c.reason)
+_HOLDS = Prepared(sa.select(holds.c.edition_id, holds.c.reason))
 _FREED = sa.delete(holds).where(holds.c.edition_id.in_(sa.bindparam("editions", expanding=True)))
 
 BATCH = 200  # Tasks of one transaction.
@@ -126,21 +128,19 @@ def _held(tx: Tx, live: Topology, registry: Registry) -> dict[str, str]:
 
 
 def _released(tx: Tx, live: Topology, registry: Registry, release: Mapping[str, int]) -> list[Effect]:
-    chosen = tx.lock(_FIRST, skip=True)  # Nobody moves them until we are done.
     ids: list[str] = []
     for edition, most in release.items():
-        ids += tx.execute(chosen, {"edition": edition, "now": tx.now, "most": most}).scalars()
+        ids += [id_ for (id_,) in tx.rows(_FIRST, {"edition": edition, "now": tx.now, "most": most})]
     effects: list[Effect] = []
     for some in batches(ids):
-        for row in tx.execute(_RELEASED, {"ids": some, "now": tx.now}):
-            kind = outbox.KIND_OF[registry.get(live.jobs[row.edition_id].job.runtime).launcher]
-            id_ = outbox.wake_id(row.id, row.attempt, row.wakes)
-            effects.append(Effect(id_, kind, row.queue, row.id, live.depth[row.edition_id]))
+        for task, edition, attempt, wakes, queue in tx.rows(_RELEASED, {"ids": some, "now": tx.now}):
+            kind = outbox.KIND_OF[registry.get(live.jobs[edition].job.runtime).launcher]
+            effects.append(Effect(outbox.wake_id(task, attempt, wakes), kind, queue, task, live.depth[edition]))
     return effects
 
 
 def _holds(tx: Tx) -> dict[str, str]:
-    return {edition: reason for edition, reason in tx.execute(_HOLDS)}
+    return {edition: reason for edition, reason in tx.rows(_HOLDS)}
 
 
 def _keep(tx: Tx, wanted: Mapping[str, str]) -> None:

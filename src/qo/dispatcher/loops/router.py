@@ -21,6 +21,7 @@ from qo.dispatcher import effects, events, tallies, topology
 from qo.dispatcher.events import PENDING
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx
+from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.tasks import creation
 from qo.dispatcher.tasks.creation import NewTask
 
@@ -28,8 +29,8 @@ BATCH = 500  # Events of one transaction.
 
 _events, _deliveries = schema.events, schema.deliveries
 # Built once: to build a statement takes longer than to carry it out.
-_SOME = sa.select(_events.c.seq).where(_events.c.state == PENDING).limit(1)
-_FIRST = (
+_SOME = Prepared(sa.select(_events.c.seq).where(_events.c.state == PENDING).limit(1))
+_FIRST = Prepared(
     sa.select(
         _events.c.seq,
         _events.c.dataset_id,
@@ -43,8 +44,9 @@ _FIRST = (
     .where(_events.c.state == PENDING)
     .order_by(_events.c.seq)
     .limit(sa.bindparam("most"))
+    .with_for_update(skip_locked=True)
 )
-_ROUTED = sa.update(_events).where(_events.c.seq.in_(sa.bindparam("seqs", expanding=True)))
+_ROUTED = Prepared(sa.update(_events).where(_events.c.seq.in_(sa.bindparam("seqs", expanding=True))))
 
 
 def tick(state: State, limit: int = BATCH) -> int:
@@ -122,7 +124,7 @@ def _next(tx: Tx, live: Topology, limit: int, changes: _Changes) -> int:
 
 
 def _anything(tx: Tx, live: Topology) -> bool:
-    return tx.execute(_SOME).first() is not None or bool(_forsaken(tx, live))
+    return bool(tx.rows(_SOME)) or bool(_forsaken(tx, live))
 
 
 def _take(tx: Tx, limit: int) -> list[_Taken]:
@@ -139,9 +141,7 @@ def _take(tx: Tx, limit: int) -> list[_Taken]:
                 attributes=attributes or {},
             ),
         )
-        for seq, dataset, generation, cursor, partition, start, end, attributes in tx.execute(
-            tx.lock(_FIRST, skip=True), {"most": limit}
-        )
+        for seq, dataset, generation, cursor, partition, start, end, attributes in tx.rows(_FIRST, {"most": limit})
     ]
 
 
@@ -198,7 +198,7 @@ def _write(tx: Tx, batch: _Batch) -> None:
     tx.insert(_deliveries, batch.deliveries)
     for (state, reason, fanout), seqs in batch.ends.items():
         for part in _parts(seqs):
-            tx.execute(_ROUTED, {"seqs": part, "state": state, "reason": reason, "fanout": fanout})
+            tx.do(_ROUTED, {"seqs": part, "state": state, "reason": reason, "fanout": fanout})
     # One batch may hold the event that waits and the one it waits for, so this comes after both are written.
     if joined:
         batch.changes.update(events.moved("pending", "merged", events.settled(tx, joined)))

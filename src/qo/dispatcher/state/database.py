@@ -12,12 +12,12 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -26,6 +26,7 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, InterfaceError, Operati
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from qo.ambient import SYSTEM, Ambient
+from qo.dispatcher.state.prepared import NOTHING, Prepared, Values, answered, carried_out
 from qo.errors import ConfigError, CorruptRecord, Unavailable
 
 BUSY_S = 30.0  # How long a process waits for another one's transaction on SQLite.
@@ -46,6 +47,7 @@ class Tx:
         self.known: dict[str, Any] = {}  # What cannot change until it ends, and need not be asked for twice.
         self.woken: set[str] = set()  # Loops that have something to do after it, say those who write it.
         self._clock = clock
+        self._driver = None if self.on_postgres or _listened_to(connection) else _driver(connection)
 
     @property
     def on_postgres(self) -> bool:
@@ -66,24 +68,60 @@ class Tx:
     def value(self, query: sa.Select[*tuple[Any, ...]]) -> Any:
         return self.execute(query).scalar()
 
-    def insert(self, table: sa.Table, rows: Iterable[Mapping[str, Any]]) -> None:
-        for batch in batches(rows):
-            self.execute(sa.insert(table), batch)
+    def rows(self, prepared: Prepared, *values: Values) -> Sequence[Sequence[Any]]:
+        """What a statement that is prepared answers, for each of the values one after the other."""
+        first = values[0] if values else NOTHING
+        if self._driver is None:
+            return self.execute(prepared.statement, values if len(values) > 1 else first).all()
+        return answered(self._driver, prepared.form(self.connection.dialect, first), values or [first])
 
-    def insert_absent(
-        self, table: sa.Table, rows: Iterable[Mapping[str, Any]], returning: sa.Column[Any]
-    ) -> set[Any]:
+    def mappings(self, prepared: Prepared, values: Values) -> Sequence[Values]:
+        """The same, by the names of columns."""
+        if self._driver is None:
+            return [cast("Values", row) for row in self.execute(prepared.statement, values).mappings()]
+        form = prepared.form(self.connection.dialect, values)
+        return [dict(zip(form.names, row, strict=True)) for row in answered(self._driver, form, [values])]
+
+    def do(self, prepared: Prepared, *values: Values) -> int:
+        """Carry out a statement that is prepared, for each of the values; how many rows were changed."""
+        if not values:
+            return 0
+        if self._driver is None:
+            return self.execute(prepared.statement, list(values)).rowcount
+        return carried_out(self._driver, prepared.form(self.connection.dialect, values[0]), values)
+
+    @contextmanager
+    def part(self) -> Generator[None]:
+        """If this raises, what was done in it is undone, and nothing else."""
+        if self._driver is None:
+            with self.connection.begin_nested():
+                yield
+            return
+        self._driver.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            self._driver.execute("ROLLBACK TO part")
+            raise
+        finally:
+            self._driver.execute("RELEASE part")
+
+    def insert(self, table: sa.Table, rows: Iterable[Values]) -> None:
+        for batch in batches(rows):
+            self.do(_insert(table), *batch)
+
+    def insert_absent(self, table: sa.Table, rows: Iterable[Values], returning: sa.Column[Any]) -> set[Any]:
         """Insert the rows that break no uniqueness; ``returning`` tells which those were."""
         inserted: set[Any] = set()
         for batch in batches(rows):
-            # The rows go in beside the statement, which is then compiled once and not for every batch.
-            inserted.update(self.execute(_insert_absent(self.on_postgres, table, returning), batch).scalars())
+            statement = _insert_absent(self.on_postgres, table, returning)
+            inserted.update(value for (value,) in self.rows(statement, *batch))
         return inserted
 
-    def upsert(self, table: sa.Table, *rows: Mapping[str, Any]) -> None:
+    def upsert(self, table: sa.Table, *rows: Values) -> None:
         """Insert the rows, or change those with the same primary keys into them."""
         for batch in batches(rows):
-            self.execute(_upsert(self.on_postgres, table, tuple(batch[0])), batch)
+            self.do(_upsert(self.on_postgres, table, tuple(batch[0])), *batch)
 
     def catch_up(self) -> None:
         """Look at the clock once more, where time decides something and others may have been waited for."""
@@ -248,6 +286,12 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     _driver(connection).execute("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
+def _listened_to(connection: sa.Connection) -> bool:
+    """Whether somebody wants to hear of every statement: SQLAlchemy tells of those that it carries out."""
+    events = connection.engine.dispatch
+    return bool(events.before_cursor_execute) or bool(events.after_cursor_execute)
+
+
 def _driver(connection: sa.Connection) -> sqlite3.Connection:
     """For what every transaction says first: by way of SQLAlchemy each would take ten times as long."""
     found = connection.connection.driver_connection
@@ -273,18 +317,23 @@ def _machine_clock() -> datetime:
 
 
 @cache
-def _insert_absent(on_postgres: bool, table: sa.Table, returning: sa.Column[Any]) -> sa.Executable:
-    dialect = postgresql if on_postgres else sqlite
-    return dialect.insert(table).on_conflict_do_nothing().returning(returning)
+def _insert(table: sa.Table) -> Prepared:
+    return Prepared(sa.insert(table))
 
 
 @cache
-def _upsert(on_postgres: bool, table: sa.Table, names: tuple[str, ...]) -> sa.Executable:
+def _insert_absent(on_postgres: bool, table: sa.Table, returning: sa.Column[Any]) -> Prepared:
+    dialect = postgresql if on_postgres else sqlite
+    return Prepared(dialect.insert(table).on_conflict_do_nothing().returning(returning))
+
+
+@cache
+def _upsert(on_postgres: bool, table: sa.Table, names: tuple[str, ...]) -> Prepared:
     dialect = postgresql if on_postgres else sqlite
     keys = [column.name for column in table.primary_key.columns]
     statement = dialect.insert(table)
     changed = {name: statement.excluded[name] for name in names if name not in keys}
-    return statement.on_conflict_do_update(index_elements=keys, set_=changed)
+    return Prepared(statement.on_conflict_do_update(index_elements=keys, set_=changed))
 
 
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

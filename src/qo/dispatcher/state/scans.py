@@ -18,6 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.state.schema import Id, Instant, tasks
 
 
@@ -101,39 +102,41 @@ def _count(
 
 def depth(tx: Tx, queue: str, most: int) -> int:
     """How many tasks of a queue were woken and wait to be claimed; ``most`` if so many or more do."""
-    return int(tx.execute(_DEPTH, {"queue": queue, "most": most}).scalar_one())
+    [(counted_,)] = tx.rows(_DEPTH, {"queue": queue, "most": most})
+    return int(counted_)
 
 
 def earliest_withheld(tx: Tx) -> dict[str, datetime]:
     """When the first of the withheld tasks of each edition is due, by one statement for all of them."""
-    return {edition: first for edition, first in tx.execute(_earliest(tx.on_postgres))}
+    return {edition: first for edition, first in tx.rows(_earliest(tx.on_postgres))}
 
 
 @cache
-def _earliest(on_postgres: bool) -> sa.Executable:
+def _earliest(on_postgres: bool) -> Prepared:
     first = f"SELECT min(available_at) FROM {_withheld_of(on_postgres)}"
     steps = _steps(on_postgres, WITHHELD_EDITIONS)
     query = sa.text(f"{steps} SELECT value, ({first}) AS first FROM steps WHERE value IS NOT NULL")
-    return query.columns(value=Id, first=Instant())
+    return Prepared(query.columns(value=Id, first=Instant()))
 
 
 def due(tx: Tx, editions: Sequence[str], most: int) -> dict[str, int]:
     """How many withheld tasks of these editions are due; ``most`` if so many or more are."""
     counted_: dict[str, int] = {}
     for some in batches(editions):
-        found = tx.execute(_due(tx.on_postgres), {"now": tx.now, "most": most, "these": some})
+        found = tx.rows(_due(tx.on_postgres), {"now": tx.now, "most": most, "these": some})
         counted_ |= {edition: int(n) for edition, n in found}
     return counted_
 
 
 @cache
-def _due(on_postgres: bool) -> sa.Executable:
+def _due(on_postgres: bool) -> Prepared:
     some = f"SELECT 1 FROM {_withheld_of(on_postgres)} AND available_at <= :now ORDER BY available_at LIMIT :most"
     steps = _steps(on_postgres, WITHHELD_EDITIONS)
     query = f"{steps} SELECT value, (SELECT count(*) FROM ({some}) AS first_ones) AS n FROM steps"
-    return sa.text(f"{query} WHERE value IN :these").bindparams(
+    bound = sa.text(f"{query} WHERE value IN :these").bindparams(
         sa.bindparam("now", type_=Instant()), sa.bindparam("these", expanding=True)
     )
+    return Prepared(bound)
 
 
 def _withheld_of(on_postgres: bool) -> str:
@@ -166,9 +169,11 @@ def _word(status: str) -> sa.ColumnElement[str]:
     return sa.literal_column(f"'{status}'", sa.String)
 
 
-_DEPTH = _count(
-    tasks.c.queue == sa.bindparam("queue"),
-    released(),
-    along="released_at",
-    most=sa.bindparam("most", type_=sa.Integer),
+_DEPTH = Prepared(
+    _count(
+        tasks.c.queue == sa.bindparam("queue"),
+        released(),
+        along="released_at",
+        most=sa.bindparam("most", type_=sa.Integer),
+    )
 )

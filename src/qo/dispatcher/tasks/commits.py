@@ -23,6 +23,7 @@ from qo.core.flow.topology import VersionStatus
 from qo.dispatcher import invalidations
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import ROWS_MAX, Tx, batches
+from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.tasks import loans, replacing
 from qo.dispatcher.tasks.made import Write
 from qo.dispatcher.tasks.rows import Row
@@ -31,14 +32,18 @@ from qo.dispatcher.tasks.shapes import Shapes
 _commits, _partitions, _generations = schema.commits, schema.partitions, schema.generations
 
 # Built once: to build a statement takes longer than to carry it out.
-_NEW = sa.insert(_commits).returning(_commits.c.revision, _commits.c.generation_id, _commits.c.partition_key)
-_CURRENT = sa.select(_partitions.c.partition_key, _partitions.c.rows, _partitions.c.bytes).where(
-    _partitions.c.dataset_id == sa.bindparam("dataset"),
-    _partitions.c.generation_id == sa.bindparam("generation"),
-    _partitions.c.partition_key.in_(sa.bindparam("keys", expanding=True)),
+_NEW = Prepared(
+    sa.insert(_commits).returning(_commits.c.revision, _commits.c.generation_id, _commits.c.partition_key)
+)
+_CURRENT = Prepared(
+    sa.select(_partitions.c.partition_key, _partitions.c.rows, _partitions.c.bytes).where(
+        _partitions.c.dataset_id == sa.bindparam("dataset"),
+        _partitions.c.generation_id == sa.bindparam("generation"),
+        _partitions.c.partition_key.in_(sa.bindparam("keys", expanding=True)),
+    )
 )
 _SUMS = ("partitions", "segments", "rows", "bytes")  # Of a generation.
-_ADDED = (
+_ADDED = Prepared(
     sa.update(_generations)
     .where(_generations.c.id == sa.bindparam("generation"))
     .values(
@@ -46,7 +51,7 @@ _ADDED = (
         | {"revision": sa.bindparam("latest")}
     )
 )
-_REPLACED = sa.update(_commits).where(_commits.c.revision == sa.bindparam("gone"))
+_REPLACED = Prepared(sa.update(_commits).where(_commits.c.revision == sa.bindparam("gone")))
 _POINTER = [each.name for each in _partitions.c if each.name != "revision"]
 _Place = tuple[str, str]  # Of a partition: generation and key.
 
@@ -128,7 +133,7 @@ def _side_by_side(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
 
 def _segment(tx: Tx, entry: Entry, sums: _Sums, hashes: _Hashes) -> None:
     gone = replacing.segments(tx, entry.row, entry.place[0])
-    revision = tx.execute(_NEW, _stored(tx, entry, hashes)).scalar_one()
+    [(revision, _, _)] = tx.rows(_NEW, _stored(tx, entry, hashes))
     sums.saw(entry.place[0], revision)
     _replace(tx, [(each["revision"], revision) for each in gone])
     _sum_up(sums, entry, gone, "segments", 1 - len(gone))
@@ -166,11 +171,11 @@ def _partition_all(tx: Tx, entries: Sequence[Entry], sums: _Sums, hashes: _Hashe
     return kept
 
 
-def _current(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, sa.RowMapping]:
-    found: dict[_Place, sa.RowMapping] = {}
+def _current(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, Row]:
+    found: dict[_Place, Row] = {}
     for (dataset, generation), keys in _by_generation(entries).items():
         asked = {"dataset": dataset, "generation": generation, "keys": keys}
-        found |= {(generation, row["partition_key"]): row for row in tx.execute(_CURRENT, asked).mappings()}
+        found |= {(generation, row["partition_key"]): row for row in tx.mappings(_CURRENT, asked)}
     return found
 
 
@@ -241,7 +246,7 @@ def _insert(tx: Tx, entries: Sequence[Entry], hashes: _Hashes) -> dict[_Place, i
     """The revision of each."""
     if not entries:
         return {}
-    made = tx.execute(_NEW, [_stored(tx, each, hashes) for each in entries])
+    made = tx.rows(_NEW, *(_stored(tx, each, hashes) for each in entries))
     return {(generation, key): revision for revision, generation, key in made}
 
 
@@ -270,7 +275,7 @@ def _pointer(
     entry: Entry,
     rows: Mapping[_Place, Mapping[str, Any]],
     revisions: Mapping[_Place, int],
-    before: sa.RowMapping | None,
+    before: Row | None,
     standing: Mapping[_Place, Sequence[sa.RowMapping]],
 ) -> dict[str, Any]:
     """The row of the partition, as it is from now on."""
@@ -287,8 +292,7 @@ def _grown(entry: Entry, gone: Sequence[sa.RowMapping], name: str) -> int:
 
 def _replace(tx: Tx, gone: Sequence[tuple[int, int]]) -> None:
     """Mark revisions as replaced by others."""
-    if gone:
-        tx.execute(_REPLACED, [{"gone": old, "replaced_by": new} for old, new in gone])
+    tx.do(_REPLACED, *({"gone": old, "replaced_by": new} for old, new in gone))
 
 
 def _sum_up(sums: _Sums, entry: Entry, gone: Sequence[sa.RowMapping], kind: str, more: int) -> None:
@@ -308,8 +312,7 @@ def _add(tx: Tx, sums: _Sums) -> None:
         }
         for generation in sorted(sums.last)
     ]
-    if changed:
-        tx.execute(_ADDED, changed)
+    tx.do(_ADDED, *changed)
 
 
 def _by_generation(entries: Iterable[Entry]) -> dict[tuple[str, str], list[str]]:

@@ -54,7 +54,7 @@ def standing(
     return page(tx, {**whole, "cursor_after": None}, after, limit)
 
 
-def stood(commit: sa.RowMapping, pin: Pin) -> bool:
+def stood(commit: Pin, pin: Pin) -> bool:
     """Whether a commit was there as of a pin, and not replaced."""
     upto = pin["revision"]
     if upto is None or commit["revision"] > upto:
@@ -108,7 +108,7 @@ def _paged(query: sa.Select[*tuple[Any, ...]], by: sa.Column[Any], asked: Set[st
     return query.order_by(by, _commits.c.revision).limit(sa.bindparam("most"))
 
 
-def piece(row: sa.RowMapping) -> Piece:
+def piece(row: Pin) -> Piece:
     return Piece(
         partition_key=row["partition_key"],
         start=row["start"],

@@ -23,6 +23,7 @@ from qo.dispatcher import effects
 from qo.dispatcher.contract.task import InputMode, Piece, WorkInput
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.tasks import pieces, shapes
 from qo.dispatcher.tasks.pieces import PIECES_MAX
 from qo.dispatcher.tasks.rows import Row
@@ -32,19 +33,21 @@ _commits, _inputs, _partitions = schema.commits, schema.task_inputs, schema.part
 _datasets = schema.datasets
 # Built once: to build a statement takes longer than to carry it out.
 _KEYS = sa.bindparam("keys", expanding=True, type_=sa.String)
-_LATEST = sa.select(sa.func.max(_commits.c.revision))
-_PINNED = (
+_LATEST = Prepared(sa.select(sa.func.max(_commits.c.revision)))
+_PINNED = Prepared(
     sa.select(_inputs, _datasets.c.dag, _datasets.c.job, _datasets.c.output)
     .join(_datasets, _datasets.c.id == _inputs.c.dataset_id)
     .where(_inputs.c.task_id.in_(sa.bindparam("ids", expanding=True)))
     .order_by(_inputs.c.task_id, _inputs.c.position)
 )
-_REVISIONS = sa.select(_partitions.c.partition_key, _partitions.c.revision).where(
-    _partitions.c.dataset_id == sa.bindparam("dataset"),
-    _partitions.c.generation_id == sa.bindparam("generation"),
-    _partitions.c.partition_key.in_(_KEYS),
+_REVISIONS = Prepared(
+    sa.select(_partitions.c.partition_key, _partitions.c.revision).where(
+        _partitions.c.dataset_id == sa.bindparam("dataset"),
+        _partitions.c.generation_id == sa.bindparam("generation"),
+        _partitions.c.partition_key.in_(_KEYS),
+    )
 )
-_COMMITTED = (
+_COMMITTED = Prepared(
     sa.select(_commits)
     .where(
         _commits.c.generation_id == sa.bindparam("generation"),
@@ -76,7 +79,7 @@ class _Reading:
 class _Known:
     """What was looked up for many at once."""
 
-    partitions: Mapping[tuple[str, str], Sequence[sa.RowMapping]]  # Their commits, by generation and key.
+    partitions: Mapping[tuple[str, str], Sequence[Row]]  # Their commits, by generation and key.
     columns: shapes.Known
 
 
@@ -89,7 +92,7 @@ def record(tx: Tx, readers: Sequence[Reader], topology: Topology) -> None:
         if (generation := _generation(reader.row, each, topology)) is not None
     ]
     _still(tx, {each.generation_id for each in readings})
-    latest = tx.value(_LATEST)
+    [(latest,)] = tx.rows(_LATEST)
     again = [each.row["id"] for each in readers if each.row["attempt"] > 1]
     if again:
         tx.execute(sa.delete(_inputs).where(_inputs.c.task_id.in_(again)))
@@ -99,8 +102,8 @@ def record(tx: Tx, readers: Sequence[Reader], topology: Topology) -> None:
 
 def read(tx: Tx, readers: Sequence[Reader], limit: int = PIECES_MAX) -> list[list[WorkInput]]:
     """What was decided for each, with the first pieces of each input."""
-    pinned: dict[str, list[sa.RowMapping]] = {}
-    for pin in tx.execute(_PINNED, {"ids": [each.row["id"] for each in readers]}).mappings():
+    pinned: dict[str, list[Row]] = {}
+    for pin in tx.mappings(_PINNED, {"ids": [each.row["id"] for each in readers]}):
         pinned.setdefault(pin["task_id"], []).append(pin)
     every = [pin for pins in pinned.values() for pin in pins]
     columns = shapes.known(tx, {pin["generation_id"] for pin in every})
@@ -183,7 +186,7 @@ def _partition_revisions(tx: Tx, readings: Iterable[_Reading]) -> dict[tuple[str
     found: dict[tuple[str, str], int] = {}
     for (dataset_id, generation_id), keys in wanted.items():
         of_it = {"dataset": dataset_id, "generation": generation_id, "keys": sorted(keys)}
-        found |= {(generation_id, key): revision for key, revision in tx.execute(_REVISIONS, of_it)}
+        found |= {(generation_id, key): revision for key, revision in tx.rows(_REVISIONS, of_it)}
     return found
 
 
@@ -226,20 +229,18 @@ def first_deployed(tx: Tx, edition_id: str) -> Any:
     )
 
 
-def _known_partitions(
-    tx: Tx, pins: Sequence[sa.RowMapping], limit: int
-) -> dict[tuple[str, str], list[sa.RowMapping]]:
+def _known_partitions(tx: Tx, pins: Sequence[Row], limit: int) -> dict[tuple[str, str], list[Row]]:
     """By generation and key, the commits of partitions that were pinned, where those of a generation are few."""
-    wanted: dict[str, list[sa.RowMapping]] = {}
+    wanted: dict[str, list[Row]] = {}
     for pin in pins:
         if pin["partition_key"] and pin["revision"] is not None:
             wanted.setdefault(pin["generation_id"], []).append(pin)
-    known: dict[tuple[str, str], list[sa.RowMapping]] = {}
+    known: dict[tuple[str, str], list[Row]] = {}
     for generation, of_it in wanted.items():
         revisions, keys = [pin["revision"] for pin in of_it], {pin["partition_key"] for pin in of_it}
         asked = {"generation": generation, "keys": sorted(keys), "most": limit + 1}
         asked |= {"latest": max(revisions), "earliest": min(revisions)}
-        found = tx.execute(_COMMITTED, asked).mappings().all()
+        found = tx.mappings(_COMMITTED, asked)
         if len(found) <= limit:
             known |= {(generation, key): [] for key in keys}
             for row in found:
@@ -249,7 +250,7 @@ def _known_partitions(
 
 def _work_input(
     tx: Tx,
-    pin: sa.RowMapping,
+    pin: Row,
     planned: PlannedInput,
     known: _Known,
     limit: int,
@@ -277,11 +278,11 @@ def _work_input(
     )
 
 
-def _label(pin: sa.RowMapping) -> str:
+def _label(pin: Row) -> str:
     return f"{pin['dag']}.{pin['job']}[{pin['output']}]" if pin["output"] else f"{pin['dag']}.{pin['job']}"
 
 
-def _mode(pin: sa.RowMapping) -> InputMode:
+def _mode(pin: Row) -> InputMode:
     if pin["partition_key"]:
         return InputMode.PARTITION
     return InputMode.CURSOR if pin["cursor_upto"] is not None else InputMode.WHOLE

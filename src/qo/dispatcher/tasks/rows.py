@@ -16,6 +16,7 @@ from qo.core.lifecycle import Rejected
 from qo.core.task import RetryPolicy, Status, Task
 from qo.dispatcher import invalidations
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.state.schema import attempts, tasks
 from qo.dispatcher.tasks import creation
 from qo.errors import Contended, NotFound
@@ -49,11 +50,15 @@ _FIELDS = (
 _BESIDE = ("started_at", "late_lease_id", "released_at")  # What a move may change beside.
 
 # Built once: to build a statement takes longer than to carry it out.
-_THESE = sa.select(tasks).where(tasks.c.id.in_(sa.bindparam("ids", expanding=True))).order_by(tasks.c.id)
-_THESE_LOCKED = _THESE.with_for_update()
-_UNMOVED = sa.update(tasks).where(tasks.c.id == sa.bindparam("moved"), tasks.c.token == sa.bindparam("unmoved"))
-_CLOSED = sa.update(attempts).where(
-    attempts.c.task_id == sa.bindparam("of_task"), attempts.c.attempt == sa.bindparam("number")
+_SOME = sa.select(tasks).where(tasks.c.id.in_(sa.bindparam("ids", expanding=True))).order_by(tasks.c.id)
+_THESE, _THESE_LOCKED = Prepared(_SOME), Prepared(_SOME.with_for_update())
+_UNMOVED = Prepared(
+    sa.update(tasks).where(tasks.c.id == sa.bindparam("moved"), tasks.c.token == sa.bindparam("unmoved"))
+)
+_CLOSED = Prepared(
+    sa.update(attempts).where(
+        attempts.c.task_id == sa.bindparam("of_task"), attempts.c.attempt == sa.bindparam("number")
+    )
 )
 
 
@@ -96,8 +101,8 @@ def load(tx: Tx, task_id: str, *, lock: bool = True) -> Row:
 def load_all(tx: Tx, ids: Collection[str], *, lock: bool = True) -> dict[str, Row]:
     """As ``load``, by id; those that do not exist are left out."""
     # In order of id: two who load the same tasks must not wait for each other crosswise.
-    query = _THESE_LOCKED if lock and tx.on_postgres else _THESE
-    return {row["id"]: dict(row) for row in tx.execute(query, {"ids": list(ids)}).mappings()}
+    query = _THESE_LOCKED if lock else _THESE
+    return {row["id"]: dict(row) for row in tx.mappings(query, {"ids": list(ids)})}
 
 
 def found(rows: Mapping[str, Row], task_id: str) -> Row:
@@ -141,11 +146,10 @@ def move_all(tx: Tx, moves: Sequence[Move]) -> list[Moved | Rejected]:
                 closed.append(_closed(tx, before, after, each.command))
             if after.ended is not before.ended:
                 (over if after.ended else again).append(row)
-    if changes and tx.execute(_UNMOVED, changes).rowcount != len(changes):
+    if tx.do(_UNMOVED, *changes) != len(changes):
         raise Contended(f"tasks are being moved by others, {changes[0]['moved']} or after it: call again")
     tx.insert(attempts, opened)
-    if closed:
-        tx.execute(_CLOSED, closed)
+    tx.do(_CLOSED, *closed)
     invalidations.ended(tx, over)
     if any(each["dedupe_key"].startswith(creation.BACKFILL_KEYS) for each in over):
         tx.woken.add("backfill")  # It may have room for the next.

@@ -12,12 +12,13 @@ from qo.core.flow.columns import Column, Drift, columns_hash, drift, refusal
 from qo.dispatcher.contract.task import ColumnBody
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.state.prepared import Prepared
 from qo.errors import UsageError
 
 _table = schema.generation_columns
 
 # Built once: to build a statement takes longer than to carry it out.
-_OF = (
+_OF = Prepared(
     sa.select(_table.c.generation_id, _table.c.revision, _table.c.columns)
     .where(_table.c.generation_id.in_(sa.bindparam("generations", expanding=True)))
     .order_by(_table.c.generation_id, _table.c.revision)
@@ -48,7 +49,7 @@ def known(tx: Tx, generations: Collection[str]) -> Known:
     """By one statement, however many generations. Each changes its columns a few times in its life."""
     changes: dict[str, list[tuple[int, list[Column]]]] = {}
     for some in batches(sorted(generations)):
-        for generation, revision, columns in tx.execute(_OF, {"generations": some}):
+        for generation, revision, columns in tx.rows(_OF, {"generations": some}):
             changes.setdefault(generation, []).append((revision, msgspec.convert(columns, list[Column])))
     return Known(changes)
 
