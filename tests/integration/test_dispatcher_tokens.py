@@ -78,6 +78,18 @@ def test_a_capability_comes_back_as_it_was_issued(ring: KeyRing) -> None:
 
 
 @pytest.mark.fast
+def test_who_has_made_a_token_and_who_has_not_read_the_same_in_it(ring: KeyRing, tmp_path: Path) -> None:
+    """The one knows it again, the other has to look at the signature."""
+    token = issue(ring)
+    other = KeyRing.open(tmp_path / "keys")
+    assert ring.verify(token, NOW) == other.verify(token, NOW)
+    for at in (5, len(token) // 2, len(token) - 5):
+        changed = token[:at] + ("A" if token[at] != "A" else "B") + token[at + 1 :]
+        for each in (ring, other):
+            with pytest.raises(Unauthenticated):
+                each.verify(changed, NOW)
+
+
 def test_a_token_carries_the_claims_of_its_contract_and_no_lease(ring: KeyRing) -> None:
     token = issue(ring)
     claims = claims_of(token)
