@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 HEADERS_S = 10.0  # To say what one wants, from the first byte to the last header.
 KEEP_ALIVE_S = 30  # A worker's connection rests between heartbeats.
 FINISH_S = 10  # What is being answered when we stop may take so long.
+TOGETHER_MAX = 16_384  # Bytes that wait for those that follow.
 LOOPBACK = "127.0.0.1"
 
 
@@ -92,13 +93,43 @@ class _Server(uvicorn.Server):
         yield  # Signals are the process's; it sets the event.
 
 
+class _Together:
+    """A transport that sends at once what is written in one turn of the loop. Uvicorn writes the head of an answer and
+    its body one after the other, and each would be a packet, to be sent here and to be woken for there."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._held: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        if not self._held:
+            self._loop.call_soon(self._send)
+        self._held.append(data)
+        if len(data) > TOGETHER_MAX:
+            self._send()  # Nothing is won, and whoever writes more has to hear that it is too much.
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        if self._held:
+            held, self._held = b"".join(self._held), []
+            self._transport.write(held)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class _Protocol(H11Protocol):
     """Gives up clients that do not say what they want. Uvicorn itself would wait for them for ever."""
 
     _patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        together: Any = _Together(transport, self.loop)
+        super().connection_made(together)
         self._watch()
 
     def data_received(self, data: bytes) -> None:

@@ -1,0 +1,63 @@
+"""What the listeners do with bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from qo.dispatcher.http import serving
+from qo.dispatcher.http.serving import TOGETHER_MAX
+
+
+class Sent:
+    """A transport that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[bytes | str] = []
+
+    def write(self, data: bytes) -> None:
+        self.told.append(data)
+
+    def close(self) -> None:
+        self.told.append("closed")
+
+    def is_closing(self) -> bool:
+        return "closed" in self.told
+
+
+def together(sent: Sent) -> Any:
+    return serving._Together(cast("Any", sent), asyncio.get_running_loop())  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_what_is_written_in_one_turn_is_sent_at_once() -> None:
+    sent = Sent()
+    transport = together(sent)
+    transport.write(b"head")
+    transport.write(b"body")
+    assert sent.told == []
+    await asyncio.sleep(0)
+    assert sent.told == [b"headbody"]
+    transport.write(b"next")
+    await asyncio.sleep(0)
+    assert sent.told == [b"headbody", b"next"]
+
+
+async def test_much_of_it_is_not_kept_waiting() -> None:
+    sent = Sent()
+    transport = together(sent)
+    transport.write(b"head")
+    transport.write(b"x" * (TOGETHER_MAX + 1))
+    assert sent.told == [b"head" + b"x" * (TOGETHER_MAX + 1)]
+    await asyncio.sleep(0)
+    assert len(sent.told) == 1
+
+
+async def test_nothing_is_lost_when_the_connection_is_closed() -> None:
+    sent = Sent()
+    transport = together(sent)
+    transport.write(b"last")
+    transport.close()
+    assert sent.told == [b"last", "closed"]
+    assert transport.is_closing()
+    await asyncio.sleep(0)
+    assert sent.told == [b"last", "closed"]
