@@ -111,3 +111,11 @@ def test_a_prepared_statement_does_what_sqlalchemy_would_do(
             told.append(everything(tx, given, asked, word, at))
             tx.connection.get_transaction().rollback()  # type: ignore[union-attr]
     assert told[0] == told[1]
+
+
+def test_a_value_that_is_missing_is_not_taken_for_nothing(state: State) -> None:
+    with state.write() as tx:
+        with pytest.raises(AssertionError, match="a value is missing: most"):
+            tx.rows(SOME, {"ids": ["a"], "least": 1})
+        with pytest.raises(KeyError):
+            tx.do(CHANGED, {"of": "a", "n": 1}, {"of": "b"})

@@ -30,17 +30,18 @@ class _Slot:
     """Where a value goes in."""
 
     name: str
-    default: Any  # Written in the statement; what the caller gives counts before it.
+    constant: Any  # Written in the statement; None where the caller has to give it.
+    given: bool
     process: _Process
     many: bool
 
     def put(self, values: Values, into: list[Any]) -> None:
-        given = values.get(self.name, self.default)
+        value = values[self.name] if self.given else self.constant
         process = self.process
         if self.many:
-            into.extend(given if process is None else map(process, given))
+            into.extend(value if process is None else map(process, value))
         else:
-            into.append(given if process is None else process(given))
+            into.append(value if process is None else process(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def _formed(statement: sa.Executable, dialect: sa.Dialect, keys: tuple[str, ...]
     assert isinstance(compiled, SQLCompiler)
     assert not compiled.insert_prefetch, "defaults of columns are for the caller to give"
     assert not compiled.update_prefetch, "defaults of columns are for the caller to give"
-    slots = tuple(_slot(compiled.binds[name], name, dialect) for name in compiled.positiontup or ())
+    slots = tuple(_slot(name, compiled.binds[name], name in keys, dialect) for name in compiled.positiontup or ())
     columns = _columns(statement)
     processes = [(at, _reader(kind, dialect)) for at, (_, kind) in enumerate(columns)]
     return Form(
@@ -125,9 +126,10 @@ def _formed(statement: sa.Executable, dialect: sa.Dialect, keys: tuple[str, ...]
     )
 
 
-def _slot(bind: sa.BindParameter[Any], name: str, dialect: sa.Dialect) -> _Slot:
+def _slot(name: str, bind: sa.BindParameter[Any], given: bool, dialect: sa.Dialect) -> _Slot:
+    assert given or not bind.required, f"a value is missing: {name}"
     process = bind.type.dialect_impl(dialect).bind_processor(dialect)
-    return _Slot(name, bind.effective_value, process, bind.expanding)
+    return _Slot(name, None if given else bind.effective_value, given, process, bind.expanding)
 
 
 def _reader(kind: Any, dialect: sa.Dialect) -> _Process:
