@@ -55,11 +55,10 @@ async def serve(
         outside.close()
         raise
     addresses = Addresses(_url(outside), _url(inside))
-    pairs = ((_server(public_app(context)), outside), (_server(internal_app(context)), inside))
+    pairs = ((_server(public_app(context), stop), outside), (_server(internal_app(context), stop), inside))
     async with asyncio.TaskGroup() as group:
         for server, bound in pairs:
             group.create_task(server.serve(sockets=[bound]))
-        group.create_task(_stop(stop, [server for server, _ in pairs]))
         group.create_task(_announce([server for server, _ in pairs], addresses, on_start))
 
 
@@ -73,20 +72,19 @@ async def _announce(
         on_start(addresses)
 
 
-async def _stop(stop: asyncio.Event, servers: list[_Server]) -> None:
-    await stop.wait()
-    for server in servers:
-        server.should_exit = True
-
-
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, stop: asyncio.Event) -> None:
         super().__init__(config)
         self.accepting = asyncio.Event()
+        self._stop = stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.accepting.set()
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)  # Once is enough: no header of ours changes.
+        await self._stop.wait()  # Uvicorn would look ten times a second.
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -153,7 +151,7 @@ class _Protocol(H11Protocol):
             self._patience = None
 
 
-def _server(app: FastAPI) -> _Server:
+def _server(app: FastAPI, stop: asyncio.Event) -> _Server:
     config = uvicorn.Config(
         app,
         http=_Protocol,
@@ -167,7 +165,7 @@ def _server(app: FastAPI) -> _Server:
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=FINISH_S,
     )
-    return _Server(config)
+    return _Server(config, stop)
 
 
 def _bound(address: str, setting: str) -> socket.socket:
