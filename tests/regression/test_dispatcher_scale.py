@@ -217,10 +217,10 @@ def test_editions_that_may_go_are_counted_together(state: State) -> None:
     top = deployed(state, dag("wide", source("s"), *(job(f"j{n}", reads="s") for n in range(40))))
     jobs = [each for each in top.jobs.values() if each.job.source is None]
     wanted(state, *jobs, each=3)
-    with state.read() as tx, noted(state) as asked:
+    with noted(state) as asked, state.read() as tx:
         assert scans.due(tx, [each.edition_id for each in jobs], 2) == {each.edition_id: 2 for each in jobs}
         assert scans.earliest_withheld(tx).keys() == {each.edition_id for each in jobs}
-    assert len(asked) == 2
+    assert len([one for one, _ in asked if "RECURSIVE" in one]) == 2
     with noted(state) as asked:
         assert release.tick(state, Limits(), limit=40) == 40
     each_edition = len([one for one, _ in asked if one.startswith("SELECT tasks.id")])
