@@ -2,7 +2,7 @@
 
     with state.write() as tx:      # BEGIN IMMEDIATE on SQLite: who writes, waits at the beginning, not in the middle
         tx.execute(...)            # committed at the end of the block, rolled back if it raises
-        tx.now                     # the database's clock; where that is a server, a process's own is never asked
+        tx.now                     # the database's clock; a process's own is never asked
 
 Blocking on purpose: an event loop calls these on a thread (``asyncio.to_thread``).
 """
@@ -13,7 +13,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -178,7 +178,12 @@ class State:
 
     def now(self) -> datetime | None:
         """What time it is, where nobody has to be waited for to know; None: ask in a transaction."""
-        return _machine_clock() if self._path is not None and self._clock is database_clock else None
+        if self._path is None or self._clock is not database_clock:
+            return None
+        with _translated(), closing(self.engine.raw_connection()) as connection:
+            driver = connection.driver_connection
+            assert isinstance(driver, sqlite3.Connection)
+            return _sqlite_clock(driver)  # This reads nothing of the file.
 
     def close(self) -> None:
         self.engine.dispose()
@@ -304,13 +309,12 @@ def database_clock(connection: sa.Connection) -> datetime:
     if connection.dialect.name == "postgresql":
         now: datetime = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
         return now.astimezone(UTC)
-    return _machine_clock()
+    return _sqlite_clock(_driver(connection))
 
 
-def _machine_clock() -> datetime:
-    """As SQLite would say, which has no other clock than its process; to the millisecond, as it keeps times."""
-    now = datetime.now(UTC)  # noqa: TID251 - this is the database's clock.
-    return now.replace(microsecond=now.microsecond // 1000 * 1000)
+def _sqlite_clock(driver: sqlite3.Connection) -> datetime:
+    (text,) = driver.execute("SELECT strftime('%Y-%m-%dT%H:%M:%f', 'now')").fetchone()
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 # To build a statement takes longer than to carry it out; these are built once.
