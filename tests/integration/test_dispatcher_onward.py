@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,7 @@ from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import completion
 from qo.dispatcher.tasks.creation import BACKFILL_KEYS, NewTask
 from qo.dispatcher.wakeup import WakeUp
+from qo.errors import Unavailable
 from states import Clock
 
 SHOP = dag(
@@ -131,6 +133,29 @@ def test_what_cannot_be_routed_does_not_keep_a_task_from_ending(
     assert tasks_of(state, live(shop, "shop.daily")) == [], "half of it would be worse than nothing"
     assert set(ends.nudged) == {"router", "release"}
     assert router.tick(state) == 1
+
+
+def test_a_database_that_has_undone_the_end_itself_does_not_let_it_be_taken_for_done(
+    state: State, shop: Topology, ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As SQLite may when the disk is full: there is nothing left to commit, and committing it would not say so."""
+    if not on_sqlite(state):
+        pytest.skip("there an end is not followed at once")
+    [held] = clean(state, shop, "a")
+
+    def fails(tx: Tx, limit: int) -> int:
+        tx.connection.exec_driver_sql("ROLLBACK")
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(router, "route", fails)
+        with pytest.raises(Unavailable):
+            ends.finish(held)
+    [running] = tasks_of(state, live(shop, "shop.clean"))
+    assert running["status"] == "running"
+    ends.finish(held)
+    [ended] = tasks_of(state, live(shop, "shop.clean"))
+    assert ended["status"] == "completed"
 
 
 def test_an_end_takes_only_so_many_with_it_and_leaves_the_rest_to_the_loops(

@@ -62,6 +62,8 @@ class Onward:
                 with tx.part():
                     left, effects = self._go(tx)
             except Exception:
+                if not tx.lasts:
+                    raise  # The end of the task was undone, too.
                 # The task has ended all the same. The loops tell of what is wrong until it is right.
                 log.warning("the end of a task could not be followed at once; the loops do it", exc_info=True)
         return partial(self._gone, sorted(left | tx.woken), effects)

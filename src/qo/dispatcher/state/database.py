@@ -101,10 +101,17 @@ class Tx:
         try:
             yield
         except BaseException:
-            self._driver.execute("ROLLBACK TO part")
+            if self.lasts:
+                self._driver.execute("ROLLBACK TO part")
+                self._driver.execute("RELEASE part")
             raise
-        finally:
-            self._driver.execute("RELEASE part")
+        self._driver.execute("RELEASE part")
+
+    @property
+    def lasts(self) -> bool:
+        """Whether there is anything to commit: SQLite may undo all of a transaction by itself, when the disk is full.
+        To commit it then would do nothing, and say nothing."""
+        return self._driver is None or self._driver.in_transaction
 
     def insert(self, table: sa.Table, rows: Iterable[Values]) -> None:
         for batch in batches(rows):
