@@ -59,6 +59,26 @@ def test_attempts_side_by_side_see_only_their_own(engine: ClassicEngine) -> None
     assert {one[2], two[2]} == {three[2], four[2]} == {"pool-0", "pool-1"}
 
 
+def test_an_operator_that_asks_for_the_active_session_gets_its_own(engine: ClassicEngine) -> None:
+    before = SparkSession.getActiveSession()
+    both = threading.Barrier(2, timeout=60)
+
+    def run(number: int) -> bool:
+        with engine.session(Attempt("asking", number)) as spark:
+            both.wait()
+            spark.range(number).createOrReplaceTempView("mine")
+            asked = SparkSession.getActiveSession()
+            assert asked is not None
+            assert asked.table("mine").count() == number
+            both.wait()
+            return asked is SparkSession.active() is spark
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(run, (1, 2))) == [True, True]
+        assert threads.submit(SparkSession.getActiveSession).result() is None
+    assert SparkSession.getActiveSession() is before
+
+
 def test_an_operator_cannot_stop_the_session_of_all(engine: ClassicEngine) -> None:
     with engine.session(Attempt("stopper", 1)) as spark:
         with pytest.raises(UsageError, match="must not stop"):

@@ -27,6 +27,7 @@ from pyspark.sql.udf import UserDefinedFunction
 from qo.config.spark import SparkSettings
 from qo.errors import Unavailable, UsageError
 from qo.spark import archive, gateway, java, session
+from qo.spark.active import active
 from qo.spark.engine import Attempt, Loss, Progress
 from qo.spark.launching import ending, launching
 from qo.spark.progress import Job, Meter, job_of
@@ -94,7 +95,8 @@ class ClassicEngine:
         self.start()
         opened = self._enter(attempt, lasting)
         try:
-            yield opened.session
+            with active(opened.session):
+                yield opened.session
         finally:
             with contextlib.suppress(*GONE):
                 self._leave(attempt, opened)

@@ -64,9 +64,8 @@ class SparkExecutor:
         def tell() -> None:
             telling.append(asyncio.create_task(self._tell(run, attempt, phases)))
 
-        slow = asyncio.get_running_loop().call_later(
-            PROGRESS_S, tell
-        )  # Most are over before there is much to tell.
+        # Most are over before there is much to tell.
+        slow = asyncio.get_running_loop().call_later(PROGRESS_S, tell)
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:

@@ -68,9 +68,8 @@ class KeyRing:
         self._directory = directory
         self._overlap = overlap
         self._lock = threading.Lock()
-        self._made: OrderedDict[str, str] = (
-            OrderedDict()
-        )  # The last tokens that were signed here, and by which key.
+        # The last tokens that were signed here, and by which key.
+        self._made: OrderedDict[str, str] = OrderedDict()
         self._names: frozenset[str] = frozenset()
         self._keys: tuple[Key, ...] = ()
 
