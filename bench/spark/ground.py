@@ -22,7 +22,7 @@ from qo.dispatcher.user_client import UserClient
 from qo.site.site import Pipeline, Site
 
 WITHIN_S = 300.0
-POLL_S = 0.1  # Rarely: on few cores, who looks on takes part. When tasks ended, they say themselves.
+POLL_S = 0.5  # Rarely: on few cores, who looks on takes part. When tasks ended, they say themselves.
 EMITTED_MAX = 500
 SLOTS = 4  # Tasks side by side, and threads of every other side.
 
