@@ -32,7 +32,7 @@ from qo.worker.stats import SlotStats, Stats
 
 log = logging.getLogger(__name__)
 
-AHEAD_BELOW_S = 1.0  # Claim ahead of free slots while handlers take less than this, on average.
+AHEAD_BELOW_S = 0.5  # Claim ahead of free slots while handlers take less than this, on average.
 INBOX_WAIT_MAX_S = 2.0  # What has waited longer than this is given back: slots have turned out to be slow.
 WEIGHT = 0.1  # Of the latest run in the average.
 
