@@ -11,6 +11,7 @@ import pytest
 from qo.config.spark import SparkSettings
 from qo.errors import Unavailable
 from qo.spark import archive, java, session
+from qo.spark import master as master_
 from qo.spark.archive import Archive
 from qo.spark.java import Java
 
@@ -37,6 +38,9 @@ def test_another_java_spark_or_class_path_has_another_archive(environ: dict[str,
         place(replace(JAVA, release="21.0.9+1"), environ),
         place(JAVA, environ | {"HADOOP_CONF_DIR": "/etc/hadoop"}),
     ]
+    whole = archive.archive_of(JAVA, SparkSettings(lean=False), environ)
+    assert whole is not None
+    others.append(whole)
     assert len({each.path for each in others}) == len(others)
     assert place(JAVA, environ) == others[0]
 
@@ -101,11 +105,24 @@ def test_what_the_settings_say_comes_last_and_wins() -> None:
 
 
 @pytest.mark.parametrize(
+    ("chosen", "heap"),
+    [
+        (SparkSettings(), "-Xms2g"),
+        (SparkSettings(driver_memory="900m"), "-Xms900m"),
+        # Else Java would be told to begin with more than it may have, and not start.
+        (SparkSettings(conf=(("spark.driver.memory", "1g"),)), "-Xms1g"),
+    ],
+)
+def test_the_heap_has_its_full_size_from_the_beginning(chosen: SparkSettings, heap: str) -> None:
+    assert heap in session.conf(chosen, JAVA)["spark.driver.defaultJavaOptions"].split()
+
+
+@pytest.mark.parametrize(
     ("master", "cores"),
     [("local", 1), ("local[4]", 4), ("local[2, 3]", 2), ("spark://h:7077", None), ("yarn", None)],
 )
 def test_a_local_master_names_its_cores(master: str, cores: int | None) -> None:
-    assert session.cores(master) == cores
+    assert master_.cores(master) == cores
     assert ("spark.driver.host" in session.conf(SparkSettings(master=master), JAVA)) == (cores is not None)
 
 

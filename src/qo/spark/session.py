@@ -12,12 +12,12 @@ from pathlib import Path
 from qo.config.spark import SparkSettings
 from qo.spark import archive, lean
 from qo.spark.java import Java, cache_directory
+from qo.spark.master import cores
 
 LOOPBACK = "127.0.0.1"
 PARTITIONS_PER_CORE = 2
 CLASSES = "256m"  # What Spark's take after some hours of small tasks.
 
-_LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?\Z")
 _LOOPBACK_MASTER = re.compile(r"spark://(127\.0\.0\.1|localhost)(:|\Z)")
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
@@ -68,15 +68,6 @@ def environment(settings: SparkSettings, java: Java, environ: Mapping[str, str] 
     return told | ({"SPARK_LOCAL_IP": LOOPBACK} if _is_here(settings.master) else {})
 
 
-def cores(master: str) -> int | None:
-    """How many tasks run at a time on a local master; None for a cluster."""
-    local = _LOCAL.match(master)
-    if local is None:
-        return None
-    count = local[1] or "1"
-    return _machine_cores() if count == "*" else int(count)
-
-
 def _placed(master: str) -> dict[str, str]:
     """What depends on where the work is done."""
     told: dict[str, str] = {}
@@ -116,12 +107,6 @@ def _quoted(option: str) -> str:
 
 def _is_here(master: str) -> bool:
     return cores(master) is not None or _LOOPBACK_MASTER.match(master) is not None
-
-
-def _machine_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def scratch() -> Path:

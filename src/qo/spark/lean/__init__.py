@@ -11,19 +11,19 @@ Whoever has Hadoop set up, brings jars, or uses a cluster gets Hadoop as it is.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from qo.config.spark import SparkSettings
+from qo.spark.master import cores
 
 JAR = Path(__file__).with_name("lean.jar")
 CLASS_PATH = "spark.driver.extraClassPath"
+FILES = "spark.hadoop.fs.file.impl"
 
-_LOCAL = re.compile(r"local(\[|\Z)")
 _HADOOP = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "HADOOP_HOME", "SPARK_DIST_CLASSPATH")
 # What brings code that may count on what Hadoop says by default.
-_BROUGHT = ("spark.jars", "spark.driver.extraClassPath", "spark.hadoop.fs.file.impl")
+_BROUGHT = ("spark.jars", CLASS_PATH, FILES)
 
 
 def fits(settings: SparkSettings, environ: Mapping[str, str] = os.environ) -> bool:
@@ -31,7 +31,7 @@ def fits(settings: SparkSettings, environ: Mapping[str, str] = os.environ) -> bo
     told = dict(settings.conf)
     return (
         settings.lean
-        and _LOCAL.match(settings.master) is not None
+        and cores(settings.master) is not None
         and not settings.packages
         and not any(key.startswith(_BROUGHT) for key in told)
         and not any(environ.get(name) for name in _HADOOP)
@@ -39,4 +39,4 @@ def fits(settings: SparkSettings, environ: Mapping[str, str] = os.environ) -> bo
 
 
 def conf() -> dict[str, str]:
-    return {CLASS_PATH: str(JAR), "spark.hadoop.fs.file.impl": "qo.spark.LocalFiles"}
+    return {CLASS_PATH: str(JAR), FILES: "qo.spark.LocalFiles"}
