@@ -78,3 +78,13 @@ def test_the_page_in_the_tree_is_made_of_the_results_in_the_tree() -> None:
 
 def test_large_numbers_are_readable() -> None:
     assert [text(number) for number in (None, 0.12345, 12.3, 12345.6)] == ["", "0.1235", "12.3", "12,346"]
+
+
+def test_the_readme_says_what_was_measured_on_spark() -> None:
+    figures = {each["name"]: each for each in json.loads((RESULTS / "spark.json").read_text())["figures"]}
+    dagster, prefect = (figures[f"small_tasks_vs_{peer}"] for peer in ("dagster", "prefect"))
+    said = " ".join((RESULTS.parents[1] / "README.md").read_text().split())
+    assert f"{dagster['value']:,.0f} a minute through qo" in said
+    assert f"{dagster['baseline']:,.0f} through Dagster and {prefect['baseline']:,.0f} through Prefect" in said
+    assert f"takes {figures['overhead_vs_bare_pyspark']['value']:.2f} of the time" in said
+    assert f"qo takes {figures['overhead_vs_same_session']['value']:.2f} of its time" in said

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyspark.sql  # noqa: F401 - Its converters.
@@ -15,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from py4j import protocol
 
-from qo.spark.gateway import Absent, Plain, shorten
+from qo.spark.gateway import Plain, shorten
 
 CLASS = "r\nu\norg.apache.spark.sql.functions\nrj\ne\n"
 METHOD = "r\nm\norg.apache.spark.sql.functions\ncol\ne\n"
@@ -123,33 +119,3 @@ def test_it_comes_first_and_once() -> None:
     shorten(Jvm())
     assert [isinstance(each, Plain) for each in protocol.INPUT_CONVERTER].index(True) == 0
     assert sum(isinstance(each, Plain) for each in protocol.INPUT_CONVERTER) == 1
-    assert sum(isinstance(each, Absent) for each in sys.meta_path) == 1
-
-
-MISSING = "qo_is_not_there"
-
-
-@pytest.fixture
-def absent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Absent]:
-    absent = Absent(MISSING)
-    monkeypatch.setattr(sys, "meta_path", [absent, *sys.meta_path])
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield absent
-    sys.modules.pop(MISSING, None)
-
-
-def test_a_module_that_is_not_there_is_searched_for_once(absent: Absent, monkeypatch: pytest.MonkeyPatch) -> None:
-    for _ in range(2):
-        with pytest.raises(ModuleNotFoundError, match=MISSING) as caught:
-            importlib.import_module(MISSING)
-        assert caught.value.name == MISSING
-        monkeypatch.setattr("qo.spark.gateway.PathFinder", None)  # Whoever searches again fails otherwise.
-    assert MISSING not in sys.modules
-
-
-def test_a_module_that_comes_with_another_path_is_found(absent: Absent, tmp_path: Path) -> None:
-    with pytest.raises(ModuleNotFoundError):
-        importlib.import_module(MISSING)
-    (tmp_path / f"{MISSING}.py").write_text("here = True")
-    sys.path.append(str(tmp_path))
-    assert importlib.import_module(MISSING).here

@@ -1,8 +1,8 @@
 """PySpark's way to Spark's JVM, made shorter: what it does anew for every call is done once.
 
 An operator of a few lines asks the JVM some hundred questions. PySpark looks up a class, and then its method, before
-every static call, which is two of three questions; it tries eleven converters on every text; and for every expression
-it searches the whole path for IPython. All that costs more than the calls do themselves.
+every static call, which is two of three questions, and tries eleven converters on every text. All that costs more than
+the calls do themselves.
 """
 
 # py4j has no types.
@@ -10,10 +10,7 @@ it searches the whole path for IPython. All that costs more than the calls do th
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from py4j import protocol
@@ -27,7 +24,6 @@ _METHOD = protocol.SUCCESS + protocol.METHOD_TYPE
 _CLASS = protocol.SUCCESS_CLASS
 
 _PLAIN = frozenset({str, int, bool, float, type(None)})
-_NOTEBOOK = "IPython"
 
 
 class Client(Protocol):
@@ -45,8 +41,6 @@ def shorten(client: Client) -> None:
         client.send_command = Remembering(client.send_command)
     if not any(isinstance(each, Plain) for each in protocol.INPUT_CONVERTER):
         protocol.register_input_converter(Plain(), prepend=True)
-    if not any(isinstance(each, Absent) for each in sys.meta_path):
-        sys.meta_path.insert(0, Absent(_NOTEBOOK))
 
 
 class Remembering:
@@ -81,24 +75,3 @@ class Plain:
 
     def convert(self, argument: object, client: object) -> object:
         return argument
-
-
-class Absent:
-    """The first of Python's finders: a module that is not there is searched for once, until the path changes."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._searched: tuple[str, ...] | None = None
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """None: the next finder is asked. Raises ModuleNotFoundError, as all of them together would."""
-        if name != self._name:
-            return None
-        searched = tuple(sys.path)
-        if self._searched != searched:
-            if PathFinder.find_spec(name) is not None:
-                return None
-            self._searched = searched
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
