@@ -24,6 +24,9 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 OTHER: dict[str, tuple[str, str, Any]] = {
     "store": ("s3://bucket/team", '"s3://bucket/team"', "s3://bucket/team"),
     "log_level": ("warn", '"warn"', "warning"),
+    "include": ("rules/*.json,a.sql", '["rules/*.json", "a.sql"]', ("rules/*.json", "a.sql")),
+    "isolation": ("process", '"process"', "process"),
+    "worker.packages": ("refuse", '"refuse"', "refuse"),
     "s3.endpoint": ("http://127.0.0.1:9000/", '"http://127.0.0.1:9000"', "http://127.0.0.1:9000"),
     "s3.region": ("eu-central-1", '"eu-central-1"', "eu-central-1"),
     "worker.poll_max_ms": ("3000", "3000", 3000),

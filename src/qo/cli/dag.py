@@ -71,7 +71,14 @@ def deploy(
     """
     timeout_s = None if timeout is None else parse_duration_s(timeout, "--timeout")
     whole = load_whole(session, target, code=code)
-    work = Deploying(whole.dag.name, whole.source, wait=wait or activate, activate=activate, timeout_s=timeout_s)
+    work = Deploying(
+        whole.dag.name,
+        whole.source,
+        whole.bundle,
+        wait=wait or activate,
+        activate=activate,
+        timeout_s=timeout_s,
+    )
     done = ask(session, lambda client: work.run(client, None if session.json else session.output.note))
     if session.json:
         session.output.document(done)

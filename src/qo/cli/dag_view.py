@@ -62,13 +62,14 @@ def _job(each: Mapping[str, Any]) -> tuple[str, ...]:
     hold = "" if paused and (each["hold"] or "").startswith("paused") else each["hold"] or ""
     source = f"source {each['source']}" if each["source"] else ""
     rebuilt = "built anew" if each["rebuilt"] else ""
+    own = "runs the worker's own code" if ":" in each["operator"] and each["bundle"] is None else ""
     return (
         each["name"],
         each["runtime"],
         each["operator"],
         ", ".join(each["reads"]),
         ", ".join(f"{count:,} {status}" for status, count in sorted(each["tasks"].items())),
-        "; ".join(part for part in (paused, hold, source, rebuilt) if part),
+        "; ".join(part for part in (paused, hold, source, rebuilt, own) if part),
     )
 
 

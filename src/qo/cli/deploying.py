@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from qo.cli.durations import format_duration
 from qo.core.words import plural
+from qo.dispatcher.delivery import deploy_version
 from qo.errors import TaskFailed
 
 if TYPE_CHECKING:
+    from qo.dispatcher.definition.bundling import Bundle
     from qo.dispatcher.user_client import UserClient
 
 LOOK_S = 1.0
@@ -25,6 +27,7 @@ Say = Callable[[str], None]
 class Deploying:
     dag: str
     source: str
+    bundle: Bundle | None
     wait: bool
     activate: bool
     timeout_s: float | None
@@ -32,7 +35,7 @@ class Deploying:
     async def run(self, client: UserClient, say: Say | None) -> dict[str, Any]:
         """What was done: the answers of each step. Raises TaskFailed if the rebuild takes too long or fails in part."""
         path = f"/v1/dags/{self.dag}"
-        deployed = await client.post(f"{path}/versions", {"source": self.source})
+        deployed = await deploy_version(client, self.dag, self.source, self.bundle)
         done: dict[str, Any] = {"deployed": deployed}
         number = deployed["version"]
         if deployed["status"] == "active":

@@ -86,6 +86,9 @@ def show(session: Session, task_id: TaskId) -> None:
     if attempts:
         session.output.line("")
         session.output.table(("attempt", "outcome", "when", "worker", "error"), attempts)
+    for each in answer["attempts"]:
+        for difference in each["packages"] or ():
+            session.output.note(f"attempt {each['attempt']} ran with another package than was deployed: {difference}")
     made = [
         (str(each["revision"]), shown_extent(each), shown_count(each["rows"]), shown_bytes(each["bytes"]))
         for each in answer["commits"]
@@ -105,6 +108,7 @@ def _record(answer: Mapping[str, Any]) -> dict[str, str]:
         "wake-up": released if pending else "",
         "what": shown_extent(answer),
         "operator": answer["operator"],
+        "code": shown_code(answer),
         "queue": answer["queue"],
         "attempt": str(answer["attempt"] or ""),
         "retries": f"{answer['retry_count']} of {answer['max_retries']}" if answer["retry_count"] else "",
@@ -120,6 +124,16 @@ def _record(answer: Mapping[str, Any]) -> dict[str, str]:
         "error": answer["last_error"] or "",
         "traceback": (answer["traceback"] or "").rstrip(),
     }
+
+
+def shown_code(answer: Mapping[str, Any]) -> str:
+    """What a task runs; empty for operators that qo brings along."""
+    if ":" not in answer["operator"]:
+        return ""
+    if answer["bundle"] is None:
+        pinned = "" if answer["code"] is None else f", pinned as {answer['code']}"
+        return f"the worker's own{pinned}"
+    return f"{answer['code']}, in bundle {answer['bundle'][:12]}"
 
 
 def _span(each: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,9 +15,6 @@ from qo.queue.queue import Queue
 from qo.worker.app import load_app
 from qo.worker.service import run_worker
 from qo.worker.stats import Stats, plain_counts
-
-if TYPE_CHECKING:
-    from qo.runner.operators import Executor
 
 app = new_app()
 
@@ -91,13 +88,6 @@ def _of_runtime(settings: Settings, runtime: str | None, drain: bool) -> Stats:
     start_logging(settings.log_level)
     with extra():
         from qo.runner.service import PLAIN, run_runtime
-    executors = {**PLAIN, "spark": _spark}
+        from qo.spark import SPARK
+    executors = {**PLAIN, **SPARK}
     return asyncio.run(run_runtime(settings, runtime or "", executors, stop_when_empty=drain, kills=True))
-
-
-def _spark(settings: Settings) -> Executor:
-    from qo.spark.executor import SparkExecutor  # Only who wants Spark waits for it.
-
-    executor = SparkExecutor(settings)
-    executor.warm()
-    return executor

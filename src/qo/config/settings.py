@@ -31,6 +31,13 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+class Isolation(StrEnum):
+    """Where the code of a pipeline's version runs."""
+
+    AUTO = "auto"  # Beside other versions, unless its source shows that it cannot.
+    PROCESS = "process"  # In a process of its own.
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Settings:
     endpoint: str | None = setting(
@@ -117,6 +124,18 @@ class Settings:
         "QO_LOG",
         kind=kinds.choice(LogLevel, {"warn": "warning"}),
         help="What is logged, on standard error.",
+    )
+    include: tuple[str, ...] = setting(
+        (),
+        "QO_INCLUDE",
+        kind=kinds.WORDS,
+        help="Files beside its modules that travel with the code of a version, as patterns such as rules/*.json.",
+    )
+    isolation: Isolation = setting(  # noqa: RUF009 - an immutable value, made once.
+        Isolation.AUTO,
+        "QO_ISOLATION",
+        kind=kinds.choice(Isolation),
+        help="auto: a version's code runs beside others unless its source shows that it cannot; process: never.",
     )
     s3: S3Settings = S3Settings()
     worker: WorkerSettings = WorkerSettings()  # noqa: RUF009 - an immutable value, made once.

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from qo.config import kinds
 from qo.config.setting import PAGE, setting
 from qo.core.discovery import IndexMode, UnknownTypes
+
+
+class PackageDrift(StrEnum):
+    """What a worker does whose installed packages are not those that a version was deployed with."""
+
+    WARN = "warn"
+    REFUSE = "refuse"  # Leave the task to a worker that has them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +172,12 @@ class WorkerSettings:
         "QO_CONTROL_S",
         kind=kinds.number(0.1),
         help="Seconds between looks at what operators want: pause, resume, drain, cancel.",
+    )
+    packages: PackageDrift = setting(  # noqa: RUF009 - an immutable value, made once.
+        PackageDrift.WARN,
+        "QO_WORKER_PACKAGES",
+        kind=kinds.choice(PackageDrift),
+        help="What to do where an installed package is not the one that a version recorded: warn, or refuse to run it.",
     )
     http: str = setting(
         "127.0.0.1:0",

@@ -82,6 +82,7 @@ class Release(Held, frozen=True):
     """Give an unfinished task back, at once or for later, at no cost to it."""
 
     delay_s: float = 0.0
+    error: str | None = None  # What kept it from being done; None: nothing to report.
 
 
 class Lapse(Command, frozen=True):
@@ -243,7 +244,9 @@ def _reschedule(task: Task, command: Reschedule, now: datetime) -> Task:
 def _release(task: Task, command: Release, now: datetime) -> Task:
     if task.cancel_requested:
         return _unleased(task, command, now, Status.CANCELLED)
-    return _unleased(task, command, now, Status.PENDING, available_at=now + timedelta(seconds=command.delay_s))
+    due = now + timedelta(seconds=command.delay_s)
+    error = task.last_error if command.error is None else command.error
+    return _unleased(task, command, now, Status.PENDING, available_at=due, last_error=error)
 
 
 def _lapse(task: Task, command: Lapse, now: datetime) -> Task | Rejected:

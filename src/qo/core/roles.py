@@ -175,7 +175,7 @@ def role_policy(
 
 def _of_data(role: Role, runtime: str | None) -> list[Grant]:
     if role is Role.DISPATCHER:
-        kept = ("_manifests/*", "bundles/*")
+        kept = ("_manifests/*", "bundles/*")  # The code of versions is among the latter; workers read all data.
         return [Grant("KeepManifests", (READ, WRITE, LIST), kept)]
     if role is Role.WORKER and runtime is not None:
         # Spark's writers clear what a broken attempt has left; nothing else removes data.

@@ -13,7 +13,7 @@ A DAG has at most one version that is staged or ready: another one takes its pla
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -23,8 +23,8 @@ from qo.core.flow import diff as differences
 from qo.core.flow.dag import Dag, SourceKind, to_json
 from qo.core.flow.plan import Plan, PlannedJob, derived, plan
 from qo.core.flow.topology import LIVE, VersionStatus
-from qo.dispatcher import backlog, cutover, garbage, publishing, topology
-from qo.dispatcher.contract.dag import DeployAnswer, DiffAnswer, EditedJob, RebuiltJob
+from qo.dispatcher import backlog, code, cutover, garbage, publishing, topology
+from qo.dispatcher.contract.dag import DeployAnswer, DeployBundle, DiffAnswer, EditedJob, RebuiltJob
 from qo.dispatcher.registry import Registry
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
@@ -32,24 +32,39 @@ from qo.dispatcher.state.database import Tx
 _versions, _jobs = schema.dag_versions, schema.jobs
 
 
-def deploy(tx: Tx, dag: Dag, source: str, by: str, registry: Registry) -> DeployAnswer:
-    """Deploy a resolved, validated DAG. ``source``: the file as it was sent.
+def deploy(
+    tx: Tx,
+    dag: Dag,
+    source: str,
+    by: str,
+    registry: Registry,
+    bundle: DeployBundle | None = None,
+    *,
+    gone: Collection[str] = (),
+) -> DeployAnswer:
+    """Deploy a resolved, validated DAG.
 
-    Raises UsageError for a dataset that nobody publishes, Refused for a name that belongs to another DAG or that
-    another one would miss.
+    ``source``: the file as it was sent. ``bundle``: the code of its jobs. ``gone``: bundles whose files are missing.
+
+    Raises UsageError for a dataset that nobody publishes and for a bundle that is not there, Refused for a name that
+    belongs to another DAG or that another one would miss.
     """
     topology.hold(tx)
     wanted = planned(tx, dag)
+    code.check(tx, dag, bundle)
     compared = _compared(tx, wanted)
     known = tx.one(
         sa.select(_versions).where(_versions.c.dag == dag.name, _versions.c.content_hash == wanted.content_hash)
     )
     if known is not None and known["status"] in LIVE:
+        if code.adopt(tx, known["id"], bundle, gone):
+            topology.bump(tx)
         return _answer(known, compared, created=False, changed=False)
     made = [made.generation_id for job in wanted.jobs for made in job.outputs]
     garbage.require_kept(tx, made, f"this version of {dag.name!r}")
+    bundles = code.bundles_of(tx, known["id"] if known is not None else None, bundle, gone)
     version_id = _write_version(tx, wanted, source, by, known)
-    _write_jobs(tx, wanted, version_id, registry)
+    _write_jobs(tx, wanted, version_id, registry, bundles)
     _write_datasets(tx, wanted, version_id)
     _write_sources(tx, wanted)
     abandoned = _stage(tx, wanted, version_id, by, rebuilds=bool(compared.rebuilt))
@@ -119,7 +134,8 @@ def _write_version(tx: Tx, wanted: Plan, source: str, by: str, known: sa.RowMapp
     return version_id
 
 
-def _write_jobs(tx: Tx, wanted: Plan, version_id: str, registry: Registry) -> None:
+def _write_jobs(tx: Tx, wanted: Plan, version_id: str, registry: Registry, bundles: Mapping[str, str]) -> None:
+    """``bundles``: the hash of the code of each job that does not run the workers' own."""
     rows: list[dict[str, Any]] = []
     inputs: list[dict[str, Any]] = []
     for each in wanted.jobs:
@@ -137,6 +153,7 @@ def _write_jobs(tx: Tx, wanted: Plan, version_id: str, registry: Registry) -> No
                 "queue": runtime.queue,
                 "timeout_seconds": runtime.timeout_s(each.job),
                 "definition": msgspec.to_builtins(each.job),
+                "bundle": bundles.get(each.job.name),
             }
         )
         inputs.extend(

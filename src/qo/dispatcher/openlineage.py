@@ -75,11 +75,21 @@ def _run(work: Work, namespace: str, outputs: Sequence[Dataset], error: str | No
             "end": work.end,
             "cursor": work.cursor,
             "invalidationId": work.invalidation_id,
+            **_code(work),
         },
         inputs=[_read(work, each) for each in work.inputs],
         outputs=outputs,
         error=error,
     )
+
+
+def _code(work: Work) -> dict[str, Any]:
+    """Which code runs; nothing for operators that qo brings along."""
+    if ":" not in work.operator:
+        return {}
+    if work.code is None:
+        return {"ownCode": True}  # Whatever the worker has.
+    return {"code": work.code.fingerprint, "bundle": work.code.sha256}
 
 
 def _read(work: Work, given: WorkInput) -> Dataset:

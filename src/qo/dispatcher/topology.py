@@ -107,6 +107,7 @@ def _read(tx: Tx, epoch: int) -> Topology:
             inputs=tuple(inputs.get(row.id, ())),
             outputs=tuple(made.get((row.version_id, row.name), ())),
             timeout_s=row.timeout_seconds,
+            bundle=row.bundle,
         )
         for row in found
     ]

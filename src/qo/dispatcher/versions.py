@@ -120,6 +120,8 @@ def _job_lines(
             hold=row["hold"],
             paused=paused.get(f"{document.name}.{row['name']}", paused.get(document.name)),
             source=row["source"],
+            code=definitions[row["name"]].code,
+            bundle=row["bundle"],
         )
         for row in rows
     ]

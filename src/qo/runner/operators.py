@@ -1,4 +1,4 @@
-"""From the word ``module:function`` in a pipeline to something that runs."""
+"""Calls the operators of the Python runtime, and operators of others on threads."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import asyncio
 import contextlib
 import contextvars
 import functools
-import importlib
 import inspect
 import queue
-import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from qo.errors import NotFound, UsageError
+from qo.errors import UsageError
 from qo.runner.run import Run
-from qo.worker.outcome import text_of
+
+if TYPE_CHECKING:
+    from qo.config.settings import Settings
 
 Operator = Callable[[Run], Any]
 
@@ -38,36 +37,11 @@ class Executor(Protocol):
         ...
 
 
-def load(operator: str) -> Operator:
-    """The function. Raises NotFound or UsageError, which no retry would mend."""
-    module_name, _, path = operator.partition(":")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise NotFound(f"there is no module {module_name!r} in {here} or on the import path") from error
-        raise _broken(module_name, error) from error
-    except (ImportError, SyntaxError) as error:
-        raise _broken(module_name, error) from error
-    for name in path.split("."):
-        found = getattr(found, name, None)
-    if not callable(found):
-        raise NotFound(f"{module_name!r} has no function {path!r}")
-    return found
-
-
-def _broken(module: str, error: Exception) -> UsageError:
-    """Of code that cannot work before somebody changes it, or what is installed."""
-    return UsageError(f"{module!r} cannot be imported: {text_of(error)}")
-
-
 class PythonExecutor:
     """``async def`` in the worker's loop, plain functions on a thread each."""
 
     async def execute(self, run: Run) -> None:
-        function = load(run.work.operator)
+        function = run.code.load(run.work.operator)
         try:
             called = function(run) if inspect.iscoroutinefunction(function) else on_thread(function, run)
             result = await called
@@ -81,6 +55,12 @@ class PythonExecutor:
 
     def close(self) -> None:
         pass
+
+
+def open_executor(settings: Settings) -> Executor:
+    """For workers that run Python functions."""
+    del settings
+    return PythonExecutor()
 
 
 Call = Callable[[], Callable[[], None]]  # Raises nothing; what it returns tells how it went.

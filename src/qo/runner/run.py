@@ -31,6 +31,7 @@ from qo.dispatcher.contract.task import (
     WorkOutput,
 )
 from qo.errors import Forbidden, NotFound, QoError, UsageError
+from qo.runner.code.loaded import Code, OwnCode
 from qo.runner.storage import Storage, path_of
 from qo.worker.cancel import CancelToken
 from qo.worker.secrecy import hold
@@ -206,8 +207,10 @@ class Run:
         standing: Callable[[int, str | None, int | None], StandingAnswer],
         secrets_dir: Path = Path(),
         segments: Segments | None = None,
+        code: Code | None = None,
     ) -> None:
         self._secrets_dir = secrets_dir
+        self.code: Code = code or OwnCode()  # What it runs.
         self._segments = segments
         self.work = work
         self.storage = storage

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from qo.core.task import Status
 from qo.dispatcher.client import DispatcherClient
@@ -25,9 +25,13 @@ from qo.dispatcher.contract.task import (
     PiecesAnswer,
     StandingAnswer,
     Work,
+    WorkCode,
     WorkInput,
 )
 from qo.errors import Contended, Forbidden, NotFound, QoError, Refused, Unauthenticated, Unavailable, UsageError
+from qo.runner.code.loaded import Code, OwnCode
+from qo.runner.code.processes import ProcessDied, VersionProcesses
+from qo.runner.code.store import Codes, CodeUnavailable
 from qo.runner.heart import Heart, Held
 from qo.runner.lineage import Lineage, NoLineage
 from qo.runner.operators import Executor
@@ -52,6 +56,15 @@ AWAY = (Unavailable, Contended)
 NOT_OURS = (Refused, NotFound, Forbidden, Unauthenticated)
 
 
+class AttemptContext(Protocol):
+    """What an attempt asks of the worker around it."""
+
+    @property
+    def cancel(self) -> CancelToken: ...
+
+    def free_slot(self) -> None: ...
+
+
 class Runner:
     def __init__(
         self,
@@ -61,6 +74,8 @@ class Runner:
         storage: Storage,
         secrets_dir: Path = Path(),
         lineage: Lineage | None = None,
+        codes: Codes | None = None,
+        processes: VersionProcesses | None = None,
     ) -> None:
         self._api = api
         self._heart = heart
@@ -68,6 +83,8 @@ class Runner:
         self._storage = storage
         self._secrets_dir = secrets_dir
         self._lineage = lineage or NoLineage()
+        self._codes = codes
+        self._processes = processes
         self._tracer = tracer()
 
     async def wake(self, input: Any, context: Context) -> str | Acked:
@@ -79,7 +96,40 @@ class Runner:
         claimed = await self._claim(task_id, context.worker_id)
         if isinstance(claimed, NotClaimed):
             return f"not claimed: {claimed.reason}"
-        return await self._attempt(claimed, context)
+        if self._processes is not None and (code := claimed.work.code) is not None:
+            root = await self._own_process(claimed, code)
+            if root is not None:
+                return await self._delegate(claimed, root, context)
+        return await self.attempt(claimed, context)
+
+    async def _delegate(self, claimed: Claimed, root: Path, context: Context) -> str | Acked:
+        """Have the process of the task's version run it to its settled end."""
+        assert self._processes is not None
+        try:
+            return await self._processes.run(claimed, root, context)
+        except ProcessDied as died:
+            held = Held(claimed, CancelToken(), token=claimed.capability_token)
+            fence = _fence(held)
+            error = f"the process of its version died: {died}"
+            return await self._settle(held, CompleteRequest(**fence, outcome=Outcome.RETRYABLE, error=error))
+
+    async def _own_process(self, claimed: Claimed, code: WorkCode) -> Path | None:
+        """The code of a task that cannot run beside others in this interpreter; None: it can, or cannot be had."""
+        assert self._processes is not None
+        store = self._processes.store
+        try:
+            if store.has(code.sha256):
+                found = store.unpack(code)
+            else:
+                held = Held(claimed, CancelToken(), token=claimed.capability_token)
+                self._heart.hold(held)  # To fetch it may take a while.
+                try:
+                    found = await asyncio.to_thread(store.unpack, code)
+                finally:
+                    self._heart.let_go(held)
+        except CodeUnavailable:
+            return None  # The attempt finds that out, too, and reports it.
+        return found.root if found.own_process is not None else None
 
     async def _claim(self, task_id: str, worker_id: str) -> Claimed | NotClaimed:
         try:
@@ -90,7 +140,8 @@ class Runner:
             log.error("the dispatcher refuses this worker: %s; set QO_WORKER_TOKEN to the token it expects", error)
             raise Reschedule(REFUSED_S) from error  # Another worker, or this one with its new token.
 
-    async def _attempt(self, claimed: Claimed, context: Context) -> str | Acked:
+    async def attempt(self, claimed: Claimed, context: AttemptContext) -> str | Acked:
+        """Run a task that was claimed, to its settled end; what became of it."""
         held = Held(claimed, CancelToken(), token=claimed.capability_token)
         self._lineage.began(claimed.work, held.now())
         work = asyncio.create_task(self._traced(held))
@@ -135,11 +186,21 @@ class Runner:
                 raise
 
     async def _run(self, held: Held) -> Run:
-        run = self._prepared(held)
+        run = self._prepared(held, await self._code(held.claimed.work))
         await self._executor.execute(run)
         return run
 
-    def _prepared(self, held: Held) -> Run:
+    async def _code(self, work: Work) -> Code:
+        """What the attempt runs. Raises CodeUnavailable."""
+        if work.code is None:
+            return OwnCode()
+        if self._codes is None:
+            raise CodeUnavailable("this worker keeps no code of versions")
+        if self._codes.known(work):
+            return self._codes.open(work)
+        return await asyncio.to_thread(self._codes.open, work)
+
+    def _prepared(self, held: Held, code: Code) -> Run:
         loop = asyncio.get_running_loop()
 
         def wait(call: Coroutine[Any, Any, T]) -> T:
@@ -170,6 +231,7 @@ class Runner:
             standing=standing,
             segments=HeldSegments(self._api, held, loop),
             secrets_dir=self._secrets_dir,
+            code=code,
         )
         return held.run
 
@@ -263,6 +325,8 @@ def _success(fence: dict[str, Any], held: Held, run: Run) -> CompleteRequest:
             result=run.result,
             progress=held.progress,
             checks=run.checks,
+            code=run.code.fingerprint,
+            packages=list(run.code.packages),
         )
         said.model_dump_json()
     except (ValueError, TypeError) as error:
@@ -276,6 +340,11 @@ def _success(fence: dict[str, Any], held: Held, run: Run) -> CompleteRequest:
 def _failure(fence: dict[str, Any], error: BaseException, run: Run | None) -> CompleteRequest:
     if isinstance(error, Reschedule):
         return CompleteRequest(**fence, outcome=Outcome.RELEASED, retry_after_s=error.delay_s)
+    if isinstance(error, CodeUnavailable):
+        # Nothing of the task has run: it waits, at no cost, for a worker that can have its code.
+        return CompleteRequest(
+            **fence, outcome=Outcome.RELEASED, retry_after_s=REFUSED_S, error=text_of(error)[:ERROR_CHARS_MAX]
+        )
     fatal = isinstance(error, Reject | NotFound | UsageError | QualityFailed)
     delay_s = error.delay_s if isinstance(error, Retry) else None
     return CompleteRequest(
@@ -286,4 +355,6 @@ def _failure(fence: dict[str, Any], error: BaseException, run: Run | None) -> Co
         retry_after_s=delay_s,
         checks=run.checks if run is not None else [],
         rejected=run.rejected if run is not None else [],
+        code=run.code.fingerprint if run is not None else None,
+        packages=list(run.code.packages) if run is not None else [],
     )

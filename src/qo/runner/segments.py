@@ -53,6 +53,7 @@ class HeldSegments:
             attempt=claimed.attempt,
             lease_id=claimed.lease_id,
             outputs=list(outputs),
+            code=None if self._held.run is None else self._held.run.code.fingerprint,
         )
 
         async def commit() -> bool:

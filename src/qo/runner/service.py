@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +17,12 @@ from qo.dispatcher.queues import prepare
 from qo.dispatcher.registry import DEFAULT, Launcher
 from qo.errors import Forbidden, Unauthenticated, Unavailable, UsageError
 from qo.queue.connecting import connect
+from qo.runner.code.loaded import find_function
+from qo.runner.code.processes import VersionProcesses
+from qo.runner.code.store import Codes, CodeStore
 from qo.runner.heart import Heart
 from qo.runner.lineage import Teller
-from qo.runner.operators import Executor, PythonExecutor
+from qo.runner.operators import Executor
 from qo.runner.runner import WAKE, Runner
 from qo.runner.storage import AnyStorage
 from qo.worker.app import App
@@ -30,8 +34,8 @@ log = logging.getLogger(__name__)
 
 INTRODUCED_S = 3.0
 
-Executors = Mapping[str, Callable[[Settings], Executor]]
-PLAIN: Executors = {"python": lambda settings: PythonExecutor()}
+Executors = Mapping[str, str]  # By runtime, module:function that opens one for settings.
+PLAIN: Executors = {"python": "qo.runner.operators:open_executor"}
 
 
 async def run_runtime(
@@ -43,33 +47,59 @@ async def run_runtime(
     kills: bool = False,
 ) -> Stats:
     """Run the tasks of one runtime until told to stop, as ``run_worker`` does."""
-    executor = _executor(settings, runtime, executors)
-    queue_at = slotted(await prepare(settings, DEFAULT.get(runtime).queue), runtime)
+    opener = _opener(runtime, executors)
+    storage = AnyStorage(settings, asyncio.get_running_loop())
+    # Before there is a session of Spark, whose Python processes import what can be imported here by then.
+    codes = CodeStore(storage, packages=settings.worker.packages)
+    processes = VersionProcesses(settings, opener, codes)
+    try:
+        async with open_runner(settings, opener, codes, storage, processes) as runner:
+            queue_at = slotted(await prepare(settings, DEFAULT.get(runtime).queue), runtime)
+            shown = presented_token(settings.dispatcher)
+            await introduce(internal_url(settings.dispatcher), shown)
+            async with connect(queue_at) as queue:
+                app = App()
+                # How long a run may take, its job says; the wake-up itself has no limit.
+                app.task(WAKE, timeout_s=None)(runner.wake)
+                return await run_worker(queue, app, queue_at, stop_when_empty=stop_when_empty, kills=kills)
+    finally:
+        await processes.close()
+        await storage.close()
+        codes.close()
 
-    shown = presented_token(settings.dispatcher)
-    hold(shown.token)  # It may come from a file.
-    await introduce(internal_url(settings.dispatcher), shown)
+
+@asynccontextmanager
+async def open_runner(
+    settings: Settings,
+    opener: str,
+    codes: Codes,
+    storage: AnyStorage | None = None,
+    processes: VersionProcesses | None = None,
+) -> AsyncGenerator[Runner]:
+    """What runs attempts in this process. ``opener``: of its executor, as module:function; ``storage``: the caller's to
+    close."""
+    module, _, name = opener.partition(":")
+    executor: Executor = find_function(module, name, module, "in qo")(settings)
+    token = presented_token(settings.dispatcher).token
+    hold(token)  # It may come from a file.
 
     def connected() -> DispatcherClient:
-        return DispatcherClient(internal_url(settings.dispatcher), shown.token)
+        return DispatcherClient(internal_url(settings.dispatcher), token)
 
     heart = Heart(connected)
-    storage = AnyStorage(settings, asyncio.get_running_loop())
+    files = storage or AnyStorage(settings, asyncio.get_running_loop())
     client = connected()
     heart.start()
     try:
         chosen = settings.dispatcher
-        telling = Teller(chosen.data_root, storage, chosen.lineage_url)
-        async with connect(queue_at) as queue, telling as lineage:
-            runner = Runner(client, heart, executor, storage, Path(chosen.secrets_dir), lineage)
-            app = App()
-            # How long a run may take, its job says; the wake-up itself has no limit.
-            app.task(WAKE, timeout_s=None)(runner.wake)
-            return await run_worker(queue, app, queue_at, stop_when_empty=stop_when_empty, kills=kills)
+        async with Teller(chosen.data_root, files, chosen.lineage_url) as lineage:
+            secrets_dir = Path(chosen.secrets_dir)
+            yield Runner(client, heart, executor, files, secrets_dir, lineage, codes, processes)
     finally:
         heart.stop()
         await client.close()
-        await storage.close()
+        if storage is None:
+            await files.close()
         await asyncio.to_thread(executor.close)
 
 
@@ -92,9 +122,9 @@ async def introduce(url: str, shown: Presented) -> None:
         log.warning("the dispatcher does not answer yet: %s", error)
 
 
-def _executor(settings: Settings, runtime: str, executors: Executors) -> Executor:
+def _opener(runtime: str, executors: Executors) -> str:
     if DEFAULT.get(runtime).launcher is not Launcher.QUEUE:
         raise UsageError(f"runtime {runtime!r} has no workers: the dispatcher starts its tasks itself")
     if runtime not in executors:
         raise UsageError(f"this worker cannot run {runtime!r}: it runs {', '.join(sorted(executors))}")
-    return executors[runtime](settings)
+    return executors[runtime]

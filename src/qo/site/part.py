@@ -120,15 +120,9 @@ async def _dashboard(settings: Settings, tell: Tell) -> None:
 
 async def _worker(settings: Settings, runtime: str) -> None:
     from qo.runner.service import PLAIN, run_runtime
+    from qo.spark import SPARK
 
-    def spark(chosen: Settings) -> Any:
-        from qo.spark.executor import SparkExecutor  # Only who wants Spark waits for it.
-
-        executor = SparkExecutor(chosen)
-        executor.warm()  # A session takes seconds; they pass while the first tasks are on their way.
-        return executor
-
-    await run_runtime(settings, runtime, {**PLAIN, "spark": spark}, kills=True)
+    await run_runtime(settings, runtime, {**PLAIN, **SPARK}, kills=True)
 
 
 def _follow(lifeline: int) -> None:

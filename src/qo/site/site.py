@@ -22,6 +22,8 @@ from qo.core.task import Status
 from qo.core.words import plural
 from qo.dispatcher import sources as live_sources
 from qo.dispatcher.auth.secret_files import read_secret
+from qo.dispatcher.definition.bundling import Bundle
+from qo.dispatcher.delivery import deploy_version
 from qo.dispatcher.registry import DEFAULT as REGISTRY
 from qo.dispatcher.registry import Launcher
 from qo.dispatcher.state.database import State, Tx, open_state
@@ -55,6 +57,7 @@ class Pipeline:
     dag: Dag
     source: str
     directory: Path
+    bundle: Bundle | None = None  # The code of its jobs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,7 @@ class Site:
     async def deploy(self) -> Deployed:
         dag = self.pipeline.dag.name
         async with self._client() as client:
-            answer = await client.post(f"/v1/dags/{dag}/versions", {"source": self.pipeline.source})
+            answer = await deploy_version(client, dag, self.pipeline.source, self.pipeline.bundle)
         return Deployed(answer["version"], answer["status"], answer)
 
     def work(self, *, at_once: bool) -> None:

@@ -75,7 +75,7 @@ def read(target: Path) -> tuple[Pipeline, tuple[str, ...]]:
     """The pipeline in a file or a directory, known by the code of its operators too; and what to warn of."""
     file = _file(target)
     whole = load_whole(str(file))
-    return Pipeline(whole.dag, whole.source, file.parent.absolute()), whole.warnings
+    return Pipeline(whole.dag, whole.source, file.parent.absolute(), whole.bundle), whole.warnings
 
 
 def _file(target: Path) -> Path:

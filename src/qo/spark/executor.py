@@ -23,7 +23,7 @@ from qo.config.settings import Settings
 from qo.core.flow.expectation import parsed
 from qo.dispatcher.contract.task import Work
 from qo.errors import QoError
-from qo.runner.operators import Threads, load, on_thread
+from qo.runner.operators import Executor, Threads, on_thread
 from qo.runner.run import Run
 from qo.spark import quality, reading, stream, writing
 from qo.spark.bucket import spark_settings
@@ -166,7 +166,7 @@ class SparkExecutor:
         context = Context(spark, run, inputs, run.config, files, self._settings, later)
         with phases("operator"):
             if self._shipper is not None and run.work.operator not in BUILT_IN:
-                self._shipper.ship(spark, load(run.work.operator))
+                self._shipper.ship(spark, run.code, run.work.operator)
             frames = call(context)
         if stream.is_stream(frames):
             with phases("stream"):
@@ -182,6 +182,13 @@ class SparkExecutor:
         with phases("quality"):
             settle(context, written)
         run.result = result_of(written, context.said, phases)
+
+
+def open_executor(settings: Settings) -> Executor:
+    """For workers: a session takes seconds, which pass while the first tasks are on their way."""
+    executor = SparkExecutor(settings)
+    executor.warm()
+    return executor
 
 
 class Phases:

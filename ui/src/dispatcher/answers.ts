@@ -25,6 +25,8 @@ export interface JobLine {
   hold: string | null;
   paused: string | null;
   source: string | null;
+  code: string | null;
+  bundle: string | null; // Null: workers run their own code.
 }
 
 export interface VersionLine {
@@ -178,6 +180,8 @@ export interface RunLine {
 
 export interface RunShown extends RunLine {
   operator: string;
+  code: string | null;
+  bundle: string | null; // Null: it runs the worker's own code.
   queue: string;
   edition_id: string;
   dedupe_key: string;
@@ -203,6 +207,8 @@ export interface RunShown extends RunLine {
     ended_at: string | null;
     outcome: string | null;
     error: string | null;
+    code: string | null;
+    packages: string[] | null;
   }[];
   inputs: {
     position: number;

@@ -36,6 +36,11 @@ export function Attempts({ run }: { run: RunShown }): JSX.Element {
                     {each.worker_id && ` · ${each.worker_id}`}
                   </div>
                   {each.error && <div class="s-failed wrap">{each.error.split("\n")[0]}</div>}
+                  {each.packages?.map((difference) => (
+                    <div key={difference} class="s-expired wrap">
+                      another package than was deployed: {difference}
+                    </div>
+                  ))}
                 </div>
                 <span class="second nowrap">{formatSpan(took)}</span>
               </li>

@@ -62,6 +62,20 @@ export function State({ run }: { run: RunShown }): JSX.Element {
             </dd>
           </>
         )}
+        {run.operator.includes(":") && (
+          <>
+            <dt>Code</dt>
+            <dd>
+              {run.bundle === null ? (
+                <span class="s-expired">the worker's own{run.code !== null && `, pinned as ${run.code}`}</span>
+              ) : (
+                <>
+                  <span class="mono">{run.code}</span> <span class="quiet">in bundle {run.bundle.slice(0, 12)}</span>
+                </>
+              )}
+            </dd>
+          </>
+        )}
         <dt>Runs</dt>
         <dd>
           {run.operator}{" "}

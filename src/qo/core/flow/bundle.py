@@ -1,5 +1,8 @@
 """A bundle of somebody's code: a zip with a manifest that names every file in it. These are the rules for both.
 
+A function's bundle (runtimes ``python`` and ``node``) is started by its entrypoint. A pipeline's bundle (``pipeline``)
+is the code of a version: its modules, which workers import.
+
 Whoever made it is not trusted. A bundle that breaks any rule is refused whole; nothing of it is repaired or ignored.
 """
 
@@ -20,7 +23,7 @@ FILES_MAX = 1000
 FILE_BYTES_MAX = 32 * 1024 * 1024
 TOTAL_BYTES_MAX = 256 * 1024 * 1024
 ZIP_BYTES_MAX = 64 * 1024 * 1024
-MANIFEST_BYTES_MAX = 64 * 1024
+MANIFEST_BYTES_MAX = 512 * 1024  # Of as many files as there may be.
 PATH_CHARS_MAX, SEGMENT_CHARS_MAX = 400, 200
 ENV_MAX = 50
 
@@ -38,10 +41,15 @@ class File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     schema_version: Literal[1]
-    runtime: Literal["python", "node"]
-    entrypoint: str  # One of the files.
+    runtime: Literal["python", "node", "pipeline"]
     files: tuple[File, ...]
+    entrypoint: str | None = None  # One of the files; of a pipeline none.
     env_allowlist: tuple[str, ...] = ()  # Variables it wants, of those that the operator offers.
+    # Of a pipeline:
+    packages: dict[str, str] = {}  # Installed packages that its modules import, with their versions.
+    python: str | None = None  # That it was packed with.
+    included: tuple[str, ...] = ()  # Those of the files that the project named.
+    own_process: str | None = None  # Why it cannot run beside other versions in one interpreter.
 
     def file(self, path: str) -> File | None:
         return next((each for each in self.files if each.path == path), None)
@@ -80,8 +88,7 @@ def check(manifest: Manifest) -> None:
     _check_apart([each.path for each in manifest.files])
     if sum(each.bytes for each in manifest.files) > TOTAL_BYTES_MAX:
         raise UsageError(f"the files of a bundle have {TOTAL_BYTES_MAX} bytes at most")
-    if manifest.file(manifest.entrypoint) is None:
-        raise UsageError(f"the entrypoint {manifest.entrypoint!r} is not one of the bundle's files")
+    _check_entrypoint(manifest)
     _check_environment(manifest.env_allowlist)
 
 
@@ -141,6 +148,15 @@ def _check_apart(paths: list[str]) -> None:
         parts = path.split("/")
         if any("/".join(parts[:length]) in folded for length in range(1, len(parts))):
             raise UsageError(f"{path!r} lies below another file of the bundle")
+
+
+def _check_entrypoint(manifest: Manifest) -> None:
+    if manifest.runtime == "pipeline":
+        if manifest.entrypoint is not None or manifest.env_allowlist:
+            raise UsageError("the bundle of a pipeline has neither entrypoint nor env_allowlist")
+        return
+    if manifest.entrypoint is None or manifest.file(manifest.entrypoint) is None:
+        raise UsageError(f"the entrypoint {manifest.entrypoint!r} is not one of the bundle's files")
 
 
 def _check_environment(names: tuple[str, ...]) -> None:

@@ -43,6 +43,7 @@ class LiveJob:
     inputs: tuple[PlannedInput, ...]
     outputs: tuple[PlannedOutput, ...]
     timeout_s: float | None = None  # Of one attempt; None: as long as it is heard of.
+    bundle: str | None = None  # Of its code, by hash; None: workers run their own.
 
     @property
     def name(self) -> str:

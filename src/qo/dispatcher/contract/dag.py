@@ -9,10 +9,18 @@ from pydantic import Field
 from qo.dispatcher.contract.body import Answer, Body
 
 
+class DeployBundle(Body):
+    """The code that travels with a version: an uploaded bundle, and the jobs that run from it."""
+
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    jobs: list[str] = Field(min_length=1, max_length=10_000)
+
+
 class DeployRequest(Body):
     """The file, as it is: YAML or JSON."""
 
     source: str = Field(min_length=1, max_length=1_000_000)
+    bundle: DeployBundle | None = None  # Unset: all jobs run the workers' own code.
 
 
 class EditedJob(Answer):
@@ -135,6 +143,8 @@ class JobLine(Answer):
     hold: str | None = None  # Why its waiting tasks are not started now.
     paused: str | None = None  # The reason, if people paused it or its DAG.
     source: str | None = None  # The state of a source.
+    code: str | None = None  # What its code is known by.
+    bundle: str | None = None  # The bundle that its code travels in; None: workers run their own.
 
 
 class VersionShown(VersionAnswer):

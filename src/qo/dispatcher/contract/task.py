@@ -96,6 +96,14 @@ class StandingAnswer(PiecesAnswer):
     revision: int | None = None
 
 
+class WorkCode(Answer):
+    """The code of the task's version: fetch it, see that it has this hash, and run that."""
+
+    sha256: str
+    location: str
+    fingerprint: str  # Of the operator's code in it, as the completion is to report it.
+
+
 class Work(Answer):
     """Everything an operator needs to run once."""
 
@@ -122,6 +130,7 @@ class Work(Answer):
     row_filter: dict[str, Any] | None = None
     timeout_seconds: float | None = None
     traceparent: str | None = None
+    code: WorkCode | None = None  # Unset: the worker runs its own.
     bundle_id: str | None = None
     entrypoint: str | None = None
     drift: str = "fail"
@@ -229,6 +238,7 @@ class CommitRequest(Fence):
     """What an always-on source commits while it runs: segments, each known by its cursor."""
 
     outputs: list[OutputBody] = Field(min_length=1, max_length=1000)
+    code: str | None = Field(default=None, max_length=64)  # As in the completion.
 
 
 class CommitAnswer(Answer):
@@ -263,6 +273,12 @@ class CompleteRequest(Fence):
     outcome: Outcome
     outputs: list[OutputBody] = Field(default=[], max_length=1000)
     events: list[EventBody] = Field(default=[], max_length=1000)
+    code: str | None = Field(
+        default=None, max_length=64
+    )  # The fingerprint of what ran; None: the worker's own code.
+    packages: list[str] = Field(
+        default=[], max_length=1000
+    )  # Installed ones that differ from the recorded, in words.
     error: str | None = Field(default=None, max_length=20_000)
     traceback: str | None = Field(default=None, max_length=100_000)
     retry_after_s: float | None = Field(default=None, ge=0, le=86_400)

@@ -39,6 +39,10 @@ class AttemptView(Answer):
     ended_at: datetime | None = None
     outcome: str | None = None  # completed, failed, retried, released, timed_out, cancelled
     error: str | None = None
+    code: str | None = (
+        None  # The fingerprint of the code that it reported; None: the worker's own, or not reported.
+    )
+    packages: list[str] | None = None  # Installed packages that differed from those the version recorded.
 
 
 class ReadView(Answer):
@@ -70,6 +74,8 @@ class TaskView(TaskRow):
     """Everything about one task."""
 
     operator: str
+    code: str | None = None  # What the code of its job is known by.
+    bundle: str | None = None  # The bundle that it runs from; None: it runs the worker's own code.
     queue: str
     edition_id: str
     dedupe_key: str

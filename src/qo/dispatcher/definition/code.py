@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
+
+from qo.dispatcher.definition.modules import Module, Sources, Unresolvable, parents
 
 _SILENT = frozenset({"ctx", "kind", "type_comment", "type_ignores"})  # Says nothing that the rest does not.
 _DYNAMIC = frozenset({"globals", "locals", "vars", "eval", "exec", "__import__", "import_module"})
@@ -24,17 +25,14 @@ _Defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _Assigned = ast.Assign | ast.AnnAssign | ast.AugAssign
 
 
-class Unresolvable(Exception):
-    """The code of an operator cannot be found or read; why."""
-
-
-def fingerprint(operator: str, roots: Sequence[Path]) -> str:
+def fingerprint(operator: str, roots: Sequence[Path], included: Mapping[str, bytes] | None = None) -> str:
     """Of the function that ``module:function`` names. ``roots``: the pipeline's own directories, the first one wins.
 
-    Raises Unresolvable.
+    ``included``: files that travel with the code by name. Any function may read any of them, so all of them count for
+    each. Raises Unresolvable.
     """
     module, _, function = operator.partition(":")
-    sources = _Sources(roots)
+    sources = Sources(roots)
     found = sources.find(module)
     if found is None:
         raise Unresolvable(f"there is no module {module!r} in {' or '.join(map(str, roots))}")
@@ -43,82 +41,17 @@ def fingerprint(operator: str, roots: Sequence[Path]) -> str:
         raise Unresolvable(f"{found.path} defines no {function!r}")
     parts = [f"{operator}\n{text}" for text in reached.texts]
     imported = {name for each in reached.nodes for name in found.imports(each)}
-    parts += [f"{each.name}\n{_said(each.tree)}" for each in sources.closure(imported | _parents(module))]
+    parts += [f"{each.name}\n{_said(each.tree)}" for each in sources.closure(imported | parents(module))]
+    parts += [
+        f"file {name}\n{hashlib.sha256(body).hexdigest()}" for name, body in sorted((included or {}).items())
+    ]
     return hashlib.sha256("\x00".join(parts).encode()).hexdigest()[:32]
-
-
-@dataclass(frozen=True, slots=True)
-class _Module:
-    name: str
-    path: Path
-    tree: ast.Module
-
-    def imports(self, node: ast.AST) -> Iterator[str]:
-        """The full names of all that could be a module in what a statement imports, its parents too."""
-        for each in ast.walk(node):
-            names: list[str] = []
-            if isinstance(each, ast.Import):
-                names = [alias.name for alias in each.names]
-            elif isinstance(each, ast.ImportFrom):
-                base = self._base(each)
-                names = [base, *(f"{base}.{alias.name}" for alias in each.names if base and alias.name != "*")]
-            for name in filter(None, names):
-                yield name
-                yield from _parents(name)
-
-    def _base(self, node: ast.ImportFrom) -> str:
-        if not node.level:
-            return node.module or ""
-        parts = self.name.split(".")
-        kept = parts[: len(parts) - node.level + (self.path.name == "__init__.py")]
-        return ".".join([*kept, *([node.module] if node.module else [])])
-
-
-@dataclass(slots=True)
-class _Sources:
-    """Modules below some directories, each read once."""
-
-    roots: Sequence[Path]
-    known: dict[str, _Module | None] = field(default_factory=dict[str, "_Module | None"])
-
-    def find(self, name: str) -> _Module | None:
-        """None: it lies elsewhere. Raises Unresolvable for one that is not Python."""
-        if name not in self.known:
-            self.known[name] = self._read(name)
-        return self.known[name]
-
-    def closure(self, names: set[str]) -> list[_Module]:
-        """These and all that they import, in order of name; those that lie elsewhere are left out."""
-        found: dict[str, _Module] = {}
-        waiting = sorted(names)
-        while waiting:
-            name = waiting.pop()
-            if name in found or (module := self.find(name)) is None:
-                continue
-            found[name] = module
-            waiting += [each for each in module.imports(module.tree) if each not in found]
-        return [found[name] for name in sorted(found)]
-
-    def _read(self, name: str) -> _Module | None:
-        place = Path(*name.split("."))
-        for root in self.roots:
-            for path in (root / place / "__init__.py", (root / place).with_suffix(".py")):
-                if path.is_file():
-                    return _parsed(name, path)
-        return None
-
-
-def _parsed(name: str, path: Path) -> _Module:
-    try:
-        return _Module(name, path, ast.parse(path.read_bytes(), str(path)))
-    except (OSError, SyntaxError, ValueError, RecursionError) as error:
-        raise Unresolvable(f"{path} cannot be read as Python: {error}") from error
 
 
 class _Reached:
     """The statements of a module that matter to one of its functions."""
 
-    def __init__(self, module: _Module, function: str) -> None:
+    def __init__(self, module: Module, function: str) -> None:
         self._pipelines = _pipelines(module.tree)
         body = [
             each for each in module.tree.body if not (self._declares(each) or _is_main(each) or _is_text(each))
@@ -218,11 +151,6 @@ def _named(node: ast.AST) -> set[str]:
 
 def _stars(node: ast.stmt) -> bool:
     return isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
-
-
-def _parents(name: str) -> set[str]:
-    parts = name.split(".")
-    return {".".join(parts[:length]) for length in range(1, len(parts))}
 
 
 def _said(node: ast.AST, without: frozenset[int] = frozenset()) -> str:

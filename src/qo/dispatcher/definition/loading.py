@@ -12,14 +12,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from qo.core.flow.dag import Dag, Job
-from qo.dispatcher.definition.code import Unresolvable, fingerprint
+from qo.dispatcher.definition.bundling import Bundle, Project, pack, read_project
+from qo.dispatcher.definition.code import fingerprint
 from qo.dispatcher.definition.declare import Pipeline
+from qo.dispatcher.definition.modules import Unresolvable
 from qo.dispatcher.definition.reading import read
 from qo.dispatcher.definition.writing import to_yaml
 from qo.dispatcher.registry import DEFAULT, FUNCTION, Registry
 from qo.errors import QoError, UsageError
 
 SUFFIXES = (".yaml", ".yml", ".json")
+QUERIES = ("sql", "alert")  # Operators whose query may lie in a file of its own.
 
 
 def load(
@@ -48,50 +51,67 @@ class Whole:
     dag: Dag
     source: str  # What to deploy.
     warnings: tuple[str, ...] = ()  # Of operators whose code is not in it.
+    bundle: Bundle | None = None  # The code that travels with it; None: all jobs run the workers' own.
 
 
 def load_whole(target: str, *, code: bool = True, registry: Registry = DEFAULT) -> Whole:
     """As ``load``, with the queries that lie in files of their own written into it, and each function by what its
     code is known by, unless ``code`` is False or the job says so itself.
 
-    Raises UsageError for a file of a query that cannot be read.
+    The code of these functions comes along as a bundle; all others run what their workers have. Raises
+    UsageError for a file of a query that cannot be read, or a file to include that is not there.
     """
     dag, text = load(target, registry=registry)
     home = Path(target).resolve().parent if _is_file(target) else _home(target)
     roots = tuple(dict.fromkeys((home, Path.cwd())))
+    packing = _Packing(roots, read_project(home))
     warnings: list[str] = []
     jobs: list[Job] = []
     for job in dag.jobs:
         whole = _with_query(job, home)
         if code and whole.code is None and registry.get(job.runtime).functions and FUNCTION.match(job.operator):
-            whole = _with_code(whole, roots, warnings)
+            whole = packing.add(whole, warnings)
         jobs.append(whole)
+    bundle = packing.bundle()
     if tuple(jobs) == dag.jobs:
-        return Whole(dag, text, tuple(warnings))
+        return Whole(dag, text, tuple(warnings), bundle)
     filled = replace(dag, jobs=tuple(jobs))
-    return Whole(filled, _written(text, dag, filled, registry), tuple(warnings))
+    return Whole(filled, _written(text, dag, filled, registry), tuple(warnings), bundle)
+
+
+class _Packing:
+    """Gathers the jobs whose code travels with the version."""
+
+    def __init__(self, roots: Sequence[Path], project: Project) -> None:
+        self._roots = roots
+        self._project = project
+        self._operators: dict[str, str] = {}
+
+    def add(self, job: Job, warnings: list[str]) -> Job:
+        """The job, known by its code. Warns of one whose code cannot be found: it runs the workers' own."""
+        try:
+            code = fingerprint(job.operator, self._roots, self._project.files)
+        except Unresolvable as error:
+            warnings.append(
+                f"job {job.name!r} runs whatever code its worker has, and a change of it rebuilds nothing: {error}"
+            )
+            return job
+        self._operators[job.name] = job.operator
+        return replace(job, code=code)
+
+    def bundle(self) -> Bundle | None:
+        return pack(self._operators, self._roots, self._project) if self._operators else None
 
 
 def _with_query(job: Job, home: Path) -> Job:
-    """``file`` of the operator sql, read."""
+    """The query of the operators sql and alert, read from its ``file``."""
     name: Any = job.config.get("file")
-    if job.operator != "sql" or not isinstance(name, str):
+    if job.operator not in QUERIES or not isinstance(name, str):
         return job
     if "query" in job.config:
         raise UsageError(f"job {job.name!r} has both 'query' and 'file' in its config: write one of them")
     config = {key: value for key, value in job.config.items() if key != "file"}
     return replace(job, config={**config, "query": _text(str(home / name))})
-
-
-def _with_code(job: Job, roots: Sequence[Path], warnings: list[str]) -> Job:
-    try:
-        return replace(job, code=fingerprint(job.operator, roots))
-    except Unresolvable as error:
-        warnings.append(
-            f"job {job.name!r}: what its code is known by cannot be worked out: {error}; a change of it rebuilds "
-            "nothing, unless the job says another 'code'"
-        )
-        return job
 
 
 def _written(text: str, dag: Dag, filled: Dag, registry: Registry) -> str:

@@ -20,8 +20,10 @@ BundleId = Annotated[str, Path(max_length=36)]
 
 def create_bundle(here: Here, caller: Caller, body: CreateBundle) -> BundleAnswer:
     """Announce a bundle by its hash; the answer says where to send it."""
+    shelf = shelf_of(here.settings)
+    present = shelf.has(body.sha256)  # Not within the transaction: a bucket takes its time.
     with here.state.write() as tx:
-        return bundles.register(tx, body, caller.name, shelf_of(here.settings))
+        return bundles.register(tx, body, caller.name, shelf, present=present)
 
 
 def show_bundle(here: Here, bundle_id: BundleId) -> BundleAnswer:

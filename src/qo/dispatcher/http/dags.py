@@ -9,7 +9,8 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import Field, ValidationError
 
 from qo.core.flow.dag import Dag
-from qo.dispatcher import cutover, deploy, pausing, rebuilding, versions
+from qo.core.flow.plan import content_hash
+from qo.dispatcher import code, cutover, deploy, pausing, rebuilding, versions
 from qo.dispatcher.contract.body import Body
 from qo.dispatcher.contract.dag import (
     CutoverAnswer,
@@ -27,6 +28,7 @@ from qo.dispatcher.contract.dag import (
 from qo.dispatcher.definition.reading import read
 from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
+from qo.dispatcher.runtimes.bundles import shelf_of
 from qo.dispatcher.state.database import Tx
 from qo.errors import UsageError
 
@@ -45,13 +47,13 @@ class RollbackRequest(Body):
     replaces: int | None = Field(default=None, ge=1, le=2**31 - 1)
 
 
-async def _source(request: Request) -> str:
+async def _request(request: Request) -> DeployRequest:
     """The file as it was sent: in JSON as ``source``, or bare."""
     body = await request.body()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         try:
-            return DeployRequest.model_validate_json(body).source
+            return DeployRequest.model_validate_json(body)
         except ValidationError as error:
             wrong = error.errors(include_url=False)
             if wrong[0]["type"] == "json_invalid":
@@ -63,10 +65,15 @@ async def _source(request: Request) -> str:
         raise UsageError("the body is not text in UTF-8: send the file as it is, or {source: text}") from None
     if not text.strip():
         raise UsageError("the body is empty: send the file as it is, or {source: text}")
-    return text
+    return DeployRequest.model_construct(source=text)
+
+
+async def _source(request: Request) -> str:
+    return (await _request(request)).source
 
 
 Source = Annotated[str, Depends(_source)]
+Deployment = Annotated[DeployRequest, Depends(_request)]
 FILE: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -122,19 +129,24 @@ def deploy_version(
     here: Here,
     caller: Caller,
     dag: Name,
-    source: Source,
+    request: Deployment,
     dry_run: Annotated[bool, Query(description="Only compare with the active version; change nothing.")] = False,
 ) -> DeployAnswer | DiffAnswer:
     """Deploy a version of a DAG; it is rebuilt beside the active one until it takes over.
 
-    The body is the file, as YAML or as {source}. Deploying the same file again changes nothing.
+    The body is the file, as YAML or as {source}; as JSON it may name the bundle of its code. Deploying the same file
+    again changes nothing.
     """
+    source = request.source
     wanted = defined(here, dag, source)
     if dry_run:
         with here.state.read() as tx:
             return deploy.diff(tx, wanted, here.registry)
+    with here.state.read() as tx:
+        named = code.named_bundles(tx, dag, content_hash(wanted))
+    gone = code.find_gone(shelf_of(here.settings), named)
     with here.state.write() as tx:
-        answer = deploy.deploy(tx, wanted, source, caller.name, here.registry)
+        answer = deploy.deploy(tx, wanted, source, caller.name, here.registry, request.bundle, gone=gone)
     here.deployed()
     return answer
 

@@ -22,6 +22,7 @@ from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
 from qo.errors import NotFound, Refused, Unavailable, UsageError
 
+DIRECTORY = "bundles"  # Below the data root.
 URL_S = 900  # For so long a pre-signed URL is good.
 
 _bundles = schema.bundles
@@ -34,6 +35,8 @@ class Shelf(Protocol):
 
     def write(self, sha256: str, body: bytes) -> None: ...
 
+    def has(self, sha256: str) -> bool: ...
+
     def location(self, sha256: str) -> str: ...
 
     def get_url(self, sha256: str) -> str | None:
@@ -41,6 +44,11 @@ class Shelf(Protocol):
         ...
 
     def put_url(self, sha256: str) -> str | None: ...
+
+
+def location_of(data_root: str, sha256: str) -> str:
+    """Where the bundle of that hash lies, by the data root of the settings."""
+    return f"{data_root.rstrip('/')}/{DIRECTORY}/{_name(sha256)}"
 
 
 def shelf_of(settings: Settings) -> Shelf:
@@ -53,7 +61,7 @@ def shelf_of(settings: Settings) -> Shelf:
 
 class FileShelf:
     def __init__(self, root: Path) -> None:
-        self._directory = root / "bundles"
+        self._directory = root / DIRECTORY
 
     def location(self, sha256: str) -> str:
         return f"file:{self._path(sha256)}"
@@ -66,6 +74,9 @@ class FileShelf:
             raise NotFound(f"the bundle {sha256} is not in {self._directory}: upload it") from None
         except OSError as error:
             raise Unavailable(f"the bundle {sha256} cannot be read: {error.strerror}") from None
+
+    def has(self, sha256: str) -> bool:
+        return self._path(sha256).is_file()
 
     def write(self, sha256: str, body: bytes) -> None:
         path = self._path(sha256)
@@ -87,7 +98,7 @@ class FileShelf:
 class BucketShelf:
     def __init__(self, data: str, region: str, endpoint: str | None) -> None:
         self._bucket, _, root = data.removeprefix("s3://").partition("/")
-        self._prefix = f"{root.strip('/')}/bundles/".lstrip("/")
+        self._prefix = f"{root.strip('/')}/{DIRECTORY}/".lstrip("/")
         self._region, self._endpoint = region, endpoint
 
     def location(self, sha256: str) -> str:
@@ -96,6 +107,13 @@ class BucketShelf:
     def read(self, sha256: str) -> bytes:
         with aws.asking("the bucket of the bundles"):
             return self._client().get_object(**self._object(sha256))["Body"].read(ZIP_BYTES_MAX + 1)
+
+    def has(self, sha256: str) -> bool:
+        with aws.asking("the bucket of the bundles"):
+            listed = self._client().list_objects_v2(
+                Bucket=self._bucket, Prefix=self._prefix + _name(sha256), MaxKeys=1
+            )
+            return bool(listed.get("Contents"))
 
     def write(self, sha256: str, body: bytes) -> None:
         with aws.asking("the bucket of the bundles"):
@@ -117,8 +135,11 @@ class BucketShelf:
         return aws.client("s3", self._region, self._endpoint)
 
 
-def register(tx: Tx, wanted: CreateBundle, by: str, shelf: Shelf) -> BundleAnswer:
-    """Announce a bundle. Announcing it again changes nothing, and says how far it is."""
+def register(tx: Tx, wanted: CreateBundle, by: str, shelf: Shelf, *, present: bool = True) -> BundleAnswer:
+    """Announce a bundle. Announcing it again changes nothing, and says how far it is.
+
+    ``present``: whether its zip is on the shelf now, if it ever was.
+    """
     row = {
         "id": bundle_id(wanted.sha256),
         "sha256": wanted.sha256,
@@ -131,7 +152,11 @@ def register(tx: Tx, wanted: CreateBundle, by: str, shelf: Shelf) -> BundleAnswe
     tx.insert_absent(_bundles, [row], returning=_bundles.c.id)
     found = show(tx, bundle_id(wanted.sha256))
     if found.state == "final":
-        return found
+        if present:
+            return found
+        # Somebody has deleted it: whoever has the same bytes may bring it back.
+        tx.execute(sa.update(_bundles).where(_bundles.c.id == found.bundle_id).values(state="uploading"))
+        found = found.model_copy(update={"state": "uploading"})
     return found.model_copy(update={"upload_url": shelf.put_url(wanted.sha256)})
 
 
@@ -180,7 +205,19 @@ def usable(tx: Tx, bundle: str) -> BundleAnswer:
     found = show(tx, bundle)
     if found.state != "final":
         raise Refused(f"the bundle {bundle} was not finalized: upload and finalize it, then replay the task")
+    if found.runtime == "pipeline":
+        raise Refused(f"the bundle {bundle} is the code of a pipeline, not a function: name another in 'udf'")
     return found
+
+
+def deployable(tx: Tx, sha256: str) -> str:
+    """Where the code of a pipeline lies that was uploaded and found sound. Raises UsageError."""
+    row = tx.one(sa.select(_bundles).where(_bundles.c.sha256 == sha256))
+    if row is None or row["state"] != "final":
+        raise UsageError(f"the bundle {sha256} was not uploaded and finalized: send it to /v1/bundles first")
+    if row["manifest"]["runtime"] != "pipeline":
+        raise UsageError(f"the bundle {sha256} is a function: a version names the bundle of a pipeline")
+    return str(row["location"])
 
 
 def bundle_id(sha256: str) -> str:

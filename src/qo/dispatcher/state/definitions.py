@@ -55,6 +55,7 @@ jobs = sa.Table(
     column("queue", Name),
     column("timeout_seconds", sa.Float, null=True),  # Of one attempt, as the job or its runtime says.
     column("definition", Json),  # The job, as in the resolved DAG.
+    column("bundle", sa.String(64), null=True),  # Of the code it runs, by hash; null: workers run their own.
     sa.UniqueConstraint("version_id", "name"),
 )
 

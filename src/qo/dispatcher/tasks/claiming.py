@@ -14,7 +14,8 @@ from qo.core.flow.topology import LiveJob, Topology
 from qo.core.lifecycle import Claim, Reason, Rejected
 from qo.core.task import Status
 from qo.dispatcher import topology
-from qo.dispatcher.contract.task import Claimed, ClaimRequest, NotClaimed, Work, WorkInput, WorkOutput
+from qo.dispatcher.contract.task import Claimed, ClaimRequest, NotClaimed, Work, WorkCode, WorkInput, WorkOutput
+from qo.dispatcher.runtimes.bundles import location_of
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import pins, rows, shapes
@@ -142,12 +143,20 @@ def _work(tx: Tx, reader: Reader, inputs: list[WorkInput], data_root: str, colum
         row_filter=_row_filter(tx, row),
         timeout_seconds=row["timeout_seconds"],
         traceparent=row["traceparent"],
+        code=_code(job, data_root),
         bundle_id=udf.bundle_id if udf is not None else None,
         entrypoint=udf.entrypoint if udf is not None else None,
         drift=definition.drift,
         cursor_column=definition.cursor_column,
         expectations=[msgspec.to_builtins(each) for each in definition.expectations],
     )
+
+
+def _code(job: LiveJob, data_root: str) -> WorkCode | None:
+    if job.bundle is None:
+        return None
+    location = location_of(data_root, job.bundle)
+    return WorkCode(sha256=job.bundle, location=location, fingerprint=job.job.code or "")
 
 
 def prefix(data_root: str, dataset_id: str, generation_id: str, task_id: str, attempt: int) -> str:

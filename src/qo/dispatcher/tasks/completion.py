@@ -25,10 +25,12 @@ from qo.dispatcher.events import Said
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.tasks.commits import Entry, commit, hold
-from qo.dispatcher.tasks.made import Made, Write, definition_of, outputs_of, validated
+from qo.dispatcher.tasks.made import Made, Write, definition_of, outputs_of, required_code, validated
 from qo.dispatcher.tasks.rows import Move, Row, found, load_all, move_all, task_of
 from qo.dispatcher.tasks.running import own_events, producer
 from qo.errors import LeaseLost
+
+OTHER_CODE_S = 30.0  # Until a task whose worker ran other code is tried again.
 
 _attempts, _cursors, _inputs = schema.attempts, schema.cursors, schema.task_inputs
 
@@ -104,7 +106,7 @@ def complete_all(tx: Tx, endings: Sequence[Ending], data_root: str | None = None
     wanted = [_heard(tx, live, found(rows, each.request.task_id), each, data_root) for each in endings]
     hold(tx, {made.generation_id for each in wanted if each and each.success for made in each.success.made})
     ends = {each.row["id"]: _weighed(tx, each) for each in wanted if each is not None}
-    moved = dict(zip(ends, move_all(tx, [Move(e.row, e.command, e.as_if) for e in ends.values()]), strict=True))
+    moved = dict(zip(ends, move_all(tx, [_move(each) for each in ends.values()]), strict=True))
     answers: list[CompleteAnswer] = []
     for each in endings:
         now = moved.get(each.request.task_id)
@@ -115,6 +117,10 @@ def complete_all(tx: Tx, endings: Sequence[Ending], data_root: str | None = None
     return answers
 
 
+def _move(end: _End) -> Move:
+    return Move(end.row, end.command, end.as_if, end.request.code, end.request.packages)
+
+
 def _heard(tx: Tx, live: Topology, row: Row, ending: Ending, data_root: str | None) -> _End | None:
     """What is asked for; None if it was asked for before. Raises as ``complete``."""
     request, as_if = ending.request, None
@@ -122,6 +128,9 @@ def _heard(tx: Tx, live: Topology, row: Row, ending: Ending, data_root: str | No
         if _said_before(tx, request):
             return None
         as_if = _late(row, request)
+    wrong = _wrong_code(tx, live, row, request)
+    if wrong is not None:
+        return _End(request, row, wrong, as_if)
     verdict = quality.heard(tx, live, row, request, data_root)
     if request.outcome is not Outcome.SUCCESS:
         return _End(request, row, _command(tx, request), verdict=verdict)
@@ -133,6 +142,21 @@ def _heard(tx: Tx, live: Topology, row: Row, ending: Ending, data_root: str | No
     )
     success = None if row["cancel_requested"] else _Success(made, writes, said, definition_of(tx, live, row))
     return _End(request, row, done, as_if, success, None if success is None else verdict)
+
+
+def _wrong_code(tx: Tx, live: Topology, row: Row, request: CompleteRequest) -> lifecycle.Release | None:
+    """What becomes of a success that was not made by the code of its edition: the task waits for another attempt, at
+    no cost, and nothing that this one has made is ever read."""
+    required = required_code(tx, live, row)
+    if request.outcome is not Outcome.SUCCESS or required is None or request.code == required:
+        return None
+    ran = "no code of a version" if request.code is None else f"the code {request.code}"
+    return lifecycle.Release(
+        token=tx.ambient.token(),
+        lease_id=request.lease_id,
+        delay_s=OTHER_CODE_S,
+        error=f"its worker ran {ran}, and the task belongs to {required}: restart workers of an older qo",
+    )
 
 
 def _said_before(tx: Tx, request: CompleteRequest) -> bool:
@@ -222,7 +246,8 @@ def _appear(tx: Tx, ends: Sequence[_End]) -> None:
 def _command(tx: Tx, request: CompleteRequest) -> lifecycle.Command:
     token, lease_id = tx.ambient.token(), request.lease_id
     if request.outcome is Outcome.RELEASED:
-        return lifecycle.Release(token=token, lease_id=lease_id, delay_s=request.retry_after_s or 0.0)
+        delay_s = request.retry_after_s or 0.0
+        return lifecycle.Release(token=token, lease_id=lease_id, delay_s=delay_s, error=request.error)
     return lifecycle.Fail(
         token=token,
         lease_id=lease_id,

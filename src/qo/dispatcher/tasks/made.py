@@ -53,6 +53,17 @@ def definition_of(tx: Tx, live: Topology, row: Row) -> Job:
     )
 
 
+def required_code(tx: Tx, live: Topology, row: Row) -> str | None:
+    """The fingerprint that whoever runs the task must report; None: workers run their own code for it."""
+    known = live.jobs.get(row["edition_id"])
+    if known is not None:
+        return known.job.code if known.bundle is not None else None
+    stored = tx.one(
+        sa.select(schema.jobs.c.bundle, schema.jobs.c.definition).where(schema.jobs.c.id == row["job_id"])
+    )
+    return None if stored is None or stored["bundle"] is None else stored["definition"].get("code")
+
+
 @dataclass(frozen=True, slots=True)
 class Write:
     """One valid output: its event says what it is, the body where it is."""

@@ -90,7 +90,14 @@ def show_task(tx: Tx, task_id: str) -> TaskView:
         "inputs": [_read_view(each) for each in tx.all(read.limit(SHOWN_MAX))],
         "commits": [CommitView.model_validate(dict(each)) for each in tx.all(made.limit(SHOWN_MAX))],
     }
-    return TaskView.model_validate({**own, **_line(row), **beside})
+    return TaskView.model_validate({**own, **_line(row), **_code(tx, row), **beside})
+
+
+def _code(tx: Tx, row: Row) -> dict[str, Any]:
+    """What its job runs."""
+    jobs = schema.jobs
+    found = tx.one(sa.select(jobs.c.bundle, jobs.c.definition).where(jobs.c.id == row["job_id"]))
+    return {} if found is None else {"bundle": found["bundle"], "code": found["definition"].get("code")}
 
 
 def _read_view(pin: sa.RowMapping) -> ReadView:

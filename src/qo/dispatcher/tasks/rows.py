@@ -67,6 +67,8 @@ class Move:
     row: Row  # Loaded in this transaction, and locked.
     command: lifecycle.Command
     as_if: Task | None = None  # Decided on instead of the row, for the late reply of an attempt that was given up.
+    code: str | None = None  # The fingerprint of what the attempt ran, as it reports.
+    packages: Sequence[str] = ()  # Installed ones that differ from those that the version recorded.
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ def move_all(tx: Tx, moves: Sequence[Move]) -> list[Moved | Rejected]:
             if isinstance(each.command, lifecycle.Claim):
                 opened.append(_opened(tx, after))
             elif before.status is Status.RUNNING and after.status is not Status.RUNNING:
-                closed.append(_closed(tx, before, after, each.command))
+                closed.append(_closed(tx, before, after, each))
             if after.ended is not before.ended:
                 (over if after.ended else again).append(row)
     if tx.do(_UNMOVED, *changes) != len(changes):
@@ -184,13 +186,15 @@ def _opened(tx: Tx, after: Task) -> dict[str, Any]:
     }
 
 
-def _closed(tx: Tx, before: Task, after: Task, command: lifecycle.Command) -> dict[str, Any]:
+def _closed(tx: Tx, before: Task, after: Task, move: Move) -> dict[str, Any]:
     return {
         "of_task": before.id,
         "number": before.attempt,
         "ended_at": tx.now,
-        "outcome": _outcome(after, command),
+        "outcome": _outcome(after, move.command),
         "error": None if after.status is Status.COMPLETED else after.last_error,
+        "code": move.code,
+        "packages": list(move.packages) or None,
     }
 
 

@@ -18,9 +18,9 @@ from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import rows
 from qo.dispatcher.tasks.commits import Entry, hold
 from qo.dispatcher.tasks.commits import commit as commit_all
-from qo.dispatcher.tasks.made import Write, definition_of, outputs_of, validated
+from qo.dispatcher.tasks.made import Write, definition_of, outputs_of, required_code, validated
 from qo.dispatcher.tasks.running import held, paused
-from qo.errors import Cancelled, NotFound, Refused, UsageError
+from qo.errors import Cancelled, LeaseLost, NotFound, Refused, UsageError
 
 _commits, _generations = schema.commits, schema.generations
 
@@ -36,6 +36,11 @@ def commit(tx: Tx, request: CommitRequest, data_root: str | None = None) -> Comm
     row = held(tx, request)
     if row["cancel_requested"]:
         raise Cancelled(f"task {request.task_id} was asked to stop: it commits nothing any more")
+    required = required_code(tx, live, row)
+    if required is not None and request.code != required:
+        raise LeaseLost(
+            f"task {request.task_id} belongs to the code {required}, and this attempt runs {request.code}"
+        )
     job = definition_of(tx, live, row)
     made = outputs_of(tx, live, row)
     writes = validated(row, request.attempt, request.outputs, made, data_root)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qo.errors import NotFound
-from qo.runner.operators import load
 from qo.spark.operators import alert, check, compact, functions, ingest, sql, stream
 from qo.spark.operators.context import Context, Frames
 
@@ -27,4 +26,4 @@ def call(context: Context) -> Frames:
     if ":" not in name:
         known = ", ".join(sorted(BUILT_IN))
         raise NotFound(f"Spark has no operator {name!r}: write module:function, or one of {known}")
-    return functions.call(context, load(name))
+    return functions.call(context, context.run.code.load(name))

@@ -19,6 +19,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from qo.errors import UsageError
+from qo.runner.code.loaded import Code
 
 BYTES_MAX = 50 * 1024 * 1024
 _ELSEWHERE = frozenset({"__pycache__", "node_modules", "build", "dist"})
@@ -34,13 +35,18 @@ class Shipper:
         self._sent: set[tuple[str, Path]] = set()
         self._lock = threading.Lock()
 
-    def ship(self, spark: SparkSession, function: Callable[..., Any]) -> None:
-        root = root_of(function)
+    def ship(self, spark: SparkSession, code: Code, operator: str) -> None:
+        """Send what the operator needs.
+
+        The code of a version has a name of its own, so that two of them do not meet in one Python process of Spark's.
+        """
+        function = code.load(operator)
+        root = code.shipped or root_of(function)
         if root is None:
             return
         with self._lock:
             if root not in self._packed:
-                self._packed[root] = packed(root, Path(self._directory.name))
+                self._packed[root] = code.shipped or packed(root, Path(self._directory.name))
             packed_at = self._packed[root]
             application = _application(spark)
             if (application, packed_at) not in self._sent:

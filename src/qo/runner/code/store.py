@@ -1,0 +1,212 @@
+"""Bundles of code on this machine: fetched once, verified, unpacked, ready to be imported.
+
+    DIRECTORY/HASH/files/...                   as they were packed
+    DIRECTORY/import/qo_code_HASH/...          the same, importing each other by that name
+    DIRECTORY/HASH/qo_code_HASH.zip            the latter, to be sent to executors elsewhere
+
+A directory belongs to one worker and goes with it: nobody else can have changed what lies there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import shutil
+import sys
+import tempfile
+import threading
+import tokenize
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from qo.config.worker import PackageDrift
+from qo.core.flow.bundle import MANIFEST, Manifest, parse
+from qo.dispatcher.contract.task import Work, WorkCode
+from qo.dispatcher.definition.code import fingerprint
+from qo.dispatcher.definition.modules import Unresolvable
+from qo.dispatcher.definition.packages import find_differences
+from qo.dispatcher.runtimes import archive
+from qo.errors import QoError, UsageError
+from qo.runner.code.loaded import BundledCode, Code, OwnCode
+from qo.runner.code.renaming import Names, rename_imports
+from qo.runner.storage import Storage
+
+log = logging.getLogger(__name__)
+
+PREFIX = "qo_code_"  # Of the names under which versions are imported.
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+class CodeUnavailable(QoError):
+    """The code of a task's version cannot be had here, now. The task waits for another worker, or for better times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """A bundle that is here."""
+
+    root: Path  # Of its files, as they were packed.
+    manifest: Manifest
+    differences: tuple[str, ...]  # Of installed packages, from those that were recorded.
+
+    @classmethod
+    def read(cls, root: Path) -> Unpacked:
+        """One that a store has put there."""
+        manifest = parse((root.parent / MANIFEST).read_bytes())
+        return cls(root, manifest, tuple(find_differences(manifest.packages)))
+
+    @property
+    def own_process(self) -> str | None:
+        """Why it needs one; None: it runs beside others."""
+        return self.manifest.own_process
+
+
+class Codes(Protocol):
+    """Where the code of tasks comes from."""
+
+    def known(self, work: Work) -> bool:
+        """Whether ``open`` has nothing to wait for."""
+        ...
+
+    def open(self, work: Work) -> Code:
+        """The code of a task, to be run in this interpreter; blocking. Raises CodeUnavailable."""
+        ...
+
+
+class CodeStore:
+    def __init__(self, storage: Storage, *, packages: PackageDrift = PackageDrift.WARN) -> None:
+        self._storage = storage
+        self._packages = packages
+        self._directory = Path(tempfile.mkdtemp(prefix="qo-code-"))
+        self._importable = self._directory / "import"
+        self._importable.mkdir()
+        # Spark's Python processes on this machine get the import path as it is when a session starts.
+        sys.path.append(str(self._importable))
+        self._unpacked: dict[str, Unpacked] = {}
+        self._packaged: dict[str, Path] = {}
+        self._fingerprints: dict[tuple[str, str], str] = {}
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(self._importable))
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def has(self, sha256: str) -> bool:
+        """Whether ``unpack`` has nothing to wait for."""
+        return sha256 in self._unpacked
+
+    def unpack(self, code: WorkCode) -> Unpacked:
+        """Fetch it if it is not here; blocking. Raises CodeUnavailable."""
+        with self._lock:
+            known = self._unpacked.get(code.sha256)
+            if known is None:
+                known = self._unpacked[code.sha256] = self._fetch(code)
+        if known.differences and self._packages is PackageDrift.REFUSE:
+            raise CodeUnavailable(
+                f"the packages that are installed here are not those of the version: {'; '.join(known.differences)}"
+            )
+        return known
+
+    def known(self, work: Work) -> bool:
+        return work.code is None or (
+            work.code.sha256 in self._packaged and (work.code.sha256, work.operator) in self._fingerprints
+        )
+
+    def open(self, work: Work) -> Code:
+        if work.code is None:
+            return OwnCode()
+        unpacked = self.unpack(work.code)
+        reported = self.verify(work.operator, work.code)
+        with self._lock:
+            if work.code.sha256 not in self._packaged:
+                self._packaged[work.code.sha256] = self._package(work.code, unpacked)
+        package = package_name(work.code.sha256)
+        return BundledCode(reported, package, unpacked.differences, self._packaged[work.code.sha256])
+
+    def verify(self, operator: str, code: WorkCode) -> str:
+        """The fingerprint of an operator, from the files that are run. Raises CodeUnavailable for another than the
+        task belongs to."""
+        place = (code.sha256, operator)
+        unpacked = self.unpack(code)
+        if place not in self._fingerprints:
+            self._fingerprints[place] = fingerprint_operator(operator, unpacked)
+        found = self._fingerprints[place]
+        if found != code.fingerprint:
+            raise CodeUnavailable(
+                f"the bundle {code.sha256[:12]} holds the code {found} of {operator}, and the task belongs to "
+                f"{code.fingerprint}: it was packed by Python {unpacked.manifest.python}, this is "
+                f"{sys.version.partition(' ')[0]}; deploy the pipeline again"
+            )
+        return found
+
+    def _fetch(self, code: WorkCode) -> Unpacked:
+        root = self._directory / code.sha256 / "files"
+        try:
+            body = self._storage.read(code.location)
+            root.mkdir(parents=True)
+            manifest = archive.unpack(body, code.sha256, root)
+            (root.parent / MANIFEST).write_bytes(msgspec.json.encode(manifest))
+        except (QoError, OSError) as error:
+            shutil.rmtree(root.parent, ignore_errors=True)
+            raise CodeUnavailable(
+                f"the code of its version cannot be read from {code.location}: {error}; if it is gone, deploy the "
+                "pipeline again"
+            ) from error
+        unpacked = Unpacked.read(root)
+        for each in unpacked.differences:
+            log.warning("the code %s was deployed with other packages: %s", code.sha256[:12], each)
+        return unpacked
+
+    def _package(self, code: WorkCode, unpacked: Unpacked) -> Path:
+        """Make it importable by a name of its own; the zip of that."""
+        name = package_name(code.sha256)
+        target = self._importable / name
+        draft = Path(tempfile.mkdtemp(dir=self._directory))
+        shutil.copytree(unpacked.root, draft, dirs_exist_ok=True)
+        names = Names.of(each.path for each in unpacked.manifest.files)
+        for path in sorted(draft.rglob("*.py")):
+            try:
+                _rename(path, name, names)
+            except (SyntaxError, UnicodeError) as error:
+                raise UsageError(f"{path.relative_to(draft)} cannot be read as Python: {error}") from error
+        init = draft / "__init__.py"
+        if not init.exists():
+            init.write_text("")
+        zipped = unpacked.root.parent / f"{name}.zip"
+        _zip(draft, name, zipped)
+        draft.rename(target)  # Whole, or not there.
+        return zipped
+
+
+def package_name(sha256: str) -> str:
+    return f"{PREFIX}{sha256[:16]}"
+
+
+def _rename(path: Path, package: str, names: Names) -> None:
+    with path.open("rb") as file:
+        encoding, _ = tokenize.detect_encoding(file.readline)
+    source = io.TextIOWrapper(io.BytesIO(path.read_bytes()), encoding, newline=None).read()
+    path.write_text(rename_imports(source, package, names), encoding)
+
+
+def fingerprint_operator(operator: str, unpacked: Unpacked) -> str:
+    """From the files as they lie here. Raises UsageError if they do not hold it."""
+    included = {name: (unpacked.root / name).read_bytes() for name in unpacked.manifest.included}
+    try:
+        return fingerprint(operator, [unpacked.root], included)
+    except Unresolvable as error:
+        raise UsageError(f"the code that was deployed does not hold {operator}: {error}") from error
+
+
+def _zip(directory: Path, name: str, target: Path) -> None:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive_:
+        for path in sorted(directory.rglob("*")):
+            if path.is_file():
+                place = f"{name}/{path.relative_to(directory).as_posix()}"
+                archive_.writestr(zipfile.ZipInfo(place, _EPOCH), path.read_bytes(), zipfile.ZIP_DEFLATED)
