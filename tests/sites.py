@@ -343,11 +343,12 @@ class Site:
             }
 
     def read(self, name: str) -> dict[str, str]:
-        """What was committed, where that is a directory."""
-        return {
-            partition: "".join((self.directory / uri.removeprefix("file:")).read_text() for uri in uris)
-            for partition, uris in self.committed(name).items()
-        }
+        """What was committed, by partition."""
+        return {partition: "".join(map(self.body, uris)) for partition, uris in self.committed(name).items()}
+
+    def body(self, uri: str) -> str:
+        """Of one file."""
+        return (self.directory / uri.removeprefix("file:")).read_text()
 
 
 def _audit_job(tx: Tx, name: str, partitions: Sequence[str]) -> None:
@@ -374,12 +375,9 @@ class BucketSite(Site):
         async with Queue(await self.server.open_store(self.bucket, prefix="queues/python")) as queue:
             yield queue
 
-    def read(self, name: str) -> dict[str, str]:
-        def body(uri: str) -> str:
-            key = uri.removeprefix(f"s3://{self.bucket}/")
-            return self.server.admin.get_object(Bucket=self.bucket, Key=key)["Body"].read().decode()
-
-        return {partition: "".join(map(body, uris)) for partition, uris in self.committed(name).items()}
+    def body(self, uri: str) -> str:
+        key = uri.removeprefix(f"s3://{self.bucket}/")
+        return self.server.admin.get_object(Bucket=self.bucket, Key=key)["Body"].read().decode()
 
 
 async def proven(server: S3Server, bucket: str) -> None:

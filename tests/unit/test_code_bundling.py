@@ -95,7 +95,8 @@ def test_what_the_project_includes_travels_along_and_decides_the_code(project: P
 
 
 @pytest.mark.parametrize(
-    ("pattern", "problem"), [("nothing/*.json", "matches no file"), ("../secret", "leaves"), ("/etc/hosts", "leaves")]
+    ("pattern", "problem"),
+    [("nothing/*.json", "matches no file"), ("../secret", "leaves"), ("/etc/hosts", "leaves")],
 )
 def test_a_pattern_that_names_nothing_or_leaves_the_project_is_an_error(
     project: Path, pattern: str, problem: str
@@ -115,7 +116,9 @@ def test_packages_that_the_modules_import_are_recorded_with_their_versions(proje
 def test_a_job_that_pins_its_code_and_a_deploy_without_code_have_no_bundle(project: Path) -> None:
     target = str(project / "pipeline.yaml")
     assert load_whole(target, code=False).bundle is None
-    (project / "pipeline.yaml").write_text(PIPELINE.replace("operator: ops:clean", "operator: ops:clean\n    code: v7"))
+    (project / "pipeline.yaml").write_text(
+        PIPELINE.replace("operator: ops:clean", "operator: ops:clean\n    code: v7")
+    )
     assert load_whole(target).bundle is None
 
 
@@ -157,9 +160,7 @@ def test_queries_of_sql_and_of_alerts_travel_in_the_version(project: Path) -> No
         ("exec('import os')\n", "runs code that is only known then"),
     ],
 )
-def test_code_that_touches_the_whole_process_gets_one_of_its_own(
-    project: Path, helpers: str, reason: str
-) -> None:
+def test_code_that_touches_the_whole_process_gets_one_of_its_own(project: Path, helpers: str, reason: str) -> None:
     (project / "helpers.py").write_text(f"{helpers}NAME = 'a'\n")
     found = packed(project).manifest.own_process
     assert found is not None

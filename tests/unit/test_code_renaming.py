@@ -47,7 +47,9 @@ def test_only_imports_of_the_bundles_own_modules_are_renamed(written: str, meant
 
 
 def test_every_other_line_stays_where_it_was() -> None:
-    source = "from jobs.clean import (\n    a,  # why\n    b,\n)\nimport helpers; x = 'ä'; import jobs.clean\ny = 1\n"
+    source = (
+        "from jobs.clean import (\n    a,  # why\n    b,\n)\nimport helpers; x = 'ä'; import jobs.clean\ny = 1\n"
+    )
     renamed = rename_imports(source, "p", OWN)
     assert renamed.split("\n")[4].startswith("import p.helpers as helpers; x = 'ä'; import p.jobs.clean as _qo_")
     assert renamed.split("\n")[5:] == ["y = 1", ""]

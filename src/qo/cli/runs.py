@@ -88,7 +88,9 @@ def show(session: Session, task_id: TaskId) -> None:
         session.output.table(("attempt", "outcome", "when", "worker", "error"), attempts)
     for each in answer["attempts"]:
         for difference in each["packages"] or ():
-            session.output.note(f"attempt {each['attempt']} ran with another package than was deployed: {difference}")
+            session.output.note(
+                f"attempt {each['attempt']} ran with another package than was deployed: {difference}"
+            )
     made = [
         (str(each["revision"]), shown_extent(each), shown_count(each["rows"]), shown_bytes(each["bytes"]))
         for each in answer["commits"]

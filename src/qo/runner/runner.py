@@ -30,7 +30,7 @@ from qo.dispatcher.contract.task import (
 )
 from qo.errors import Contended, Forbidden, NotFound, QoError, Refused, Unauthenticated, Unavailable, UsageError
 from qo.runner.code.loaded import Code, OwnCode
-from qo.runner.code.processes import ProcessDied, VersionProcesses
+from qo.runner.code.processes import ProcessDied, VersionProcess, VersionProcesses
 from qo.runner.code.store import Codes, CodeUnavailable
 from qo.runner.heart import Heart, Held
 from qo.runner.lineage import Lineage, NoLineage
@@ -97,39 +97,39 @@ class Runner:
         if isinstance(claimed, NotClaimed):
             return f"not claimed: {claimed.reason}"
         if self._processes is not None and (code := claimed.work.code) is not None:
-            root = await self._own_process(claimed, code)
-            if root is not None:
-                return await self._delegate(claimed, root, context)
+            held = Held(claimed, CancelToken(), token=claimed.capability_token)
+            try:
+                process = await self._own_process(self._processes, held, code)
+            except BaseException as error:
+                # Nothing has begun: the worker ends, or no further process can be started on this machine.
+                why = None if isinstance(error, asyncio.CancelledError) else text_of(error)
+                await self._settle(held, CompleteRequest(**_fence(held), outcome=Outcome.RELEASED, error=why))
+                raise
+            if process is not None:
+                return await self._delegate(process, held, context)
         return await self.attempt(claimed, context)
 
-    async def _delegate(self, claimed: Claimed, root: Path, context: Context) -> str | Acked:
-        """Have the process of the task's version run it to its settled end."""
-        assert self._processes is not None
+    async def _own_process(self, processes: VersionProcesses, held: Held, code: WorkCode) -> VersionProcess | None:
+        """Of code that cannot run beside others in this interpreter; None: it can, or it cannot be had."""
+        store = processes.store
+        if store.shares(code.sha256):
+            return None
+        self._heart.hold(held)  # To fetch it, and to start a process, may take a while.
         try:
-            return await self._processes.run(claimed, root, context)
-        except ProcessDied as died:
-            held = Held(claimed, CancelToken(), token=claimed.capability_token)
-            fence = _fence(held)
-            error = f"the process of its version died: {died}"
-            return await self._settle(held, CompleteRequest(**fence, outcome=Outcome.RETRYABLE, error=error))
-
-    async def _own_process(self, claimed: Claimed, code: WorkCode) -> Path | None:
-        """The code of a task that cannot run beside others in this interpreter; None: it can, or cannot be had."""
-        assert self._processes is not None
-        store = self._processes.store
-        try:
-            if store.has(code.sha256):
-                found = store.unpack(code)
-            else:
-                held = Held(claimed, CancelToken(), token=claimed.capability_token)
-                self._heart.hold(held)  # To fetch it may take a while.
-                try:
-                    found = await asyncio.to_thread(store.unpack, code)
-                finally:
-                    self._heart.let_go(held)
+            found = await asyncio.to_thread(store.unpack, code)
+            return None if found.own_process is None else await processes.find(found.root)
         except CodeUnavailable:
             return None  # The attempt finds that out, too, and reports it.
-        return found.root if found.own_process is not None else None
+        finally:
+            self._heart.let_go(held)
+
+    async def _delegate(self, process: VersionProcess, held: Held, context: Context) -> str | Acked:
+        """Have the process of the task's version run it to its settled end."""
+        try:
+            return await process.run(held.claimed, context)
+        except ProcessDied as died:
+            why = f"the process of its version died: {died}"
+            return await self._settle(held, CompleteRequest(**_fence(held), outcome=Outcome.RETRYABLE, error=why))
 
     async def _claim(self, task_id: str, worker_id: str) -> Claimed | NotClaimed:
         try:

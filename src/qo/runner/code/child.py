@@ -83,6 +83,7 @@ async def _follow(lines: asyncio.StreamReader, runner: Runner, reply: _Reply) ->
         work = asyncio.create_task(_run(runner, Claimed.model_validate(message["claimed"]), attempt, key, reply))
         running[key] = (work, attempt)
         work.add_done_callback(lambda _, key=key: running.pop(key, None))
+        await asyncio.sleep(0)  # One that was stopped before it began would tell nobody.
     left = list(running.values())
     for work, attempt in left:
         _stop(work, attempt, Why.SHUTDOWN)

@@ -57,15 +57,16 @@ class VersionProcesses:
         self._starting = asyncio.Lock()
         self.store = store
         self._idle_s = idle_s
-        self._processes: dict[Path, _Process] = {}
+        self._processes: dict[Path, VersionProcess] = {}
 
-    async def run(self, claimed: Claimed, root: Path, context: SlotHolder) -> str | Acked:
-        """Have an attempt run by the process of the code below ``root``. Raises ProcessDied."""
+    async def find(self, root: Path) -> VersionProcess:
+        """The process of the code below ``root``, started if there is none."""
         async with self._starting:
             process = self._processes.get(root)
             if process is None or process.ended:
                 process = self._processes[root] = await self._start(root)
-        return await process.run(claimed, context)
+            process.keep()
+            return process
 
     @property
     def pids(self) -> list[int]:
@@ -75,7 +76,7 @@ class VersionProcesses:
     async def close(self) -> None:
         await asyncio.gather(*(each.close() for each in self._processes.values()))
 
-    async def _start(self, root: Path) -> _Process:
+    async def _start(self, root: Path) -> VersionProcess:
         child = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -85,13 +86,13 @@ class VersionProcesses:
             limit=LINE_MAX,
             start_new_session=True,  # Signals of a terminal are for the worker, which passes on what it wants.
         )
-        process = _Process(child, self._idle_s)
+        process = VersionProcess(child, self._idle_s)
         process.send({"root": str(root), "executor": self._executor, "settings": self._settings})
         log.info("the code in %s runs in a process of its own, %d", root, child.pid)
         return process
 
 
-class _Process:
+class VersionProcess:
     def __init__(self, child: asyncio.subprocess.Process, idle_s: float) -> None:
         self._child = child
         self._idle_s = idle_s
@@ -114,12 +115,17 @@ class _Process:
         with contextlib.suppress(OSError, RuntimeError):  # It is gone, and whoever waits learns that.
             self._child.stdin.write(json.dumps(message).encode() + b"\n")
 
+    def keep(self) -> None:
+        """There is something for it to do: it does not end for want of that."""
+        if self._idle is not None:
+            self._idle.cancel()
+
     async def run(self, claimed: Claimed, context: SlotHolder) -> str | Acked:
+        """Have it run an attempt to its settled end. Raises ProcessDied."""
         key = f"{claimed.work.task_id}:{claimed.attempt}"
         end: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[key], self._slots[key] = end, context
-        if self._idle is not None:
-            self._idle.cancel()
+        self.keep()
         if self._listening.done():
             self._give_up()
         self.send({"run": key, "claimed": claimed.model_dump(mode="json")})

@@ -97,9 +97,10 @@ class CodeStore:
             sys.path.remove(str(self._importable))
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def has(self, sha256: str) -> bool:
-        """Whether ``unpack`` has nothing to wait for."""
-        return sha256 in self._unpacked
+    def shares(self, sha256: str) -> bool:
+        """Whether it is here, and runs beside others."""
+        known = self._unpacked.get(sha256)
+        return known is not None and known.own_process is None
 
     def unpack(self, code: WorkCode) -> Unpacked:
         """Fetch it if it is not here; blocking. Raises CodeUnavailable."""
