@@ -135,8 +135,9 @@ def test_a_pipeline_in_python_runs_with_the_code_that_lies_beside_it(qo: Qo) -> 
     assert "a.txt 10" in first.out
     assert "\nscaled 2/2\n" in first.out
 
-    (qo.cwd / "pipeline.py").write_text("from jobs.climate import pipeline\n")
-    for target in ("jobs/climate.py:pipeline", "jobs/climate.py"):
+    for name in ("climate.py", "scale.py"):
+        (qo.cwd / "jobs" / name).rename(qo.cwd / name)
+    for target in ("climate:pipeline", "climate.py:pipeline"):
         again = qo("--json", "up", target, "--once", timeout_s=LIMIT_S)
         assert (again.code, again.document["version"], again.document["jobs"]) == (0, 1, []), again
 

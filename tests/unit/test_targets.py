@@ -33,11 +33,12 @@ FILE = "name: {name}\njobs: [{{name: inbox, activation: source, source: {{kind: 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
-    path, modules = list(sys.path), set(sys.modules)
+    path = list(sys.path)
     yield tmp_path
     sys.path[:] = path
-    for name in set(sys.modules) - modules:
+    for name in [each for each in sys.modules if each.startswith(("targets_", "pipeline."))]:
         del sys.modules[name]
+    sys.modules.pop("pipeline", None)
 
 
 def module(name: str) -> str:
@@ -85,10 +86,8 @@ def test_a_module_of_a_package_is_imported_as_part_of_it(here: Path) -> None:
 
 
 def test_several_pipelines_of_a_file_are_listed_by_what_names_them(here: Path) -> None:
-    both = module("targets_one") + module("targets_two").replace("pipeline", "other").replace(
-        "qo.Pipeline", "qo.Pipeline"
-    )
-    both = both.replace("qo.other", "qo.Pipeline")
+    second = module("targets_two").replace("pipeline", "other")
+    both = module("targets_one") + second
     (here / "targets_both.py").write_text(both)
     with pytest.raises(UsageError, match="has 2 pipelines: give one of targets_both:pipeline, targets_both:other"):
         load("targets_both.py")
