@@ -19,7 +19,8 @@ from qo.dispatcher.definition.reading import read
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.user_client import UserClient
-from qo.site.site import Pipeline, Site
+from qo.site.pipeline import Pipeline
+from qo.site.site import Site
 
 WITHIN_S = 300.0
 POLL_S = 0.5  # Rarely: on few cores, who looks on takes part. When tasks ended, they say themselves.
@@ -66,7 +67,8 @@ class Installation:
             }
             dag = read(self._source)
             self._dag = dag.name
-            self._site = Site(flags, None, Pipeline(dag, self._source, self._operators), home / "logs")
+            self._pipeline = Pipeline(dag, self._source, self._operators)
+            self._site = Site(flags, None, [self._pipeline], home / "logs")
             self._runner.run(self._site.__aenter__())
             stack.callback(lambda: self._runner.run(self._site.__aexit__(None, None, None)))
             self._runner.run(self._begin())
@@ -78,8 +80,8 @@ class Installation:
 
     async def _begin(self) -> None:
         await self._site.start()
-        await self._site.deploy()
-        self._site.work(at_once=True)
+        await self._site.deploy(self._pipeline)
+        self._site.start_workers(self._pipeline.runtimes)
         secrets = Path(self._site.settings.dispatcher.secrets_dir)
         token = read_secret(secrets / "admin.token").decode().strip()
         self._client = UserClient(self._site.public, token, patience_s=30.0)

@@ -23,8 +23,8 @@ from botocore.exceptions import ClientError
 from command import Qo
 from dashboards import page, read_fragment
 from qo.dispatcher import aws
+from qo.site.pipeline import read
 from qo.site.site import Site
-from qo.site.up import read
 from qo.ui import assets
 
 PIPELINE = """\
@@ -167,10 +167,10 @@ async def test_qo_up_brings_a_dashboard_that_knows_its_dispatcher(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pipeline.yaml").write_text(PIPELINE)
-    pipeline, _ = read(tmp_path)
-    async with Site({}, None, pipeline, tmp_path / "logs") as site:
+    pipeline, _ = read(str(tmp_path))
+    async with Site({}, None, [pipeline], tmp_path / "logs") as site:
         await site.start()
-        await site.deploy()
+        await site.deploy(pipeline)
         link = await site.dashboard()
         url, _, fragment = link.partition("/#c=")
         held = read_fragment(fragment)

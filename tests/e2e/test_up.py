@@ -7,11 +7,9 @@ import json
 import os
 import signal
 import socket
-import sqlite3
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,55 +17,15 @@ from typing import Any
 import pytest
 
 from command import Qo
+from letters import OPERATORS, PIPELINE, done, parts, processes, tasks, until
+from qo.site.pipeline import read
+from qo.site.rollout import Rollout
 from qo.site.site import Site
-from qo.site.up import read
+from qo.site.view import SilentView
+from qo.site.watch import Watch
 
 # Many processes of their own.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-
-PIPELINE = """\
-name: letters
-jobs:
-  - name: inbox
-    activation: source
-    source: {kind: files, path: inbox, pattern: "*.txt", poll_seconds: 1}
-    outputs: 1
-  - name: counted
-    activation: reactive
-    runtime: python
-    operator: letters:counted
-    inputs: [{from: {job: inbox}}]
-    execution_strategy: PerPartition
-    outputs: 1
-  - name: shouted
-    activation: reactive
-    runtime: python
-    operator: letters:shouted
-    inputs: [{from: {job: counted}}]
-    execution_strategy: PerPartition
-    outputs: 1
-publish:
-  counts: {from: {job: counted}}
-  shouts: {from: {job: shouted}}
-"""
-
-OPERATORS = """\
-def counted(run):
-    print(42)
-    print("null", '{"code": 2}', 70_000 * "x", sep="\\n", flush=True)
-    texts = [body.decode() for body in run.input().read()]
-    if "bad" in run.partition_key:
-        raise ValueError("this letter cannot be read")
-    run.output().write("count.txt", f"{run.partition_key} {sum(map(len, texts))}\\n", rows=1)
-
-
-def shouted(run):
-    run.output().write("shout.txt", "".join(line.upper() + "\\n" for line in run.input().lines()), rows=1)
-
-
-def noted(run):
-    pass
-"""
 
 EFFECT = """\
   - name: noted
@@ -90,48 +48,6 @@ def qo(tmp_path: Path) -> Qo:
     for name, text in (("a", "one"), ("b", "three")):
         (tmp_path / "inbox" / f"{name}.txt").write_text(text)
     return Qo(tmp_path, {"QO_LEASE_S": "3"})
-
-
-def tasks(qo: Qo) -> list[tuple[str, str]]:
-    """Job and status of every task, without those of sources."""
-    with sqlite3.connect(f"file:{qo.cwd / '.qo' / 'state.db'}?mode=ro", uri=True) as state:
-        known = state.execute("SELECT 1 FROM sqlite_master WHERE name = 'tasks'").fetchall()
-        found = (
-            state.execute("SELECT job, status FROM tasks WHERE job <> 'inbox' ORDER BY 1, 2").fetchall()
-            if known
-            else []
-        )
-    state.close()
-    return found
-
-
-def done(qo: Qo) -> int:
-    return sum(status == "completed" for _, status in tasks(qo)) if (qo.cwd / ".qo" / "state.db").exists() else 0
-
-
-def until(condition: Callable[[], object], within_s: float = 60.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def processes(qo: Qo) -> dict[int, list[str]]:
-    """Whatever runs in the directory, with its command line."""
-    found: dict[int, list[str]] = {}
-    for each in Path("/proc").iterdir():
-        try:
-            if each.name.isdigit() and (each / "cwd").readlink() == qo.cwd.resolve():
-                found[int(each.name)] = (each / "cmdline").read_bytes().decode().split("\0")
-        except OSError:
-            continue  # It has ended, or is another's.
-    return found
-
-
-def parts(qo: Qo) -> dict[str, int]:
-    """The processes of an installation by their roles."""
-    named = {pid: words for pid, words in processes(qo).items() if "qo.site.part" in words}
-    return {words[words.index("qo.site.part") + 1]: pid for pid, words in named.items()}
 
 
 @pytest.fixture
@@ -224,7 +140,7 @@ def test_a_change_rebuilds_what_is_downstream_and_what_had_failed_before_does_no
     assert (answer.code, kept.code, taken.code) == (1, 1, 1)
 
 
-class SpokenLate(Site):
+class SpokenLate(Watch):
     """Its source speaks right after a look, and before it is asked whether it has said everything."""
 
     speaking = True
@@ -232,7 +148,7 @@ class SpokenLate(Site):
     async def _all_announced(self) -> bool:
         if self.speaking:
             self.speaking = False
-            async with self._client() as client:
+            async with self._site.client() as client:
                 await client.post(
                     "/v1/sources/letters/inbox/events",
                     {"idempotency_key": "a", "events": [{"partition_key": "a"}]},
@@ -247,13 +163,12 @@ async def test_once_ends_only_after_what_was_announced_since_its_last_look(
     (tmp_path / "pipeline.yaml").write_text(manual)
     (tmp_path / "letters.py").write_text("def counted(run):\n    pass\n\n\nshouted = counted\n")
     monkeypatch.chdir(tmp_path)
-    pipeline, _ = read(tmp_path)
-    async with SpokenLate({}, None, pipeline, Path("logs")) as site:
+    pipeline, _ = read(str(tmp_path))
+    async with Site({}, None, [pipeline], Path("logs")) as site:
         await site.start()
-        deployed = await site.deploy()
-        site.work(at_once=False)
+        rollout = Rollout(await site.deploy(pipeline))
         async with asyncio.timeout(LIMIT_S):
-            await site.run(deployed, once=True, keep=False, stop=asyncio.Event(), look=lambda *_: None)
+            await SpokenLate(site, [rollout], SilentView(), once=True).run(asyncio.Event())
     assert tasks(Qo(tmp_path)) == [("counted", "completed"), ("shouted", "completed")]
 
 
@@ -306,7 +221,7 @@ def test_what_cannot_work_is_said_before_anything_runs(qo: Qo) -> None:
     wrong = qo.here("up", "wrong.yaml")
     assert (wrong.code, "wrong.yaml:10:" in wrong.err) == (2, True), wrong
     missing = qo.here("up", "nowhere")
-    assert (missing.code, "there is no pipeline nowhere" in missing.err) == (3, True), missing
+    assert (missing.code, "there is no pipeline nowhere" in missing.err) == (2, True), missing
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         blocked = Qo(qo.cwd, {"QO_DISPATCHER_LISTEN": address})("up", "--once")

@@ -177,6 +177,7 @@ def test_the_workers_of_a_runtime_are_looked_for_in_its_own_queue(shop: Qo) -> N
     assert shop.ok("pause", "--runtime", "python", "--reason", "a look").startswith("the queue is paused")
     assert "the queue is paused" in shop.here("workers", "--runtime", "python").err
     assert "paused" not in shop.here("workers").err
+    assert "qo workers --runtime python, qo workers --runtime spark" in shop.here("workers").err
     assert "goes on" in shop.ok("resume", "--runtime", "python")
     assert shop.here("drain", "nobody", "--runtime", "python").code == shop.here("drain", "nobody").code
     refused(shop.here("workers", "--runtime", "nope"), 3, "there is no runtime 'nope'")

@@ -171,7 +171,7 @@ def test_an_undeclared_function_is_no_input():
     ("target", "message"),
     [
         ("nowhere.yaml", "cannot read nowhere.yaml: No such file"),
-        ("pipeline", "is no definition: give a file"),
+        ("pipeline", "there is no pipeline pipeline: give a file"),
         ("declared_nowhere:pipeline", "importing 'declared_nowhere' failed"),
         ("declared_broken:pipeline", "importing 'declared_broken' failed: ZeroDivisionError"),
         ("declared_sales:totals", "is no pipeline"),

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from qo.site.survey import JobState, Running, Survey, stages
-from qo.site.view import DrawnView, PlainView
+from qo.core.flow.dag import SourceKind
+from qo.core.flow.topology import VersionStatus
+from qo.site.survey import JobState, Running, Survey, VersionState, stages
+from qo.site.view import DrawnView, PlainView, summaries, waiting
 
 pytestmark = pytest.mark.fast
 
+ACTIVE, STAGED = VersionStatus.ACTIVE, VersionStatus.STAGED
 SPARK = {"phase": "writing", "stages": {"done": 1, "total": 3}, "tasks": {"done": 7, "total": 20}}
 
 
+CLEAN = JobState("clean", "spark", done=4, running=1, pending=2, failed=1, rows=12_345, partitions=4)
+
+
+def version(
+    *jobs: JobState, dag: str = "flights", number: int = 1, status: VersionStatus = ACTIVE
+) -> VersionState:
+    return VersionState(dag, number, status, jobs)
+
+
 def seen(done: int) -> Survey:
-    departures = JobState("departures", "none", source=True, always_on=False, done=8, total=8, partitions=8)
-    clean = JobState(
-        "clean",
-        "spark",
-        source=False,
-        always_on=False,
-        done=done,
-        total=8,
-        running=1,
-        pending=8 - done - 2,
-        failed=1,
-        rows=12_345,
-        partitions=done,
-    )
+    departures = JobState("departures", "none", source=SourceKind.FILES, done=8, partitions=8)
+    clean = replace(CLEAN, done=done, pending=6 - done, partitions=done)
     running = Running("clean", "2013-01-04.csv", stages(SPARK))
-    return Survey((departures, clean), 0, (running,), asleep=True)
+    return Survey((version(departures, clean),), 0, (running,))
 
 
 def test_a_terminal_shows_jobs_partitions_and_spark_stages(
@@ -56,4 +58,53 @@ def test_elsewhere_a_line_says_how_far_all_jobs_are(capsys: pytest.CaptureFixtur
     with PlainView() as view:
         view.look(seen(2), [])
         view.look(seen(4), [])  # Too soon after the other.
-    assert capsys.readouterr().out == "clean 2/8 (1 failed)\n"
+        assert capsys.readouterr().out == "clean 2/8 (1 failed)\n"
+    assert capsys.readouterr().out == "clean 4/8 (1 failed)\n"  # At the end, how it ended.
+
+
+def test_several_versions_are_told_apart_and_what_is_staged_is_called_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    effect = JobState("mailed", "python", pending=3, parked=True)
+    staged = version(JobState("clean", "spark", done=2, pending=6), effect, number=2, status=STAGED)
+    other = version(JobState("hourly", "spark", pending=26, paused=True), dag="weather")
+    found = Survey((version(CLEAN), staged, other), 5, ())
+    assert summaries(found) == [
+        "flights: clean 4/8 (1 failed)",
+        "flights version 2, being built: clean 2/8  mailed 0/3 (3 waiting for the cutover)",
+        "weather: hourly 0/26",
+    ]
+    assert waiting(found) == (
+        "nothing has ended for a while; open are: flights.clean (1 running, 2 waiting), "
+        "flights.clean (0 running, 6 waiting), weather.hourly (0 running, 26 waiting, paused); 5 new events"
+    )
+    monkeypatch.setenv("COLUMNS", "120")
+    with DrawnView(color=False) as view:
+        view.look(found, [])
+    out = capsys.readouterr().out
+    assert [" ".join(line.split("━")[0].split()) for line in out.splitlines()[1:]] == [
+        "flights",
+        "clean",
+        "flights version 2, being built",
+        "clean",
+        "mailed 0/3",
+        "weather",
+        "hourly 0/26",
+    ]
+
+
+def test_what_is_to_come_counts_and_what_waits_for_others_is_not_open() -> None:
+    assert JobState("a", "python", done=2, running=1, pending=3, failed=1, coming=4).total == 11
+    assert JobState("a", "python", running=1, pending=3).open == 4
+    assert JobState("a", "python", pending=3, parked=True).open == 0
+    assert JobState("a", "python", running=1, source=SourceKind.ALWAYS_ON).open == 0
+
+
+def test_only_the_pipelines_that_are_asked_for_must_be_quiet() -> None:
+    other = version(JobState("hourly", "spark", pending=26), dag="weather")
+    done = version(JobState("clean", "spark", done=8))
+    found = Survey((done, other), 0, ())
+    assert found.quiet(["flights"])
+    assert not found.quiet(["flights", "weather"])
+    assert not replace(found, events=1, concerned=frozenset({"flights"})).quiet(["flights"])
+    assert not replace(found, awake=frozenset({"flights"})).quiet(["flights"])

@@ -23,7 +23,10 @@ dag = new_group(app, "dag", "Deploy pipelines, and decide which version is activ
 
 Target = Annotated[
     str,
-    typer.Argument(metavar="FILE|MODULE:PIPELINE", help="A YAML or JSON file, or a pipeline declared in Python."),
+    typer.Argument(
+        metavar="FILE|DIRECTORY|MODULE:PIPELINE",
+        help="A YAML, JSON or Python file, a directory with a pipeline.yaml or pipeline.py, or module:pipeline.",
+    ),
 ]
 Code = Annotated[
     bool,

@@ -27,7 +27,7 @@ EXIT_READER_GONE = 141  # What a shell reports of a program that died of a close
 
 # Each command: the module that holds it, and the first line of its help.
 COMMANDS = {
-    "up": ("up", "Run a pipeline with everything that it needs, on this machine."),
+    "up": ("up", "Run pipelines with everything that they need, on this machine."),
     "ui": ("ui", "Show queues and pipelines in a browser."),
     "submit": ("submit", "Put a task in the queue, or many from a file."),
     "status": ("tasks", "Show a task as it is now."),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,27 +15,34 @@ app = new_app()
 @command(app, "up")
 def up(
     session: Session,
-    target: Annotated[
-        Path, typer.Argument(metavar="FILE|DIRECTORY", help="A pipeline, or a directory with a pipeline.yaml.")
-    ] = Path(),
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE|DIRECTORY|MODULE:PIPELINE]...",
+            help="Pipelines: YAML, JSON or Python files, directories with a pipeline.yaml or pipeline.py, or "
+            "module:pipeline [.].",
+            show_default=False,
+        ),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="End when nothing is left to do.")] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep serving the active version: build the new one and stop there.")
     ] = False,
 ) -> int:
-    """Run a pipeline with everything that it needs, on this machine.
+    """Run pipelines with everything that they need, on this machine.
 
     Starts a dispatcher, a dashboard, a scheduler and workers, with state, queues and data below .qo; deploys the
-    pipeline, builds what has changed, and lets it take over. What dies is started again; all of it ends with this
-    command. (Only an archive of Spark's classes, which is made once for each Java, may be finished after it.) Runs
-    until SIGINT, SIGTERM or SIGHUP, and a second one kills what has not ended yet; with --once, until all is done.
+    pipelines, builds what has changed, and lets it take over. Pipelines that somebody else deploys to it are run, too.
+    What dies is started again; all of it ends with this command. (Only an archive of Spark's classes, which is made
+    once for each Java, may be finished after it.) Runs until SIGINT, SIGTERM or SIGHUP, and a second one kills what
+    has not ended yet; with --once, until nothing is left to do for the pipelines that it was given.
     Ends with 1 if tasks failed, with 130 if it was to run once and was interrupted.
     """
     with extra():
         from qo.site.up import Wanted, up
         from qo.site.view import SilentView, open_view
 
-        wanted = Wanted(target, session.flags, session.config_path, once=once, keep=keep)
+        wanted = Wanted(targets or ["."], session.flags, session.config_path, once=once, keep=keep)
         view = SilentView() if session.json else open_view(color=session.output.color)
         done = up(wanted, view)
     if session.json:

@@ -33,7 +33,7 @@ def workers(
     """List the workers, and whether they are alive.
 
     A worker that is killed stays on the list as stale, for a day; one that stops in order takes itself off. What is
-    paused is said beside the list.
+    paused is said beside the list. Workers of pipelines are listed by their runtime, with --runtime.
     """
     settings = session.settings({"monitor.worker_health_threshold": worker_health_threshold})
 
@@ -49,6 +49,15 @@ def workers(
     session.output.table(HEADERS, [_row(info, stale, now) for info, stale in shown])
     for order in orders:
         session.output.note(one_line(order))
+    if not found and runtime is None:
+        session.output.note(f"no worker of tasks; for those of pipelines: {_runtime_commands()}")
+
+
+def _runtime_commands() -> str:
+    from qo.dispatcher.registry import DEFAULT, Launcher
+
+    names = sorted(each.name for each in DEFAULT.runtimes.values() if each.launcher is Launcher.QUEUE)
+    return ", ".join(f"qo workers --runtime {name}" for name in names)
 
 
 async def _orders(queue: Queue) -> list[str]:

@@ -57,9 +57,9 @@ class PythonExecutor:
         pass
 
 
-def open_executor(settings: Settings) -> Executor:
+def open_executor(settings: Settings, on_ui: Callable[[str], None] | None) -> Executor:
     """For workers that run Python functions."""
-    del settings
+    del settings, on_ui
     return PythonExecutor()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 INTRODUCED_S = 3.0
 
-Executors = Mapping[str, str]  # By runtime, module:function that opens one for settings.
+Executors = Mapping[str, str]  # By runtime, module:function that opens one.
 PLAIN: Executors = {"python": "qo.runner.operators:open_executor"}
 
 
@@ -45,15 +45,19 @@ async def run_runtime(
     *,
     stop_when_empty: bool = False,
     kills: bool = False,
+    on_ui: Callable[[str], None] | None = None,
 ) -> Stats:
-    """Run the tasks of one runtime until told to stop, as ``run_worker`` does."""
+    """Run the tasks of one runtime until told to stop, as ``run_worker`` does.
+
+    ``on_ui``: is given the address of the executor's own interface, if it has one, on any thread.
+    """
     opener = _opener(runtime, executors)
     storage = AnyStorage(settings, asyncio.get_running_loop())
     # Before there is a session of Spark, whose Python processes import what can be imported here by then.
     codes = CodeStore(storage, packages=settings.worker.packages)
     processes = VersionProcesses(settings, opener, codes)
     try:
-        async with open_runner(settings, opener, codes, storage, processes) as runner:
+        async with open_runner(settings, opener, codes, storage, processes, on_ui) as runner:
             queue_at = slotted(await prepare(settings, DEFAULT.get(runtime).queue), runtime)
             shown = presented_token(settings.dispatcher)
             await introduce(internal_url(settings.dispatcher), shown)
@@ -75,11 +79,12 @@ async def open_runner(
     codes: Codes,
     storage: AnyStorage | None = None,
     processes: VersionProcesses | None = None,
+    on_ui: Callable[[str], None] | None = None,
 ) -> AsyncGenerator[Runner]:
     """What runs attempts in this process. ``opener``: of its executor, as module:function; ``storage``: the caller's to
     close."""
     module, _, name = opener.partition(":")
-    executor: Executor = find_function(module, name, module, "in qo")(settings)
+    executor: Executor = find_function(module, name, module, "in qo")(settings, on_ui)
     token = presented_token(settings.dispatcher).token
     hold(token)  # It may come from a file.
 

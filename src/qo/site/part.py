@@ -34,6 +34,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 DASHBOARD = "dashboard"
 WORKER = "worker:"  # Before the name of a runtime.
+SPARK_UI = "spark_ui"  # Under which a worker tells where Spark's own interface is.
 ERROR_MAX = 8_000  # Characters of an error that are told: however they are written, who reads lines takes as many.
 COLLECT_AFTER = (10_000, 20, 100)  # As of the program ``qo``: it starts a fifth sooner.
 ORPHAN_S = 2.0  # What may be given back, is given back in this time; the rest is as after any crash.
@@ -77,7 +78,7 @@ async def _run(role: str, settings: Settings, tell: Tell) -> None:
     elif role == DASHBOARD:
         await _dashboard(settings, tell)
     else:
-        await _worker(settings, role.removeprefix(WORKER))
+        await _worker(settings, role.removeprefix(WORKER), tell)
 
 
 async def _dispatcher(settings: Settings, tell: Tell) -> None:
@@ -118,11 +119,11 @@ async def _dashboard(settings: Settings, tell: Tell) -> None:
     await serve(settings, stop, on_start=lambda served: tell({"link": served.link}), dispatcher=dispatcher)
 
 
-async def _worker(settings: Settings, runtime: str) -> None:
+async def _worker(settings: Settings, runtime: str, tell: Tell) -> None:
     from qo.runner.service import PLAIN, run_runtime
     from qo.spark import SPARK
 
-    await run_runtime(settings, runtime, {**PLAIN, **SPARK}, kills=True)
+    await run_runtime(settings, runtime, {**PLAIN, **SPARK}, kills=True, on_ui=lambda url: tell({SPARK_UI: url}))
 
 
 def _follow(lifeline: int) -> None:

@@ -177,6 +177,7 @@ class Child:
         try:
             return await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",  # Modules are looked for where PYTHONPATH says, in its order, and nowhere else first.
                 "-m",
                 "qo.site.part",
                 *arguments,

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from qo.core.flow.plan import Plan
+from qo.core.flow.topology import LIVE
 from qo.core.words import plural
+from qo.dispatcher import cutover
 from qo.dispatcher.state.database import Tx
 from qo.site import published
 from qo.site.published import Table
-from qo.site.site import Deployed, Ran, Staged
-from qo.site.survey import Failure, Timing, failures, planned, timings
+from qo.site.rollout import Rollout
+from qo.site.site import Deployed
+from qo.site.survey import Failure, Survey, Timing, failures, planned, timings
+from qo.site.view import label, open_jobs
+from qo.site.watch import Ran
 
 ROWS = 4
 COLUMNS = 10
@@ -24,7 +29,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that is told, read in one go."""
+    """Everything that is told of one pipeline, read in one go."""
 
     plan: Plan
     tables: Sequence[Table]
@@ -32,11 +37,18 @@ class Report:
     timings: Sequence[Timing]
 
 
-def report(tx: Tx, dag: str, version: int, serving: int, since: datetime) -> Report:
-    """``serving``: the version whose tables people read, which may be an older one."""
+def report(tx: Tx, rollout: Rollout, since: datetime) -> Report:
+    """Tables are those of the version that serves, which may be another one than we deployed. Of tasks, ours count; if
+    our version is gone meanwhile, those of the one that serves."""
+    dag, version = rollout.dag, rollout.deployed.version
+    active = cutover.active(tx, dag)
+    assert active is not None  # The first version of a pipeline is active at once.
+    if cutover.find(tx, dag, version)["status"] not in LIVE:
+        version = active["number"]
+    plan = planned(tx, dag, active["number"])
     return Report(
-        plan=planned(tx, dag, serving),
-        tables=published.tables(tx, planned(tx, dag, serving), ROWS),
+        plan=plan,
+        tables=published.tables(tx, plan, ROWS),
         failures=failures(tx, dag, version),
         timings=timings(tx, dag, version, since),
     )
@@ -60,7 +72,7 @@ def tell_deployed(deployed: Deployed, say: Say) -> None:
             say(f"  carried over  {', '.join(diff['carried_over'])}")
 
 
-def tell(found: Report, ran: Ran, say: Say) -> None:
+def tell(found: Report, say: Say) -> None:
     """Tables first: they are what it was all for."""
     for table in found.tables:
         _table(table, say)
@@ -70,16 +82,17 @@ def tell(found: Report, ran: Ran, say: Say) -> None:
     width = max((len(name) for name, _ in ways), default=0)
     for name, way in ways:
         say(f"  {name.ljust(width)}  {way}")
-    _timings(found.timings, ran, say)
+    _timings(found.timings, say)
 
 
-def document(found: Report, ran: Ran) -> dict[str, Any]:
+def document(found: Report, rollout: Rollout) -> dict[str, Any]:
     """The same for programs."""
+    deployed = rollout.deployed
     return {
         "dag": found.plan.dag.name,
-        "version": ran.deployed.version,
-        "rebuilt": ran.deployed.rebuilt if ran.deployed.answer["changed"] else [],
-        "activated": ran.activated,
+        "version": deployed.version,
+        "rebuilt": deployed.rebuilt if deployed.answer["changed"] else [],
+        "activated": rollout.activated,
         "tables": [
             {"name": each.name, "job": each.job, "rows": each.rows, "pieces": each.pieces, "bytes": each.bytes}
             for each in found.tables
@@ -89,27 +102,31 @@ def document(found: Report, ran: Ran) -> dict[str, Any]:
             {"task_id": each.task_id, "job": each.job, "about": each.about, "error": each.error}
             for each in found.failures
         ],
-        "seconds": ran.seconds,
     }
 
 
-def tell_cutover(ran: Ran, say: Say) -> None:
-    if ran.staged is not None:
-        say(f"version {ran.deployed.version} was not activated: {_held(ran.staged, ran.deployed)}")
-    if ran.activated is not None:
-        say(
-            f"version {ran.activated['version']} has taken over from {ran.activated['replaced']}, all tables at once; "
-            f"qo dag rollback {ran.activated['dag']} goes back"
-        )
+def tell_staged(rollout: Rollout, say: Say) -> None:
+    """Of a version that does not serve at the end: why."""
+    if rollout.staged is not None:
+        why = rollout.obstacle or "it is not built yet; qo up goes on with it"
+        say(f"{rollout.dag}: version {rollout.deployed.version} was not activated: {why}")
 
 
-def _held(staged: Staged, deployed: Deployed) -> str:
-    if staged.failed:
-        return f"{staged.failed:,} of its tasks failed"
-    if not staged.built:
-        return "it is not built yet; qo up goes on with it"
-    which = f"{deployed.answer['dag']} {deployed.version}"
-    return f"it is built, and kept; qo dag ready {which} and qo dag activate {which} let it take over"
+def tell_open(seen: Survey, say: Say) -> None:
+    """What is left to do, by version."""
+    for version in seen.versions:
+        if version.open:
+            say(f"open: {label(version)}: {', '.join(open_jobs(seen, version))}")
+
+
+def open_document(seen: Survey) -> list[dict[str, Any]]:
+    """The same for programs."""
+    return [
+        {"dag": version.dag, "version": version.number, "job": each.name, "tasks": each.open}
+        for version in seen.versions
+        for each in version.jobs
+        if each.open
+    ]
 
 
 def tell_rest(failed: Sequence[Failure], say: Say) -> None:
@@ -154,7 +171,7 @@ def _size(size: float) -> str:
     return f"{size:.1f} GB"
 
 
-def _timings(found: Sequence[Timing], ran: Ran, say: Say) -> None:
+def _timings(found: Sequence[Timing], say: Say) -> None:
     if not found:
         return
     say("")
@@ -167,10 +184,13 @@ def _timings(found: Sequence[Timing], ran: Ran, say: Say) -> None:
             f"  {each.job.ljust(width)}  {each.tasks:5,} {noun}  {1000 * each.busy_s / each.tasks:7,.0f} ms each  "
             f"{span:6.1f} s from first to last"
         )
-    say(f"  {_phases(ran.seconds)}")
-    work_s, tasks = ran.seconds.get("work", 0.0), sum(each.tasks for each in found)
+
+
+def tell_phases(found: Sequence[Report], ran: Ran, say: Say) -> None:
+    """Of all pipelines together."""
+    if not any(each.timings for each in found):
+        return
+    say(f"  {', '.join(f'{name} {took:.1f} s' for name, took in ran.seconds.items())}")
+    work_s = ran.seconds.get("work", 0.0)
+    tasks = sum(each.tasks for report in found for each in report.timings)
     say(f"  {plural(tasks, 'task')}, {tasks / work_s if work_s else 0:.1f} a second")
-
-
-def _phases(seconds: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {took:.1f} s" for name, took in seconds.items())

@@ -1,8 +1,8 @@
-"""How far a version of a pipeline is, read from the state: for who waits for it, and for who looks on."""
+"""How far the live versions of all pipelines are, read from the state: for who waits for them, and for who looks on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
@@ -10,13 +10,15 @@ from typing import Any, cast
 import sqlalchemy as sa
 
 from qo.core.flow.dag import SourceKind, Strategy
-from qo.core.flow.plan import Plan, PlannedJob
+from qo.core.flow.plan import Plan
+from qo.core.flow.topology import LiveJob, Topology, VersionStatus
 from qo.core.task import Status
-from qo.dispatcher import backlog, cutover
+from qo.dispatcher import backlog, cutover, topology
 from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.database import Tx, batches
 
 RUNNING_MAX = 8  # So many running tasks are shown.
+EVENTS_MAX = 1000  # So many new events are counted.
 FAILED_MAX = 20
 TIMES_MAX = 50_000  # Tasks of one run whose times are summed up.
 
@@ -27,19 +29,48 @@ _tasks, _events, _generations = schema.tasks, schema.events, schema.generations
 class JobState:
     name: str
     runtime: str
-    source: bool
-    always_on: bool
+    source: SourceKind | None = None
     done: int = 0
-    total: int = 0  # As far as is known; it grows while sources speak.
+    coming: int = 0  # Tasks that are not there yet: what it reads is still being made.
     running: int = 0
     pending: int = 0
     failed: int = 0
     rows: int = 0  # Of all its outputs, as committed.
     partitions: int = 0
+    paused: bool = False
+    parked: bool = False  # A side effect of a version that does not serve: its tasks wait for the cutover.
 
     @property
     def open(self) -> int:
-        return self.running + self.pending
+        """Tasks that wait or run. A source that never ends has none, and what is parked is not waited for."""
+        return 0 if self.always_on or self.parked else self.running + self.pending
+
+    @property
+    def total(self) -> int:
+        """As far as is known; it grows while sources speak."""
+        return self.done + self.running + self.pending + self.failed + self.coming
+
+    @property
+    def always_on(self) -> bool:
+        return self.source is SourceKind.ALWAYS_ON
+
+
+@dataclass(frozen=True, slots=True)
+class VersionState:
+    """A live version of a pipeline. Of one that is built beside the active one, only the jobs that it builds anew."""
+
+    dag: str
+    number: int
+    status: VersionStatus
+    jobs: tuple[JobState, ...]  # In the order of the data.
+
+    @property
+    def active(self) -> bool:
+        return self.status is VersionStatus.ACTIVE
+
+    @property
+    def open(self) -> int:
+        return sum(each.open for each in self.jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,114 +84,135 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    jobs: tuple[JobState, ...]  # In the order of the data.
-    events: int  # Not routed yet; up to one page of them.
+    versions: tuple[VersionState, ...]  # By pipeline; what is built beside an active version comes after it.
+    events: int  # Not routed yet, up to EVENTS_MAX.
     running: tuple[Running, ...]
-    asleep: bool  # Every always-on source runs, and has done so for a while.
-    serving: int = 0  # Open tasks that only the version has which serves while this one is built.
+    concerned: frozenset[str] = frozenset()  # Pipelines that such events concern.
+    awake: frozenset[str] = frozenset()  # Pipelines with an always-on source that may not have said all it knows.
+    epoch: int = 0  # Of the topology that this is about.
 
     @property
-    def open(self) -> int:
-        """Tasks that wait or run, without those of sources that never end."""
-        return self.serving + sum(each.open for each in self.jobs if not each.always_on)
+    def dags(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(each.dag for each in self.versions))
 
-    def quiet(self, waiting: int = 0) -> bool:
-        """Whether nothing is left to do but so many tasks that wait for something else."""
-        return self.open <= waiting and self.events == 0 and self.asleep
+    def open(self, dag: str) -> int:
+        return sum(each.open for each in self.versions if each.dag == dag)
+
+    def quiet(self, dags: Collection[str]) -> bool:
+        """Whether these pipelines have nothing left to do."""
+        return not any(self.open(each) or each in self.concerned | self.awake for each in dags)
 
 
-def survey(tx: Tx, dag: str, version: int, *, settle_s: float) -> Survey:
+def survey(tx: Tx, *, settle_s: float) -> Survey:
     """``settle_s``: how long an always-on source must have run before its silence counts."""
-    plan = planned(tx, dag, version)
-    editions = {job.edition_id: job for job in plan.jobs}
-    counted = backlog.counts(tx, editions.keys())
-    sizes = _sizes(tx, plan)
-    jobs: dict[str, JobState] = {}
-    for job in plan.jobs:
-        jobs[job.job.name] = _job(job, counted.get(job.edition_id, {}), sizes, jobs)
-    pending = sa.select(_events.c.seq).where(_events.c.state == "pending").limit(1000).subquery()
-    running = _running(tx, editions)
+    live = topology.load(tx)
+    jobs = sorted(live.jobs.values(), key=lambda job: (live.depth[job.edition_id], job.job.name))
+    states = _states(tx, live, jobs)
+    events = _new_events(tx)
+    versions: dict[tuple[str, bool, int], list[LiveJob]] = {}
+    for job in jobs:
+        beside = job.status is not VersionStatus.ACTIVE
+        versions.setdefault((job.dag, beside, job.version_number), []).append(job)
     return Survey(
-        jobs=tuple(jobs.values()),
-        events=int(tx.value(sa.select(sa.func.count()).select_from(pending))),
-        running=tuple(_shown(editions, row) for row in running if not _always_on(editions[row["edition_id"]])),
-        asleep=_asleep(tx, [job for job in plan.jobs if _always_on(job)], settle_s),
-        serving=_serving(tx, plan, version),
+        versions=tuple(
+            VersionState(dag, number, own[0].status, tuple(states[job.edition_id] for job in own))
+            for (dag, _, number), own in sorted(versions.items())
+        ),
+        events=sum(events.values()),
+        running=_running(tx, live),
+        concerned=_concerned(live, events),
+        awake=_awake(tx, [job for job in jobs if states[job.edition_id].always_on], settle_s),
+        epoch=live.epoch,
     )
 
 
-def _serving(tx: Tx, plan: Plan, version: int) -> int:
-    """Of jobs that there is a worker for: it is there for the runtimes of this version."""
-    active = cutover.active(tx, plan.dag.name)
-    if active is None or active["number"] == version:
-        return 0
-    shared, runtimes = {job.edition_id for job in plan.jobs}, {job.job.runtime for job in plan.jobs}
-    own = {
-        job.edition_id
-        for job in cutover.stored_plan(tx, active).jobs
-        if job.edition_id not in shared and job.job.runtime in runtimes and not _always_on(job)
-    }
-    counted = backlog.counts(tx, own).values()
-    return sum(n for by in counted for status, n in by.items() if status in (Status.PENDING, Status.RUNNING))
+def _states(tx: Tx, live: Topology, jobs: Sequence[LiveJob]) -> dict[str, JobState]:
+    """By edition. ``jobs``: each after those that it reads."""
+    counted = backlog.counts(tx, live.jobs.keys())
+    sizes = _sizes(tx, jobs)
+    states: dict[str, JobState] = {}
+    makers: dict[str, JobState] = {}  # By generation.
+    for job in jobs:
+        counts = counted.get(job.edition_id, {})
+        outputs = [sizes[each.generation_id] for each in job.outputs if each.generation_id in sizes]
+        state = JobState(
+            name=job.job.name,
+            runtime=job.job.runtime,
+            source=_source_kind(job),
+            done=counts.get(Status.COMPLETED, 0),
+            coming=_coming(live, job, makers),
+            running=counts.get(Status.RUNNING, 0),
+            pending=counts.get(Status.PENDING, 0),
+            failed=counts.get(Status.FAILED, 0),
+            rows=sum(row["rows"] for row in outputs),
+            partitions=max((row["partitions"] + row["segments"] for row in outputs), default=0),
+            paused=live.pause_reason(job) is not None,
+            parked=not job.outputs and job.status is not VersionStatus.ACTIVE,
+        )
+        states[job.edition_id] = state
+        makers |= {each.generation_id: state for each in job.outputs}
+    return states
 
 
-def planned(tx: Tx, dag: str, version: int) -> Plan:
-    return cutover.stored_plan(tx, cutover.find(tx, dag, version))
+def _source_kind(job: LiveJob) -> SourceKind | None:
+    if not job.job.is_source:
+        return None
+    return job.job.source.kind if job.job.source is not None else SourceKind.MANUAL
 
 
-def _always_on(job: PlannedJob) -> bool:
-    return job.job.source is not None and job.job.source.kind is SourceKind.ALWAYS_ON
+def _coming(live: Topology, job: LiveJob, makers: Mapping[str, JobState]) -> int:
+    """A job that runs for each partition gets a task for each that is still being made.
 
-
-def _sizes(tx: Tx, plan: Plan) -> Mapping[str, sa.RowMapping]:
-    wanted = [output.generation_id for job in plan.jobs for output in job.outputs]
-    return {row["id"]: row for row in tx.all(sa.select(_generations).where(_generations.c.id.in_(wanted)))}
-
-
-def _job(
-    job: PlannedJob,
-    counted: Mapping[str, int],
-    sizes: Mapping[str, sa.RowMapping],
-    above: Mapping[str, JobState],
-) -> JobState:
-    known = sum(n for status, n in counted.items() if status != Status.CANCELLED)
-    outputs = [sizes[each.generation_id] for each in job.outputs if each.generation_id in sizes]
-    return JobState(
-        name=job.job.name,
-        runtime=job.job.runtime,
-        source=job.job.is_source,
-        always_on=_always_on(job),
-        done=counted.get(Status.COMPLETED, 0),
-        total=max(known, _expected(job, above)),
-        running=counted.get(Status.RUNNING, 0),
-        pending=counted.get(Status.PENDING, 0),
-        failed=counted.get(Status.FAILED, 0),
-        rows=sum(row["rows"] for row in outputs),
-        partitions=max((row["partitions"] + row["segments"] for row in outputs), default=0),
-    )
-
-
-def _expected(job: PlannedJob, above: Mapping[str, JobState]) -> int:
-    """A job that runs for each partition has as many tasks to come as what it reads has partitions to come."""
+    What is made already has its task, so at the end nothing is to come. Where partitions are filtered, or made once
+    more, it is fewer than this says.
+    """
     if job.job.execution_strategy is not Strategy.PER_PARTITION:
         return 0
-    named = [each.from_.job for each in job.job.inputs if each.trigger and each.from_.job is not None]
-    return max((above[name].total for name in named if name in above and not above[name].always_on), default=0)
+    read = [each.generation_id or live.current.get(each.dataset_id, "") for each in job.inputs if each.trigger]
+    found = [makers[generation] for generation in read if generation in makers]
+    return max((maker.open + maker.coming for maker in found), default=0)
 
 
-def _running(tx: Tx, editions: Mapping[str, PlannedJob]) -> Sequence[sa.RowMapping]:
-    query = (
-        sa.select(_tasks.c.edition_id, _tasks.c.partition_key, _tasks.c.cursor, _tasks.c.progress)
-        .where(_tasks.c.edition_id.in_(list(editions)), _tasks.c.status == Status.RUNNING)
-        .order_by(_tasks.c.created_at)
-        .limit(RUNNING_MAX)
+def _sizes(tx: Tx, jobs: Iterable[LiveJob]) -> dict[str, sa.RowMapping]:
+    wanted = sorted({output.generation_id for job in jobs for output in job.outputs})
+    found: dict[str, sa.RowMapping] = {}
+    for some in batches(wanted):
+        rows = tx.all(sa.select(_generations).where(_generations.c.id.in_(some)))
+        found |= {row["id"]: row for row in rows}
+    return found
+
+
+def _new_events(tx: Tx) -> dict[str, int]:
+    """How many are not routed yet, by dataset."""
+    some = sa.select(_events.c.dataset_id).where(_events.c.state == "pending").limit(EVENTS_MAX).subquery()
+    query = sa.select(some.c.dataset_id, sa.func.count().label("n")).group_by(some.c.dataset_id)
+    return {row.dataset_id: row.n for row in tx.execute(query)}
+
+
+def _concerned(live: Topology, events: Mapping[str, int]) -> frozenset[str]:
+    """The pipelines that make or read these datasets."""
+    return frozenset(
+        job.dag
+        for job in live.jobs.values()
+        if any(each.dataset_id in events for each in (*job.inputs, *job.outputs))
     )
-    return tx.all(query)
 
 
-def _shown(editions: Mapping[str, PlannedJob], row: sa.RowMapping) -> Running:
+def _running(tx: Tx, live: Topology) -> tuple[Running, ...]:
+    """The first of the tasks that run, without those that never end."""
+    ending = [each.edition_id for each in live.jobs.values() if _source_kind(each) is not SourceKind.ALWAYS_ON]
+    query = sa.select(_tasks.c.edition_id, _tasks.c.partition_key, _tasks.c.cursor, _tasks.c.progress)
+    found: list[sa.RowMapping] = []
+    for some in batches(sorted(ending)):
+        ours = query.where(_tasks.c.edition_id.in_(some), _tasks.c.status == Status.RUNNING)
+        found += tx.all(ours.order_by(_tasks.c.created_at).limit(RUNNING_MAX))
+    several = len({job.dag for job in live.jobs.values()}) > 1
+    return tuple(_shown(live.jobs[row["edition_id"]], row, several) for row in found[:RUNNING_MAX])
+
+
+def _shown(job: LiveJob, row: sa.RowMapping, several: bool) -> Running:
     about = row["partition_key"] if row["partition_key"] is not None else row["cursor"]
-    return Running(editions[row["edition_id"]].job.name, str(about), stages(row["progress"]))
+    return Running(job.name if several else job.job.name, str(about), stages(row["progress"]))
 
 
 def stages(progress: Any) -> str:
@@ -171,8 +223,9 @@ def stages(progress: Any) -> str:
     return ", ".join([str(told.get("phase", "")), *words]).strip(", ")
 
 
-def _asleep(tx: Tx, sources: Sequence[PlannedJob], settle_s: float) -> bool:
+def _awake(tx: Tx, sources: Sequence[LiveJob], settle_s: float) -> frozenset[str]:
     """What an always-on source has to say at its start, it says soon; from then on nobody can know."""
+    found: set[str] = set()
     for job in sources:
         row = tx.one(
             sa.select(_tasks.c.started_at).where(
@@ -180,8 +233,12 @@ def _asleep(tx: Tx, sources: Sequence[PlannedJob], settle_s: float) -> bool:
             )
         )
         if row is None or row["started_at"] is None or (tx.now - row["started_at"]).total_seconds() < settle_s:
-            return False
-    return True
+            found.add(job.dag)
+    return frozenset(found)
+
+
+def planned(tx: Tx, dag: str, version: int) -> Plan:
+    return cutover.stored_plan(tx, cutover.find(tx, dag, version))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,23 +12,20 @@ from typing import Any, TypeVar
 
 from qo.config import sources
 from qo.config.location import Memory
-from qo.config.settings import Settings
-from qo.core.flow.dag import Dag
-from qo.dispatcher import cutover
-from qo.dispatcher.definition.loading import SUFFIXES, load_whole
-from qo.dispatcher.state.database import Tx
-from qo.errors import ConfigError, NotFound, QoError, UsageError
+from qo.errors import QoError, Refused, UsageError
 from qo.site import arrivals, report
 from qo.site.lock import Lock
+from qo.site.pipeline import Pipeline, read_all, require_java
 from qo.site.report import Report
-from qo.site.site import Deployed, Pipeline, Ran, Site
+from qo.site.rollout import Rollout
+from qo.site.site import Deployed, Site
 from qo.site.view import View
+from qo.site.watch import Ran, Watch
 from qo.worker.shutdown import stop_on_signals
 
 T = TypeVar("T")
 
 HOME = Path(".qo")
-FILES = ("pipeline.yaml", "pipeline.yml", "pipeline.json")
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
@@ -38,7 +34,7 @@ EXIT_INTERRUPTED = 130
 class Wanted:
     """What was asked for."""
 
-    target: Path
+    targets: Sequence[str]
     flags: Mapping[str, Any]
     config: Path | None
     once: bool
@@ -63,84 +59,54 @@ def up(wanted: Wanted, view: View) -> Outcome:
         raise UsageError(
             "the store memory: lives inside one process, and an installation has several: use local:PATH"
         )
-    pipeline, warnings = read(wanted.target)
+    pipelines, warnings = read_all(wanted.targets)
     for text in warnings:
         view.say(f"warning: {text}")
-    _require_java(pipeline.dag, settings)
+    require_java(pipelines, settings)
     with Lock(HOME / "up.lock"):
-        return asyncio.run(_up(wanted, pipeline, view, began))
+        return asyncio.run(_up(wanted, pipelines, view, began))
 
 
-def read(target: Path) -> tuple[Pipeline, tuple[str, ...]]:
-    """The pipeline in a file or a directory, known by the code of its operators too; and what to warn of."""
-    file = _file(target)
-    whole = load_whole(str(file))
-    return Pipeline(whole.dag, whole.source, file.parent.absolute(), whole.bundle), whole.warnings
-
-
-def _file(target: Path) -> Path:
-    if target.is_dir():
-        found = [target / name for name in FILES if (target / name).is_file()]
-        if not found:
-            raise NotFound(f"there is no {FILES[0]} in {target}: name the file")
-        return found[0]
-    if not target.is_file():
-        raise NotFound(f"there is no pipeline {target}: name a file ({', '.join(SUFFIXES)}) or its directory")
-    return target
-
-
-def _require_java(dag: Dag, settings: Settings) -> None:
-    """Better now than in the log of a worker. Raises ConfigError."""
-    elsewhere = settings.spark.remote not in (None, "local")  # A local server is started here, and needs it too.
-    if elsewhere or not any(job.runtime == "spark" for job in dag.jobs):
-        return
-    try:
-        from qo.spark.java import find
-    except ModuleNotFoundError as missing:
-        raise ConfigError(
-            f"a pipeline on Spark needs {missing.name}: install qo with its extra, from a checkout, "
-            "pip install '.[dispatcher,spark]'"
-        ) from None
-    find(settings.spark, os.environ)
-
-
-async def _up(wanted: Wanted, pipeline: Pipeline, view: View, began: float) -> Outcome:
+async def _up(wanted: Wanted, pipelines: Sequence[Pipeline], view: View, began: float) -> Outcome:
     stop = asyncio.Event()
-    async with Site(wanted.flags, wanted.config, pipeline, HOME / "logs") as site:
+    async with Site(wanted.flags, wanted.config, pipelines, HOME / "logs") as site:
         stop_on_signals(stop, again=site.kill)
         try:
-            since, deployed = await _unless(stop, _start(site, view))
+            since, deployed = await _unless(stop, _start(site, pipelines, view))
         except Stopped:
-            return Outcome(EXIT_INTERRUPTED if wanted.once else 0, {"dag": pipeline.dag.name, "version": None})
-        site.work(at_once=bool(deployed.answer["changed"]) and bool(deployed.rebuilt))
+            documents = [{"dag": each.name, "version": None} for each in pipelines]
+            return Outcome(EXIT_INTERRUPTED if wanted.once else 0, _document(documents))
+        for pipeline, each in zip(pipelines, deployed, strict=True):
+            if each.answer["changed"] and each.rebuilt:
+                site.start_workers(pipeline.runtimes)
         started_s = time.monotonic() - began
+        rollouts = [Rollout(each, wanted.keep) for each in deployed]
         with view:
-            ran = await site.run(deployed, once=wanted.once, keep=wanted.keep, stop=stop, look=view.look)
+            ran = await Watch(site, rollouts, view, once=wanted.once).run(stop)
         ran.seconds = {"start": started_s, **ran.seconds}
-        found = await site.read(
-            lambda tx: report.report(
-                tx, pipeline.dag.name, deployed.version, _serving(tx, pipeline.dag.name), since
-            )
-        )
+        found = await site.read(lambda tx: [report.report(tx, each, since) for each in rollouts])
         return _told(found, ran, site, view)
 
 
-async def _start(site: Site, view: View) -> tuple[datetime, Deployed]:
-    """Until the pipeline is deployed: what it was deployed as, and from when on it counts."""
+async def _start(site: Site, pipelines: Sequence[Pipeline], view: View) -> tuple[datetime, list[Deployed]]:
+    """Until all pipelines are deployed: what they were deployed as, and from when on it counts."""
     await site.start()
     view.say(f"the dispatcher is at {site.public}")
     since = await site.read(lambda tx: tx.now)
-    deployed = await site.deploy()
+    deployed = [await site.deploy(each) for each in pipelines]
     await _tell_dashboard(site, view)
-    report.tell_deployed(deployed, view.say)
-    for text in await arrivals.unreadable(site.pipeline.dag, site.settings):
-        view.say(f"warning: {text}")
+    for pipeline, each in zip(pipelines, deployed, strict=True):
+        report.tell_deployed(each, view.say)
+        for text in await arrivals.unreadable(pipeline.dag, site.settings):
+            view.say(f"warning: {text}")
     return since, deployed
 
 
 async def _tell_dashboard(site: Site, view: View) -> None:
     try:
-        view.say(f"the dashboard is at {await site.dashboard()}")
+        link = await site.dashboard()
+        view.say("the dashboard is at")
+        view.say(link)  # On a line of its own: it is long, and to be copied.
     except QoError as error:
         view.say(f"warning: there is no dashboard: {error}")  # Nothing else needs it.
 
@@ -161,20 +127,31 @@ async def _unless(stop: asyncio.Event, doing: Coroutine[Any, Any, T]) -> T:
     raise Stopped
 
 
-def _serving(tx: Tx, dag: str) -> int:
-    active = cutover.active(tx, dag)
-    assert active is not None  # The first version of a pipeline is active at once.
-    return int(active["number"])
-
-
-def _told(found: Report, ran: Ran, site: Site, view: View) -> Outcome:
+def _told(found: Sequence[Report], ran: Ran, site: Site, view: View) -> Outcome:
     say = view.say
-    report.tell_cutover(ran, say)
-    if not found.timings:
-        report.tell_rest(found.failures, say)
-    report.tell(found, ran, say)
+    for rollout in ran.rollouts:
+        report.tell_staged(rollout, say)
+    failed = [failure for each in found for failure in each.failures]
+    if not any(each.timings for each in found):
+        report.tell_rest(failed, say)
+    for each in found:
+        if len(found) > 1:
+            say("")
+            say(f"Pipeline {each.plan.dag.name}")
+        report.tell(each, say)
+    report.tell_phases(found, ran, say)
     say("")
     say(f"data {site.settings.dispatcher.data}, logs {site.logs}")
-    report.tell_failures(found.failures, say)
-    code = EXIT_FAILED if found.failures else EXIT_INTERRUPTED if ran.interrupted else 0
-    return Outcome(code, report.document(found, ran))
+    if ran.seen is not None:
+        report.tell_open(ran.seen, say)
+    report.tell_failures(failed, say)
+    refused = any(each.staged is not None and each.refusal is not None for each in ran.rollouts)
+    code = EXIT_FAILED if failed else EXIT_INTERRUPTED if ran.interrupted else Refused.exit_code if refused else 0
+    documents = [report.document(each, rollout) for each, rollout in zip(found, ran.rollouts, strict=True)]
+    opened = [] if ran.seen is None else report.open_document(ran.seen)
+    return Outcome(code, _document(documents, open=opened, seconds=ran.seconds))
+
+
+def _document(pipelines: Sequence[Mapping[str, Any]], **common: Any) -> dict[str, Any]:
+    """One pipeline stands by itself, several in a list."""
+    return {**pipelines[0], **common} if len(pipelines) == 1 else {"pipelines": list(pipelines), **common}

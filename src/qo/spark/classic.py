@@ -176,6 +176,9 @@ class ClassicEngine:
         except GONE:
             return False
 
+    def ui(self) -> str | None:
+        return None if self._spark is None else self._spark.sparkContext.uiWebUrl
+
     def loss(self, attempt: Attempt) -> Loss | None:
         if attempt in self._lost:
             return Loss(self._lost.pop(attempt))

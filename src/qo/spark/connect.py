@@ -148,6 +148,9 @@ class ConnectEngine:
     def alive(self) -> bool:
         return self._server.alive() if self._server is not None else reachable(*_place(self._address))
 
+    def ui(self) -> str | None:
+        return None  # The server's: a client is not told.
+
     def loss(self, attempt: Attempt) -> Loss | None:
         if self.alive():
             return None  # Errors of an earlier server say so themselves.

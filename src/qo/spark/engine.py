@@ -78,6 +78,10 @@ class Engine(Protocol):
         """Whether the session of this attempt is gone, be there another by now or not."""
         ...
 
+    def ui(self) -> str | None:
+        """Where Spark's own interface is, once started; None: it is not served, or elsewhere."""
+        ...
+
     def close(self) -> None: ...
 
 

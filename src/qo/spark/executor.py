@@ -13,7 +13,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -77,18 +77,26 @@ class SparkExecutor:
                 each.cancel()
             await asyncio.gather(*telling, return_exceptions=True)
 
-    def warm(self) -> None:
-        """Begin to start the engine, so that the first task finds it ready. What fails, the first task will tell."""
-        threading.Thread(target=self._start, name="qo-spark-warm", daemon=True).start()
+    def warm(self, on_ui: Callable[[str], None] | None = None) -> None:
+        """Begin to start the engine, so that the first task finds it ready. What fails, the first task will tell.
 
-    def _start(self) -> None:
+        ``on_ui``: is given the address of Spark's own interface, if there is one, on another thread.
+        """
+        threading.Thread(target=self._start, args=(on_ui,), name="qo-spark-warm", daemon=True).start()
+
+    def _start(self, on_ui: Callable[[str], None] | None) -> None:
         began = time.perf_counter()
         try:
             self._engine.start()
+            ui = self._engine.ui()
         except Exception as error:
             log.warning("Spark has not started: %s", error)
             return
         log.info("Spark is ready after %.1f s", time.perf_counter() - began)
+        if ui is not None:
+            log.info("Spark's UI is at %s", ui)
+            if on_ui is not None:
+                on_ui(ui)
 
     def close(self) -> None:
         self._asking.shutdown(wait=False, cancel_futures=True)
@@ -184,10 +192,10 @@ class SparkExecutor:
         run.result = result_of(written, context.said, phases)
 
 
-def open_executor(settings: Settings) -> Executor:
+def open_executor(settings: Settings, on_ui: Callable[[str], None] | None) -> Executor:
     """For workers: a session takes seconds, which pass while the first tasks are on their way."""
     executor = SparkExecutor(settings)
-    executor.warm()
+    executor.warm(on_ui)
     return executor
 
 

@@ -1,9 +1,7 @@
-"""What a command is given: the path of a file, or ``module:attribute`` of a pipeline declared in Python."""
+"""A pipeline as a command is given it, in a file or declared in Python: read, and made complete for a deploy."""
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +12,13 @@ from msgspec.structs import replace
 from qo.core.flow.dag import Dag, Job
 from qo.dispatcher.definition.bundling import Bundle, Project, pack, read_project
 from qo.dispatcher.definition.code import fingerprint
-from qo.dispatcher.definition.declare import Pipeline
 from qo.dispatcher.definition.modules import Unresolvable
 from qo.dispatcher.definition.reading import read
+from qo.dispatcher.definition.target import resolve
 from qo.dispatcher.definition.writing import to_yaml
 from qo.dispatcher.registry import DEFAULT, FUNCTION, Registry
 from qo.errors import QoError, UsageError
 
-SUFFIXES = (".yaml", ".yml", ".json")
 QUERIES = ("sql", "alert")  # Operators whose query may lie in a file of its own.
 
 
@@ -32,15 +29,11 @@ def load(
 
     Raises UsageError for what cannot be opened or imported, and DefinitionError for what is wrong in it.
     """
-    if target.endswith(".py"):
-        module = target.removesuffix(".py").replace("/", ".")
-        raise UsageError(f"{target} is Python: write {module}:NAME, with the name of the qo.Pipeline in it")
-    if _is_file(target):
-        text = _text(target)
-        return read(text, file=target, registry=registry, known_datasets=known_datasets), text
-    if not FUNCTION.match(target):
-        raise UsageError(f"{target!r} is no definition: give a file ({', '.join(SUFFIXES)}) or module:pipeline")
-    dag = _pipeline(target).document(registry=registry, known_datasets=known_datasets)
+    found = resolve(target)
+    if found.pipeline is None:
+        text = _text(str(found.file))
+        return read(text, file=str(found.file), registry=registry, known_datasets=known_datasets), text
+    dag = found.pipeline.document(registry=registry, known_datasets=known_datasets)
     return dag, to_yaml(dag)
 
 
@@ -62,7 +55,7 @@ def load_whole(target: str, *, code: bool = True, registry: Registry = DEFAULT) 
     UsageError for a file of a query that cannot be read, or a file to include that is not there.
     """
     dag, text = load(target, registry=registry)
-    home = Path(target).resolve().parent if _is_file(target) else _home(target)
+    home = resolve(target).directory
     roots = tuple(dict.fromkeys((home, Path.cwd())))
     packing = _Packing(roots, read_project(home))
     warnings: list[str] = []
@@ -156,18 +149,6 @@ def _names_of_operators(lines: Sequence[str]) -> dict[int, str]:
     return found
 
 
-def _is_file(target: str) -> bool:
-    return target.endswith(SUFFIXES) or Path(target).is_file()
-
-
-def _home(target: str) -> Path:
-    """The directory that the package of a declared pipeline lies in, or its module."""
-    module = sys.modules[target.partition(":")[0]]
-    path = Path(module.__file__ or "").resolve()
-    levels = module.__name__.count(".") + (path.name == "__init__.py")
-    return path.parents[levels]
-
-
 def _text(path: str) -> str:
     try:
         return Path(path).read_bytes().decode("utf-8-sig")
@@ -177,26 +158,3 @@ def _text(path: str) -> str:
         raise UsageError(
             f"cannot read {path}: {error.strerror or error}; give the path of a definition"
         ) from error
-
-
-def _pipeline(target: str) -> Pipeline:
-    module_name, _, attribute = target.partition(":")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # As for python -m.
-    try:
-        found: object = importlib.import_module(module_name)
-    except QoError:
-        raise  # It says itself what to do.
-    except Exception as error:
-        message = f"importing {module_name!r} failed: {type(error).__name__}: {error}"
-        raise UsageError(
-            f"{message}; start in the directory that it is in, and see that it can be imported"
-        ) from error
-    for name in attribute.split("."):
-        found = getattr(found, name, None)
-    if not isinstance(found, Pipeline):
-        known = vars(sys.modules[module_name])
-        named = ", ".join(f"{module_name}:{name}" for name, each in known.items() if isinstance(each, Pipeline))
-        hint = f"did you mean {named}?" if named else "name a qo.Pipeline as module:attribute"
-        raise UsageError(f"{target!r} is no pipeline: {hint}")
-    return found
