@@ -32,7 +32,7 @@ Code = Annotated[
     bool,
     typer.Option(
         "--code/--no-code",
-        help="Let what the code of functions is known by be part of the version, so that a change of it rebuilds them.",
+        help="Let the code of functions be part of the version: it travels with it, and a change of it rebuilds them.",
         show_default=False,
     ),
 ]
