@@ -147,8 +147,11 @@ export interface LineageEdge {
   partition_key: string | null;
   cursor_after: number | null;
   cursor_upto: number | null;
-  revision: number | null;
-  task_id: string;
+  revision: number | null; // Of the commit of that run.
+  mode: string;
+  as_of: number | null; // Of an input that was read whole or a range of: the state that was read.
+  pieces: number | null;
+  task_id: string; // Of an input that was read whole: the one that had committed to it last.
 }
 
 export interface Lineage {
