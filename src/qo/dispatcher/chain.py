@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from qo.core.flow import routing
 from qo.core.flow.topology import Reader, Topology
 from qo.core.words import plural
-from qo.dispatcher import datasets, quality
+from qo.dispatcher import datasets, failures, quality
 from qo.dispatcher.contract.why import Step, StepKind, Verdict
 from qo.dispatcher.registry import DEFAULT, Launcher
 from qo.dispatcher.state import schema
@@ -266,14 +266,16 @@ class Chain:
             case "completed":
                 return Standing(f"completed at {moment(task['completed_at'])}", Verdict.THERE)
             case "failed":
-                fix = f"fix the cause, then {replay}"
-                return Standing(
-                    f"failed after {plural(task['attempt'], 'attempt')}: {error}", Verdict.BLOCKED, fix
-                )
+                text = f"failed after {plural(task['attempt'], 'attempt')}: {error}"
+                superseded = failures.superseded(self.tx, self.live, [task]).get(task["id"])
+                if superseded is not None:
+                    return Standing(f"{text}; superseded: {superseded.text}", Verdict.BLOCKED)
+                return Standing(text, Verdict.BLOCKED, f"fix the cause, then {replay}")
             case "cancelled":
                 by = f" by {task['cancelled_by']}" if task["cancelled_by"] else ""
                 reason = f": {task['cancel_reason']}" if task["cancel_reason"] else ""
-                return Standing(f"was cancelled{by}{reason}", Verdict.BLOCKED, replay)
+                is_live = task["edition_id"] in self.live.jobs  # No other task can be replayed.
+                return Standing(f"was cancelled{by}{reason}", Verdict.BLOCKED, replay if is_live else None)
             case other:
                 return Standing(f"is {other}", Verdict.BLOCKED, replay)
 

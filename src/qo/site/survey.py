@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from qo.core.flow.dag import SourceKind, Strategy
 from qo.core.flow.plan import Plan, PlannedJob
 from qo.core.task import Status
-from qo.dispatcher import backlog, cutover
+from qo.dispatcher import backlog, cutover, topology
+from qo.dispatcher import failures as failed_tasks
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 
@@ -73,7 +74,7 @@ def survey(tx: Tx, dag: str, version: int, *, settle_s: float) -> Survey:
     """``settle_s``: how long an always-on source must have run before its silence counts."""
     plan = planned(tx, dag, version)
     editions = {job.edition_id: job for job in plan.jobs}
-    counted = backlog.counts(tx, editions.keys())
+    counted = failed_tasks.counts(tx, editions.keys())
     sizes = _sizes(tx, plan)
     jobs: dict[str, JobState] = {}
     for job in plan.jobs:
@@ -193,17 +194,13 @@ class Failure:
 
 
 def failures(tx: Tx, dag: str, version: int) -> list[Failure]:
-    """The first of the tasks that have failed for good."""
+    """The last of the tasks that have failed for good, and whose work nobody has done since."""
     editions = [job.edition_id for job in planned(tx, dag, version).jobs]
-    query = (
-        sa.select(_tasks)
-        .where(_tasks.c.edition_id.in_(editions), _tasks.c.status == Status.FAILED)
-        .order_by(_tasks.c.created_at)
-        .limit(FAILED_MAX)
-    )
+    page = failed_tasks.open_page(tx, topology.load(tx), editions, None, FAILED_MAX)
+    query = sa.select(_tasks).where(_tasks.c.id.in_([id_ for _, id_ in page.places]))
     return [
         Failure(row["id"], row["job"], str(row["partition_key"] or row["cursor"]), row["last_error"] or "")
-        for row in tx.all(query)
+        for row in tx.all(query.order_by(_tasks.c.created_at))
     ]
 
 

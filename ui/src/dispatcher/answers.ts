@@ -177,6 +177,7 @@ export interface RunLine {
   released: boolean;
   created_at: string;
   updated_at: string;
+  superseded: { by_task: string | null; version: number | null; text: string } | null;
 }
 
 export interface RunShown extends RunLine {

@@ -10,6 +10,14 @@ from pydantic import Field
 from qo.dispatcher.contract.body import Answer, Body
 
 
+class Superseded(Answer):
+    """Why nobody has to care for a failed task any more."""
+
+    by_task: str | None = None  # Which has done its work.
+    version: int | None = None  # Or: the version that was given up or replaced, where no live one has its job.
+    text: str
+
+
 class TaskRow(Answer):
     """One line of a list."""
 
@@ -25,6 +33,7 @@ class TaskRow(Answer):
     released: bool  # Whether its wake-up is on its way, while it is pending.
     created_at: datetime
     updated_at: datetime
+    superseded: Superseded | None = None  # Of a failed task: why it is none to care for.
 
 
 class TaskList(Answer):
