@@ -124,6 +124,7 @@ def _record(answer: Mapping[str, Any]) -> dict[str, str]:
         "operator": answer["operator"],
         "queue": answer["queue"],
         "attempt": str(answer["attempt"] or ""),
+        "rescheduled": _rescheduled(answer),
         "retries": f"{answer['retry_count']} of {answer['max_retries']}" if answer["retry_count"] else "",
         "created": shown_instant(answer["created_at"]),
         "updated": shown_instant(answer["updated_at"]),
@@ -137,6 +138,12 @@ def _record(answer: Mapping[str, Any]) -> dict[str, str]:
         "error": answer["last_error"] or "",
         "traceback": (answer["traceback"] or "").rstrip(),
     }
+
+
+def _rescheduled(answer: Mapping[str, Any]) -> str:
+    if not answer["rescheduled"]:
+        return ""
+    return f"{plural(answer['rescheduled'], 'time')}, last: {answer['reschedule_reason'] or 'without a reason'}"
 
 
 def _span(each: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ from qo.dispatcher.state.database import Tx
 from qo.site import published
 from qo.site.published import Table
 from qo.site.site import Deployed, Ran, Staged
-from qo.site.survey import Failure, Timing, failures, planned, timings
+from qo.site.survey import Failure, Stuck, Timing, failures, planned, timings
 
 ROWS = 4
 COLUMNS = 10
@@ -89,6 +89,7 @@ def document(found: Report, ran: Ran) -> dict[str, Any]:
             {"task_id": each.task_id, "job": each.job, "about": each.about, "error": each.error}
             for each in found.failures
         ],
+        "unfinished": [asdict(each) for each in ran.stuck],
         "seconds": ran.seconds,
     }
 
@@ -116,6 +117,19 @@ def tell_rest(failed: Sequence[Failure], say: Say) -> None:
     """Of a run in which nothing has run: whether that is well."""
     well = "what has failed before is not tried again by itself" if failed else "everything is as it should be"
     say(f"nothing was to be done: {well}")
+
+
+def tell_stuck(stuck: Sequence[Stuck], say: Say) -> None:
+    for each in stuck:
+        why = f": {each.reason}" if each.reason else ""
+        say(
+            f"unfinished: {each.job} {each.about} (task {each.task_id}), rescheduled {plural(each.times, 'time')}{why}"
+        )
+    if stuck:
+        jobs = sorted({name for each in stuck for name in each.failed})
+        say(
+            f"    it cannot go on before the failed tasks of {', '.join(jobs)} are mended; then qo up goes on with it"
+        )
 
 
 def tell_failures(failed: Sequence[Failure], say: Say) -> None:

@@ -29,7 +29,7 @@ from qo.dispatcher.user_client import UserClient
 from qo.site.arrivals import announced
 from qo.site.part import DASHBOARD, WORKER
 from qo.site.processes import Child, Lifeline, rest
-from qo.site.survey import Survey, survey
+from qo.site.survey import Stuck, Survey, survey
 
 LOOK_S = 0.5
 START_S = 60.0  # For the dispatcher to answer.
@@ -87,6 +87,7 @@ class Ran:
     staged: Staged | None = None  # Of a version that does not serve yet.
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     interrupted: bool = False
+    stuck: Sequence[Stuck] = ()  # What it was ended in spite of.
 
 
 Look = Callable[[Survey, Sequence[str]], None]
@@ -191,7 +192,11 @@ class Site:
                     ran.seconds["rebuild"] = time.monotonic() - began
                     staged = None
             done = seen.quiet() if staged is None else staged.built and seen.quiet(staged.waiting)
-            quiet = quiet + 1 if done else 0
+            over = once and seen.over(0 if staged is None else staged.waiting)
+            if done or over:
+                quiet, ran.stuck = quiet + 1, seen.stuck
+            elif not _tries_again(seen, ran.stuck):
+                quiet, ran.stuck = 0, ()
             # What is announced after a look is not in it: only looks from here on count.
             if once and quiet == 1 and not await self._all_announced():
                 quiet = 0
@@ -200,6 +205,7 @@ class Site:
                 break
             await rest(stop, LOOK_S)
         ran.interrupted = once and stop.is_set()
+        ran.stuck = () if ran.interrupted else ran.stuck
         ran.staged = staged
         ran.seconds["work"] = time.monotonic() - began
         return ran
@@ -270,3 +276,8 @@ class Site:
 def _again(child: Child) -> str:
     """A dashboard that was started again has another key, and so another link."""
     return f"; it is at {child.said['link']} now" if "link" in child.said else ""
+
+
+def _tries_again(seen: Survey, stuck: Sequence[Stuck]) -> bool:
+    """Whether what is open beside the stuck tasks is only one of them, at another attempt."""
+    return bool(stuck) and not seen.stuck and seen.open <= len(stuck) and seen.events == 0

@@ -16,9 +16,11 @@ from qo.dispatcher import backlog, cutover, topology
 from qo.dispatcher import failures as failed_tasks
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.tasks.rows import rescheduled
 
 RUNNING_MAX = 8  # So many running tasks are shown.
 FAILED_MAX = 20
+STUCK_MAX = 100  # While more tasks are open, none is looked at for whether it can end.
 TIMES_MAX = 50_000  # Tasks of one run whose times are summed up.
 
 _tasks, _events, _generations = schema.tasks, schema.events, schema.generations
@@ -53,12 +55,25 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
+class Stuck:
+    """A task that asks to come back later and has seen all that there is of what it reads; some of that has failed."""
+
+    task_id: str
+    job: str
+    about: str
+    times: int  # So often it was rescheduled.
+    reason: str | None
+    failed: tuple[str, ...]  # The jobs upstream of which tasks have failed.
+
+
+@dataclass(frozen=True, slots=True)
 class Survey:
     jobs: tuple[JobState, ...]  # In the order of the data.
     events: int  # Not routed yet; up to one page of them.
     running: tuple[Running, ...]
     asleep: bool  # Every always-on source runs, and has done so for a while.
     serving: int = 0  # Open tasks that only the version has which serves while this one is built.
+    stuck: tuple[Stuck, ...] = ()  # Of the open tasks those that cannot end before somebody mends what has failed.
 
     @property
     def open(self) -> int:
@@ -68,6 +83,11 @@ class Survey:
     def quiet(self, waiting: int = 0) -> bool:
         """Whether nothing is left to do but so many tasks that wait for something else."""
         return self.open <= waiting and self.events == 0 and self.asleep
+
+    def over(self, waiting: int = 0) -> bool:
+        """Whether nothing is left that could end by itself, but something is stuck."""
+        left = self.open - len(self.stuck)
+        return bool(self.stuck) and left <= waiting and self.events == 0 and self.asleep
 
 
 def survey(tx: Tx, dag: str, version: int, *, settle_s: float) -> Survey:
@@ -87,6 +107,55 @@ def survey(tx: Tx, dag: str, version: int, *, settle_s: float) -> Survey:
         running=tuple(_shown(editions, row) for row in running if not _always_on(editions[row["edition_id"]])),
         asleep=_asleep(tx, [job for job in plan.jobs if _always_on(job)], settle_s),
         serving=_serving(tx, plan, version),
+        stuck=_stuck(tx, plan, jobs),
+    )
+
+
+def _stuck(tx: Tx, plan: Plan, states: Mapping[str, JobState]) -> tuple[Stuck, ...]:
+    failed = {name for name, state in states.items() if state.failed}
+    if not failed or sum(state.open for state in states.values() if not state.always_on) > STUCK_MAX:
+        return ()  # Nothing has failed; or there is a lot to do first.
+    above = _upstream(plan)
+    blocked = {job.edition_id: job for job in plan.jobs if above[job.job.name] & failed}
+    query = sa.select(_tasks).where(_tasks.c.edition_id.in_(list(blocked)), _tasks.c.status == Status.PENDING)
+    found: list[Stuck] = []
+    for row in tx.all(query.order_by(_tasks.c.created_at).limit(STUCK_MAX)):
+        again = rescheduled(tx, row)
+        if again is None or not _has_seen_all(tx, row["id"]):
+            continue
+        name, about = row["job"], str(row["partition_key"] or row["cursor"])
+        found.append(Stuck(row["id"], name, about, again.times, again.reason, tuple(sorted(above[name] & failed))))
+    return tuple(found)
+
+
+def _upstream(plan: Plan) -> dict[str, frozenset[str]]:
+    """By job, all jobs of the plan that it reads, directly or not, whether they trigger it or not."""
+    above: dict[str, frozenset[str]] = {}
+    for job in plan.jobs:  # In the order of the data.
+        read = {each.from_.job for each in job.job.inputs if each.from_.job in above}
+        above[job.job.name] = frozenset(read).union(*(above[name] for name in read if name))
+    return above
+
+
+def _has_seen_all(tx: Tx, task_id: str) -> bool:
+    """Whether nothing was committed to what a task reads since its last attempt began."""
+    pins, partitions = schema.task_inputs, schema.partitions
+    same_partition = sa.and_(
+        partitions.c.dataset_id == pins.c.dataset_id,
+        partitions.c.generation_id == pins.c.generation_id,
+        partitions.c.partition_key == pins.c.partition_key,
+    )
+    query = (
+        sa.select(pins, _generations.c.revision.label("latest"), partitions.c.revision.label("of_partition"))
+        .join(_generations, _generations.c.id == pins.c.generation_id)
+        .outerjoin(partitions, same_partition)
+        .where(pins.c.task_id == task_id)
+    )
+    return all(
+        pin["of_partition"] == pin["revision"]
+        if pin["partition_key"]
+        else (pin["latest"] or 0) <= (pin["revision"] or 0)
+        for pin in tx.all(query)
     )
 
 

@@ -176,5 +176,6 @@ def _told(found: Report, ran: Ran, site: Site, view: View) -> Outcome:
     say("")
     say(f"data {site.settings.dispatcher.data}, logs {site.logs}")
     report.tell_failures(found.failures, say)
-    code = EXIT_FAILED if found.failures else EXIT_INTERRUPTED if ran.interrupted else 0
+    report.tell_stuck(ran.stuck, say)
+    code = EXIT_FAILED if found.failures or ran.stuck else EXIT_INTERRUPTED if ran.interrupted else 0
     return Outcome(code, report.document(found, ran))

@@ -85,7 +85,8 @@ def outcome_of(error: BaseException) -> Outcome:
             # A subclass may not have called our __init__.
             return Retried(text_of(error), delay_s=getattr(error, "delay_s", None))
         case Reschedule():
-            return Released("the handler asked to come back later", error.delay_s, by_handler=True)
+            said = f": {reason}" if (reason := reason_of(error)) else ""
+            return Released(f"the handler asked to come back later{said}", error.delay_s, by_handler=True)
         case _:
             return Retried(text_of(error), traceback_of(error))
 
@@ -106,6 +107,12 @@ def text_of(error: BaseException) -> str:
     if not text or not isinstance(error, (Reject, Retry)):
         text = f"{name}: {text}" if text else name
     return without_secrets(_encodable(text))[:ERROR_CHARS_MAX]
+
+
+def reason_of(error: Reschedule) -> str | None:
+    """Why a handler wants to come back later, in text that can be written."""
+    reason = getattr(error, "reason", None)  # A subclass may not have called our __init__.
+    return None if reason is None else without_secrets(_encodable(str(reason)))[:ERROR_CHARS_MAX]
 
 
 def traceback_of(error: BaseException) -> str | None:

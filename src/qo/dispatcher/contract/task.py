@@ -263,7 +263,7 @@ class CompleteRequest(Fence):
     outcome: Outcome
     outputs: list[OutputBody] = Field(default=[], max_length=1000)
     events: list[EventBody] = Field(default=[], max_length=1000)
-    error: str | None = Field(default=None, max_length=20_000)
+    error: str | None = Field(default=None, max_length=20_000)  # Of one released for later: what it waits for.
     traceback: str | None = Field(default=None, max_length=100_000)
     retry_after_s: float | None = Field(default=None, ge=0, le=86_400)
     progress: Any = None

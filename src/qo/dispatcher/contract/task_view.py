@@ -46,8 +46,8 @@ class AttemptView(Answer):
     worker_id: str | None = None
     started_at: datetime
     ended_at: datetime | None = None
-    outcome: str | None = None  # completed, failed, retried, released, timed_out, cancelled
-    error: str | None = None
+    outcome: str | None = None  # completed, failed, retried, released, rescheduled, timed_out, cancelled
+    error: str | None = None  # Of one that was rescheduled: what it waits for.
 
 
 class ReadView(Answer):
@@ -94,6 +94,8 @@ class TaskView(TaskRow):
     timeout_seconds: float | None = None
     retry_count: int
     max_retries: int
+    rescheduled: int = 0  # How often it has asked to come back later, if its last attempt did.
+    reschedule_reason: str | None = None  # What it waits for, in its own words.
     traceback: str | None = None
     cancel_requested: bool
     cancelled_by: str | None = None

@@ -113,11 +113,14 @@ def show_task(tx: Tx, task_id: str) -> TaskView:
     tried = sa.select(attempts).where(attempts.c.task_id == task_id).order_by(attempts.c.attempt.desc())
     read = sa.select(inputs).where(inputs.c.task_id == task_id).order_by(inputs.c.position)
     made = sa.select(commits).where(commits.c.task_id == task_id).order_by(commits.c.revision)
-    beside = {
+    beside: dict[str, Any] = {
         "attempts": [AttemptView.model_validate(dict(each)) for each in reversed(tx.all(tried.limit(SHOWN_MAX)))],
         "inputs": [_read_view(each) for each in tx.all(read.limit(SHOWN_MAX))],
         "commits": [CommitView.model_validate(dict(each)) for each in tx.all(made.limit(SHOWN_MAX))],
     }
+    again = rows.rescheduled(tx, row)
+    if again is not None:
+        beside |= {"rescheduled": again.times, "reschedule_reason": again.reason}
     why = failures.superseded(tx, topology.load(tx), [row]).get(task_id)
     return TaskView.model_validate({**own, **_line(row), **beside, "superseded": why})
 
