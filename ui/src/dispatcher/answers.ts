@@ -191,6 +191,8 @@ export interface RunShown extends RunLine {
   timeout_seconds: number | null;
   retry_count: number;
   max_retries: number;
+  rescheduled: number; // How often it has asked to come back later, if its last attempt did.
+  reschedule_reason: string | null;
   traceback: string | null;
   cancel_requested: boolean;
   cancelled_by: string | null;

@@ -8,7 +8,7 @@ import { useApp } from "../shell/app";
 import { Badge } from "../show/badge";
 import { ProgressShown, progressMatters } from "../show/progress";
 import { Panel } from "../show/states";
-import { Ago, At } from "../show/text";
+import { Ago, At, plural } from "../show/text";
 
 export function State({ run }: { run: RunShown }): JSX.Element {
   const { bucket } = useApp();
@@ -51,6 +51,15 @@ export function State({ run }: { run: RunShown }): JSX.Element {
             <dt>Due</dt>
             <dd>
               <Ago at={run.available_at} />
+            </dd>
+          </>
+        )}
+        {run.rescheduled > 0 && (
+          <>
+            <dt>Waits</dt>
+            <dd>
+              {run.reschedule_reason ?? "it does not say for what"}{" "}
+              <span class="quiet">· rescheduled {plural(run.rescheduled, "time")}</span>
             </dd>
           </>
         )}
