@@ -48,13 +48,15 @@ def enriched(clean: DataFrame, weather: DataFrame, planes: DataFrame, airports: 
 
 
 def closed(run: qo.Run) -> dict[str, int]:
-    """A month is closed once all the days that it lists are there. Until then its turn comes again, at no cost."""
+    """A month is closed once all the days that it lists are there. Until then its turn comes again, at no cost.
+
+    While a day has failed it waits for somebody to mend that: ``qo up --once`` ends, and says so.
+    """
     _, *lines = run.input("months").lines()
     days = {f"{line.partition(',')[0]}.csv" for line in lines}
     there = {piece.partition_key for piece in run.input("daily").pieces}
     if missing := days - there:
-        run.log.info("%s waits for %d days", run.partition_key, len(missing))
-        raise qo.Reschedule(3)
+        raise qo.Reschedule(3, reason=f"waits for {len(missing)} of {len(days)} days, {min(missing)} first")
     return {"days": len(days)}
 
 

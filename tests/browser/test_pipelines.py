@@ -169,6 +169,20 @@ async def test_an_open_question_never_becomes_another_one(place: Place, tabs: Ta
 
 
 @pytest.mark.long
+async def test_the_field_of_a_question_goes_back_with_its_answer(place: Place, tabs: Tabs) -> None:
+    first, second = "shop.totals@2026-03-01", "shop.clean@2026-03-02"
+    tab = await tabs.new()
+    await tab.open(place.link, f"/why?target={first}")
+    field = tab.page.get_by_label(re.compile("^A dataset"))
+    await expect(field).to_have_value(first)
+    await field.fill(second)
+    await field.press("Enter")
+    await expect(tab.page).to_have_url(re.compile("clean"))
+    await tab.page.go_back()
+    await expect(tab.page).to_have_url(re.compile("totals"))
+    await expect(field).to_have_value(first)
+
+
 async def test_a_dispatcher_that_went_away_is_named_and_found_when_it_is_back(place: Place, tabs: Tabs) -> None:
     tab = await tabs.new(clock=True)
     await tab.open(place.link, "/pipelines")

@@ -401,7 +401,7 @@ def test_why_says_what_was_not_as_expected(state: State, shop: Topology) -> None
     assert answer.verdict is Verdict.BLOCKED
     assert "1 expectation was not met" in (answer.blocked_by or "")
     assert [each.text for each in answer.steps if each.kind is StepKind.CHECK] == [
-        "not as expected: not_null id (fail): found {'id': 3}, expected no nulls"
+        "not as expected: not_null id (fail): found id 3, expected no nulls"
     ]
 
 

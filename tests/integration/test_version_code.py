@@ -83,8 +83,8 @@ async def test_without_its_code_a_task_waits_and_a_deploy_of_the_same_file_bring
             bundle.write_bytes(body.replace(b"PK", b"PQ", 1))
         async with embedded.worker("w1"):
             await embedded.emit("p1")
-            task = await until(_released(embedded), within_s=WITHIN_S, every_s=0.1)
-            assert "the code of its version cannot be read" in task["last_error"]
+            task = await until(_put_off(embedded), within_s=WITHIN_S, every_s=0.1)
+            assert "the code of its version cannot be read" in task["reschedule_reason"]
             assert (task["status"], task["retry_count"]) == ("pending", 0)
             assert shop.serving() == {}
             if harm == "gone":
@@ -95,9 +95,10 @@ async def test_without_its_code_a_task_waits_and_a_deploy_of_the_same_file_bring
             await shop.served({"p1": "1"})
 
 
-def _released(site: Site) -> Any:
+def _put_off(site: Site) -> Any:
     async def found() -> Any:
-        return next((row for row in site.tasks("priced") if row["last_error"]), None)
+        tasks = [await site.client.get(f"/v1/tasks/{row['id']}") for row in site.tasks("priced")]
+        return next((task for task in tasks if task["reschedule_reason"]), None)
 
     return found
 
@@ -197,8 +198,8 @@ async def test_an_installed_package_that_differs_from_the_recorded_one_is_report
             await shop.deploy()
             await embedded.emit("p1")
             if policy == "refuse":
-                task = await until(_released(embedded), within_s=WITHIN_S, every_s=0.1)
-                assert "elsewhere 1.0 is not installed" in task["last_error"]
+                task = await until(_put_off(embedded), within_s=WITHIN_S, every_s=0.1)
+                assert "elsewhere 1.0 is not installed" in task["reschedule_reason"]
                 assert shop.serving() == {}
             else:
                 await shop.served({"p1": "1"})

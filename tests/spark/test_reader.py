@@ -168,3 +168,12 @@ def test_spark_is_loaded_only_by_who_reads() -> None:
     code = "import sys, qo; assert 'read' in qo.__all__; print([m for m in ('pyspark', 'pyarrow') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_where_nothing_is_installed_reading_says_so_and_creates_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotFound, match=r"there is no installation of qo here.*QO_STATE"):
+        qo.read(spark, "orders")
+    assert list(tmp_path.iterdir()) == []

@@ -31,7 +31,7 @@ def test_no_module_is_longer_than_a_reader_can_hold():
 def test_tests_on_spark_are_where_make_looks_for_them_and_nothing_else_is_there():
     marked = {path for path in (ROOT / "tests").rglob("test_*.py") if "pytest.mark.spark" in path.read_text()}
     there = set((ROOT / "tests" / "spark").glob("test_*.py"))
-    beside = ("test_docs.py", "test_up.py", "test_up_pipelines.py")
+    beside = ("test_docs.py", "test_up.py", "test_up_failures.py", "test_up_pipelines.py")
     assert marked - there == {ROOT / "tests" / "e2e" / name for name in beside} | {Path(__file__)}
     assert there <= marked
     unmarked = [path.name for path in there if "pytest.mark.fast" in path.read_text()]

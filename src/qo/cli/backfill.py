@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +19,7 @@ from qo.errors import TaskFailed, UsageError
 if TYPE_CHECKING:
     from qo.dispatcher.user_client import UserClient
 
+MISSING_SHOWN = 5  # Keys of partitions that are not there.
 LOOK_S = 1.0
 _HELP = "Make partitions once more, a few at a time."
 
@@ -78,8 +79,10 @@ def start(
 
     async def begin(client: UserClient) -> Any:
         made = await client.post("/v1/backfills", body)
-        if not session.json and made["missing"]:
-            session.output.note(f"not committed, and so left out: {', '.join(made['missing'])}")
+        if (
+            not session.json and wait and made["missing"]
+        ):  # Said below, otherwise: of one that is done, nobody knows.
+            session.output.note(f"not committed, and so left out: {_missing(made['missing'])}")
         return await _done(client, made["id"], session) if wait else made
 
     answer = ask(session, begin)
@@ -178,11 +181,17 @@ def _show(session: Session, each: Mapping[str, Any]) -> None:
             "state": each["state"] + (waits if each["state"] == "running" else ""),
             "at once": str(each["at_once"]),
             "progress": _progress(each),
-            "missing": ", ".join(each["missing"]),
+            "left out": f"not committed: {_missing(each['missing'])}" if each["missing"] else "",
             "created": f"{shown_instant(each['created_at'])} by {each['created_by']}",
             "ended": shown_instant(each["ended_at"]),
         }
     )
+
+
+def _missing(keys: Sequence[str]) -> str:
+    """The first of them, and how many more are known."""
+    more = len(keys) - MISSING_SHOWN
+    return ", ".join(keys[:MISSING_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _progress(each: Mapping[str, Any]) -> str:

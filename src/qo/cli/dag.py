@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -43,11 +44,17 @@ Scope = Annotated[str, typer.Argument(metavar="DAG[.JOB]", help="A DAG, or one o
 
 @command(dag, "validate")
 def validate(session: Session, target: Target, code: Code = False) -> None:
-    """Check a pipeline, without asking a dispatcher.
+    """Check a pipeline, without asking a dispatcher and without importing its code.
 
-    With --code, also that the code of its functions can be found.
+    Of a file, also that the modules and functions of its jobs are there. With --code, also that what the code of
+    each is known by can be worked out.
     """
-    found = load_whole(session, target, code=code).dag
+    whole = load_whole(session, target, code=code)
+    found = whole.dag
+    if Path(target).is_file():
+        from qo.dispatcher.definition import functions
+
+        functions.check(found, Path(target).read_text("utf-8-sig"), target)
     if session.json:
         session.output.document({"dag": found.name, "jobs": [job.name for job in found.jobs], "valid": True})
     else:

@@ -10,6 +10,7 @@ import typer
 from qo.cli.dispatching import ask, check_limit, extra, pages, route
 from qo.cli.session import Session, command, new_app, new_group
 from qo.cli.timing import shown_bytes, shown_count, shown_extent, shown_instant
+from qo.core.words import plural
 
 app = new_app()
 datasets = new_group(app, "dataset", "Look at what pipelines have made.")
@@ -174,7 +175,10 @@ def lineage(
 def _read(edge: Mapping[str, Any]) -> str:
     if edge["cursor_upto"] is not None:
         return f"cursor ({edge['cursor_after']}, {edge['cursor_upto']}]"
-    return edge["partition_key"] or "all"
+    if edge["partition_key"] is not None:
+        return edge["partition_key"]
+    pieces = "" if edge["pieces"] is None else f", {plural(edge['pieces'], 'piece')}"
+    return f"whole as of {edge['as_of'] or 0}{pieces}"
 
 
 @command(datasets, "history")

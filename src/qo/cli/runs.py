@@ -16,7 +16,7 @@ from qo.cli.session import Session, command, new_app, new_group
 from qo.cli.timing import shown_bytes, shown_count, shown_extent, shown_instant
 from qo.core.task import Status
 from qo.core.words import plural
-from qo.errors import QoError
+from qo.errors import QoError, UsageError
 
 if TYPE_CHECKING:
     from qo.dispatcher.user_client import UserClient
@@ -36,12 +36,22 @@ def list_(
         typer.Argument(metavar="[DAG[.JOB]]", help="Only those of this DAG or job.", show_default=False),
     ] = None,
     status: Annotated[Status | None, typer.Option("--status", help="Only tasks with this status.")] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="With --status failed: also failures that are superseded, and why.")
+    ] = False,
     limit: Annotated[int, typer.Option("--limit", help="Show at most this many [100].", show_default=False)] = 100,
 ) -> None:
-    """List the tasks of pipelines, newest first."""
+    """List the tasks of pipelines, newest first.
+
+    A failed task is superseded, and left out of --status failed, once another task has committed its partition or
+    range, or when no live version has its job as it was.
+    """
     check_limit(limit)
+    if everything and status is not Status.FAILED:
+        raise UsageError("--all goes with --status failed: every other list has all tasks already")
     dag, job = (None, None) if of is None else split(of) if "." in of else (of, None)
     wanted: dict[str, Any] = {"dag": dag, "job": job, "status": None if status is None else str(status)}
+    wanted |= {"superseded": "true"} if everything else {}
     found, more = ask(session, lambda client: pages(client, "/v1/tasks", "tasks", limit, **wanted))
     if session.json:
         session.output.document(found)
@@ -50,6 +60,8 @@ def list_(
     session.output.table(headers, [_row(each) for each in found])
     if more:
         session.output.note(f"stopped after {plural(limit, 'task')}; --limit shows more")
+    if status is Status.FAILED and not everything:
+        session.output.note("failures that are superseded are left out; --all shows them")
 
 
 def _row(each: Mapping[str, Any]) -> tuple[str, ...]:
@@ -61,8 +73,12 @@ def _row(each: Mapping[str, Any]) -> tuple[str, ...]:
         str(each["attempt"]),
         shown_instant(each["updated_at"]),
         each["worker_id"] or "",
-        (each["last_error"] or "").partition("\n")[0][:80],
+        _superseded(each) or (each["last_error"] or "").partition("\n")[0][:80],
     )
+
+
+def _superseded(each: Mapping[str, Any]) -> str:
+    return f"superseded: {each['superseded']['text']}" if each["superseded"] else ""
 
 
 @command(runs, "show")
@@ -107,12 +123,14 @@ def _record(answer: Mapping[str, Any]) -> dict[str, str]:
         "id": answer["id"],
         "job": f"{answer['dag']}.{answer['job']}",
         "status": answer["status"],
+        "superseded": answer["superseded"]["text"] if answer["superseded"] else "",
         "wake-up": released if pending else "",
         "what": shown_extent(answer),
         "operator": answer["operator"],
         "code": shown_code(answer),
         "queue": answer["queue"],
         "attempt": str(answer["attempt"] or ""),
+        "rescheduled": _rescheduled(answer),
         "retries": f"{answer['retry_count']} of {answer['max_retries']}" if answer["retry_count"] else "",
         "created": shown_instant(answer["created_at"]),
         "updated": shown_instant(answer["updated_at"]),
@@ -136,6 +154,12 @@ def shown_code(answer: Mapping[str, Any]) -> str:
         pinned = "" if answer["code"] is None else f", pinned as {answer['code']}"
         return f"the worker's own{pinned}"
     return f"{answer['code']}, in bundle {answer['bundle'][:12]}"
+
+
+def _rescheduled(answer: Mapping[str, Any]) -> str:
+    if not answer["rescheduled"]:
+        return ""
+    return f"{plural(answer['rescheduled'], 'time')}, last: {answer['reschedule_reason'] or 'without a reason'}"
 
 
 def _span(each: Mapping[str, Any]) -> str:

@@ -76,6 +76,7 @@ class Reschedule(Held, frozen=True):
     """Not now: come back later, without counting a failure."""
 
     delay_s: float
+    reason: str | None = None  # In the handler's words, for who keeps a record of attempts.
 
 
 class Release(Held, frozen=True):

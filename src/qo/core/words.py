@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def with_article(noun: str) -> str:
+    """ "a job", "an input"."""
+    return f"an {noun}" if noun[:1].lower() in set("aeio") else f"a {noun}"
+
+
 def plural(n: int, one: str, many: str | None = None) -> str:
     """ "1 file", "2 files", "1,000 files"."""
     return f"{n:,} {one if n == 1 else many or f'{one}s'}"

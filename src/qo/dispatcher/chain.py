@@ -15,11 +15,12 @@ import sqlalchemy as sa
 from qo.core.flow import routing
 from qo.core.flow.topology import Reader, Topology
 from qo.core.words import plural
-from qo.dispatcher import datasets, quality
+from qo.dispatcher import datasets, failures, quality
 from qo.dispatcher.contract.why import Step, StepKind, Verdict
 from qo.dispatcher.registry import DEFAULT, Launcher
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.tasks.rows import rescheduled
 
 DEPTH_MAX = 32  # Of jobs one after the other.
 ERROR_CHARS = 300  # Of an error message: the rest is in `qo runs show`.
@@ -266,14 +267,16 @@ class Chain:
             case "completed":
                 return Standing(f"completed at {moment(task['completed_at'])}", Verdict.THERE)
             case "failed":
-                fix = f"fix the cause, then {replay}"
-                return Standing(
-                    f"failed after {plural(task['attempt'], 'attempt')}: {error}", Verdict.BLOCKED, fix
-                )
+                text = f"failed after {plural(task['attempt'], 'attempt')}: {error}"
+                superseded = failures.superseded(self.tx, self.live, [task]).get(task["id"])
+                if superseded is not None:
+                    return Standing(f"{text}; superseded: {superseded.text}", Verdict.BLOCKED)
+                return Standing(text, Verdict.BLOCKED, f"fix the cause, then {replay}")
             case "cancelled":
                 by = f" by {task['cancelled_by']}" if task["cancelled_by"] else ""
                 reason = f": {task['cancel_reason']}" if task["cancel_reason"] else ""
-                return Standing(f"was cancelled{by}{reason}", Verdict.BLOCKED, replay)
+                is_live = task["edition_id"] in self.live.jobs  # No other task can be replayed.
+                return Standing(f"was cancelled{by}{reason}", Verdict.BLOCKED, replay if is_live else None)
             case other:
                 return Standing(f"is {other}", Verdict.BLOCKED, replay)
 
@@ -281,6 +284,10 @@ class Chain:
         if task["released_at"] is not None:
             text = f"was woken at {moment(task['released_at'])} and not claimed since"
             return Standing(text, Verdict.UNDER_WAY, _wanted(task["queue"]))
+        again = rescheduled(self.tx, task)
+        said = "" if again is None else f"was {again.text}; "
+        if again is not None and task["available_at"] > self.tx.now:
+            return Standing(f"{said}is tried again at {moment(task['available_at'])}", Verdict.UNDER_WAY)
         if task["available_at"] > self.tx.now:
             after = f" after attempt {task['attempt']}: {error}" if task["attempt"] else ""
             return Standing(f"is due at {moment(task['available_at'])}{after}", Verdict.UNDER_WAY)
@@ -293,7 +300,7 @@ class Chain:
         hold = self.tx.value(sa.select(holds.c.reason).where(holds.c.edition_id == task["edition_id"]))
         if hold is not None:
             return Standing(f"waits: {hold}", Verdict.BLOCKED)
-        return Standing("waits to be released", Verdict.UNDER_WAY, self.nobody_since(task["available_at"]))
+        return Standing(f"{said}waits to be released", Verdict.UNDER_WAY, self.nobody_since(task["available_at"]))
 
     def nobody_since(self, waiting: datetime) -> str | None:
         """What to look at where something waits for a dispatcher for longer than one takes."""

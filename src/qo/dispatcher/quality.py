@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from qo.core.flow.event import Event
+from qo.core.flow.expectation import in_words
 from qo.core.flow.topology import Topology
 from qo.dispatcher import datasets
 from qo.dispatcher.contract.quality import CheckAnswer, ChecksPage, RejectionAnswer, RejectionsPage
@@ -154,7 +155,8 @@ def failed_checks(tx: Tx, task_id: str, limit: int = 10) -> Iterator[str]:
         .limit(limit)
     )
     for each in found:
-        yield f"{each['name']} ({each['severity']}): found {each['observed']}, expected {each['expected']}"
+        found_, expected = in_words(each["observed"]), in_words(each["expected"])
+        yield f"{each['name']} ({each['severity']}): found {found_}, expected {expected}"
 
 
 def last_rejection(tx: Tx, dataset_id: str, partition_key: str | None) -> sa.RowMapping | None:

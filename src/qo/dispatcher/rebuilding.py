@@ -11,7 +11,7 @@ from qo.core.flow.dag import Join, Strategy
 from qo.core.flow.plan import PlannedInput, PlannedJob
 from qo.core.flow.topology import VersionStatus
 from qo.core.task import Status
-from qo.dispatcher import backlog, stored
+from qo.dispatcher import backlog, failures, stored
 from qo.dispatcher.contract.dag import RebuildAnswer
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
@@ -53,7 +53,7 @@ def rebuild(tx: Tx, dag: str, number: int | None = None) -> RebuildAnswer:
 
 def _summed(tx: Tx, editions: set[str]) -> dict[str, int]:
     summed: dict[str, int] = {}
-    for counted in backlog.counts(tx, editions).values():
+    for counted in failures.counts(tx, editions).values():
         for status, n in counted.items():
             summed[status] = summed.get(status, 0) + n
     return summed

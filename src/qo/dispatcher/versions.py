@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from qo.core.flow.dag import Dag, Input, from_json
-from qo.dispatcher import backlog, cutover
+from qo.dispatcher import backlog, cutover, failures
 from qo.dispatcher.contract.dag import DagLine, DagsPage, JobLine, VersionAnswer, VersionShown, VersionsPage
 from qo.dispatcher.rebuilding import rebuild
 from qo.dispatcher.state import schema
@@ -103,7 +103,7 @@ def _job_lines(
         .order_by(_jobs.c.name)
     )
     shared = backlog.editions(tx, serving["id"]) if serving is not None else frozenset[str]()
-    tasks = backlog.counts(tx, {row["edition_id"] for row in rows})
+    tasks = failures.counts(tx, {row["edition_id"] for row in rows})
     definitions = {job.name: job for job in document.jobs}
     return [
         JobLine(

@@ -17,7 +17,7 @@ from qo.core.flow.dag import Strategy
 from qo.core.flow.event import NUMBER_MAX
 from qo.core.flow.topology import LiveJob, Reader, Topology, VersionStatus
 from qo.core.words import plural
-from qo.dispatcher import datasets, remaking, tallies, topology
+from qo.dispatcher import datasets, failures, remaking, tallies, topology
 from qo.dispatcher.chain import DEPTH_MAX, Chain, Row, scope
 from qo.dispatcher.contract.why import Step, Verdict, WhyAnswer
 from qo.dispatcher.datasets import DatasetRef
@@ -264,11 +264,14 @@ class _Walk:
         return self.chain.live.jobs.get(edition or "")
 
     def _own_task(self, job: LiveJob, asked: _Asked) -> Row | None:
-        """The task that should make it, or for a dataset at large the oldest one that has not come to its end."""
+        """The task that should make it, or for a dataset at large one that has failed or not come to its end."""
         if asked.partition_key is not None and job.job.execution_strategy is not Strategy.PER_UPDATE:
             return self.chain.task_of(job.edition_id, asked.partition_key)
+        failed = failures.first_open(self.chain.tx, self.chain.live, job.edition_id)
+        if failed is not None:
+            return self.chain.task(failed)
         table = schema.tasks
-        for status in ("failed", "pending", "running"):
+        for status in ("pending", "running"):
             query = sa.select(table).where(table.c.edition_id == job.edition_id, table.c.status == status)
             found = self.chain.tx.one(query.order_by(table.c.created_at).limit(1))
             if found is not None and not (job.job.source is not None and status == "running"):

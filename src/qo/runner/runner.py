@@ -41,7 +41,7 @@ from qo.runner.storage import Storage
 from qo.telemetry.trace import tracer
 from qo.worker.cancel import CancelToken, Stopped, Why
 from qo.worker.context import Context
-from qo.worker.outcome import ERROR_CHARS_MAX, Acked, text_of, traceback_of
+from qo.worker.outcome import ERROR_CHARS_MAX, Acked, reason_of, text_of, traceback_of
 from qo.worker.secrecy import without_secrets
 from qo.worker.signals import Reject, Reschedule, Retry
 
@@ -339,12 +339,12 @@ def _success(fence: dict[str, Any], held: Held, run: Run) -> CompleteRequest:
 
 def _failure(fence: dict[str, Any], error: BaseException, run: Run | None) -> CompleteRequest:
     if isinstance(error, Reschedule):
-        return CompleteRequest(**fence, outcome=Outcome.RELEASED, retry_after_s=error.delay_s)
+        why = reason_of(error)
+        return CompleteRequest(**fence, outcome=Outcome.RELEASED, error=why, retry_after_s=error.delay_s)
     if isinstance(error, CodeUnavailable):
         # Nothing of the task has run: it waits, at no cost, for a worker that can have its code.
-        return CompleteRequest(
-            **fence, outcome=Outcome.RELEASED, retry_after_s=REFUSED_S, error=text_of(error)[:ERROR_CHARS_MAX]
-        )
+        why = text_of(error)[:ERROR_CHARS_MAX]
+        return CompleteRequest(**fence, outcome=Outcome.RELEASED, retry_after_s=REFUSED_S, error=why)
     fatal = isinstance(error, Reject | NotFound | UsageError | QualityFailed)
     delay_s = error.delay_s if isinstance(error, Retry) else None
     return CompleteRequest(

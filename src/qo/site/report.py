@@ -16,6 +16,7 @@ from qo.site import published
 from qo.site.published import Table
 from qo.site.rollout import Rollout
 from qo.site.site import Deployed
+from qo.site.stuck import Stuck
 from qo.site.survey import Failure, Survey, Timing, failures, planned, timings
 from qo.site.view import label, open_jobs
 from qo.site.watch import Ran
@@ -133,6 +134,19 @@ def tell_rest(failed: Sequence[Failure], say: Say) -> None:
     """Of a run in which nothing has run: whether that is well."""
     well = "what has failed before is not tried again by itself" if failed else "everything is as it should be"
     say(f"nothing was to be done: {well}")
+
+
+def tell_stuck(stuck: Sequence[Stuck], say: Say) -> None:
+    for each in stuck:
+        why = f": {each.reason}" if each.reason else ""
+        say(
+            f"unfinished: {each.job} {each.about} (task {each.task_id}), rescheduled {plural(each.times, 'time')}{why}"
+        )
+    if stuck:
+        jobs = sorted({name for each in stuck for name in each.failed})
+        say(
+            f"    it cannot go on before the failed tasks of {', '.join(jobs)} are mended; then qo up goes on with it"
+        )
 
 
 def tell_failures(failed: Sequence[Failure], say: Say) -> None:

@@ -13,9 +13,11 @@ from qo.core.flow.dag import SourceKind, Strategy
 from qo.core.flow.plan import Plan
 from qo.core.flow.topology import LiveJob, Topology, VersionStatus
 from qo.core.task import Status
-from qo.dispatcher import backlog, cutover, topology
+from qo.dispatcher import cutover, topology
+from qo.dispatcher import failures as failed_tasks
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
+from qo.site.stuck import Stuck, find_stuck
 
 RUNNING_MAX = 8  # So many running tasks are shown.
 EVENTS_MAX = 1000  # So many new events are counted.
@@ -90,6 +92,7 @@ class Survey:
     concerned: frozenset[str] = frozenset()  # Pipelines that such events concern.
     awake: frozenset[str] = frozenset()  # Pipelines with an always-on source that may not have said all it knows.
     epoch: int = 0  # Of the topology that this is about.
+    stuck: tuple[Stuck, ...] = ()  # Of the open tasks those that cannot end before somebody mends what has failed.
 
     @property
     def dags(self) -> tuple[str, ...]:
@@ -101,6 +104,12 @@ class Survey:
     def quiet(self, dags: Collection[str]) -> bool:
         """Whether these pipelines have nothing left to do."""
         return not any(self.open(each) or each in self.concerned | self.awake for each in dags)
+
+    def over(self, dags: Collection[str]) -> bool:
+        """Whether these pipelines have nothing left that could end by itself, but something is stuck."""
+        stuck = [each for each in self.stuck if each.dag in dags]
+        left = sum(self.open(each) for each in dags) - len(stuck)
+        return bool(stuck) and left <= 0 and not (self.concerned | self.awake) & set(dags)
 
 
 def survey(tx: Tx, *, settle_s: float) -> Survey:
@@ -123,12 +132,19 @@ def survey(tx: Tx, *, settle_s: float) -> Survey:
         concerned=_concerned(live, events),
         awake=_awake(tx, [job for job in jobs if states[job.edition_id].always_on], settle_s),
         epoch=live.epoch,
+        stuck=find_stuck(
+            tx,
+            live,
+            jobs,
+            {edition: state.failed for edition, state in states.items()},
+            sum(state.open for state in states.values()),
+        ),
     )
 
 
 def _states(tx: Tx, live: Topology, jobs: Sequence[LiveJob]) -> dict[str, JobState]:
     """By edition. ``jobs``: each after those that it reads."""
-    counted = backlog.counts(tx, live.jobs.keys())
+    counted = failed_tasks.counts(tx, live.jobs.keys())
     sizes = _sizes(tx, jobs)
     states: dict[str, JobState] = {}
     makers: dict[str, JobState] = {}  # By generation.
@@ -250,17 +266,13 @@ class Failure:
 
 
 def failures(tx: Tx, dag: str, version: int) -> list[Failure]:
-    """The first of the tasks that have failed for good."""
+    """The last of the tasks that have failed for good, and whose work nobody has done since."""
     editions = [job.edition_id for job in planned(tx, dag, version).jobs]
-    query = (
-        sa.select(_tasks)
-        .where(_tasks.c.edition_id.in_(editions), _tasks.c.status == Status.FAILED)
-        .order_by(_tasks.c.created_at)
-        .limit(FAILED_MAX)
-    )
+    page = failed_tasks.open_page(tx, topology.load(tx), editions, None, FAILED_MAX)
+    query = sa.select(_tasks).where(_tasks.c.id.in_([id_ for _, id_ in page.places]))
     return [
         Failure(row["id"], row["job"], str(row["partition_key"] or row["cursor"]), row["last_error"] or "")
-        for row in tx.all(query)
+        for row in tx.all(query.order_by(_tasks.c.created_at))
     ]
 
 

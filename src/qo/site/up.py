@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -145,11 +145,21 @@ def _told(found: Sequence[Report], ran: Ran, site: Site, view: View) -> Outcome:
     if ran.seen is not None:
         report.tell_open(ran.seen, say)
     report.tell_failures(failed, say)
+    report.tell_stuck(ran.stuck, say)
     refused = any(each.staged is not None and each.refusal is not None for each in ran.rollouts)
-    code = EXIT_FAILED if failed else EXIT_INTERRUPTED if ran.interrupted else Refused.exit_code if refused else 0
+    code = (
+        EXIT_FAILED
+        if failed or ran.stuck
+        else EXIT_INTERRUPTED
+        if ran.interrupted
+        else Refused.exit_code
+        if refused
+        else 0
+    )
     documents = [report.document(each, rollout) for each, rollout in zip(found, ran.rollouts, strict=True)]
     opened = [] if ran.seen is None else report.open_document(ran.seen)
-    return Outcome(code, _document(documents, open=opened, seconds=ran.seconds))
+    stuck = [asdict(each) for each in ran.stuck]
+    return Outcome(code, _document(documents, open=opened, unfinished=stuck, seconds=ran.seconds))
 
 
 def _document(pipelines: Sequence[Mapping[str, Any]], **common: Any) -> dict[str, Any]:

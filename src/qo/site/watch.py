@@ -16,6 +16,7 @@ from qo.site.changes import Fates, Live, LivePipeline, describe_changes, fates, 
 from qo.site.processes import rest
 from qo.site.rollout import Rollout
 from qo.site.site import Site
+from qo.site.stuck import Stuck
 from qo.site.survey import Survey, survey
 from qo.site.view import View
 
@@ -32,6 +33,7 @@ class Ran:
     seen: Survey | None = None  # As it was last.
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     interrupted: bool = False
+    stuck: Sequence[Stuck] = ()  # What it was ended in spite of.
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,10 @@ class Watch:
             self._view.look(look.survey, self._site.troubles())
             if await self._advance(look):
                 ran.seconds["rebuild"] = time.monotonic() - began
-            quiet = quiet + 1 if self._is_done(look.survey) else 0
+            if self._is_done(look.survey) or (self._once and look.survey.over(self._dags)):
+                quiet, ran.stuck = quiet + 1, look.survey.stuck
+            elif not self._tries_again(look.survey, ran.stuck):
+                quiet, ran.stuck = 0, ()
             # What is announced after a look is not in it: only looks from here on count.
             if self._once and quiet == 1 and not await self._all_announced():
                 quiet = 0
@@ -70,6 +75,7 @@ class Watch:
                 break
             await rest(stop, LOOK_S)
         ran.interrupted = self._once and stop.is_set()
+        ran.stuck = () if ran.interrupted else [each for each in ran.stuck if each.dag in self._dags]
         ran.seconds["work"] = time.monotonic() - began
         return ran
 
@@ -113,6 +119,11 @@ class Watch:
 
     def _is_done(self, seen: Survey) -> bool:
         return all(each.settled for each in self._rollouts) and seen.quiet(self._dags)
+
+    def _tries_again(self, seen: Survey, stuck: Sequence[Stuck]) -> bool:
+        """Whether what is open beside the stuck tasks is only one of them, at another attempt."""
+        left = sum(seen.open(each) for each in self._dags)
+        return bool(stuck) and not seen.stuck and left <= len(stuck) and not seen.concerned & self._dags
 
     async def _all_announced(self) -> bool:
         found = await self._site.read(lambda tx: sources.list_sources(tx, kind=SourceKind.FILES))

@@ -20,7 +20,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from qo.config.settings import Settings
-from qo.core.flow.expectation import parsed
+from qo.core.flow.expectation import in_words, parsed
 from qo.dispatcher.contract.task import Work
 from qo.errors import QoError
 from qo.runner.operators import Executor, Threads, on_thread
@@ -242,7 +242,10 @@ def settle(context: Context, written: Mapping[int, Written]) -> None:
     run.checks = quality.settle(context.spark, run, wanted, written, context.inputs, context.files)
     failed = [each for each in run.checks if not each.passed and each.severity == "fail"]
     if failed:
-        said = "; ".join(f"{each.name}: found {each.observed}, expected {each.expected}" for each in failed[:5])
+        said = "; ".join(
+            f"{each.name}: found {in_words(each.observed)}, expected {in_words(each.expected)}"
+            for each in failed[:5]
+        )
         more = f"; and {len(failed) - 5} more" if len(failed) > 5 else ""
         run.reject(f"{len(failed)} of {len(run.checks)} expectations failed: {said}{more}")
 

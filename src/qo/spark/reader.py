@@ -19,7 +19,7 @@ from qo.dispatcher import reading
 from qo.dispatcher.contract.reading import ReadingAnswer
 from qo.dispatcher.contract.task import Piece
 from qo.dispatcher.state import upgrade
-from qo.dispatcher.state.database import open_state
+from qo.dispatcher.state.database import open_state, sqlite_path
 from qo.dispatcher.user_client import UserClient
 from qo.errors import NotFound, UsageError
 from qo.spark.appending import uris_of
@@ -62,6 +62,7 @@ def pin(settings: Settings, name: str, version: int | None = None) -> Pinned:
     """What there is to read now, or was then: from the dispatcher, or from its state where none is named."""
     if settings.dispatcher.url is not None:
         return wait(_asked(settings, name, version))
+    _require_installation(settings.dispatcher.state)
     state = open_state(settings.dispatcher.state)
     try:
         upgrade.require(state)
@@ -75,6 +76,16 @@ def pin(settings: Settings, name: str, version: int | None = None) -> Pinned:
     finally:
         state.close()
     return Pinned(first, tuple(found))
+
+
+def _require_installation(url: str) -> None:
+    """Who reads creates nothing. Raises NotFound where no state database is."""
+    path = sqlite_path(url)
+    if path is not None and (not path.is_file() or path.stat().st_size == 0):
+        raise NotFound(
+            f"there is no installation of qo here: no state database is at {path.absolute()}; start in the directory "
+            "of the installation, or name its state (QO_STATE) or its dispatcher (QO_DISPATCHER_URL)"
+        )
 
 
 async def _asked(settings: Settings, name: str, version: int | None) -> Pinned:

@@ -40,7 +40,8 @@ def frame(spark: SparkSession, given: RunInput, files: Files) -> DataFrame:
     if not uris and not columns:
         if _may_still_come(given.given):
             log.info("%r has never had data yet: the job that makes it comes first", given.name)
-            raise Reschedule(AGAIN_S)  # At no cost: it is nobody's failure.
+            # At no cost: it is nobody's failure.
+            raise Reschedule(AGAIN_S, reason=f"waits for {given.name!r}, which has never had data yet")
         raise UsageError(
             f"{given.name!r} is there without files, so its columns are not known: let the job that makes it write a "
             "file, if one without rows, or skip its output, which starts nothing; read nothing of a source that only "

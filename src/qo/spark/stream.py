@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from qo.core.flow.expectation import Expectation, parsed
+from qo.core.flow.expectation import Expectation, in_words, parsed
 from qo.errors import QoError, UsageError
 from qo.runner.run import QualityFailed, RunOutput
 from qo.spark import quality, writing
@@ -143,5 +143,5 @@ class Batches:
         grave = [each for each in failed if each.severity == "fail"]
         if grave:
             run.checks, run.rejected = list(checks), [part.body(run.work)]
-            said = "; ".join(f"{each.name}: found {each.observed}" for each in grave[:5])
+            said = "; ".join(f"{each.name}: found {in_words(each.observed)}" for each in grave[:5])
             raise QualityFailed(f"{len(grave)} of {len(checks)} expectations failed: {said}")

@@ -12,12 +12,18 @@ The worker counts by the same words, and ``claimed == acked + retried + dead + r
 from __future__ import annotations
 
 import asyncio
+import os
+import sysconfig
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from qo.worker.secrecy import without_secrets
 from qo.worker.signals import Reject, Reschedule, Retry
+
+_OURS = str(Path(__file__).parents[1]) + os.sep
+_STANDARD = sysconfig.get_path("stdlib") + os.sep
 
 ERROR_CHARS_MAX = 4_000
 TRACEBACK_CHARS_MAX = 32_000
@@ -85,7 +91,8 @@ def outcome_of(error: BaseException) -> Outcome:
             # A subclass may not have called our __init__.
             return Retried(text_of(error), delay_s=getattr(error, "delay_s", None))
         case Reschedule():
-            return Released("the handler asked to come back later", error.delay_s, by_handler=True)
+            said = f": {reason}" if (reason := reason_of(error)) else ""
+            return Released(f"the handler asked to come back later{said}", error.delay_s, by_handler=True)
         case _:
             return Retried(text_of(error), traceback_of(error))
 
@@ -108,11 +115,39 @@ def text_of(error: BaseException) -> str:
     return without_secrets(_encodable(text))[:ERROR_CHARS_MAX]
 
 
+def reason_of(error: Reschedule) -> str | None:
+    """Why a handler wants to come back later, in text that can be written."""
+    reason = getattr(error, "reason", None)  # A subclass may not have called our __init__.
+    return None if reason is None else without_secrets(_encodable(str(reason)))[:ERROR_CHARS_MAX]
+
+
 def traceback_of(error: BaseException) -> str | None:
     try:
-        return without_secrets(_encodable("".join(traceback.format_exception(error))))[-TRACEBACK_CHARS_MAX:]
+        told = traceback.TracebackException.from_exception(error)
+        _begin_with_handler(told)
+        return without_secrets(_encodable("".join(told.format())))[-TRACEBACK_CHARS_MAX:]
     except BaseException:
         return None
+
+
+def _begin_with_handler(told: traceback.TracebackException) -> None:
+    """Leave out the calls that led to the handler's own code: they are the same for every error."""
+    seen: set[int] = set()
+    waiting: list[traceback.TracebackException | None] = [told]
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        own = next((at for at, frame in enumerate(each.stack) if _is_handlers(frame.filename)), 0)
+        del each.stack[:own]
+        waiting += [each.__cause__, each.__context__, *(each.exceptions or ())]
+
+
+def _is_handlers(filename: str) -> bool:
+    """Whether code is neither ours nor Python's nor of a package."""
+    inside = filename.startswith((_OURS, _STANDARD, "<frozen "))
+    return not inside and not {"site-packages", "dist-packages"} & set(Path(filename).parts)
 
 
 def _encodable(text: str) -> str:

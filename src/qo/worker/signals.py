@@ -23,9 +23,10 @@ class Reject(Signal):
 
 
 class Reschedule(Signal):
-    """Not now, and not a failure: come back in ``delay_s`` seconds."""
+    """Not now, and not a failure: come back in ``delay_s`` seconds. ``reason``: what it waits for, for people."""
 
-    def __init__(self, delay_s: float) -> None:
-        super().__init__(f"rescheduled by {delay_s:g} s")
+    def __init__(self, delay_s: float, reason: str | None = None) -> None:
+        super().__init__(f"rescheduled by {delay_s:g} s" + (f": {reason}" if reason else ""))
         check_number("delay_s", delay_s, 0, DELAY_S_MAX)
         self.delay_s = delay_s
+        self.reason = reason

@@ -9,6 +9,9 @@ const edge = (dataset: string, partition_key: string | null, task_id: string): L
   cursor_after: null,
   cursor_upto: null,
   revision: 1,
+  mode: partition_key === null ? "whole" : "partition",
+  as_of: partition_key === null ? 7 : null,
+  pieces: partition_key === null ? 3 : null,
   task_id,
 });
 
@@ -71,4 +74,24 @@ test("one step asks once, and shows both sides", async () => {
 test("each piece has the run that made it, the one in question too", async () => {
   const found = await ancestry(diamond(), "clean", "d1", 2, new Map());
   for (const piece of found.pieces.values()) expect(piece.taskId).toBe(`made-${piece.dataset}`);
+});
+
+test("an input that was read whole says as of which revision, and is another piece as of another", async () => {
+  const asOf = (as_of: number): LineageEdge => ({ ...edge("rates", null, `made-${as_of}`), as_of });
+  const get = async <T>(path: string[]): Promise<T> =>
+    ({
+      dataset: path[1]!,
+      partition_key: "d1",
+      revision: 1,
+      task_id: "t",
+      upstream: path[1] === "a" ? [asOf(7), edge("b", "d1", "t")] : [asOf(9)],
+      downstream: [],
+      more: false,
+    }) as T;
+  const found = await ancestry({ get }, "a", "d1", 2, new Map());
+  const rates = [...found.pieces.values()].filter((piece) => piece.dataset === "rates");
+  expect(rates.map(({ range, taskId }) => [range, taskId])).toEqual([
+    ["whole as of revision 7, 3 pieces", "made-7"],
+    ["whole as of revision 9, 3 pieces", "made-9"],
+  ]);
 });

@@ -98,7 +98,9 @@ function pieceOf(edge: LineageEdge): Piece {
 
 function rangeOf(edge: LineageEdge): string {
   if (edge.partition_key !== null) return edge.partition_key;
-  return edge.cursor_upto === null ? "everything" : `cursor ${edge.cursor_after ?? 0}–${edge.cursor_upto}`;
+  if (edge.cursor_upto !== null) return `cursor ${edge.cursor_after ?? 0}–${edge.cursor_upto}`;
+  const pieces = edge.pieces === null ? "" : `, ${edge.pieces === 1 ? "1 piece" : `${edge.pieces} pieces`}`;
+  return `whole as of revision ${edge.as_of ?? 0}${pieces}`;
 }
 
 function idOf(dataset: string, range: string): string {

@@ -149,8 +149,11 @@ export interface LineageEdge {
   partition_key: string | null;
   cursor_after: number | null;
   cursor_upto: number | null;
-  revision: number | null;
-  task_id: string;
+  revision: number | null; // Of the commit of that run.
+  mode: string;
+  as_of: number | null; // Of an input that was read whole or a range of: the state that was read.
+  pieces: number | null;
+  task_id: string; // Of an input that was read whole: the one that had committed to it last.
 }
 
 export interface Lineage {
@@ -176,6 +179,7 @@ export interface RunLine {
   released: boolean;
   created_at: string;
   updated_at: string;
+  superseded: { by_task: string | null; version: number | null; text: string } | null;
 }
 
 export interface RunShown extends RunLine {
@@ -191,6 +195,8 @@ export interface RunShown extends RunLine {
   timeout_seconds: number | null;
   retry_count: number;
   max_retries: number;
+  rescheduled: number; // How often it has asked to come back later, if its last attempt did.
+  reschedule_reason: string | null;
   traceback: string | null;
   cancel_requested: boolean;
   cancelled_by: string | null;

@@ -126,7 +126,14 @@ function Said({ found }: { found: Ancestry }): JSX.Element {
                     <div key={edge.from}>{name(edge.from)}</div>
                   ))}
               </td>
-              <td data-name="by run">{piece.taskId && <RunLink id={piece.taskId} />}</td>
+              <td data-name="by run">
+                {piece.taskId && (
+                  <>
+                    {piece.partition === null && <span class="quiet">last by </span>}
+                    <RunLink id={piece.taskId} />
+                  </>
+                )}
+              </td>
             </tr>
           ))}
         </tbody>

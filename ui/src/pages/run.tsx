@@ -116,7 +116,7 @@ function One({ dispatcher, id }: { dispatcher: Dispatcher; id: string }): JSX.El
 
 function Actions({ dispatcher, run }: { dispatcher: Dispatcher; run: RunShown }): JSX.Element | null {
   const { mayAct } = useApp();
-  if (!mayAct) return null;
+  if (!mayAct || run.superseded?.version) return null; // What no live version has would never run.
   if (run.status === "failed" || run.status === "cancelled")
     return (
       <Confirm

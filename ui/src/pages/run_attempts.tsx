@@ -78,7 +78,11 @@ export function Pieces({ run, names }: { run: RunShown; names: Map<string, strin
                       ? "all of it"
                       : `cursor ${each.cursor_after ?? 0}–${each.cursor_upto}`)}
                 </td>
-                <td class="number quiet">{each.revision === null ? "nothing" : `revision ${each.revision}`}</td>
+                <td class="number quiet">
+                  {each.revision === null
+                    ? "nothing"
+                    : `${each.partition_key === null ? "as of " : ""}revision ${each.revision}`}
+                </td>
               </tr>
             ))}
             {run.commits.map((each) => (

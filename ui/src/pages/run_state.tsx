@@ -6,9 +6,9 @@ import { seconds } from "../core/instant";
 import type { RunShown } from "../dispatcher/answers";
 import { useApp } from "../shell/app";
 import { Badge } from "../show/badge";
-import { ProgressShown } from "../show/progress";
+import { ProgressShown, progressMatters } from "../show/progress";
 import { Panel } from "../show/states";
-import { Ago, At } from "../show/text";
+import { Ago, At, plural } from "../show/text";
 
 export function State({ run }: { run: RunShown }): JSX.Element {
   const { bucket } = useApp();
@@ -25,9 +25,10 @@ export function State({ run }: { run: RunShown }): JSX.Element {
           {run.status === "pending" && (
             <span class="quiet">{run.released ? "its wake-up is on its way" : "withheld"}</span>
           )}
+          {run.superseded && <span class="quiet">superseded: {run.superseded.text}</span>}
           {run.cancel_requested && run.status === "running" && <span class="s-expired"> asked to stop</span>}
         </dd>
-        {run.progress !== null && run.progress !== undefined && (
+        {progressMatters(run.progress, run.status) && (
           <>
             <dt>Progress</dt>
             <dd>
@@ -50,6 +51,15 @@ export function State({ run }: { run: RunShown }): JSX.Element {
             <dt>Due</dt>
             <dd>
               <Ago at={run.available_at} />
+            </dd>
+          </>
+        )}
+        {run.rescheduled > 0 && (
+          <>
+            <dt>Waits</dt>
+            <dd>
+              {run.reschedule_reason ?? "it does not say for what"}{" "}
+              <span class="quiet">· rescheduled {plural(run.rescheduled, "time")}</span>
             </dd>
           </>
         )}

@@ -24,17 +24,18 @@ export function RunsPage({ query }: { query: Asked }): JSX.Element {
 }
 
 function All({ dispatcher, query }: { dispatcher: Dispatcher; query: Asked }): JSX.Element {
-  const { dag = "", job = "", status = "", after = "" } = query;
+  const { dag = "", job = "", status = "", superseded = "", after = "" } = query;
   const live = useLive(
     () =>
       dispatcher.get<{ tasks: RunLine[]; after: string | null }>(["tasks"], {
         dag,
         job: dag ? job : "",
         status,
+        superseded: status === "failed" && superseded ? "true" : "",
         after,
         limit: PAGE,
       }),
-    [dag, job, status, after],
+    [dag, job, status, superseded, after],
   );
   return (
     <>
@@ -48,7 +49,11 @@ function All({ dispatcher, query }: { dispatcher: Dispatcher; query: Asked }): J
             <Panel flush>
               {tasks.length === 0 ? (
                 <Empty title="No run matches">
-                  {status || dag ? "Widen the filter." : "They appear when a source has something new: `qo emit`."}
+                  {next
+                    ? "None of the newest is open: look at older ones."
+                    : status || dag
+                      ? "Widen the filter."
+                      : "They appear when a source has something new: `qo emit`."}
                 </Empty>
               ) : (
                 <RunTable runs={tasks} />
@@ -79,6 +84,15 @@ function Narrowed({ query }: { query: Asked }): JSX.Element {
   return (
     <Filters idOf={(text) => text.trim() || null} wrong="that is no id" open={(id) => go(["run", id])}>
       <Choice label="Status" value={query.status} any="all" of={statuses} onChoose={set("status")} />
+      {query.status === "failed" && (
+        <Choice
+          label="Superseded"
+          value={query.superseded}
+          any="left out"
+          of={["shown"]}
+          onChoose={set("superseded")}
+        />
+      )}
       <Word label="Pipeline" value={query.dag} onChoose={set("dag")} />
       <Word label="Job" value={query.job} disabled={!query.dag} onChoose={set("job")} />
     </Filters>
@@ -94,7 +108,13 @@ export function RunTable({ runs }: { runs: RunLine[] }): JSX.Element {
         {runs.map((run) => (
           <tr key={run.id}>
             <td>
-              <Badge status={run.status}>{run.status === "pending" && !run.released ? "withheld" : undefined}</Badge>
+              {run.superseded ? (
+                <Badge status="archived">superseded</Badge>
+              ) : (
+                <Badge status={run.status}>
+                  {run.status === "pending" && !run.released ? "withheld" : undefined}
+                </Badge>
+              )}
             </td>
             <td>
               <RunLink id={run.id} />
@@ -110,7 +130,11 @@ export function RunTable({ runs }: { runs: RunLine[] }): JSX.Element {
               {run.attempt || ""}
             </td>
             <td class="cut">
-              {run.last_error && run.status !== "completed" ? (
+              {run.superseded ? (
+                <span class="quiet" title={run.last_error ?? undefined}>
+                  {run.superseded.text}
+                </span>
+              ) : run.last_error && run.status !== "completed" ? (
                 <span class="s-failed" title={run.last_error}>
                   {run.last_error}
                 </span>

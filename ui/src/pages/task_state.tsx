@@ -8,7 +8,7 @@ import { useApp } from "../shell/app";
 import { href } from "../shell/router";
 import { useSecond } from "../shell/ticker";
 import { Badge } from "../show/badge";
-import { ProgressShown } from "../show/progress";
+import { ProgressShown, progressMatters } from "../show/progress";
 import { Panel } from "../show/states";
 import { Ago, At, plural } from "../show/text";
 
@@ -51,7 +51,7 @@ export function State({ task }: { task: Task }): JSX.Element {
             </dd>
           </>
         )}
-        {task.progress !== null && (
+        {progressMatters(task.progress, task.status) && (
           <>
             <dt>Progress</dt>
             <dd>

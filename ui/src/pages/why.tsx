@@ -1,7 +1,7 @@
 /** Why is this here, or why is it not running? The chain of events and tasks that leads to a piece of data. */
 
 import type { JSX } from "preact";
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import type { Why, WhyStep } from "../dispatcher/answers";
 import type { Dispatcher } from "../dispatcher/client";
 import { go, href } from "../shell/router";
@@ -21,6 +21,7 @@ export function WhyPage({ query }: { query: Record<string, string> }): JSX.Eleme
 
 function Ask({ dispatcher, target }: { dispatcher: Dispatcher; target: string }): JSX.Element {
   const [text, setText] = useState(target);
+  useEffect(() => setText(target), [target]); // Back and forward change the target, too.
   return (
     <>
       <header class="head">

@@ -29,6 +29,7 @@ const KIND: Record<string, string> = {
   filtered: "archived",
   retried: "expired",
   released: "archived",
+  rescheduled: "archived",
   timed_out: "failed",
   lost: "failed",
   passed: "completed",

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { shareOf } from "./progress";
+import { progressMatters, shareOf } from "./progress";
 
 test.each([
   [
@@ -17,3 +17,11 @@ test.each([null, "half way", 7, [], {}, { phase: "reading" }, { done: 1, total: 
   "%j is none",
   (progress) => expect(shareOf(progress)).toBeNull(),
 );
+
+test("of what is completed, no share is shown, and words are", () => {
+  const spark = { phase: "writing", tasks: { done: 2, total: 3 } };
+  expect(progressMatters(spark, "running")).toBe(true);
+  expect(progressMatters(spark, "completed")).toBe(false);
+  expect(progressMatters("42 rows", "completed")).toBe(true);
+  expect(progressMatters(null, "running")).toBe(false);
+});

@@ -32,6 +32,12 @@ export function ProgressShown({ progress }: { progress: unknown }): JSX.Element 
   );
 }
 
+/** Whether there is anything to show: the share that a completed one had last reported says nothing any more. */
+export function progressMatters(progress: unknown, status: string): boolean {
+  if (progress === null || progress === undefined) return false;
+  return status !== "completed" || shareOf(progress) === null;
+}
+
 /** Spark tells stages and tasks; handlers tell a fraction, a percentage, or done and total. */
 export function shareOf(progress: unknown): Share | null {
   if (typeof progress === "number")

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -120,6 +120,24 @@ known(Expectation)
 
 def _bounds(low: object, high: object) -> str:
     return f"{'' if low is None else low}..{'' if high is None else high}"
+
+
+def in_words(value: Any) -> str:
+    """What was found or expected, for people: ``{"outside": 1, "sample": ["-1.20"]}`` is "outside 1, such as -1.20"."""
+    if isinstance(value, Mapping):
+        parts = cast("Mapping[str, Any]", value)
+        return ", ".join(
+            f"{'such as' if name == 'sample' else name} {_part_in_words(each)}" for name, each in parts.items()
+        )
+    if isinstance(value, list):
+        return "; ".join(in_words(each) for each in cast("list[Any]", value))
+    if value is None or isinstance(value, bool):
+        return {None: "nothing", True: "true", False: "false"}[value]
+    return str(value)
+
+
+def _part_in_words(value: Any) -> str:
+    return f"({in_words(value)})" if isinstance(value, Mapping) else in_words(value)
 
 
 def parsed(documents: Iterable[Mapping[str, Any]]) -> list[Expectation]:

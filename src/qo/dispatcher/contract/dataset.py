@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 from qo.dispatcher.contract.body import Answer
+from qo.dispatcher.contract.task import InputMode
 
 
 class DatasetLine(Answer):
@@ -108,7 +109,10 @@ class ChangesPage(Answer):
 
 
 class LineageEdge(Answer):
-    """A partition that was made from another one, by which task."""
+    """A partition that was made from another one, by which task.
+
+    Of an input that was read whole, or a range of, the task is the one that had committed to it last.
+    """
 
     depth: int  # 1: directly.
     dataset: str
@@ -117,8 +121,11 @@ class LineageEdge(Answer):
     partition_key: str | None = None  # None: a cursor range, or everything.
     cursor_after: int | None = None
     cursor_upto: int | None = None
-    revision: int | None = None
-    task_id: str
+    revision: int | None = None  # Of the commit of that task; None: nothing had been committed.
+    mode: InputMode = InputMode.PARTITION
+    as_of: int | None = None  # The revision up to which everything of it was read; None: of one partition.
+    pieces: int | None = None  # Of what was read whole: how many there were, where that is cheap to know.
+    task_id: str  # Empty: nothing had been committed.
 
 
 class LineageAnswer(Answer):

@@ -273,13 +273,11 @@ class CompleteRequest(Fence):
     outcome: Outcome
     outputs: list[OutputBody] = Field(default=[], max_length=1000)
     events: list[EventBody] = Field(default=[], max_length=1000)
-    code: str | None = Field(
-        default=None, max_length=64
-    )  # The fingerprint of what ran; None: the worker's own code.
-    packages: list[str] = Field(
-        default=[], max_length=1000
-    )  # Installed ones that differ from the recorded, in words.
-    error: str | None = Field(default=None, max_length=20_000)
+    # The fingerprint of what ran; None: the worker's own code.
+    code: str | None = Field(default=None, max_length=64)
+    # Installed ones that differ from those recorded, in words.
+    packages: list[str] = Field(default=[], max_length=1000)
+    error: str | None = Field(default=None, max_length=20_000)  # Of one released for later: what it waits for.
     traceback: str | None = Field(default=None, max_length=100_000)
     retry_after_s: float | None = Field(default=None, ge=0, le=86_400)
     progress: Any = None

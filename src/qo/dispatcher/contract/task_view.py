@@ -10,6 +10,14 @@ from pydantic import Field
 from qo.dispatcher.contract.body import Answer, Body
 
 
+class Superseded(Answer):
+    """Why nobody has to care for a failed task any more."""
+
+    by_task: str | None = None  # Which has done its work.
+    version: int | None = None  # Or: the version that was given up or replaced, where no live one has its job.
+    text: str
+
+
 class TaskRow(Answer):
     """One line of a list."""
 
@@ -25,6 +33,7 @@ class TaskRow(Answer):
     released: bool  # Whether its wake-up is on its way, while it is pending.
     created_at: datetime
     updated_at: datetime
+    superseded: Superseded | None = None  # Of a failed task: why it is none to care for.
 
 
 class TaskList(Answer):
@@ -37,11 +46,9 @@ class AttemptView(Answer):
     worker_id: str | None = None
     started_at: datetime
     ended_at: datetime | None = None
-    outcome: str | None = None  # completed, failed, retried, released, timed_out, cancelled
-    error: str | None = None
-    code: str | None = (
-        None  # The fingerprint of the code that it reported; None: the worker's own, or not reported.
-    )
+    outcome: str | None = None  # completed, failed, retried, released, rescheduled, timed_out, cancelled
+    error: str | None = None  # Of one that was rescheduled: what it waits for.
+    code: str | None = None  # The fingerprint of what it ran; None: the worker's own code, or not reported.
     packages: list[str] | None = None  # Installed packages that differed from those the version recorded.
 
 
@@ -91,6 +98,8 @@ class TaskView(TaskRow):
     timeout_seconds: float | None = None
     retry_count: int
     max_retries: int
+    rescheduled: int = 0  # How often it has asked to come back later, if its last attempt did.
+    reschedule_reason: str | None = None  # What it waits for, in its own words.
     traceback: str | None = None
     cancel_requested: bool
     cancelled_by: str | None = None

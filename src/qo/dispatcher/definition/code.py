@@ -138,6 +138,13 @@ def _bound(node: ast.stmt) -> set[str]:
     return found
 
 
+def bound_names(tree: ast.Module) -> set[str] | None:
+    """All names that a module gives a meaning to; None: it imports some that cannot be seen in it."""
+    if any(_stars(each) for each in tree.body):
+        return None
+    return {name for each in tree.body for name in _bound(each)}
+
+
 def _named(node: ast.AST) -> set[str]:
     """Every name in it; of ``json.dumps`` both, since either could be one that is looked for."""
     found: set[str] = set()

@@ -6,6 +6,7 @@ from typing import Any, assert_never, cast
 
 import msgspec
 
+from qo.core.words import with_article
 from qo.dispatcher.definition.fields import RESERVED
 from qo.dispatcher.definition.kinds import (
     Anything,
@@ -94,7 +95,7 @@ def _record(value: Any, kind: Record, path: Path, report: Report) -> bool:
 
 def _unknown(key: str, kind: Record, path: Path, report: Report) -> bool:
     hint = kind.refused.get(key) or closest(key, kind.by_name, otherwise="remove it, or write one of")
-    report.add((*path, key), f"there is no field {key[:80]!r} in a {kind.name}", hint, key=True)
+    report.add((*path, key), f"there is no field {key[:80]!r} in {with_article(kind.name)}", hint, key=True)
     return False
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from qo.dispatcher import failures, topology
 from qo.dispatcher.http.traffic import BUCKETS_S, Traffic
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
@@ -32,9 +33,9 @@ REQUESTS = "qo_dispatcher_requests_total"
 DURATION = "qo_dispatcher_request_seconds"
 
 
-def _bounded(table: sa.Table, *where: Any) -> sa.Select[Any]:
+def _bounded(tx: Tx, table: sa.Table, *where: Any) -> int:
     some = sa.select(sa.literal(1)).select_from(table).where(*where).limit(COUNT_MAX).subquery()
-    return sa.select(sa.func.count()).select_from(some)
+    return int(tx.value(sa.select(sa.func.count()).select_from(some)) or 0)
 
 
 def _is(table: sa.Table, column: str, value: str) -> Any:
@@ -43,38 +44,38 @@ def _is(table: sa.Table, column: str, value: str) -> Any:
 
 _TASKS, _OUTBOX, _EVENTS = schema.tasks, schema.outbox, schema.events
 
-COUNTS: tuple[tuple[str, Callable[[Tx], sa.Select[Any]], str], ...] = (
+COUNTS: tuple[tuple[str, Callable[[Tx], int], str], ...] = (
     (
         "qo_dispatcher_tasks_running",
-        lambda tx: _bounded(_TASKS, _is(_TASKS, "status", "running")),
+        lambda tx: _bounded(tx, _TASKS, _is(_TASKS, "status", "running")),
         "Running tasks.",
     ),
     (
         "qo_dispatcher_tasks_released",
-        lambda tx: _bounded(_TASKS, _is(_TASKS, "status", "pending"), _TASKS.c.released_at.is_not(None)),
+        lambda tx: _bounded(tx, _TASKS, _is(_TASKS, "status", "pending"), _TASKS.c.released_at.is_not(None)),
         "Pending tasks whose wake-up is on its way.",
     ),
     (
         "qo_dispatcher_tasks_failed",
-        lambda tx: _bounded(_TASKS, _TASKS.c.status == "failed"),
-        "Tasks that failed for good and were not replayed.",
+        lambda tx: failures.total(tx, topology.load(tx), COUNT_MAX),
+        "Tasks that failed for good and were neither replayed nor superseded.",
     ),
     (
         "qo_dispatcher_leases_expired",
-        lambda tx: _bounded(_TASKS, _is(_TASKS, "status", "running"), _TASKS.c.lease_expires_at < tx.now),
+        lambda tx: _bounded(tx, _TASKS, _is(_TASKS, "status", "running"), _TASKS.c.lease_expires_at < tx.now),
         "Running tasks whose lease has run out; the reaper takes them back.",
     ),
     (
         "qo_dispatcher_events_pending",
-        lambda tx: _bounded(_EVENTS, _is(_EVENTS, "state", "pending")),
+        lambda tx: _bounded(tx, _EVENTS, _is(_EVENTS, "state", "pending")),
         "Events that are not routed yet.",
     ),
     (
         "qo_dispatcher_outbox_pending",
-        lambda tx: _bounded(_OUTBOX, _is(_OUTBOX, "state", "pending")),
+        lambda tx: _bounded(tx, _OUTBOX, _is(_OUTBOX, "state", "pending")),
         "Side effects that are not done yet.",
     ),
-    ("qo_dispatcher_holds", lambda tx: _bounded(schema.holds), "Editions of jobs whose tasks are withheld."),
+    ("qo_dispatcher_holds", lambda tx: _bounded(tx, schema.holds), "Editions of jobs whose tasks are withheld."),
 )
 
 NAMES = (*(name for name, _, _ in COUNTS), QUEUE_DEPTH, QUEUE_AGE, QUEUE_TRIPPED, SOURCES, REQUESTS, DURATION)
@@ -103,7 +104,7 @@ def _counts(tx: Tx) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily
 
     for name, question, says in COUNTS:
-        yield GaugeMetricFamily(name, says, value=tx.value(question(tx)) or 0)
+        yield GaugeMetricFamily(name, says, value=question(tx))
 
 
 def _queues(tx: Tx) -> Iterator[Metric]:

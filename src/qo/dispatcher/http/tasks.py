@@ -19,13 +19,24 @@ Word = Annotated[str | None, Query(max_length=200)]
 
 
 def list_tasks(
-    here: Here, dag: Word = None, job: Word = None, status: Word = None, after: After = None, limit: Limit = 100
+    here: Here,
+    dag: Word = None,
+    job: Word = None,
+    status: Word = None,
+    superseded: Annotated[
+        bool,
+        Query(description="With status=failed: also those whose work was done since, or is not wanted any more."),
+    ] = False,
+    after: After = None,
+    limit: Limit = 100,
 ) -> TaskList:
-    """List tasks, the newest first."""
+    """List tasks, the newest first; of the failed ones those that are open."""
     with here.state.read() as tx:
         if dag is not None:
             versions.require(tx, dag, job)
-        return moves.list_tasks(tx, dag=dag, job=job, status=status, after=after, limit=limit)
+        return moves.list_tasks(
+            tx, dag=dag, job=job, status=status, after=after, limit=limit, superseded=superseded
+        )
 
 
 def show_task(here: Here, task_id: TaskId) -> TaskView:
@@ -44,7 +55,7 @@ def cancel_task(here: Here, caller: Caller, task_id: TaskId, body: CancelRequest
 
 
 def replay_task(here: Here, caller: Caller, task_id: TaskId) -> MovedAnswer:
-    """Run a failed or cancelled task again, with all its attempts."""
+    """Run a failed or cancelled task again, with all its attempts. One that no live version has is refused."""
     with here.state.write() as tx:
         answer = moves.replay(tx, task_id, caller.name)
     log.info("task %s was replayed by %s", task_id, caller.name)

@@ -23,7 +23,7 @@ from qo.dispatcher.tasks import rows
 from qo.dispatcher.tasks.creation import SOURCE_KEY, NewTask, create, task_id
 
 RETRIES_MAX = 2**31 - 1
-_GIVEN_BACK = frozenset({"released", "cancelled"})  # Outcomes of attempts that did not die.
+_GIVEN_BACK = frozenset({"released", "rescheduled", "cancelled"})  # Outcomes of attempts that did not die.
 
 
 @dataclass(frozen=True, slots=True)

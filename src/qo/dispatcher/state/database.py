@@ -229,9 +229,16 @@ def open_state(url: str, *, ambient: Ambient = SYSTEM, clock: Clock | None = Non
     return State(_engine(url), ambient=ambient, clock=clock)
 
 
+def sqlite_path(url: str) -> Path | None:
+    """The file of a SQLite database; None: it is none."""
+    if not url.startswith("sqlite:"):
+        return None
+    return Path(url.removeprefix("sqlite:").removeprefix("///")).expanduser()
+
+
 def _engine(url: str) -> sa.Engine:
-    if url.startswith("sqlite:"):
-        path = Path(url.removeprefix("sqlite:").removeprefix("///")).expanduser()
+    path = sqlite_path(url)
+    if path is not None:
         engine = sa.create_engine(
             sa.URL.create("sqlite", database=str(path)),
             # The sqlite3 module's own transactions stay off: the hook below begins ours.

@@ -148,7 +148,9 @@ attempts = sa.Table(
     column("worker_id", Name, null=True),
     column("started_at", Instant),
     column("ended_at", Instant, null=True),
-    column("outcome", sa.String(20), null=True),  # completed, failed, retried, released, timed_out, cancelled
+    column(
+        "outcome", sa.String(20), null=True
+    ),  # completed, failed, retried, released, rescheduled, timed_out, cancelled
     column("error", sa.Text, null=True),
     column("code", sa.String(64), null=True),  # The fingerprint of what ran, as it was reported.
     column("packages", Json, null=True),  # Installed ones that differed from those that the version recorded.

@@ -47,7 +47,7 @@ _ENDED_AS = {
     Outcome.RETRYABLE: {"retried", "failed", "cancelled"},
     Outcome.FATAL: {"failed", "cancelled"},
     Outcome.CANCELLED: {"cancelled"},
-    Outcome.RELEASED: {"released", "cancelled"},
+    Outcome.RELEASED: {"released", "rescheduled", "cancelled"},
 }
 
 
@@ -245,9 +245,11 @@ def _appear(tx: Tx, ends: Sequence[_End]) -> None:
 
 def _command(tx: Tx, request: CompleteRequest) -> lifecycle.Command:
     token, lease_id = tx.ambient.token(), request.lease_id
+    if request.outcome is Outcome.RELEASED and request.retry_after_s is not None:
+        delay_s, reason = request.retry_after_s, request.error
+        return lifecycle.Reschedule(token=token, lease_id=lease_id, delay_s=delay_s, reason=reason)
     if request.outcome is Outcome.RELEASED:
-        delay_s = request.retry_after_s or 0.0
-        return lifecycle.Release(token=token, lease_id=lease_id, delay_s=delay_s, error=request.error)
+        return lifecycle.Release(token=token, lease_id=lease_id, error=request.error)
     return lifecycle.Fail(
         token=token,
         lease_id=lease_id,

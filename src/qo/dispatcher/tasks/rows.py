@@ -23,6 +23,8 @@ from qo.errors import Contended, NotFound
 
 RETRY = RetryPolicy(initial_interval_ms=30_000, max_interval_ms=600_000, multiplier=2.0, jitter_percent=0.5)
 
+RESCHEDULED = "rescheduled"  # The outcome of an attempt that asked to come back later.
+
 Row = Mapping[str, Any]
 
 # What the rules may change; every column is called as the field is.
@@ -192,10 +194,17 @@ def _closed(tx: Tx, before: Task, after: Task, move: Move) -> dict[str, Any]:
         "number": before.attempt,
         "ended_at": tx.now,
         "outcome": _outcome(after, move.command),
-        "error": None if after.status is Status.COMPLETED else after.last_error,
+        "error": _error(after, move.command),
         "code": move.code,
         "packages": list(move.packages) or None,
     }
+
+
+def _error(after: Task, command: lifecycle.Command) -> str | None:
+    """What is kept with an attempt: its error, or what it waits for."""
+    if isinstance(command, lifecycle.Reschedule):
+        return command.reason
+    return None if after.status is Status.COMPLETED else after.last_error
 
 
 def _outcome(after: Task, command: lifecycle.Command) -> str:
@@ -203,4 +212,29 @@ def _outcome(after: Task, command: lifecycle.Command) -> str:
         return "timed_out"
     if after.status is not Status.PENDING:
         return after.status.value
+    if isinstance(command, lifecycle.Reschedule):
+        return RESCHEDULED
     return "retried" if isinstance(command, lifecycle.Fail) else "released"
+
+
+@dataclass(frozen=True, slots=True)
+class Rescheduled:
+    """How often a task has asked to come back later, and what its last attempt said it waits for."""
+
+    times: int
+    reason: str | None
+
+    @property
+    def text(self) -> str:
+        times = "once" if self.times == 1 else f"{self.times:,} times"
+        return f"rescheduled {times}, " + ("without a reason" if self.reason is None else f"last: {self.reason}")
+
+
+def rescheduled(tx: Tx, row: Row | sa.RowMapping) -> Rescheduled | None:
+    """None unless the last attempt of the task ended so."""
+    of_task = attempts.c.task_id == row["id"]
+    last = tx.one(sa.select(attempts).where(of_task, attempts.c.attempt == row["attempt"]))
+    if last is None or last["outcome"] != RESCHEDULED:
+        return None
+    counted = sa.select(sa.func.count()).where(of_task, attempts.c.outcome == RESCHEDULED)
+    return Rescheduled(int(tx.value(counted)), last["error"])
