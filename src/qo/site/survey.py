@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from qo.core.flow.dag import SourceKind, Strategy
 from qo.core.flow.plan import Plan, PlannedJob
 from qo.core.task import Status
-from qo.dispatcher import backlog, cutover
+from qo.dispatcher import backlog, cutover, topology
+from qo.dispatcher.loops import refresh
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 
@@ -58,6 +59,7 @@ class Survey:
     running: tuple[Running, ...]
     asleep: bool  # Every always-on source runs, and has done so for a while.
     serving: int = 0  # Open tasks that only the version has which serves while this one is built.
+    comparing: bool = False  # It is yet to be seen whether something is stale and to be made again.
 
     @property
     def open(self) -> int:
@@ -66,7 +68,7 @@ class Survey:
 
     def quiet(self, waiting: int = 0) -> bool:
         """Whether nothing is left to do but so many tasks that wait for something else."""
-        return self.open <= waiting and self.events == 0 and self.asleep
+        return self.open <= waiting and self.events == 0 and self.asleep and not self.comparing
 
 
 def survey(tx: Tx, dag: str, version: int, *, settle_s: float) -> Survey:
@@ -86,6 +88,7 @@ def survey(tx: Tx, dag: str, version: int, *, settle_s: float) -> Survey:
         running=tuple(_shown(editions, row) for row in running if not _always_on(editions[row["edition_id"]])),
         asleep=_asleep(tx, [job for job in plan.jobs if _always_on(job)], settle_s),
         serving=_serving(tx, plan, version),
+        comparing=any(job.dag == dag for job in refresh.due_jobs(tx, topology.load(tx))),
     )
 
 
