@@ -3,6 +3,7 @@ is being made again."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -80,7 +81,7 @@ def _refreshed_by(job: LiveJob, task: Row, changes: Sequence[Change]) -> str | N
         return None
     beside = [each.name for each in manual if not job.inputs[each.position].trigger]
     if job.job.execution_strategy is Strategy.PER_PARTITION and task["partition_key"] is not None:
-        key = task["partition_key"]
+        key = shlex.quote(task["partition_key"])
         always = f", or write 'refresh: on_change' at its input {beside[0]}" if beside else ""
         return f"qo backfill {job.name} --from {key} --to {key}{always}"
     return None

@@ -128,7 +128,7 @@ def why(
 
 
 def invalidate(here: Here, caller: Caller, body: InvalidateRequest) -> InvalidateAnswer:
-    """Say that committed data is out of date: whoever has read it, reads it again."""
+    """Say that committed data is out of date: the jobs that it triggers, and that have read it, read it again."""
     with here.state.write() as tx:
         ref = known.resolve(tx, body.dataset)
         generation = known.chosen(tx, ref, body.generation_id)
