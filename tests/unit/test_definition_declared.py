@@ -32,7 +32,11 @@ def ticks(run):
     return "ticks"
 
 
-@pipeline.job(inputs=[orders, pipeline.dataset("rates", trigger=False, refresh="on_change")], strategy="PerPartition", runtime="spark")
+@pipeline.job(
+    inputs=[orders, pipeline.dataset("rates", trigger=False, refresh="on_change")],
+    strategy="PerPartition",
+    runtime="spark",
+)
 def totals(orders, rates):
     return orders
 
