@@ -182,9 +182,9 @@ def list_partitions(
     size = _page(limit) if stale is None else PAGE_MAX
     found, looked_at, following = list[PartitionAnswer](), 0, after
     while True:
-        page, following = _partitions_after(tx, ref, generation, following, size)
-        found += [each for each in page if stale is None or each.stale is stale]
-        looked_at += len(page)
+        page, following = _partitions_after(tx, ref, generation, following, size, stale)
+        found += page
+        looked_at += size
         if stale is None or following is None or len(found) >= limit or looked_at >= staleness.SCAN_MAX:
             break
     if len(found) > limit:
@@ -194,14 +194,18 @@ def list_partitions(
 
 
 def _partitions_after(
-    tx: Tx, ref: DatasetRef, generation: str, after: str | None, limit: int
+    tx: Tx, ref: DatasetRef, generation: str, after: str | None, limit: int, only: bool | None
 ) -> tuple[list[PartitionAnswer], str | None]:
-    """One page in order of key, and the place of the last if there are more."""
+    """One page in order of key, and the place of its last partition if there are more.
+
+    ``only``: leave out those that are not stale, or those that are.
+    """
     table = schema.partitions
     query = sa.select(table).where(table.c.dataset_id == ref.id, table.c.generation_id == generation)
     if after is not None:
         query = query.where(table.c.partition_key > after)
     rows = tx.all(query.order_by(table.c.partition_key).limit(limit + 1))
+    following = rows[limit - 1]["partition_key"] if len(rows) > limit else None
     stale = _stale_inputs(tx, generation, [row["partition_key"] for row in rows[:limit]])
     found = [
         PartitionAnswer.model_validate(
@@ -213,8 +217,9 @@ def _partitions_after(
             }
         )
         for row in rows[:limit]
+        if only is None or (row["partition_key"] in stale) is only
     ]
-    return found, found[-1].partition_key if len(rows) > limit else None
+    return found, following
 
 
 def _stale_inputs(tx: Tx, generation: str, keys: list[str]) -> dict[str, list[StaleInput]]:

@@ -65,13 +65,8 @@ SWEEPS = 4  # Looks for lost wake-ups while one becomes old enough.
 #     event -> router -> release -> publisher, in process, invoker -> (a task ends) -> event
 #
 # The end of a task that a worker reports goes on by itself: see ``onward``.
-ENDED = (
-    "router",
-    "invalidation",
-    "backfill",
-    "refresh",
-    "release",
-)  # Tasks: their events, and the room that they leave.
+# After tasks have ended: their events, what they replaced or left stale, and the room that they leave.
+ENDED = ("router", "invalidation", "backfill", refresh.LOOP, "release")
 CHANGED = ENDED  # Somebody has written to the state.
 DEPLOYED = (*CHANGED, "topology watch")  # The topology is another one.
 FREED = (*ENDED, "invoker")  # A function has ended, and left its place to another.

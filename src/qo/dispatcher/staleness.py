@@ -26,7 +26,7 @@ from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
 
 COUNT_MAX = 1_000  # A count stops there,
-SCAN_MAX = 10_000  # and after so many partitions, the oldest first: these are the likeliest to be stale.
+SCAN_MAX = 5_000  # and after so many partitions, the oldest first: these are the likeliest to be stale.
 
 _commits, _tasks, _pins = schema.commits, schema.tasks, schema.task_inputs
 _partitions, _wanted = schema.partitions, schema.job_inputs
