@@ -125,15 +125,12 @@ def _act(world: World, step: int) -> None:
 def _emit(world: World, step: int) -> None:
     rng = world.rng
     name = rng.choice(["orders", "prices", "ticks", "months"])
-    if name == "months":
-        event = EventBody(output=0, partition_key=rng.choice(DAYS)[:7])
-        return world.emit("finance", name, f"{name}-{step}", [event])
     if name == "ticks":
-        events = [EventBody(output=0, cursor=rng.randrange(12))]
+        event = EventBody(output=0, cursor=rng.randrange(12))
     else:
-        events = [EventBody(output=0, partition_key=rng.choice(DAYS))]
-    world.emit("shop", name, f"{name}-{step}", events)
-    return None
+        day = rng.choice(DAYS)
+        event = EventBody(output=0, partition_key=day[:7] if name == "months" else day)
+    world.emit("finance" if name == "months" else "shop", name, f"{name}-{step}", [event])
 
 
 def _operate(world: World) -> None:
