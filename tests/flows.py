@@ -35,6 +35,7 @@ from qo.dispatcher.loops import (
     pressure,
     reaper,
     reconciler,
+    refresh,
     release,
     router,
     source_monitor,
@@ -215,6 +216,7 @@ class World:
             "sweeper": lambda: sweeper.tick(state, SWEEP_S),
             "reconciler": lambda: reconciler.tick(state, limit=self.rng.choice([1, 100])),
             "invalidation": lambda: invalidation.tick(state),
+            "refresh": lambda: refresh.tick(state, limit=self.rng.choice([1, 100])),
             "pressure": lambda: pressure.tick(state, self.thresholds),
             "source_monitor": lambda: source_monitor.tick(state),
         }

@@ -206,6 +206,19 @@ def test_invalidations_and_backfills_are_looked_at_when_an_end_concerns_them(
     assert {"invalidation", "backfill"} <= set(ends.nudged)
 
 
+def test_a_refresh_is_looked_for_when_an_end_concerns_it(state: State, shop: Topology, ends: Ends) -> None:
+    [first] = clean(state, shop, "a")
+    ends.finish(first)
+    assert "refresh" not in ends.nudged
+    beside = {"job": "orders", "trigger": False, "refresh": "on_change", "as": "all"}
+    other = deployed(state, dag("other", source("orders"), job("clean", reads=["orders", beside])))
+    feed(state, live(other, "other.orders"), "a")
+    route_all(state)
+    [task] = tasks_of(state, live(other, "other.clean"))
+    ends.finish(claimed(state, task["id"]))
+    assert "refresh" in ends.nudged
+
+
 async def test_a_dispatcher_publishes_what_it_is_handed_and_looks_for_others_now_and_then(
     state: State, shop: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:

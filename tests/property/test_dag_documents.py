@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from qo.core.flow.dag import (
     Bootstrap,
@@ -120,10 +121,13 @@ def reactive(draw: st.DrawFn, name: str, earlier: list[Job]) -> Job:
     readable = [(job.name, output) for job in said for output in range(job.outputs)]
     read_ = draw(st.lists(st.sampled_from(readable), min_size=1, max_size=3)) if readable else []
     origins = [From(job=job, output=output) for job, output in read_] or [From(dataset="elsewhere")]
+    outputs = draw(st.integers(0, 3))
     inputs = [
         Input(from_=from_, name=f"in_{at}", where=draw(filters), trigger=at == 0 or draw(st.booleans()))
         for at, from_ in enumerate(origins)
     ]
+    refresh = st.sampled_from(["manual", "on_change"] if outputs else ["manual"])
+    inputs = [each if each.trigger else replace(each, refresh=draw(refresh)) for each in inputs]
     append = draw(st.booleans())
     bundled = draw(st.booleans())
     return Job(
@@ -132,7 +136,7 @@ def reactive(draw: st.DrawFn, name: str, earlier: list[Job]) -> Job:
         runtime="lambda" if bundled else "python",
         operator="udf" if bundled else "a.b:c",
         udf=Udf(bundle_id="b:1", entrypoint=draw(columns)) if bundled else None,
-        outputs=draw(st.integers(0, 3)),
+        outputs=outputs,
         inputs=tuple(inputs),
         execution_strategy=Strategy.PER_PARTITION,
         join="all" if sum(each.trigger for each in inputs) > 1 and draw(st.booleans()) else "any",

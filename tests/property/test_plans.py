@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipelines import dag, edited, job, source
@@ -86,6 +87,21 @@ def test_how_a_job_is_run_changes_no_edition_but_is_another_version(before: Dag,
     found = diff(plan(before), plan(after))
     assert found.rebuilt == ()
     assert [each.job for each in found.operational] == [name]
+
+
+@given(dags(), st.data())
+def test_what_a_change_of_an_input_refreshes_changes_no_edition(before: Dag, data: st.DataObject) -> None:
+    readers = [each for each in before.jobs if any(not read.trigger for read in each.inputs)]
+    assume(readers)
+    reader = data.draw(st.sampled_from(readers))
+    inputs = [
+        msgspec.to_builtins(read) | ({} if read.trigger else {"refresh": "on_change"}) for read in reader.inputs
+    ]
+    after = edited(before, reader.name, inputs=inputs)
+    assert editions(plan(after)) == editions(plan(before))
+    assert generations(plan(after)) == generations(plan(before))
+    assert plan(after).content_hash != plan(before).content_hash
+    assert [each.job for each in diff(plan(before), plan(after)).operational] == [reader.name]
 
 
 @given(dags(), st.integers())

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from flows import World
 from pipelines import dag, edited, job, loaded, source, staged
 from qo.core.flow.topology import Topology
-from qo.dispatcher import cutover, pausing
+from qo.dispatcher import cutover, pausing, staleness
 from qo.dispatcher.contract.task import EventBody, Outcome
 from qo.dispatcher.deploy import deploy
 from qo.dispatcher.registry import DEFAULT
@@ -51,10 +51,16 @@ SHOP = dag(
         config={"range_size": 3},
     ),
     job("report", reads="weeks"),
+    job("shared", reads=["prices", {"job": "daily", "trigger": False, "refresh": "on_change"}]),
     job("alert", reads="daily", outputs=0),
     publish={"daily": "daily"},
 )
-OTHER = dag("finance", job("ledger", reads={"dataset": "daily"}))
+OTHER = dag(
+    "finance",
+    job("ledger", reads={"dataset": "daily"}),
+    source("months", runtime="dispatcher", operator="noop"),
+    job("month", reads=["months", {"dataset": "daily", "trigger": False, "refresh": "on_change"}]),
+)
 
 
 def simulate(faults: Faults) -> None:
@@ -80,6 +86,7 @@ def _live(world: World) -> None:
     world.faults.trace.say(world.told())
     _nothing_is_left_open(world)
     _every_table_is_up_to_date(world)
+    _nothing_is_stale(world)
     _nobody_is_alerted_twice(world)
 
 
@@ -117,12 +124,13 @@ def _act(world: World, step: int) -> None:
 
 def _emit(world: World, step: int) -> None:
     rng = world.rng
-    name = rng.choice(["orders", "prices", "ticks"])
+    name = rng.choice(["orders", "prices", "ticks", "months"])
     if name == "ticks":
-        events = [EventBody(output=0, cursor=rng.randrange(12))]
+        event = EventBody(output=0, cursor=rng.randrange(12))
     else:
-        events = [EventBody(output=0, partition_key=rng.choice(DAYS))]
-    world.emit("shop", name, f"{name}-{step}", events)
+        day = rng.choice(DAYS)
+        event = EventBody(output=0, partition_key=day[:7] if name == "months" else day)
+    world.emit("finance" if name == "months" else "shop", name, f"{name}-{step}", [event])
 
 
 def _operate(world: World) -> None:
@@ -161,6 +169,8 @@ def _everything_arrived(world: World) -> None:
     for name in ("orders", "prices"):
         for day in DAYS:
             world.emit("shop", name, f"last-{name}-{day}", [EventBody(output=0, partition_key=day)])
+    for month in ("2024-01", "2024-02"):
+        world.emit("finance", "months", f"last-{month}", [EventBody(output=0, partition_key=month)])
     world.emit("shop", "ticks", "last-tick", [EventBody(output=0, cursor=12)])
 
 
@@ -194,6 +204,21 @@ def _every_table_is_up_to_date(world: World) -> None:
         if job_.name == "finance.ledger":
             for day in DAYS:
                 _is_fresh(world, topology, edition, day)
+
+
+def _nothing_is_stale(world: World) -> None:
+    """Whatever reads an input that is to refresh it was made from that input as it is now."""
+    topology = loaded(world.truth)
+    partitions = schema.partitions
+    with world.truth.read() as tx:
+        for job_ in topology.refreshing:
+            for made in job_.outputs:
+                mine = sa.select(partitions.c.partition_key).where(
+                    partitions.c.generation_id == made.generation_id
+                )
+                keys, positions = tx.execute(mine).scalars().all(), {each.position for each in job_.refreshing}
+                left = staleness.stale_work(tx, topology, job_, made.generation_id, keys, positions)
+                assert left == [], f"seed {world.seed}: {job_.name} is stale: {left}"
 
 
 def _nobody_is_alerted_twice(world: World) -> None:

@@ -57,6 +57,15 @@ JOB: dict[str, Any] = {
     "execution_strategy": "PerPartition",
     "inputs": [{"from": {"job": "orders"}}],
 }
+
+
+def refreshed(how: str = "on_change", *, trigger: bool = False, **fields: Any) -> dict[str, Any]:
+    """The job with one more input that is read beside, and refreshes."""
+    beside = {"from": {"job": "orders"}, "trigger": trigger, "refresh": how}
+    first = {"from": {"dataset": "days"}, "as": "days"}
+    return {**JOB, "inputs": [first, beside], **fields}
+
+
 UDF: dict[str, Any] = {
     **JOB,
     "runtime": "lambda",
@@ -201,6 +210,10 @@ def test_who_reads_a_job_with_a_wrong_field_is_not_blamed():
         ([SOURCE, {**JOB, "scaling": {"max_concurrency": 0}}], "is 0", "from 1"),
         ([SOURCE, {**JOB, "config": {"x": "y" * 65_536}}], "'config' has", "at most 65536 bytes"),
         ([SOURCE, {**JOB, "join": "all"}], "'join: all' waits", "two inputs that trigger"),
+        ([SOURCE, refreshed(trigger=True)], "'orders' triggers", "worked on anyway"),
+        ([SOURCE, refreshed(execution_strategy="PerUpdate")], "'totals' works by cursor", "qo invalidate"),
+        ([SOURCE, refreshed(outputs=0)], "'totals' makes none", "effects outside are not repeated"),
+        ([SOURCE, refreshed("always")], "'refresh' is", "on_change"),
         ([SOURCE, JOB, JOB], "two jobs named 'totals'", "another name"),
         ([{**SOURCE, "schedule": "x"}], "no field 'schedule'", "under source"),
     ],

@@ -32,7 +32,11 @@ def ticks(run):
     return "ticks"
 
 
-@pipeline.job(inputs=[orders, pipeline.dataset("rates", trigger=False)], strategy="PerPartition", runtime="spark")
+@pipeline.job(
+    inputs=[orders, pipeline.dataset("rates", trigger=False, refresh="on_change")],
+    strategy="PerPartition",
+    runtime="spark",
+)
 def totals(orders, rates):
     return orders
 
@@ -71,6 +75,7 @@ jobs:
   - from: {job: orders}
   - from: {dataset: rates}
     trigger: false
+    refresh: on_change
 - name: report_rows
   activation: reactive
   runtime: python

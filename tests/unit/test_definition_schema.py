@@ -158,6 +158,7 @@ def test_the_page_has_examples_of_both_sorts():
         {"name": "p", "jobs": [{**JOB, "inputs": [{"from": {"job": "a", "dataset": "b"}}]}]},
         {"name": "p", "jobs": [{**JOB, "inputs": [{"from": {"dataset": "b"}, "where": {"x": [1, "a"]}}]}]},
         {"name": "p", "jobs": [{**JOB, "inputs": [{"from": {"dataset": "b"}, "where": {"x": None}}]}]},
+        {"name": "p", "jobs": [{**JOB, "inputs": [{"from": {"dataset": "b"}, "refresh": "on_change"}]}]},
         {"name": "p", "jobs": [SOURCE], "publish": {"x": {"from": {"job": "s"}, "storage": "s3"}}},
         {"name": "p", "jobs": [SOURCE], "publish": {"x": {"from": {}}}},
         {"name": "p", "jobs": [{**JOB, "expectations": []}]},

@@ -64,11 +64,19 @@ def show(session: Session, name: Name) -> None:
             "id": answer["dataset"]["id"],
             "read by": ", ".join(answer["readers"]),
             "events": ", ".join(f"{count:,} {state}" for state, count in sorted(answer["events"].items())),
+            "stale": _stale_count(answer["stale"]),
         }
     )
     session.output.line("")
     headers = ("generation", "status", "versions", "partitions", "segments", "cursor", "rows", "bytes", "created")
     session.output.table(headers, [_generation(each) for each in answer["generations"]])
+
+
+def _stale_count(stale: Mapping[str, Any] | None) -> str:
+    if stale is None:
+        return ""
+    least = "at least " if stale["at_least"] else ""
+    return f"{least}{plural(stale['partitions'], 'partition')}"
 
 
 def _generation(each: Mapping[str, Any]) -> tuple[str, ...]:
@@ -90,18 +98,31 @@ def partitions(
     session: Session,
     name: Name,
     generation: Generation = None,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Only those made from inputs that have changed since.")
+    ] = False,
     limit: Limit = 100,
 ) -> None:
-    """List the committed partitions of a dataset."""
+    """List the committed partitions of a dataset.
+
+    One is stale if it was made from inputs that have changed since.
+    """
     check_limit(limit)
     found, more = ask(
         session,
-        lambda client: pages(client, path_of(name, "/partitions"), "partitions", limit, generation_id=generation),
+        lambda client: pages(
+            client,
+            path_of(name, "/partitions"),
+            "partitions",
+            limit,
+            generation_id=generation,
+            stale=True if stale else None,
+        ),
     )
     if session.json:
         session.output.document(found)
         return
-    headers = ("partition", "rows", "bytes", "files", "revision", "task", "committed", "location")
+    headers = ("partition", "rows", "bytes", "files", "revision", "task", "committed", "stale", "location")
     rows = [
         (
             shown_extent(each),
@@ -111,6 +132,7 @@ def partitions(
             str(each["revision"]),
             each["task_id"],
             shown_instant(each["committed_at"]),
+            "; ".join(one["text"] for one in each["stale_inputs"]),
             each["location"] or "",
         )
         for each in found

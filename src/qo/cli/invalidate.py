@@ -40,7 +40,7 @@ def invalidate(
 ) -> None:
     """Say that committed data is out of date.
 
-    Whoever has read it, reads it again.
+    The jobs that it triggers, and that have read it, read it again.
     """
     name, _, partition = dataset.partition("@")
     if whole == (bool(partition) or start is not None or end is not None):

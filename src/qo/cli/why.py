@@ -27,7 +27,7 @@ def why(
     """Explain why data is there, or is not.
 
     Follows it from the source downwards: what was announced, which tasks that made, what they committed, and where
-    it has stopped.
+    it has stopped. Of data that is there it says whether it is stale: made from inputs that have changed since.
     """
     answer = ask(session, lambda client: client.get("/v1/why", target=target))
     if session.json:

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from qo.dispatcher import tallies, topology
+from qo.dispatcher import staleness, tallies, topology
 from qo.dispatcher.contract.dataset import (
     DatasetAnswer,
     DatasetLine,
@@ -17,6 +17,7 @@ from qo.dispatcher.contract.dataset import (
     GenerationAnswer,
     PartitionAnswer,
     PartitionsPage,
+    StaleInput,
 )
 from qo.dispatcher.contract.event import DeliveryAnswer, EventAnswer, EventsPage
 from qo.dispatcher.state import schema
@@ -64,6 +65,11 @@ def resolve(tx: Tx, text: str) -> DatasetRef:
 def by_id(tx: Tx, ids: Iterable[str]) -> dict[str, DatasetRef]:
     query = _refs().where(schema.datasets.c.id.in_(sorted(set(ids)))).order_by(schema.publications.c.name.desc())
     return {row["id"]: _ref(row) for row in tx.all(query)}
+
+
+def labels_of(tx: Tx, ids: Iterable[str]) -> dict[str, str]:
+    """What people call datasets, by id."""
+    return {id_: ref.label for id_, ref in by_id(tx, ids).items()}
 
 
 def generation_of(tx: Tx, dataset_id: str) -> str | None:
@@ -153,23 +159,77 @@ def show_dataset(tx: Tx, text: str) -> DatasetAnswer:
         generations=[_generation(row, current, pointing.get(row["id"], [])) for row in rows],
         readers=readers,
         events=tallies.counts(tx, ref.id).get(tallies.EVENTS, {}),
+        stale=next((staleness.count_stale(tx, live, row) for row in rows if row["id"] == current), None),
     )
 
 
 def list_partitions(
-    tx: Tx, text: str, after: str | None = None, limit: int = 100, generation_id: str | None = None
+    tx: Tx,
+    text: str,
+    after: str | None = None,
+    limit: int = 100,
+    generation_id: str | None = None,
+    *,
+    stale: bool | None = None,
 ) -> PartitionsPage:
-    """Committed partitions of a generation, unless told otherwise of the current one."""
+    """Committed partitions of a generation, unless told otherwise of the current one.
+
+    ``stale``: only those that are, or only those that are not. Such a page ends after so many partitions were looked
+    at, and may hold fewer than ``limit``, or none, though others follow.
+    """
     ref = resolve(tx, text)
     generation = chosen(tx, ref, generation_id)
+    size = _page(limit) if stale is None else PAGE_MAX
+    found, looked_at, following = list[PartitionAnswer](), 0, after
+    while True:
+        page, following = _partitions_after(tx, ref, generation, following, size, stale)
+        found += page
+        looked_at += size
+        if stale is None or following is None or len(found) >= limit or looked_at >= staleness.SCAN_MAX:
+            break
+    if len(found) > limit:
+        found = found[:limit]
+        following = found[-1].partition_key
+    return PartitionsPage(dataset_id=ref.id, generation_id=generation, partitions=found, next=following)
+
+
+def _partitions_after(
+    tx: Tx, ref: DatasetRef, generation: str, after: str | None, limit: int, only: bool | None
+) -> tuple[list[PartitionAnswer], str | None]:
+    """One page in order of key, and the place of its last partition if there are more.
+
+    ``only``: leave out those that are not stale, or those that are.
+    """
     table = schema.partitions
     query = sa.select(table).where(table.c.dataset_id == ref.id, table.c.generation_id == generation)
     if after is not None:
         query = query.where(table.c.partition_key > after)
-    rows = tx.all(query.order_by(table.c.partition_key).limit(_page(limit) + 1))
-    found = [PartitionAnswer.model_validate({**row, "files": len(row["files"] or ())}) for row in rows[:limit]]
-    following = found[-1].partition_key if len(rows) > limit else None
-    return PartitionsPage(dataset_id=ref.id, generation_id=generation, partitions=found, next=following)
+    rows = tx.all(query.order_by(table.c.partition_key).limit(limit + 1))
+    following = rows[limit - 1]["partition_key"] if len(rows) > limit else None
+    stale = _stale_inputs(tx, generation, [row["partition_key"] for row in rows[:limit]])
+    found = [
+        PartitionAnswer.model_validate(
+            {
+                **row,
+                "files": len(row["files"] or ()),
+                "stale": row["partition_key"] in stale,
+                "stale_inputs": stale.get(row["partition_key"], []),
+            }
+        )
+        for row in rows[:limit]
+        if only is None or (row["partition_key"] in stale) is only
+    ]
+    return found, following
+
+
+def _stale_inputs(tx: Tx, generation: str, keys: list[str]) -> dict[str, list[StaleInput]]:
+    """What makes the stale ones among partitions stale, by key."""
+    live = topology.load(tx)
+    job = staleness.maker(tx, live, generation) if keys else None
+    found = staleness.stale_partitions(tx, live, job, generation, keys) if job is not None else {}
+    if job is None or not found:
+        return {}
+    return staleness.explain(tx, found, labels_of(tx, [each.dataset_id for each in job.inputs]))
 
 
 def list_events(

@@ -12,6 +12,7 @@ from qo.core.flow.topology import LiveJob, Reader, paused_because
 from qo.core.words import plural
 from qo.dispatcher import tallies
 from qo.dispatcher.chain import Chain
+from qo.dispatcher.contract.dataset import StaleInput
 from qo.dispatcher.contract.why import Step, StepKind, Verdict
 from qo.dispatcher.events import PENDING
 from qo.dispatcher.state import schema
@@ -25,6 +26,7 @@ class Finding:
     because: str  # One sentence without an end.
     do: str | None = None
     steps: tuple[Step, ...] = ()
+    stale: tuple[StaleInput, ...] = ()  # Of what is there: the inputs that have changed since.
 
 
 def silent(chain: Chain, job: LiveJob, what: str) -> Finding:

@@ -31,6 +31,7 @@ from qo.dispatcher.loops import (
     purge,
     reaper,
     reconciler,
+    refresh,
     release,
     router,
     source_monitor,
@@ -64,7 +65,8 @@ SWEEPS = 4  # Looks for lost wake-ups while one becomes old enough.
 #     event -> router -> release -> publisher, in process, invoker -> (a task ends) -> event
 #
 # The end of a task that a worker reports goes on by itself: see ``onward``.
-ENDED = ("router", "invalidation", "backfill", "release")  # Tasks: their events, and the room that they leave.
+# After tasks have ended: their events, what they replaced or left stale, and the room that they leave.
+ENDED = ("router", "invalidation", "backfill", refresh.LOOP, "release")
 CHANGED = ENDED  # Somebody has written to the state.
 DEPLOYED = (*CHANGED, "topology watch")  # The topology is another one.
 FREED = (*ENDED, "invoker")  # A function has ended, and left its place to another.
@@ -182,6 +184,7 @@ class Dispatcher:
             Part("source monitor", partial(source_monitor.tick, state), watch_s, CREATED),
             Part("invalidation", partial(invalidation.tick, state), calm_s, ENDED),
             Part("backfill", partial(backfill.tick, state), calm_s, CREATED),
+            Part(refresh.LOOP, partial(refresh.tick, state), calm_s, CREATED),
             Part("router", partial(router.tick, state), calm_s, CREATED, router.BATCH),
             Part(RECONCILER, partial(reconciler.tick, state), chosen.reconcile_s, ENDED),
             Part("topology watch", self._watch, watch_s),
@@ -208,7 +211,7 @@ class Dispatcher:
             epoch = topology.load(tx).epoch
         if epoch != self._epoch and self._events is not None:
             self._epoch = epoch
-            self.nudge((RECONCILER,))
+            self.nudge((RECONCILER, refresh.LOOP))
         return 0
 
     async def _publish(self) -> int:

@@ -166,6 +166,8 @@ def _answer(
         steps=list(finding.steps),
         blocked_by=None if there else finding.because,
         do=finding.do,
+        stale=bool(finding.stale),
+        stale_inputs=list(finding.stale),
         lines=lines,
     )
 
@@ -201,11 +203,10 @@ class _Walk:
         task, step = self.chain.task(commit["task_id"]), self.chain.commit_step(commit)
         before = self.chain.up_to_task(task) if task is not None else []
         text = f"committed as revision {commit['revision']}"
-        if commit["partition_key"] is None:
-            return Finding(Verdict.THERE, text, steps=(*before, step))
         later = remaking.since(self.chain, commit)
-        steps = (*before, step, *self.chain.rejected_since(commit), *later.steps)
-        return Finding(Verdict.THERE, text + later.because, later.do, steps)
+        rejected = self.chain.rejected_since(commit) if commit["partition_key"] is not None else []
+        steps = (*before, step, *rejected, *later.steps)
+        return Finding(Verdict.THERE, text + later.because, later.do, steps, later.stale)
 
     def _announced(self, event: Row) -> Finding:
         task = self.chain.task(event["producer_task_id"])

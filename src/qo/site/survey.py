@@ -15,6 +15,7 @@ from qo.core.flow.topology import LiveJob, Topology, VersionStatus
 from qo.core.task import Status
 from qo.dispatcher import cutover, topology
 from qo.dispatcher import failures as failed_tasks
+from qo.dispatcher.loops import refresh
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
 from qo.site.stuck import Stuck, find_stuck
@@ -92,6 +93,7 @@ class Survey:
     concerned: frozenset[str] = frozenset()  # Pipelines that such events concern.
     awake: frozenset[str] = frozenset()  # Pipelines with an always-on source that may not have said all it knows.
     epoch: int = 0  # Of the topology that this is about.
+    comparing: frozenset[str] = frozenset()  # Pipelines of which it is yet to be seen whether something is stale.
     stuck: tuple[Stuck, ...] = ()  # Of the open tasks those that cannot end before somebody mends what has failed.
 
     @property
@@ -103,13 +105,18 @@ class Survey:
 
     def quiet(self, dags: Collection[str]) -> bool:
         """Whether these pipelines have nothing left to do."""
-        return not any(self.open(each) or each in self.concerned | self.awake for each in dags)
+        return not any(self.open(each) or each in self._unsettled for each in dags)
 
     def over(self, dags: Collection[str]) -> bool:
         """Whether these pipelines have nothing left that could end by itself, but something is stuck."""
         stuck = [each for each in self.stuck if each.dag in dags]
         left = sum(self.open(each) for each in dags) - len(stuck)
-        return bool(stuck) and left <= 0 and not (self.concerned | self.awake) & set(dags)
+        return bool(stuck) and left <= 0 and not self._unsettled & set(dags)
+
+    @property
+    def _unsettled(self) -> frozenset[str]:
+        """Pipelines that may get tasks which are not there yet."""
+        return self.concerned | self.awake | self.comparing
 
 
 def survey(tx: Tx, *, settle_s: float) -> Survey:
@@ -132,6 +139,7 @@ def survey(tx: Tx, *, settle_s: float) -> Survey:
         concerned=_concerned(live, events),
         awake=_awake(tx, [job for job in jobs if states[job.edition_id].always_on], settle_s),
         epoch=live.epoch,
+        comparing=frozenset(job.dag for job in refresh.due_jobs(tx, live)),
         stuck=find_stuck(
             tx,
             live,

@@ -89,11 +89,27 @@ export interface Generation {
   cursor: number | null;
 }
 
+export interface StaleInput {
+  input: string;
+  dataset: string;
+  other_generation: boolean;
+  partition_key: string | null;
+  read_revision: number | null;
+  revision: number | null;
+  text: string;
+}
+
+export interface StaleCount {
+  partitions: number;
+  at_least: boolean;
+}
+
 export interface DatasetShown {
   dataset: DatasetLine;
   generations: Generation[];
   readers: string[];
   events: Record<string, number>;
+  stale?: StaleCount | null;
 }
 
 export interface Partition {
@@ -107,6 +123,8 @@ export interface Partition {
   bytes: number | null;
   task_id: string;
   committed_at: string;
+  stale?: boolean;
+  stale_inputs?: StaleInput[];
 }
 
 export interface Commit {
@@ -254,6 +272,8 @@ export interface Why {
   steps: WhyStep[];
   blocked_by: string | null;
   do: string | null;
+  stale?: boolean;
+  stale_inputs?: StaleInput[];
 }
 
 export interface Check {

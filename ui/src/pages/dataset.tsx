@@ -6,6 +6,7 @@ import type { Dispatcher } from "../dispatcher/client";
 import { href } from "../shell/router";
 import { useLive, useSecond } from "../shell/ticker";
 import { Heatmap } from "../show/heatmap";
+import { staleReasons, staleTitle } from "../show/stale";
 import { Empty, Panel, Shown } from "../show/states";
 import { Ago, bytes, plural, RunLink } from "../show/text";
 import { Commits, Events } from "./dataset_books";
@@ -99,7 +100,7 @@ function One({
           <>
             <Generations name={name} shown={looked.shown} chosen={generation} />
             <Panel
-              title={plural(looked.partitions.length, "partition") + (looked.more ? " and more" : "")}
+              title={staleTitle(looked.partitions.length, looked.more, generation ? null : looked.shown.stale)}
               right={partition && <a href={href(["dataset", name])}>all partitions</a>}
             >
               {looked.partitions.length === 0 ? (
@@ -159,6 +160,15 @@ function Chosen({
           {partition.rows !== null && `${plural(partition.rows, "row")}, `}
           {bytes(partition.bytes)}, {plural(partition.files, "file")}
         </dd>
+        {partition.stale && (
+          <>
+            <dt>Stale</dt>
+            <dd>
+              {staleReasons(partition).join("; ")}{" "}
+              <a href={href(["why"], { target: `${dataset}@${name}` })}>What refreshes it?</a>
+            </dd>
+          </>
+        )}
         {partition.location && (
           <>
             <dt>Where</dt>

@@ -7,6 +7,7 @@ import type { Dispatcher } from "../dispatcher/client";
 import { go, href } from "../shell/router";
 import { useLive, useSecond } from "../shell/ticker";
 import { Badge, Shape } from "../show/badge";
+import { staleReasons } from "../show/stale";
 import { Empty, Panel, Shown } from "../show/states";
 import { Ago, RunLink } from "../show/text";
 import { WithDispatcher } from "./pipelines";
@@ -67,6 +68,11 @@ const VERDICTS: Record<Why["verdict"], string> = {
   unknown: "Nobody has ever announced it.",
 };
 
+function toneOf({ verdict, stale }: Why): string {
+  if (verdict === "blocked") return "bad";
+  return verdict === "there" && !stale ? "good" : "warn";
+}
+
 /** A step tells its kind, and in its text how it went. */
 function shapeOf({ kind, text }: WhyStep): string {
   if (kind === "task")
@@ -81,10 +87,15 @@ function Answer({ dispatcher, target }: { dispatcher: Dispatcher; target: string
     <Shown live={live} what="the reasons">
       {(why) => (
         <>
-          <div class={`said ${why.verdict === "blocked" ? "bad" : why.verdict === "there" ? "good" : "warn"}`}>
+          <div class={`said ${toneOf(why)}`}>
             <strong>
-              <Badge status={why.verdict}>{VERDICTS[why.verdict]}</Badge>
+              <Badge status={why.stale ? "warned" : why.verdict}>
+                {why.stale ? "It is there, and stale." : VERDICTS[why.verdict]}
+              </Badge>
             </strong>
+            {staleReasons(why).map((reason) => (
+              <span key={reason}>{reason}</span>
+            ))}
             {why.blocked_by && <span>{why.blocked_by}</span>}
             {why.do && (
               <span>

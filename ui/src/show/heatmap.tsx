@@ -11,6 +11,7 @@ import type { Partition } from "../dispatcher/answers";
 import { useApp } from "../shell/app";
 import { href } from "../shell/router";
 import { monthsOf } from "./months";
+import { staleReasons } from "./stale";
 import { bytes, plural } from "./text";
 
 type By = "age" | "rows" | "bytes";
@@ -39,12 +40,14 @@ export function Heatmap({ dataset, partitions, chosen, complete }: Wanted): JSX.
       each.rows !== null && plural(each.rows, "row"),
       bytes(each.bytes),
       `committed ${formatDuration(now - (seconds(each.committed_at) ?? now))} ago`,
+      each.stale && ["stale", ...staleReasons(each)].join(": "),
     ]
       .filter(Boolean)
       .join(", ");
   const cell = (each: Partition): JSX.Element => (
     <a
       key={each.partition_key}
+      class={each.stale ? "stale" : undefined}
       href={href(["dataset", dataset], { partition: each.partition_key })}
       style={{ background: shade(strength(each)) }}
       title={said(each)}
@@ -65,7 +68,7 @@ export function Heatmap({ dataset, partitions, chosen, complete }: Wanted): JSX.
             </button>
           ))}
         </fieldset>
-        <Scale by={by} gaps={months !== null && complete} />
+        <Scale by={by} gaps={months !== null && complete} stale={partitions.some((each) => each.stale)} />
       </div>
       {months === null ? (
         <div class="heat">{partitions.map(cell)}</div>
@@ -104,7 +107,7 @@ function shade(strength: number): string {
   return `color-mix(in srgb, var(--accent) ${Math.round((100 * strength) / LEVELS)}%, var(--sunk))`;
 }
 
-function Scale({ by, gaps }: { by: By; gaps: boolean }): JSX.Element {
+function Scale({ by, gaps, stale }: { by: By; gaps: boolean; stale: boolean }): JSX.Element {
   return (
     <span class="scale">
       {by === "age" ? "older" : "less"}
@@ -115,6 +118,11 @@ function Scale({ by, gaps }: { by: By; gaps: boolean }): JSX.Element {
       {gaps && (
         <>
           <i style={{ border: "1.5px dashed var(--line-strong)", marginLeft: "10px" }} /> not there
+        </>
+      )}
+      {stale && (
+        <>
+          <i class="stale" style={{ marginLeft: "10px" }} /> stale
         </>
       )}
     </span>

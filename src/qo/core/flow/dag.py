@@ -43,6 +43,13 @@ class UpdateStrategy(StrEnum):
     REPLACE = "replace"
 
 
+class Refresh(StrEnum):
+    """What becomes of partitions that were made from an input read beside the others, once that has changed."""
+
+    MANUAL = "manual"  # They are stale until somebody has them made again.
+    ON_CHANGE = "on_change"  # They are made again.
+
+
 class Join(StrEnum):
     """What a PerPartition job with several triggering inputs waits for."""
 
@@ -67,6 +74,7 @@ class Input(_Part, frozen=True, kw_only=True, rename={"from_": "from", "name": "
     name: str | None = None  # What the operator calls it; unset: the job's or dataset's name.
     where: dict[str, Any] = {}  # Field to scalar (equal) or list (one of); applied by the reader.
     trigger: bool = True  # False: read beside the others, but its events start nothing.
+    refresh: Refresh = Refresh.MANUAL  # Of inputs that do not trigger.
 
 
 class Source(_Part, frozen=True, kw_only=True):

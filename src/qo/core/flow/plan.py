@@ -41,6 +41,7 @@ _OPERATIONAL = frozenset(
     }
 )
 _OPERATIONAL_SOURCE = frozenset({"schedule", "timezone", "webhook_path", "secret", "poll_seconds"})
+_OPERATIONAL_INPUT = frozenset({"refresh"})
 
 
 def derived(*parts: str | int) -> str:
@@ -66,6 +67,10 @@ def config_hash(job: Job) -> str:
     fields = {key: value for key, value in msgspec.to_builtins(job).items() if key not in _OPERATIONAL}
     if "source" in fields:
         fields["source"] = {k: v for k, v in fields["source"].items() if k not in _OPERATIONAL_SOURCE}
+    if "inputs" in fields:
+        fields["inputs"] = [
+            {k: v for k, v in each.items() if k not in _OPERATIONAL_INPUT} for each in fields["inputs"]
+        ]
     return hashlib.sha256(to_json(fields)).hexdigest()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from qo.core.flow.dag import Job
+from qo.core.flow.dag import Job, Refresh
 from qo.core.flow.plan import PlannedInput, PlannedOutput
 
 
@@ -49,6 +49,14 @@ class LiveJob:
     def name(self) -> str:
         return f"{self.dag}.{self.job.name}"
 
+    @property
+    def refreshing(self) -> tuple[PlannedInput, ...]:
+        """The inputs whose changes have the job make again what it made from them."""
+        on_change = {
+            position for position, each in enumerate(self.job.inputs) if each.refresh is Refresh.ON_CHANGE
+        }
+        return tuple(each for each in self.inputs if each.position in on_change)
+
 
 @dataclass(frozen=True, slots=True)
 class Reader:
@@ -68,6 +76,9 @@ class Topology:
     generations: frozenset[str] = frozenset()  # Those that a live version makes.
     # By edition: how many jobs, at most, stand between it and what comes from outside.
     depth: Mapping[str, int] = field(default_factory=dict[str, int])
+    refreshing: tuple[LiveJob, ...] = ()  # Jobs with inputs whose changes have them make something again.
+    # Datasets that these jobs read by such inputs, or make: a commit to one may leave something stale.
+    compared: frozenset[str] = frozenset()
 
     def consumers(self, dataset_id: str, generation_id: str) -> list[Reader]:
         """Who must hear of something new in this generation."""
@@ -111,7 +122,12 @@ def topology(
             readers.setdefault(each.dataset_id, []).append(Reader(job, each))
     generations = frozenset(made.generation_id for job in chosen.values() for made in job.outputs)
     frozen = {dataset: tuple(found) for dataset, found in readers.items()}
-    return Topology(epoch, chosen, current, paused, frozen, generations, _depths(chosen.values()))
+    refreshing = tuple(job for job in chosen.values() if job.refreshing)
+    compared = frozenset(
+        each.dataset_id for job in refreshing for some in (job.refreshing, job.outputs) for each in some
+    )
+    depths = _depths(chosen.values())
+    return Topology(epoch, chosen, current, paused, frozen, generations, depths, refreshing, compared)
 
 
 def _depths(jobs: Iterable[LiveJob]) -> dict[str, int]:

@@ -36,11 +36,31 @@ class GenerationAnswer(Answer):
     cursor: int | None = None
 
 
+class StaleInput(Answer):
+    """An input that has changed since something was made from it."""
+
+    input: str  # As the job calls it.
+    dataset: str
+    other_generation: bool = False  # What was read is not the current generation any more.
+    partition_key: str | None = None  # That changed last; None: not a partition.
+    read_revision: int | None = None  # As of which it was read; None: there was nothing.
+    revision: int | None = None  # Of its last change.
+    text: str  # The same in words.
+
+
+class StaleCount(Answer):
+    """How many partitions are stale: made from inputs that have changed since."""
+
+    partitions: int
+    at_least: bool = False  # Not all were looked at, or not all were counted.
+
+
 class DatasetAnswer(Answer):
     dataset: DatasetLine
     generations: list[GenerationAnswer]  # The current one first, then from new to old.
     readers: list[str] = []  # Jobs of live versions that read it, as dag.job.
     events: dict[str, int] = {}  # By state.
+    stale: StaleCount | None = None  # Of the current generation; None: there is none.
 
 
 class PartitionAnswer(Answer):
@@ -54,6 +74,8 @@ class PartitionAnswer(Answer):
     bytes: int | None = None
     task_id: str
     committed_at: datetime
+    stale: bool = False  # Made from inputs that have changed since.
+    stale_inputs: list[StaleInput] = []  # These.
 
 
 class PartitionsPage(Answer):

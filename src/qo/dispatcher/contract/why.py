@@ -6,6 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from qo.dispatcher.contract.body import Answer
+from qo.dispatcher.contract.dataset import StaleInput
 
 
 class Verdict(StrEnum):
@@ -49,4 +50,6 @@ class WhyAnswer(Answer):
     steps: list[Step] = []  # From the source downwards.
     blocked_by: str | None = None
     do: str | None = None  # What to do about it.
+    stale: bool = False  # It is there, and was made from inputs that have changed since.
+    stale_inputs: list[StaleInput] = []  # These.
     lines: list[str] = []  # The same, to be printed.

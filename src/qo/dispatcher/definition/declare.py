@@ -136,9 +136,10 @@ class Pipeline:
         name: str | None = None,
         where: Mapping[str, Any] | None = None,
         trigger: bool = True,
+        refresh: str | None = None,
     ) -> Reads:
         """An output of a job of this pipeline, as an input."""
-        return _reads({"job": self._name(job), "output": output}, name, where, trigger)
+        return _reads({"job": self._name(job), "output": output}, name, where, trigger, refresh)
 
     def dataset(
         self,
@@ -147,9 +148,10 @@ class Pipeline:
         name: str | None = None,
         where: Mapping[str, Any] | None = None,
         trigger: bool = True,
+        refresh: str | None = None,
     ) -> Reads:
         """A published dataset of any pipeline, as an input."""
-        return _reads({"dataset": dataset}, name, where, trigger)
+        return _reads({"dataset": dataset}, name, where, trigger, refresh)
 
     def publish(self, name: str, job: Job, *, output: int = 0) -> None:
         """Give an output a name under which other pipelines read it."""
@@ -207,8 +209,14 @@ class Pipeline:
 _SOURCE = ("schedule", "timezone", "webhook_path", "secret", "path", "pattern", "poll_seconds")
 
 
-def _reads(from_: dict[str, Any], name: str | None, where: Mapping[str, Any] | None, trigger: bool) -> Reads:
-    given = _given(where=dict(where) if where else None, **{"as": name})
+def _reads(
+    from_: dict[str, Any],
+    name: str | None,
+    where: Mapping[str, Any] | None,
+    trigger: bool,
+    refresh: str | None,
+) -> Reads:
+    given = _given(where=dict(where) if where else None, refresh=refresh, **{"as": name})
     return Reads({"from": from_, **given, **({} if trigger else {"trigger": False})})
 
 

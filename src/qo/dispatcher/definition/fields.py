@@ -11,6 +11,7 @@ from qo.core.flow.dag import (
     MAX_ATTEMPTS,
     Activation,
     Join,
+    Refresh,
     SourceKind,
     Strategy,
     UpdateStrategy,
@@ -92,6 +93,13 @@ INPUT = Record(
         ),
         Field(
             "trigger", Flag(), "false: it is read beside the others, but its events start nothing.", default=True
+        ),
+        Field(
+            "refresh",
+            choice(Refresh),
+            "With trigger: false. What becomes of partitions that were made from this input once it has changed. "
+            "manual: they are reported as stale. on_change: they are made again.",
+            default="manual",
         ),
     ),
     gone=(("job", "write it under from: {job: ...}"), ("dataset", "write it under from: {dataset: ...}")),

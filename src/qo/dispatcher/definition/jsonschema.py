@@ -46,6 +46,12 @@ def schema() -> Schema:
     job["required"] = [name for name in job["required"] if name not in SILENT_JOB]
     job["allOf"] = _job_rules()
     definitions["source"]["allOf"] = _source_rules()
+    definitions["input"]["allOf"] = [
+        {
+            "if": {"properties": {"refresh": {"const": "on_change"}}, "required": ["refresh"]},
+            "then": {"properties": {"trigger": {"const": False}}, "required": ["trigger"]},
+        }
+    ]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A qo pipeline",

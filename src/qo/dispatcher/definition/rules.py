@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from zoneinfo import ZoneInfo
 
-from qo.core.flow.dag import Join, Source, SourceKind, Strategy, UpdateStrategy, input_name
+from qo.core.flow.dag import Join, Refresh, Source, SourceKind, Strategy, UpdateStrategy, input_name
 from qo.dispatcher.definition.draft import Written
 from qo.dispatcher.definition.expectations import expectations
 from qo.dispatcher.definition.fields import REACTIVE_ONLY, SOURCE_FIELDS, SOURCE_ONLY
@@ -142,10 +142,33 @@ def inputs(written: Written, report: Report) -> None:
         report.add((*written.path, "join"), "'join: all' waits for a partition of several inputs", hint)
 
 
+def refreshing(written: Written, report: Report) -> None:
+    """Only what was made partition by partition, from an input that does not trigger, is made again by a refresh."""
+    job = written.job
+    for index, each in enumerate(job.inputs):
+        if each.refresh is not Refresh.ON_CHANGE:
+            continue
+        path: Path = (*written.path, "inputs", index, "refresh")
+        name = input_name(each)
+        if each.trigger:
+            message = f"'refresh: on_change' is for inputs with 'trigger: false', and {name!r} triggers"
+            report.add(path, message, "remove it: a change of an input that triggers is worked on anyway")
+        if job.execution_strategy is Strategy.PER_UPDATE:
+            message = f"'refresh: on_change' makes partitions again, and {job.name!r} works by cursor"
+            hint = (
+                "write 'execution_strategy: PerPartition', or remove it and use qo invalidate on what it follows"
+            )
+            report.add(path, message, hint)
+        if job.outputs == 0:
+            message = f"'refresh: on_change' makes datasets again, and {job.name!r} makes none"
+            report.add(path, message, "remove it: effects outside are not repeated")
+
+
 RULES: tuple[Callable[[Written, Report], None], ...] = (
     activation,
     source,
     updating,
     inputs,
+    refreshing,
     expectations,
 )

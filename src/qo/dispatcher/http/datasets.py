@@ -25,6 +25,13 @@ from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
 Name = Annotated[str, Path(max_length=410, description="A published name, dag.job, or dag.job[1].")]
 Key = Annotated[str | None, Query(max_length=200, description="Only of this partition.")]
 Generation = Annotated[str | None, Query(max_length=36, description="Unset: the current one.")]
+Stale = Annotated[
+    bool | None,
+    Query(
+        description="Only partitions that are stale, made from inputs that have changed since; false: only others. "
+        "A page may then hold fewer than limit, or none, while next leads to more."
+    ),
+]
 Revision = Annotated[int, Query(ge=0, le=2**63 - 1)]
 Before = Annotated[int | None, Query(ge=0, le=2**63 - 1, description="Where the page before ended: its next.")]
 
@@ -44,11 +51,16 @@ def show_dataset(here: Here, name: Name) -> DatasetAnswer:
 
 
 def list_partitions(
-    here: Here, name: Name, generation_id: str | None = None, after: After = None, limit: Limit = 100
+    here: Here,
+    name: Name,
+    generation_id: str | None = None,
+    stale: Stale = None,
+    after: After = None,
+    limit: Limit = 100,
 ) -> PartitionsPage:
     """List the committed partitions of a generation; without one, of the current generation."""
     with here.state.read() as tx:
-        return known.list_partitions(tx, name, after, limit, generation_id)
+        return known.list_partitions(tx, name, after, limit, generation_id, stale=stale)
 
 
 def list_events(
@@ -116,7 +128,7 @@ def why(
 
 
 def invalidate(here: Here, caller: Caller, body: InvalidateRequest) -> InvalidateAnswer:
-    """Say that committed data is out of date: whoever has read it, reads it again."""
+    """Say that committed data is out of date: the jobs that it triggers, and that have read it, read it again."""
     with here.state.write() as tx:
         ref = known.resolve(tx, body.dataset)
         generation = known.chosen(tx, ref, body.generation_id)

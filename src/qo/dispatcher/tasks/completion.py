@@ -234,6 +234,8 @@ def _appear(tx: Tx, ends: Sequence[_End]) -> None:
             for write in success.writes
         ],
     )
+    if any(each.write.event.dataset_id in topology.load(tx).compared for each in kept):
+        tx.woken.add("refresh")
     committed: dict[str, list[Write]] = {}
     for each in kept:
         committed.setdefault(each.row["id"], []).append(each.write)

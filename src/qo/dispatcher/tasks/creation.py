@@ -16,6 +16,7 @@ from qo.dispatcher.state.database import Tx
 
 SOURCE_KEY = "source"  # The one long-lived task of an always-on job.
 BACKFILL_KEYS = "backfill:"  # How the keys of all that belongs to a backfill begin.
+REFRESH_KEYS = "refresh:"  # How the keys of tasks begin that make something stale again.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,7 @@ def joined_prefix(generations: Iterable[str]) -> str:
 
 def refresh_dedupe_key(standing: int, generation_id: str, revision: int) -> str:
     """What was committed as ``standing`` is made anew, because its input is now that revision of that generation."""
-    return f"refresh:{standing}:{generation_id}:{revision}"
+    return f"{REFRESH_KEYS}{standing}:{generation_id}:{revision}"
 
 
 def cursor_dedupe_key(dataset_id: str, generation_id: str, cursor: int) -> str:
