@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -238,6 +240,51 @@ def test_the_pipeline_makes_what_pandas_makes(built: Qo) -> None:
     as_in_pandas(built)
 
 
+@contextlib.contextmanager
+def edited(qo: Qo, carrier: str) -> Iterator[None]:
+    """One line of the operators is another one: the months leave a carrier out."""
+    operators = qo.cwd / "example" / "flights.py"
+    before = operators.read_text()
+    after = before.replace("== month)", f"== month).where(\"carrier <> '{carrier}'\")")
+    assert after != before
+    operators.write_text(after)
+    try:
+        yield
+    finally:
+        operators.write_text(before)
+
+
+@contextlib.contextmanager
+def running(qo: Qo) -> Iterator[Qo]:
+    """``qo up`` runs; the answer is the command, for its dispatcher."""
+    with qo.start("up", "example") as up:
+        try:
+            assert up.stdout is not None
+            told = next(line for line in up.stdout if line.startswith("the dispatcher is at "))
+            url = told.removeprefix("the dispatcher is at ").strip()
+            # What it says further must not fill the pipe.
+            threading.Thread(target=up.stdout.read, daemon=True).start()
+            yield Qo(qo.cwd, {**qo.environ, "QO_DISPATCHER_URL": url})
+        finally:
+            up.terminate()
+            up.wait(60)
+
+
+@pytest.mark.timeout(LIMIT_S)
+def test_an_edit_of_one_line_shows_with_a_running_qo_up_and_a_rollback_takes_it_back(built: Qo) -> None:
+    daily = expected()["daily"]
+    with running(built) as qo, edited(built, "UA"):
+        deployed = qo("--json", "dag", "deploy", "example/pipeline.yaml", "--activate", timeout_s=LIMIT_S)
+        assert deployed.code == 0, deployed
+        assert "monthly" in {each["job"] for each in deployed.document["deployed"]["diff"]["rebuilt"]}
+        now = published(built.cwd, deployed.document["deployed"]["version"])
+        same(frame(now["monthly_delays"]), daily[daily["carrier"] != "UA"], COLUMNS, COLUMNS[:3])
+        assert now["daily_delays"] == published(built.cwd, 1)["daily_delays"]
+        back = qo("--json", "dag", "rollback", "flights")
+        assert (back.code, back.document["active"]) == (0, 1), back
+    same(frame(published(built.cwd, 1)["monthly_delays"]), daily, COLUMNS, COLUMNS[:3])
+
+
 @pytest.mark.long  # As without Spark, whose session takes its time to start twice more.
 @pytest.mark.timeout(LIMIT_S)
 def test_then_nothing_more_is_made_and_then_what_an_edit_is_upstream_of(built: Qo) -> None:
@@ -245,14 +292,13 @@ def test_then_nothing_more_is_made_and_then_what_an_edit_is_upstream_of(built: Q
     before = published(built.cwd, 1)
     again = built("up", "example", "--once", timeout_s=LIMIT_S)
     assert (again.code, "nothing was to be done" in again.out) == (0, True), again
-
-    operators = built.cwd / "example" / "flights.py"
-    operators.write_text(operators.read_text().replace("== month)", "== month).where(\"carrier <> 'UA'\")"))
-    changed = built("--json", "up", "example", "--once", timeout_s=LIMIT_S)
+    with edited(built, "AA"):
+        changed = built("--json", "up", "example", "--once", timeout_s=LIMIT_S)
     assert changed.code == 0, changed
     assert changed.document["activated"]["replaced"] == 1
     ran_again = {each["job"]: each["tasks"] for each in changed.document["jobs"]}
     assert ran_again == {"monthly": 1, "compacted": 1, "alerts": 1}
-    now, daily = published(built.cwd, 2), expected()["daily"]
-    same(frame(now["monthly_delays"]), daily[daily["carrier"] != "UA"], COLUMNS, COLUMNS[:3])
+    now, daily = published(built.cwd, changed.document["version"]), expected()["daily"]
+    same(frame(now["monthly_delays"]), daily[daily["carrier"] != "AA"], COLUMNS, COLUMNS[:3])
     assert now["daily_delays"] == before["daily_delays"]
+    built.ok("dag", "rollback", "flights")  # As it was, for whoever comes next.
