@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from qo.core.flow import routing
 from qo.core.flow.topology import Reader, Topology
 from qo.core.words import plural
-from qo.dispatcher import datasets, quality
+from qo.dispatcher import datasets, quality, rebuilding
 from qo.dispatcher.contract.why import Step, StepKind, Verdict
 from qo.dispatcher.registry import DEFAULT, Launcher
 from qo.dispatcher.state import schema
@@ -289,6 +289,9 @@ class Chain:
         paused = self._paused(task)
         if paused is not None:
             return paused
+        beside = rebuilding.why_held(self.tx, self.live, task["edition_id"])
+        if beside is not None:
+            return Standing(f"waits: {beside}", Verdict.BLOCKED)
         holds = schema.holds
         hold = self.tx.value(sa.select(holds.c.reason).where(holds.c.edition_id == task["edition_id"]))
         if hold is not None:

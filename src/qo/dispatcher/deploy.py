@@ -23,7 +23,7 @@ from qo.core.flow import diff as differences
 from qo.core.flow.dag import Dag, SourceKind, to_json
 from qo.core.flow.plan import Plan, PlannedJob, derived, plan
 from qo.core.flow.topology import LIVE, VersionStatus
-from qo.dispatcher import backlog, cutover, garbage, publishing, topology
+from qo.dispatcher import backlog, beside, cutover, garbage, publishing, topology
 from qo.dispatcher.contract.dag import DeployAnswer, DiffAnswer, EditedJob, RebuiltJob
 from qo.dispatcher.registry import Registry
 from qo.dispatcher.state import schema
@@ -224,10 +224,20 @@ def _stage(tx: Tx, wanted: Plan, version_id: str, by: str, *, rebuilds: bool) ->
     if waiting is not None:
         cutover.abandon(tx, dag, waiting["number"], by)
     backlog.revive(tx, _editions(wanted.jobs), token=derived("revive", version_id, epoch), dag=dag)
+    _compare_again(tx, wanted)
     if cutover.active(tx, dag) is None:
         number = tx.value(sa.select(_versions.c.number).where(_versions.c.id == version_id))
         cutover.activate(tx, dag, number, by, force=True)
     return waiting["number"] if waiting is not None else None
+
+
+def _compare_again(tx: Tx, wanted: Plan) -> None:
+    """What the jobs of the version that read something beside have made is compared with that before they go on."""
+    editions = _editions(wanted.jobs)
+    beside.forget(tx, editions)
+    waiting = beside.rebuilds(tx, topology.load(tx))
+    # A wake-up that is on its way would be claimed before that.
+    backlog.withhold(tx, [edition for edition in editions if edition in waiting and waiting[edition].waits_for])
 
 
 def _editions(jobs: Iterable[PlannedJob]) -> frozenset[str]:

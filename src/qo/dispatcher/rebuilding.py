@@ -7,15 +7,20 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from qo.core.flow.beside import Rebuild
 from qo.core.flow.dag import Join, Strategy
 from qo.core.flow.plan import PlannedInput, PlannedJob
-from qo.core.flow.topology import VersionStatus
+from qo.core.flow.topology import LiveJob, Topology, VersionStatus
 from qo.core.task import Status
-from qo.dispatcher import backlog, stored
-from qo.dispatcher.contract.dag import RebuildAnswer
+from qo.core.words import plural
+from qo.dispatcher import backlog, beside, stored, topology
+from qo.dispatcher.beside import Behind, Lack
+from qo.dispatcher.contract.dag import JobWait, RebuildAnswer
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.tasks.creation import joined_prefix
+
+NAMED_MAX = 3  # So many jobs are named that another one waits for.
 
 _tasks, _generations = schema.tasks, schema.generations
 
@@ -34,10 +39,14 @@ def rebuild(tx: Tx, dag: str, number: int | None = None) -> RebuildAnswer:
     jobs = [job for job in stored.stored_plan(tx, version).jobs if job.edition_id not in known]
     building = [job for job in jobs if job.outputs and not job.job.is_source]
     effects = {job.edition_id for job in jobs if not job.outputs}
-    tasks = _summed(tx, {job.edition_id for job in building})
-    waiting = _summed(tx, effects)
-    reads = _reads(tx, building)
-    remaining = sum(_remaining(tx, job, reads) for job in building)
+    counted = backlog.counts(tx, {job.edition_id for job in building})
+    tasks, waiting = _summed(counted), _summed(backlog.counts(tx, effects))
+    left = _remaining_by_edition(tx, building)
+    remaining = sum(left.values())
+    busy = {edition for edition, n in left.items() if n} | {
+        edition for edition in counted if _open(counted[edition])
+    }
+    waits = _waits(tx, version["id"], busy)
     open_ = remaining + tasks.get(Status.PENDING, 0) + tasks.get(Status.RUNNING, 0)
     return RebuildAnswer(
         dag=dag,
@@ -47,16 +56,87 @@ def rebuild(tx: Tx, dag: str, number: int | None = None) -> RebuildAnswer:
         tasks=tasks,
         remaining=remaining,
         waiting=waiting.get(Status.PENDING, 0),
-        caught_up=open_ == 0,
+        waits=waits,
+        caught_up=open_ == 0 and not waits,
     )
 
 
-def _summed(tx: Tx, editions: set[str]) -> dict[str, int]:
+def _summed(counted: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
     summed: dict[str, int] = {}
-    for counted in backlog.counts(tx, editions).values():
-        for status, n in counted.items():
+    for by_status in counted.values():
+        for status, n in by_status.items():
             summed[status] = summed.get(status, 0) + n
     return summed
+
+
+def _open(by_status: Mapping[str, int]) -> int:
+    return by_status.get(Status.PENDING, 0) + by_status.get(Status.RUNNING, 0)
+
+
+# What is built after something else
+
+
+def _waits(tx: Tx, version_id: str, busy: Collection[str]) -> list[JobWait]:
+    """The jobs of a version, staged or ready, that wait for what they read beside. ``busy``: editions that are not
+    done; the others have been built from all that there was, and new inputs are to them as to jobs that serve."""
+    live = topology.load(tx)
+    return [
+        JobWait(job=rebuild.job.job.name, reason=explain(tx, live, rebuild))
+        for edition, rebuild in beside.rebuilds(tx, live).items()
+        if rebuild.job.version_id == version_id
+        and (not beside.is_compared(tx, edition) or (edition in busy and beside.is_held(tx, live, rebuild)))
+    ]
+
+
+def why_held(tx: Tx, live: Topology, edition: str) -> str | None:
+    """Why tasks of the edition wait for what it reads beside, as it is now; None: they do not."""
+    rebuild = beside.rebuilds(tx, live).get(edition)
+    if rebuild is None or not beside.is_held(tx, live, rebuild):
+        return None
+    return explain(tx, live, rebuild)
+
+
+def explain(tx: Tx, live: Topology, rebuild: Rebuild) -> str:
+    """What keeps a job waiting, with numbers, for people."""
+    others = rebuild.makers if not beside.is_compared(tx, rebuild.job.edition_id) else rebuild.waits_for
+    found = [_described(tx, each) for each in beside.behind(tx, live, others)]
+    if not found:
+        left = _remaining_by_edition(tx, others)
+        found = [_tasks_left(job.job.name, left[job.edition_id]) for job in others if left[job.edition_id]]
+    if not found:
+        return "what was made of it before is compared with what it reads beside"
+    shown = found[:NAMED_MAX] + ([f"and {len(found) - NAMED_MAX} more"] if len(found) > NAMED_MAX else [])
+    return f"waits for inputs read beside: {', '.join(shown)}"
+
+
+def _described(tx: Tx, each: Behind) -> str:
+    name, dag = each.job.job.name, each.job.dag
+    counted = backlog.counts(tx, {each.job.edition_id}).get(each.job.edition_id, {})
+    match each.lack:
+        case Lack.TASKS:
+            return _tasks_left(name, _open(counted) + sum(_remaining_by_edition(tx, [each.job]).values()))
+        case Lack.SUCCESS:
+            failed = plural(counted.get(Status.FAILED, 0), f"task of {name} failed", f"tasks of {name} failed")
+            return (
+                f"{failed} (replay what qo runs list {dag} --status failed shows, or take the version as it is with "
+                f"qo dag ready {dag} {each.job.version_number} --force)"
+            )
+        case Lack.EVENTS:
+            return f"events that {name} reads are to be routed"
+        case Lack.COMPARISON:
+            return f"{name} is compared with what it reads beside"
+
+
+def _tasks_left(name: str, n: int) -> str:
+    return f"{name} has {plural(n, 'task')} left"
+
+
+# What has no task yet
+
+
+def _remaining_by_edition(tx: Tx, jobs: Sequence[PlannedJob | LiveJob]) -> dict[str, int]:
+    reads = _reads(tx, jobs)
+    return {job.edition_id: _remaining(tx, job, reads) for job in jobs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +149,7 @@ class _Read:
     cursor: int | None
 
 
-def _reads(tx: Tx, jobs: Sequence[PlannedJob]) -> dict[str, _Read]:
+def _reads(tx: Tx, jobs: Sequence[PlannedJob | LiveJob]) -> dict[str, _Read]:
     """By dataset and generation of a triggering input, as ``_key`` has it; without those that hold nothing yet."""
     wanted = [each for job in jobs for each in job.inputs if each.trigger]
     outside = _current(tx, {each.dataset_id for each in wanted if each.generation_id is None})
@@ -102,7 +182,7 @@ def _current(tx: Tx, datasets: Collection[str]) -> dict[str, str]:
     return found
 
 
-def _remaining(tx: Tx, job: PlannedJob, reads: Mapping[str, _Read]) -> int:
+def _remaining(tx: Tx, job: PlannedJob | LiveJob, reads: Mapping[str, _Read]) -> int:
     """At most so many tasks are still to be made for what is committed; 0 is exact."""
     triggering = [reads.get(_key(each)) for each in job.inputs if each.trigger]
     there = [read for read in triggering if read is not None]

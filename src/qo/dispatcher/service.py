@@ -31,6 +31,7 @@ from qo.dispatcher.loops import (
     purge,
     reaper,
     reconciler,
+    refresh,
     release,
     router,
     source_monitor,
@@ -184,6 +185,8 @@ class Dispatcher:
             Part("backfill", partial(backfill.tick, state), calm_s, CREATED),
             Part("router", partial(router.tick, state), calm_s, CREATED, router.BATCH),
             Part(RECONCILER, partial(reconciler.tick, state), chosen.reconcile_s, ENDED),
+            # Nobody says when what a staged version reads beside is complete: it looks often.
+            Part("refresh", partial(refresh.tick, state), rest_s, CREATED),
             Part("topology watch", self._watch, watch_s),
             Part("reaper", self._reap, watch_s, ENDED),
             Part("pressure", partial(pressure.tick, state, press), watch_s, CREATED),

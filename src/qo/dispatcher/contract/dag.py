@@ -145,6 +145,13 @@ class VersionShown(VersionAnswer):
     source: str = ""  # The file, as it was sent.
 
 
+class JobWait(Answer):
+    """A job whose tasks wait for others that make what it reads beside (``trigger: false``)."""
+
+    job: str
+    reason: str  # For people: which jobs are not done yet, and what to do where one of them failed.
+
+
 class RebuildAnswer(Answer):
     """How far the jobs are that a version builds anew. Whether that is enough, somebody says: see mark_ready."""
 
@@ -155,4 +162,5 @@ class RebuildAnswer(Answer):
     tasks: dict[str, int] = {}  # Of these jobs, by status, without sources and side effects.
     remaining: int = 0  # Committed inputs that still have no task; the next look for them makes one.
     waiting: int = 0  # Tasks of side effects, which wait for cutover.
+    waits: list[JobWait] = []  # Jobs that are built, or compared with what was built, after others.
     caught_up: bool = False  # Nothing remains, waits or runs. Failed tasks do not count: look at them.
