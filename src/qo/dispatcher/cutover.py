@@ -17,6 +17,7 @@ from qo.core.flow.plan import Plan, derived
 from qo.core.flow.topology import VersionStatus
 from qo.core.task import Status
 from qo.dispatcher import backlog, beside, effects, garbage, publishing, rebuilding, topology
+from qo.dispatcher import stored as stored_versions
 from qo.dispatcher.contract.dag import CutoverAnswer
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
@@ -100,6 +101,7 @@ def rollback(tx: Tx, dag: str, by: str, replaces: int | None = None) -> CutoverA
     made = [made.generation_id for job in stored.jobs for made in job.outputs]
     garbage.require_kept(tx, made, f"version {target['number']} of {dag!r}")
     _set(tx, gone["id"], status=VersionStatus.ROLLED_BACK)
+    stored_versions.record_rollback(tx, gone["id"], by)
     _set(tx, target["id"], status=VersionStatus.ACTIVE, activated_at=tx.now)
     _point(tx, dag, target["id"], _earlier(tx, target))
     publishing.publish(tx, stored)

@@ -13,6 +13,7 @@ class DeployRequest(Body):
     """The file, as it is: YAML or JSON."""
 
     source: str = Field(min_length=1, max_length=1_000_000)
+    again: bool = False  # Also a version that was rolled back.
 
 
 class EditedJob(Answer):
@@ -37,6 +38,10 @@ class DiffAnswer(Answer):
     operational: list[EditedJob] = []  # Only how they are run: nothing to build again.
     rebuilt: list[RebuiltJob] = []  # What is added or edited, and everything downstream.
     carried_over: list[str] = []
+    version: int | None = None  # The number of the version, if the file was deployed before.
+    rolled_back: bool = False  # That version was rolled back: it is deployed only if the request says ``again``.
+    rolled_back_at: datetime | None = None
+    rolled_back_by: str | None = None
 
 
 class VersionAnswer(Answer):

@@ -45,13 +45,13 @@ class RollbackRequest(Body):
     replaces: int | None = Field(default=None, ge=1, le=2**31 - 1)
 
 
-async def _source(request: Request) -> str:
-    """The file as it was sent: in JSON as ``source``, or bare."""
+async def _request(request: Request) -> DeployRequest:
+    """The file as it was sent: in JSON as ``source``, with what else the request says, or bare."""
     body = await request.body()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         try:
-            return DeployRequest.model_validate_json(body).source
+            return DeployRequest.model_validate_json(body)
         except ValidationError as error:
             wrong = error.errors(include_url=False)
             if wrong[0]["type"] == "json_invalid":
@@ -63,9 +63,15 @@ async def _source(request: Request) -> str:
         raise UsageError("the body is not text in UTF-8: send the file as it is, or {source: text}") from None
     if not text.strip():
         raise UsageError("the body is empty: send the file as it is, or {source: text}")
-    return text
+    return DeployRequest.model_construct(source=text)  # As long as it is: how long a body may be is said elsewhere.
 
 
+async def _source(request: Request) -> str:
+    """Only the file."""
+    return (await _request(request)).source
+
+
+Sent = Annotated[DeployRequest, Depends(_request)]
 Source = Annotated[str, Depends(_source)]
 FILE: dict[str, Any] = {
     "requestBody": {
@@ -122,19 +128,23 @@ def deploy_version(
     here: Here,
     caller: Caller,
     dag: Name,
-    source: Source,
+    sent: Sent,
     dry_run: Annotated[bool, Query(description="Only compare with the active version; change nothing.")] = False,
+    again: Annotated[bool, Query(description="Deploy it also if it was rolled back.")] = False,
 ) -> DeployAnswer | DiffAnswer:
     """Deploy a version of a DAG; it is rebuilt beside the active one until it takes over.
 
-    The body is the file, as YAML or as {source}. Deploying the same file again changes nothing.
+    The body is the file, as YAML or as {source}. Deploying the same file again changes nothing. A version that was
+    rolled back is refused, unless the body or the query says again.
     """
-    wanted = defined(here, dag, source)
+    wanted = defined(here, dag, sent.source)
     if dry_run:
         with here.state.read() as tx:
             return deploy.diff(tx, wanted, here.registry)
     with here.state.write() as tx:
-        answer = deploy.deploy(tx, wanted, source, caller.name, here.registry)
+        answer = deploy.deploy(
+            tx, wanted, sent.source, caller.name, here.registry, again=again or sent.again
+        )
     here.deployed()
     return answer
 

@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from qo.core.flow.beside import Rebuild
+from qo.core.flow.dag import UpdateStrategy
 from qo.core.flow.plan import derived
 from qo.core.flow.topology import Topology
 from qo.core.task import Status
@@ -153,18 +154,24 @@ def _again(tx: Tx, rebuild: Rebuild, stale: Sequence[tuple[sa.RowMapping, str, i
             attributes=task["attributes"],
         )
         for task, generation, revision in by_partition
-        if (task["dataset_id"], task["partition_key"]) not in waiting
+        if _work(rebuild, task) not in waiting
     ] + _ranges_again(tx, rebuild, by_cursor)
 
 
 def _waiting(tx: Tx, rebuild: Rebuild, keys: Collection[str]) -> set[tuple[str, str]]:
-    """Dataset and partition of tasks that wait: they will read what there is now."""
+    """The work of tasks that wait, as ``_work`` has it: they will read what there is now, and replace what is stale."""
     query = sa.select(_tasks.c.dataset_id, _tasks.c.partition_key).where(
         _tasks.c.edition_id == rebuild.job.edition_id,
         _tasks.c.partition_key.in_(sorted(keys)),
         _tasks.c.status == str(Status.PENDING),
     )
-    return {(dataset, key) for dataset, key in tx.execute(query)}
+    return {_work(rebuild, row) for row in tx.all(query)}
+
+
+def _work(rebuild: Rebuild, task: sa.RowMapping) -> tuple[str, str]:
+    """What a task makes: the partition or, of a job that appends, what one of its inputs adds to it."""
+    appends = rebuild.job.job.update_strategy is UpdateStrategy.APPEND
+    return task["dataset_id"] if appends else "", task["partition_key"]
 
 
 def _ranges_again(tx: Tx, rebuild: Rebuild, tasks: _Rows) -> list[NewTask]:
