@@ -162,6 +162,18 @@ def test_what_failed_keeps_who_reads_it_until_it_is_replayed(state: State) -> No
     cut_over(state, "shop", 2)
 
 
+def test_a_version_that_waits_only_for_what_failed_is_stuck(state: State) -> None:
+    serving(state)
+    staged(state, EDITED)
+    run(state, _fail_first, rounds=1)
+    run_loops(state)
+    found = progress(state, "shop", 2)
+    assert (found.stuck, found.blocked, found.caught_up) == (True, 1, False)
+    feed(state, live(loaded(state), "shop.orders"), "2024-01-07")
+    run_loops(state)
+    assert not progress(state, "shop", 2).stuck, "there is a day to be made"
+
+
 def test_who_calls_a_version_ready_by_force_has_it_built_from_what_there_is(state: State) -> None:
     serving(state)
     staged(state, EDITED)
@@ -183,7 +195,7 @@ def test_events_that_come_while_it_is_built_are_waited_for(state: State) -> None
     with state.read() as tx:
         found = loaded(state)
         rebuild = beside.rebuilds(tx, found)[live(found, "shop.month", 2).edition_id]
-        assert rebuilding.explain(tx, found, rebuild) == (
+        assert rebuilding.explain(tx, rebuild) == (
             "waits for inputs read beside: events that day reads are to be routed"
         )
     ran = run(state)

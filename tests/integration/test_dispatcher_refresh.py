@@ -62,7 +62,10 @@ def test_what_was_made_of_incomplete_inputs_is_made_again_before_the_version_ser
     forced_and_rolled_back(state)
     staged(state, EDITED, again=True)
     assert not progress(state, "shop", 2).caught_up
-    with state.write() as tx, pytest.raises(Refused, match="still being rebuilt: month waits for inputs read beside"):
+    with (
+        state.write() as tx,
+        pytest.raises(Refused, match="still being rebuilt: month waits for inputs read beside"),
+    ):
         cutover.mark_ready(tx, "shop", 2, "tests")
     ran = run(state)
     assert [each.work.job for each in ran] == ["day", "day", "day", "month", "year"]
@@ -103,7 +106,7 @@ def test_what_was_made_of_all_there_is_is_not_made_again(state: State) -> None:
 
 
 def test_it_is_compared_once_for_each_time_that_it_is_staged(state: State) -> None:
-    """Later changes are to it as to a version that serves: else inputs that keep changing would keep it from serving."""
+    """Later changes are to it as to a version that serves: inputs that keep changing do not keep it from serving."""
     serving(state)
     staged(state, EDITED)
     run(state)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from qo.cli.confirming import confirm, is_interactive
 from qo.cli.dispatching import extra
 from qo.cli.session import Session, command, new_app
 
@@ -23,6 +24,7 @@ def up(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep serving the active version: build the new one and stop there.")
     ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Deploy it also if it was rolled back.")] = False,
 ) -> int:
     """Run a pipeline with everything that it needs, on this machine.
 
@@ -30,13 +32,17 @@ def up(
     pipeline, builds what has changed, and lets it take over. What dies is started again; all of it ends with this
     command. (Only an archive of Spark's classes, which is made once for each Java, may be finished after it.) Runs
     until SIGINT, SIGTERM or SIGHUP, and a second one kills what has not ended yet; with --once, until all is done.
-    Ends with 1 if tasks failed, with 130 if it was to run once and was interrupted.
+    Ends with 1 if tasks failed, with 130 if it was to run once and was interrupted. A version that was rolled back is
+    refused, unless with --again; on a terminal it is asked for.
     """
     with extra():
         from qo.site.up import Wanted, up
         from qo.site.view import SilentView, open_view
 
-        wanted = Wanted(target, session.flags, session.config_path, once=once, keep=keep)
+        asked = confirm if is_interactive(session) else None
+        wanted = Wanted(
+            target, session.flags, session.config_path, once=once, keep=keep, again=again, confirm=asked
+        )
         view = SilentView() if session.json else open_view(color=session.output.color)
         done = up(wanted, view)
     if session.json:

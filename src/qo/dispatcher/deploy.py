@@ -48,8 +48,8 @@ def deploy(tx: Tx, dag: Dag, source: str, by: str, registry: Registry, *, again:
         return _answer(known, compared, created=False, changed=False)
     if known is not None and compared.rolled_back and not again:
         raise Refused(
-            f"version {known['number']} of {dag.name!r} was rolled back{_rollback_words(compared)}: deploy it again with "
-            "--again (again: true), or change the file"
+            f"version {known['number']} of {dag.name!r} was rolled back{_rollback_words(compared)}: deploy it again "
+            "with --again (again: true), or change the file"
         )
     made = [made.generation_id for job in wanted.jobs for made in job.outputs]
     garbage.require_kept(tx, made, f"this version of {dag.name!r}")

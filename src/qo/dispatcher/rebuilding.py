@@ -46,7 +46,9 @@ def rebuild(tx: Tx, dag: str, number: int | None = None) -> RebuildAnswer:
     busy = {edition for edition, n in left.items() if n} | {
         edition for edition in counted if _open(counted[edition])
     }
-    waits = _waits(tx, version["id"], busy)
+    waiting_jobs = _waiting_jobs(tx, version["id"], busy)
+    held = {rebuild.job.edition_id for rebuild in waiting_jobs}
+    stuck = bool(tasks.get(Status.FAILED)) and not tasks.get(Status.RUNNING) and _is_stuck(tx, waiting_jobs, busy)
     open_ = remaining + tasks.get(Status.PENDING, 0) + tasks.get(Status.RUNNING, 0)
     return RebuildAnswer(
         dag=dag,
@@ -56,8 +58,10 @@ def rebuild(tx: Tx, dag: str, number: int | None = None) -> RebuildAnswer:
         tasks=tasks,
         remaining=remaining,
         waiting=waiting.get(Status.PENDING, 0),
-        waits=waits,
-        caught_up=open_ == 0 and not waits,
+        waits=[JobWait(job=each.job.job.name, reason=explain(tx, each)) for each in waiting_jobs],
+        blocked=sum(_open(counted.get(edition, {})) for edition in held) if stuck else 0,
+        stuck=stuck,
+        caught_up=open_ == 0 and not waiting_jobs,
     )
 
 
@@ -76,16 +80,23 @@ def _open(by_status: Mapping[str, int]) -> int:
 # What is built after something else
 
 
-def _waits(tx: Tx, version_id: str, busy: Collection[str]) -> list[JobWait]:
+def _waiting_jobs(tx: Tx, version_id: str, busy: Collection[str]) -> list[Rebuild]:
     """The jobs of a version, staged or ready, that wait for what they read beside. ``busy``: editions that are not
     done; the others have been built from all that there was, and new inputs are to them as to jobs that serve."""
     live = topology.load(tx)
     return [
-        JobWait(job=rebuild.job.job.name, reason=explain(tx, live, rebuild))
+        rebuild
         for edition, rebuild in beside.rebuilds(tx, live).items()
         if rebuild.job.version_id == version_id
         and (not beside.is_compared(tx, edition) or (edition in busy and beside.is_held(tx, live, rebuild)))
     ]
+
+
+def _is_stuck(tx: Tx, waiting: Sequence[Rebuild], busy: Collection[str]) -> bool:
+    """Whether nothing is left to do but for jobs that wait, and nothing that these wait for is under way."""
+    held = {rebuild.job.edition_id for rebuild in waiting}
+    lacks = [each for rebuild in waiting for each in _behind(tx, rebuild) if each.job.edition_id not in held]
+    return held.issuperset(busy) and bool(lacks) and {each.lack for each in lacks} == {Lack.SUCCESS}
 
 
 def why_held(tx: Tx, live: Topology, edition: str) -> str | None:
@@ -93,16 +104,20 @@ def why_held(tx: Tx, live: Topology, edition: str) -> str | None:
     rebuild = beside.rebuilds(tx, live).get(edition)
     if rebuild is None or not beside.is_held(tx, live, rebuild):
         return None
-    return explain(tx, live, rebuild)
+    return explain(tx, rebuild)
 
 
-def explain(tx: Tx, live: Topology, rebuild: Rebuild) -> str:
-    """What keeps a job waiting, with numbers, for people."""
+def _behind(tx: Tx, rebuild: Rebuild) -> list[Behind]:
     others = rebuild.makers if not beside.is_compared(tx, rebuild.job.edition_id) else rebuild.waits_for
-    found = [_described(tx, each) for each in beside.behind(tx, live, others)]
+    return list(beside.behind(tx, topology.load(tx), others))
+
+
+def explain(tx: Tx, rebuild: Rebuild) -> str:
+    """What keeps a job waiting, with numbers, for people."""
+    found = [_described(tx, each) for each in _behind(tx, rebuild)]
     if not found:
-        left = _remaining_by_edition(tx, others)
-        found = [_tasks_left(job.job.name, left[job.edition_id]) for job in others if left[job.edition_id]]
+        left = _remaining_by_edition(tx, rebuild.makers)
+        found = [_tasks_left(job.job.name, left[job.edition_id]) for job in rebuild.makers if left[job.edition_id]]
     if not found:
         return "what was made of it before is compared with what it reads beside"
     shown = found[:NAMED_MAX] + ([f"and {len(found) - NAMED_MAX} more"] if len(found) > NAMED_MAX else [])

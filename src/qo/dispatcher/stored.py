@@ -79,9 +79,7 @@ def find_rollback(tx: Tx, version: sa.RowMapping | None) -> Rollback | None:
     """None: the version was not rolled back, or has been deployed again since."""
     if version is None or version["status"] != VersionStatus.ROLLED_BACK:
         return None
-    known = tx.value(
-        sa.select(_kept.c.value).where(_kept.c.edition_id == version["id"], _kept.c.key == _ROLLBACK)
-    )
+    known = tx.value(sa.select(_kept.c.value).where(_kept.c.edition_id == version["id"], _kept.c.key == _ROLLBACK))
     return Rollback() if known is None else Rollback(datetime.fromisoformat(known["at"]), known["by"])
 
 

@@ -22,10 +22,12 @@ from qo.core.task import Status
 from qo.core.words import plural
 from qo.dispatcher import sources as live_sources
 from qo.dispatcher.auth.secret_files import read_secret
+from qo.dispatcher.redeploying import Confirm, confirm_again
 from qo.dispatcher.registry import DEFAULT as REGISTRY
 from qo.dispatcher.registry import Launcher
 from qo.dispatcher.state.database import State, Tx, open_state
 from qo.dispatcher.user_client import UserClient
+from qo.errors import Refused
 from qo.site.arrivals import announced
 from qo.site.part import DASHBOARD, WORKER
 from qo.site.processes import Child, Lifeline, rest
@@ -35,6 +37,7 @@ LOOK_S = 0.5
 START_S = 60.0  # For the dispatcher to answer.
 DASHBOARD_S = 10.0  # For the dashboard to say where it is; without it, all else goes on.
 SETTLE_S = 3.0  # An always-on source that has been silent for so long is taken to have said what it knows.
+TAKE_OVERS_MAX = 3  # Refused so often in a row although it is built, it is refused for another reason.
 FREE_PORT = "127.0.0.1:0"
 
 # What suits the processes of one machine; the defaults have requests to a bucket in mind. Each can be set.
@@ -75,7 +78,8 @@ class Staged:
 
     built: bool = False  # Nothing of it is open any more; some of it may have failed.
     failed: int = 0
-    waiting: int = 0  # Tasks that run only once it serves.
+    waiting: int = 0  # Tasks that run only once it serves, or once what failed is done.
+    waits: tuple[str, ...] = ()  # Which jobs wait for others, and for which, in words.
 
 
 @dataclass(slots=True)
@@ -154,10 +158,14 @@ class Site:
         assert self._dashboard is not None
         return str((await self._dashboard.first_words(DASHBOARD_S))["link"])
 
-    async def deploy(self) -> Deployed:
+    async def deploy(self, *, again: bool = False, confirm: Confirm | None = None) -> Deployed:
+        """``again``: also a version that was rolled back; else ``confirm`` asks, or Refused is raised."""
         dag = self.pipeline.dag.name
         async with self._client() as client:
-            answer = await client.post(f"/v1/dags/{dag}/versions", {"source": self.pipeline.source})
+            body = {"source": self.pipeline.source, "again": again}
+            if confirm is not None and not again:
+                body["again"] = await confirm_again(client, dag, body, confirm)
+            answer = await client.post(f"/v1/dags/{dag}/versions", body)
         return Deployed(answer["version"], answer["status"], answer)
 
     def work(self, *, at_once: bool) -> None:
@@ -183,13 +191,14 @@ class Site:
         while not stop.is_set():
             seen = await self.read(lambda tx: survey(tx, self._dag, deployed.version, settle_s=SETTLE_S))
             self._wake(seen)
-            look(seen, self.troubles())
+            look(seen, [*self.troubles(), *(staged.waits if staged is not None else ())])
             if staged is not None:
                 staged = await self._staged(deployed.version)
                 if staged.built and not staged.failed and not keep:
                     ran.activated = await self._activate(deployed)
-                    ran.seconds["rebuild"] = time.monotonic() - began
-                    staged = None
+                    if ran.activated is not None:
+                        ran.seconds["rebuild"] = time.monotonic() - began
+                        staged = None
             done = seen.quiet() if staged is None else staged.built and seen.quiet(staged.waiting)
             quiet = quiet + 1 if done else 0
             # What is announced after a look is not in it: only looks from here on count.
@@ -236,14 +245,29 @@ class Site:
     async def _staged(self, version: int) -> Staged:
         async with self._client() as client:
             found = await client.get(f"/v1/dags/{self._dag}/rebuild", version=version)
-        return Staged(found["caught_up"], found["tasks"].get(Status.FAILED, 0), found["waiting"])
+        return Staged(
+            found["caught_up"] or found["stuck"],
+            found["tasks"].get(Status.FAILED, 0),
+            found["waiting"] + found["blocked"],
+            tuple(f"version {version}: {each['job']} {each['reason']}" for each in found["waits"]),
+        )
 
-    async def _activate(self, deployed: Deployed) -> Mapping[str, Any]:
+    async def _activate(self, deployed: Deployed) -> Mapping[str, Any] | None:
+        """None: something new came up since it was seen that the version is built. It is built first."""
         path = f"/v1/dags/{self._dag}"
-        async with self._client() as client:
-            if deployed.status == VersionStatus.STAGED:
-                await client.post(f"{path}/versions/{deployed.version}/ready")
-            return await client.put(f"{path}/active", {"version": deployed.version})
+        for attempt in range(TAKE_OVERS_MAX):
+            try:
+                async with self._client() as client:
+                    if deployed.status == VersionStatus.STAGED:
+                        await client.post(f"{path}/versions/{deployed.version}/ready")
+                    return await client.put(f"{path}/active", {"version": deployed.version})
+            except Refused:
+                now = await self._staged(deployed.version)
+                if now.built and not now.failed and attempt == TAKE_OVERS_MAX - 1:
+                    raise
+                if not now.built or now.failed:
+                    return None
+        return None
 
     async def _all_announced(self) -> bool:
         found = await self.read(lambda tx: live_sources.list_sources(tx, kind=SourceKind.FILES))

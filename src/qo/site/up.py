@@ -17,6 +17,7 @@ from qo.config.settings import Settings
 from qo.core.flow.dag import Dag
 from qo.dispatcher import cutover
 from qo.dispatcher.definition.loading import SUFFIXES, load_whole
+from qo.dispatcher.redeploying import Confirm
 from qo.dispatcher.state.database import Tx
 from qo.errors import ConfigError, NotFound, QoError, UsageError
 from qo.site import arrivals, report
@@ -43,6 +44,8 @@ class Wanted:
     config: Path | None
     once: bool
     keep: bool
+    again: bool = False  # Also a version that was rolled back.
+    confirm: Confirm | None = None  # Asks whether it should be; None: nobody can be asked.
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ def up(wanted: Wanted, view: View) -> Outcome:
     """Run until told to stop or, once, until all is done.
 
     Raises UsageError for a pipeline that cannot be read, ConfigError for settings that cannot work (no Java, a port
-    that is taken), Refused if another one runs in this directory.
+    that is taken), Refused if another one runs in this directory or the version was rolled back.
     """
     began = time.monotonic()
     settings = sources.load(wanted.flags, config_path=wanted.config)
@@ -109,7 +112,7 @@ async def _up(wanted: Wanted, pipeline: Pipeline, view: View, began: float) -> O
     async with Site(wanted.flags, wanted.config, pipeline, HOME / "logs") as site:
         stop_on_signals(stop, again=site.kill)
         try:
-            since, deployed = await _unless(stop, _start(site, view))
+            since, deployed = await _unless(stop, _start(site, view, wanted))
         except Stopped:
             return Outcome(EXIT_INTERRUPTED if wanted.once else 0, {"dag": pipeline.dag.name, "version": None})
         site.work(at_once=bool(deployed.answer["changed"]) and bool(deployed.rebuilt))
@@ -125,12 +128,12 @@ async def _up(wanted: Wanted, pipeline: Pipeline, view: View, began: float) -> O
         return _told(found, ran, site, view)
 
 
-async def _start(site: Site, view: View) -> tuple[datetime, Deployed]:
+async def _start(site: Site, view: View, wanted: Wanted) -> tuple[datetime, Deployed]:
     """Until the pipeline is deployed: what it was deployed as, and from when on it counts."""
     await site.start()
     view.say(f"the dispatcher is at {site.public}")
     since = await site.read(lambda tx: tx.now)
-    deployed = await site.deploy()
+    deployed = await site.deploy(again=wanted.again, confirm=wanted.confirm)
     await _tell_dashboard(site, view)
     report.tell_deployed(deployed, view.say)
     for text in await arrivals.unreadable(site.pipeline.dag, site.settings):

@@ -168,4 +168,6 @@ class RebuildAnswer(Answer):
     remaining: int = 0  # Committed inputs that still have no task; the next look for them makes one.
     waiting: int = 0  # Tasks of side effects, which wait for cutover.
     waits: list[JobWait] = []  # Jobs that are built, or compared with what was built, after others.
+    blocked: int = 0  # Tasks that wait for others which failed.
+    stuck: bool = False  # All that is left waits for what failed: replay it, or call the version ready by force.
     caught_up: bool = False  # Nothing remains, waits or runs. Failed tasks do not count: look at them.

@@ -63,7 +63,9 @@ async def _request(request: Request) -> DeployRequest:
         raise UsageError("the body is not text in UTF-8: send the file as it is, or {source: text}") from None
     if not text.strip():
         raise UsageError("the body is empty: send the file as it is, or {source: text}")
-    return DeployRequest.model_construct(source=text)  # As long as it is: how long a body may be is said elsewhere.
+    return DeployRequest.model_construct(
+        source=text
+    )  # As long as it is: how long a body may be is said elsewhere.
 
 
 async def _source(request: Request) -> str:
@@ -142,9 +144,7 @@ def deploy_version(
         with here.state.read() as tx:
             return deploy.diff(tx, wanted, here.registry)
     with here.state.write() as tx:
-        answer = deploy.deploy(
-            tx, wanted, sent.source, caller.name, here.registry, again=again or sent.again
-        )
+        answer = deploy.deploy(tx, wanted, sent.source, caller.name, here.registry, again=again or sent.again)
     here.deployed()
     return answer
 
