@@ -31,6 +31,7 @@ from qo.dispatcher.contract.task import (
 )
 from qo.dispatcher.limits import Limits
 from qo.dispatcher.loops import (
+    comparison,
     invalidation,
     pressure,
     reaper,
@@ -215,6 +216,7 @@ class World:
             "reaper": lambda: reaper.tick(state),
             "sweeper": lambda: sweeper.tick(state, SWEEP_S),
             "reconciler": lambda: reconciler.tick(state, limit=self.rng.choice([1, 100])),
+            "comparison": lambda: comparison.tick(state, limit=self.rng.choice([1, 100])),
             "invalidation": lambda: invalidation.tick(state),
             "refresh": lambda: refresh.tick(state, limit=self.rng.choice([1, 100])),
             "pressure": lambda: pressure.tick(state, self.thresholds),

@@ -79,10 +79,10 @@ def edited(before: Dag, name: str, **fields: Any) -> Dag:
     return resolved(msgspec.structs.replace(before, jobs=tuple(jobs)))
 
 
-def staged(state: State, wanted: Dag, by: str = "tests") -> DeployAnswer:
+def staged(state: State, wanted: Dag, by: str = "tests", *, again: bool = False) -> DeployAnswer:
     """Deploy it; what becomes of it is up to the deploy."""
     with state.write() as tx:
-        return deploy(tx, wanted, "as Python", by, DEFAULT)
+        return deploy(tx, wanted, "as Python", by, DEFAULT, again=again)
 
 
 def deployed(state: State, wanted: Dag) -> Topology:

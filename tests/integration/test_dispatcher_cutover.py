@@ -401,7 +401,7 @@ def test_readers_never_see_half_a_cutover(state: State) -> None:
             with state.write() as tx:
                 cutover.activate(tx, "shop", 2, "tests", force=True)
             moved(state, cutover.rollback, "shop")
-            staged(state, EDITED)
+            staged(state, EDITED, again=True)
         stop.set()
         assert all(each.result(30) for each in looking)
 

@@ -171,7 +171,7 @@ def test_what_a_rollback_cancelled_is_taken_up_when_its_edition_lives_again(stat
     with state.write() as tx:
         cutover.rollback(tx, "shop", "me")
     assert row_of(state, task["id"])["status"] == "cancelled"
-    staged(state, second)
+    staged(state, second, again=True)
     reconciler.tick(state)
     assert row_of(state, task["id"])["status"] == "pending"
 

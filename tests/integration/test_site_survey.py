@@ -153,7 +153,7 @@ def test_whatever_others_do_to_versions_is_noticed(state: State) -> None:
         cutover.rollback(tx, "shop", "ann")
     now, lines = changed(state, now)
     assert lines == ["shop: version 1 is active again: version 2 was rolled back"]
-    staged(state, EDITED)
+    staged(state, EDITED, again=True)
     now, _ = changed(state, now)
     with state.write() as tx:
         cutover.abandon(tx, "shop", 2, "ann")

@@ -274,7 +274,7 @@ def test_what_a_version_that_is_rolled_back_gets_done_after_all_is_not_made_twic
 def test_a_cutover_a_rollback_and_another_cutover_lose_nothing(state: State, state_clock: Clock) -> None:
     held = under_way(state)
     roll_back(state)
-    staged(state, NEXT)
+    staged(state, NEXT, again=True)
     cut_over(state)
     rest(state)
     assert waiting(state, "alert") == []

@@ -90,7 +90,7 @@ def roll_back(state: State, name: str) -> None:
 
 def rebuilt(state: State, before: Dag, name: str, number: int = 2) -> None:
     """The next version, in which that job does something else; built, and serving."""
-    staged(state, edited(before, name, config={"sql": f"number {number}"}))
+    staged(state, edited(before, name, config={"sql": f"number {number}"}), again=True)
     settle(state)
     cut_over(state, before.name, number)
 

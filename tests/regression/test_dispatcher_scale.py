@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipelines import dag, deployed, job, live, source
+from pipelines import dag, deployed, edited, job, live, loaded, source, staged
 from postgres import PostgresServer
 from qo.core.flow import pressure
 from qo.core.flow.topology import LiveJob
-from qo.dispatcher import backlog, congestion, garbage, pausing, topology
+from qo.dispatcher import backlog, beside, congestion, garbage, pausing, topology
 from qo.dispatcher.contract.garbage import JudgeRequest
 from qo.dispatcher.limits import Limits
 from qo.dispatcher.loops import invalidation, release
@@ -96,6 +96,22 @@ def test_the_end_of_an_attempt_looks_only_at_what_was_read_once_more(state: Stat
     plan = plans(state, lambda tx: completion._made_again(tx, row, mine, 6))  # pyright: ignore[reportPrivateUsage]
     assert "ix_tasks_again" in plan, plan
     assert "task_inputs" not in plan, "nothing was read once more, so nothing is asked of it"
+
+
+def test_whether_a_rebuild_may_go_on_is_asked_of_partial_indexes(state: State) -> None:
+    """However many tasks there are: of those that are open and of nothing else."""
+    crowd(state)
+    shop = dag(
+        "s", source("feed"), job("a", reads="feed"), job("b", reads=["feed", {"job": "a", "trigger": False}])
+    )
+    deployed(state, shop)
+    staged(state, edited(shop, "a", config={"v": 2}))
+    found = loaded(state)
+    makers = [live(found, "s.feed"), live(found, "s.a", 2)]
+    plan = plans(state, lambda tx: list(beside.behind(tx, found, makers)))
+    for index in ("ix_tasks_withheld", "ix_tasks_inflight", "ix_invalidations_unspread", "ix_tasks_edition"):
+        assert index in plan, plan
+    assert "ix_tasks_status" not in plan, plan
 
 
 def test_what_reading_again_replaces_is_found_by_the_range(state: State) -> None:

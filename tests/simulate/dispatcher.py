@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from flows import World
 from pipelines import dag, edited, job, loaded, source, staged
-from qo.core.flow.topology import Topology
+from qo.core.flow.topology import LiveJob, Topology
 from qo.dispatcher import cutover, pausing, staleness
 from qo.dispatcher.contract.task import EventBody, Outcome
 from qo.dispatcher.deploy import deploy
@@ -41,6 +41,7 @@ SHOP = dag(
     job("clean", reads="orders", outputs=2),
     job("priced", reads=[{"job": "clean"}, {"job": "prices"}], join="all", scaling={"max_concurrency": 2}),
     job("daily", reads=["priced", {"job": "clean", "output": 1}]),
+    job("summary", reads=["prices", {"job": "daily", "trigger": False}]),
     job("follow", reads="ticks", execution_strategy="PerUpdate"),
     job(
         "weeks",
@@ -75,9 +76,11 @@ def simulate(faults: Faults) -> None:
 def _live(world: World) -> None:
     staged(world.truth, SHOP)
     staged(world.truth, OTHER)
+    woken: set[tuple[str, int]] = set()
     for step in range(STEPS):
         _act(world, step)
         world.check()
+        _rebuilds_read_what_is_complete(world, woken)
         world.faults.trace.say(f"{step} {world.told()}")
     world.begin("end")
     _everything_arrived(world)
@@ -137,8 +140,11 @@ def _operate(world: World) -> None:
     rng = world.rng
     what = rng.choice(["deploy", "activate", "rollback", "pause", "resume", "cancel"])
     if what == "deploy":
-        changed = edited(SHOP, rng.choice(["clean", "priced", "daily", "report"]), config={"x": rng.randrange(3)})
-        world.call(lambda tx: deploy(tx, changed, "as Python", "sim", DEFAULT))
+        changed = edited(
+            SHOP, rng.choice(["clean", "priced", "daily", "summary", "report"]), config={"x": rng.randrange(3)}
+        )
+        again = rng.random() < 0.5
+        world.call(lambda tx: deploy(tx, changed, "as Python", "sim", DEFAULT, again=again))
     elif what == "activate":
         number = rng.randrange(1, 5)
         world.call(lambda tx: cutover.activate(tx, "shop", number, "sim", force=True))
@@ -172,6 +178,42 @@ def _everything_arrived(world: World) -> None:
     for month in ("2024-01", "2024-02"):
         world.emit("finance", "months", f"last-{month}", [EventBody(output=0, partition_key=month)])
     world.emit("shop", "ticks", "last-tick", [EventBody(output=0, cursor=12)])
+
+
+def _rebuilds_read_what_is_complete(world: World, woken: set[tuple[str, int]]) -> None:
+    """No task of a version that does not serve was woken in this step while something it reads beside was not made.
+
+    ``woken``: the wake-ups of all steps before.
+    """
+    topology, tasks = loaded(world.truth), schema.tasks
+    with world.truth.read() as tx:
+        summaries = tx.all(
+            sa.select(tasks).where(
+                tasks.c.job == "summary", tasks.c.status == "pending", tasks.c.released_at.is_not(None)
+            )
+        )
+        for row in summaries:
+            if (row["id"], row["wakes"]) in woken:
+                continue
+            woken.add((row["id"], row["wakes"]))
+            found = topology.jobs.get(row["edition_id"])
+            if found is not None and found.status != "active":
+                open_ = tasks.c.status.in_(["pending", "running"])
+                before = tasks.c.edition_id.in_(_upstream_of_daily(topology, found))
+                left = tx.all(sa.select(tasks.c.job, tasks.c.status).where(before, open_))
+                assert left == [], f"seed {world.seed}: a summary was woken before {left} were made"
+
+
+def _upstream_of_daily(topology: Topology, reader: LiveJob) -> set[str]:
+    """The editions of everything that the daily table is made from, as the version of its reader has them."""
+    read = {each.generation_id for each in reader.inputs if not each.trigger}
+    found: set[str] = set()
+    while True:
+        makers = {e for e, job_ in topology.jobs.items() if read & {made.generation_id for made in job_.outputs}}
+        if makers <= found:
+            return found
+        found |= makers
+        read |= {each.generation_id for edition in makers for each in topology.jobs[edition].inputs}
 
 
 def _nothing_is_left_open(world: World) -> None:

@@ -17,6 +17,7 @@ from qo.ambient import Ambient
 from qo.core import lifecycle, sweep
 from qo.core.lifecycle import Held
 from qo.core.task import Task
+from qo.dispatcher import beside
 from qo.dispatcher.contract.task import Claimed
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import claiming, completion, rows
@@ -144,12 +145,18 @@ def _any_lease_is_free(patch: Patch) -> None:
     patch.setattr(shard_leases, "decide_lease", decide)
 
 
+def _rebuild_at_once(patch: Patch) -> None:
+    """A version that is built beside the active one waits for nothing that it reads beside."""
+    patch.setattr(beside, "is_held", lambda tx, live, rebuild: False)
+
+
 MUTANTS: dict[str, Mutant] = {
     "no-fence": Mutant("worker", _no_fence, first=34),
     "no-conditional-write": Mutant("queue", _no_condition),
     "local-clock": Mutant("queue", _local_clock),
     "ack-before-children": Mutant("worker", _ack_before_children, first=38),
     "cursor-before-commit": Mutant("dispatcher", _cursor_before_commit),
+    "rebuild-at-once": Mutant("dispatcher", _rebuild_at_once),
     "record-before-submit": Mutant("queue", _record_before_submit),
     "lease-from-answer": Mutant("shards", _lease_from_answer),
     "any-lease-is-free": Mutant("shards", _any_lease_is_free),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qo.cli import dag_view
-from qo.cli.deploying import Deploying
+from qo.cli.confirming import confirm, is_interactive
 from qo.cli.dispatching import ask, check_limit, extra, pages, route
 from qo.cli.durations import parse_duration_s
 from qo.cli.session import Session, command, new_app, new_group
@@ -37,6 +37,7 @@ Code = Annotated[
         show_default=False,
     ),
 ]
+Again = Annotated[bool, typer.Option("--again", help="Deploy it also if it was rolled back.")]
 Name = Annotated[str, typer.Argument(metavar="DAG", help="The name of the DAG.")]
 Version = Annotated[int, typer.Argument(metavar="VERSION", min=1, help="The number of the version.")]
 Scope = Annotated[str, typer.Argument(metavar="DAG[.JOB]", help="A DAG, or one of its jobs.")]
@@ -73,14 +74,18 @@ def deploy(
         str | None, typer.Option("--timeout", metavar="DURATION", help="Wait no longer than this.")
     ] = None,
     code: Code = True,
+    again: Again = False,
 ) -> None:
     """Deploy a version of a pipeline.
 
     It is rebuilt beside the active version, which goes on serving until the new one is activated. Deploying the same
-    file and code again changes nothing.
+    file and code again changes nothing. A version that was rolled back is refused, unless with --again; on a terminal
+    it is asked for.
     """
     timeout_s = None if timeout is None else parse_duration_s(timeout, "--timeout")
     whole = load_whole(session, target, code=code)
+    with extra():
+        from qo.cli.deploying import Deploying
     work = Deploying(
         whole.dag.name,
         whole.source,
@@ -88,6 +93,8 @@ def deploy(
         wait=wait or activate,
         activate=activate,
         timeout_s=timeout_s,
+        again=again,
+        confirm=confirm if is_interactive(session) else None,
     )
     done = ask(session, lambda client: work.run(client, None if session.json else session.output.note))
     if session.json:

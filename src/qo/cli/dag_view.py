@@ -74,6 +74,14 @@ def _job(each: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def show_diff(session: Session, answer: Mapping[str, Any]) -> None:
+    _show_compared(session, answer)
+    if answer["rolled_back"]:
+        from qo.dispatcher.redeploying import describe_rollback
+
+        session.output.line(f"{describe_rollback(answer)}: deploy it again with --again, or change the file")
+
+
+def _show_compared(session: Session, answer: Mapping[str, Any]) -> None:
     if answer["same"]:
         session.output.line(f"{answer['dag']}: the same as version {answer['against']}, which is active")
         return

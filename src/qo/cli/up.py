@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from qo.cli.confirming import confirm, is_interactive
 from qo.cli.dispatching import extra
 from qo.cli.session import Session, command, new_app
 
@@ -28,6 +29,7 @@ def up(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep serving the active version: build the new one and stop there.")
     ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Deploy it also if it was rolled back.")] = False,
 ) -> int:
     """Run pipelines with everything that they need, on this machine.
 
@@ -36,13 +38,23 @@ def up(
     What dies is started again; all of it ends with this command. (Only an archive of Spark's classes, which is made
     once for each Java, may be finished after it.) Runs until SIGINT, SIGTERM or SIGHUP, and a second one kills what
     has not ended yet; with --once, until nothing is left to do for the pipelines that it was given.
-    Ends with 1 if tasks failed, with 130 if it was to run once and was interrupted.
+    Ends with 1 if tasks failed, with 130 if it was to run once and was interrupted. A version that was rolled back is
+    refused, unless with --again; on a terminal it is asked for.
     """
     with extra():
         from qo.site.up import Wanted, up
         from qo.site.view import SilentView, open_view
 
-        wanted = Wanted(targets or ["."], session.flags, session.config_path, once=once, keep=keep)
+        asked = confirm if is_interactive(session) else None
+        wanted = Wanted(
+            targets or ["."],
+            session.flags,
+            session.config_path,
+            once=once,
+            keep=keep,
+            again=again,
+            confirm=asked,
+        )
         view = SilentView() if session.json else open_view(color=session.output.color)
         done = up(wanted, view)
     if session.json:

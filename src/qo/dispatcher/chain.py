@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from qo.core.flow import routing
 from qo.core.flow.topology import Reader, Topology
 from qo.core.words import plural
-from qo.dispatcher import datasets, failures, quality
+from qo.dispatcher import datasets, failures, quality, rebuilding
 from qo.dispatcher.contract.why import Step, StepKind, Verdict
 from qo.dispatcher.registry import DEFAULT, Launcher
 from qo.dispatcher.state import schema
@@ -281,11 +281,11 @@ class Chain:
                 return Standing(f"is {other}", Verdict.BLOCKED, replay)
 
     def _waiting(self, task: Row, error: str) -> Standing:
-        if task["released_at"] is not None:
-            text = f"was woken at {moment(task['released_at'])} and not claimed since"
-            return Standing(text, Verdict.UNDER_WAY, _wanted(task["queue"]))
         again = rescheduled(self.tx, task)
         said = "" if again is None else f"was {again.text}; "
+        if task["released_at"] is not None:
+            text = f"{said}was woken at {moment(task['released_at'])} and not claimed since"
+            return Standing(text, Verdict.UNDER_WAY, _wanted(task["queue"]))
         if again is not None and task["available_at"] > self.tx.now:
             return Standing(f"{said}is tried again at {moment(task['available_at'])}", Verdict.UNDER_WAY)
         if task["available_at"] > self.tx.now:
@@ -296,6 +296,9 @@ class Chain:
         paused = self._paused(task)
         if paused is not None:
             return paused
+        beside = rebuilding.why_held(self.tx, self.live, task["edition_id"])
+        if beside is not None:
+            return Standing(f"waits: {beside}", Verdict.BLOCKED)
         holds = schema.holds
         hold = self.tx.value(sa.select(holds.c.reason).where(holds.c.edition_id == task["edition_id"]))
         if hold is not None:

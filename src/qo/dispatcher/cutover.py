@@ -16,7 +16,8 @@ import sqlalchemy as sa
 from qo.core.flow.plan import Plan, derived
 from qo.core.flow.topology import VersionStatus
 from qo.core.task import Status
-from qo.dispatcher import backlog, effects, garbage, publishing, rebuilding, topology
+from qo.dispatcher import backlog, beside, effects, garbage, publishing, rebuilding, topology
+from qo.dispatcher import stored as stored_versions
 from qo.dispatcher.contract.dag import CutoverAnswer
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
@@ -74,6 +75,7 @@ def activate(tx: Tx, dag: str, number: int, by: str, force: bool = False) -> Cut
     publishing.publish(tx, stored)
     withheld = backlog.withhold(tx, backlog.own_editions(tx, replaced["id"])) if replaced is not None else 0
     topology.bump(tx)
+    beside.forget(tx, backlog.editions(tx, version["id"]))  # Should it be staged again, it is compared again.
     effects.take_over(tx, topology.load(tx), dag, by)
     before = replaced["number"] if replaced is not None else None
     return _answer(tx, find(tx, dag, number), changed=True, replaced=before, withheld=withheld, **counts)
@@ -99,6 +101,7 @@ def rollback(tx: Tx, dag: str, by: str, replaces: int | None = None) -> CutoverA
     made = [made.generation_id for job in stored.jobs for made in job.outputs]
     garbage.require_kept(tx, made, f"version {target['number']} of {dag!r}")
     _set(tx, gone["id"], status=VersionStatus.ROLLED_BACK)
+    stored_versions.record_rollback(tx, gone["id"], by)
     _set(tx, target["id"], status=VersionStatus.ACTIVE, activated_at=tx.now)
     _point(tx, dag, target["id"], _earlier(tx, target))
     publishing.publish(tx, stored)
@@ -153,13 +156,20 @@ def abandon(tx: Tx, dag: str, number: int, by: str) -> CutoverAnswer:
 
 
 def _rebuilt(tx: Tx, dag: str, number: int, force: bool) -> dict[str, int]:
-    """How much of a version is built. Raises Refused if tasks of it have failed, unless by ``force``."""
+    """How much of a version is built. Raises Refused if tasks of it have failed, or if jobs of it wait for others that
+    make what they read beside, unless by ``force``."""
     found = rebuilding.rebuild(tx, dag, number)
     failed = found.tasks.get(Status.FAILED, 0)
     if failed and not force:
         raise Refused(
             f"version {number} of {dag!r} is not whole: {failed:,} of its tasks failed; see qo runs list {dag} "
             "--status failed and replay them, or take it as it is with --force"
+        )
+    if found.waits and not force:
+        first = found.waits[0]
+        raise Refused(
+            f"version {number} of {dag!r} is still being rebuilt: {first.job} {first.reason}; ask again when it is "
+            "done, or take it as it is with --force"
         )
     under_way = found.tasks.get(Status.PENDING, 0) + found.tasks.get(Status.RUNNING, 0)
     return {

@@ -4,6 +4,7 @@ A version is known by its content, so deploying a file again changes nothing:
 
     live already               nothing happens
     deployed before, not live  staged again under its old number; what was cancelled then is taken up where it stood
+    rolled back                refused, unless the caller says that it knows (``again``); else as above
     new, nothing is active     active at once: nobody is served by anything else
     new, nothing to rebuild    ready at once; still somebody says when (``cutover.activate``)
     new, otherwise             staged: built beside the active version until somebody calls it ready
@@ -23,11 +24,12 @@ from qo.core.flow import diff as differences
 from qo.core.flow.dag import Dag, SourceKind, to_json
 from qo.core.flow.plan import Plan, PlannedJob, derived, plan
 from qo.core.flow.topology import LIVE, VersionStatus
-from qo.dispatcher import backlog, code, cutover, garbage, publishing, topology
+from qo.dispatcher import backlog, beside, code, cutover, garbage, publishing, stored, topology
 from qo.dispatcher.contract.dag import DeployAnswer, DeployBundle, DiffAnswer, EditedJob, RebuiltJob
 from qo.dispatcher.registry import Registry
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
+from qo.errors import Refused
 
 _versions, _jobs = schema.dag_versions, schema.jobs
 
@@ -41,25 +43,30 @@ def deploy(
     bundle: DeployBundle | None = None,
     *,
     gone: Collection[str] = (),
+    again: bool = False,
 ) -> DeployAnswer:
     """Deploy a resolved, validated DAG.
 
     ``source``: the file as it was sent. ``bundle``: the code of its jobs. ``gone``: bundles whose files are missing.
+    ``again``: also one that was rolled back.
 
     Raises UsageError for a dataset that nobody publishes and for a bundle that is not there, Refused for a name that
-    belongs to another DAG or that another one would miss.
+    belongs to another DAG or that another one would miss, and for a version that was rolled back.
     """
     topology.hold(tx)
     wanted = planned(tx, dag)
     code.check(tx, dag, bundle)
     compared = _compared(tx, wanted)
-    known = tx.one(
-        sa.select(_versions).where(_versions.c.dag == dag.name, _versions.c.content_hash == wanted.content_hash)
-    )
+    known = _known_version(tx, wanted)
     if known is not None and known["status"] in LIVE:
         if code.adopt(tx, known["id"], bundle, gone):
             topology.bump(tx)
         return _answer(known, compared, created=False, changed=False)
+    if known is not None and compared.rolled_back and not again:
+        raise Refused(
+            f"version {known['number']} of {dag.name!r} was rolled back{_rollback_words(compared)}: deploy it again "
+            "with --again (again: true), or change the file"
+        )
     made = [made.generation_id for job in wanted.jobs for made in job.outputs]
     garbage.require_kept(tx, made, f"this version of {dag.name!r}")
     bundles = code.bundles_of(tx, known["id"] if known is not None else None, bundle, gone)
@@ -89,7 +96,20 @@ def planned(tx: Tx, dag: Dag) -> Plan:
     return wanted
 
 
+def _known_version(tx: Tx, wanted: Plan) -> sa.RowMapping | None:
+    """The version that was deployed with the same content."""
+    same = sa.and_(_versions.c.dag == wanted.dag.name, _versions.c.content_hash == wanted.content_hash)
+    return tx.one(sa.select(_versions).where(same))
+
+
+def _rollback_words(compared: DiffAnswer) -> str:
+    at = f" on {compared.rolled_back_at:%Y-%m-%d %H:%M} UTC" if compared.rolled_back_at is not None else ""
+    return at + (f" by {compared.rolled_back_by}" if compared.rolled_back_by is not None else "")
+
+
 def _compared(tx: Tx, wanted: Plan) -> DiffAnswer:
+    known = _known_version(tx, wanted)
+    rollback = stored.find_rollback(tx, known)
     now = cutover.active(tx, wanted.dag.name)
     found = differences.diff(cutover.stored_plan(tx, now) if now is not None else None, wanted)
     return DiffAnswer(
@@ -102,6 +122,10 @@ def _compared(tx: Tx, wanted: Plan) -> DiffAnswer:
         operational=[EditedJob(job=each.job, fields=list(each.fields)) for each in found.operational],
         rebuilt=[RebuiltJob(job=each.job, why=each.why) for each in found.rebuilt],
         carried_over=list(found.carried_over),
+        version=known["number"] if known is not None else None,
+        rolled_back=rollback is not None,
+        rolled_back_at=rollback.at if rollback is not None else None,
+        rolled_back_by=rollback.by if rollback is not None else None,
     )
 
 
@@ -241,10 +265,20 @@ def _stage(tx: Tx, wanted: Plan, version_id: str, by: str, *, rebuilds: bool) ->
     if waiting is not None:
         cutover.abandon(tx, dag, waiting["number"], by)
     backlog.revive(tx, _editions(wanted.jobs), token=derived("revive", version_id, epoch), dag=dag)
+    _compare_again(tx, wanted)
     if cutover.active(tx, dag) is None:
         number = tx.value(sa.select(_versions.c.number).where(_versions.c.id == version_id))
         cutover.activate(tx, dag, number, by, force=True)
     return waiting["number"] if waiting is not None else None
+
+
+def _compare_again(tx: Tx, wanted: Plan) -> None:
+    """What the jobs of the version that read something beside have made is compared with that before they go on."""
+    editions = _editions(wanted.jobs)
+    beside.forget(tx, editions)
+    waiting = beside.rebuilds(tx, topology.load(tx))
+    # A wake-up that is on its way would be claimed before that.
+    backlog.withhold(tx, [edition for edition in editions if edition in waiting and waiting[edition].waits_for])
 
 
 def _editions(jobs: Iterable[PlannedJob]) -> frozenset[str]:

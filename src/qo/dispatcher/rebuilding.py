@@ -7,15 +7,20 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from qo.core.flow.beside import Rebuild
 from qo.core.flow.dag import Join, Strategy
 from qo.core.flow.plan import PlannedInput, PlannedJob
-from qo.core.flow.topology import VersionStatus
+from qo.core.flow.topology import LiveJob, Topology, VersionStatus
 from qo.core.task import Status
-from qo.dispatcher import backlog, failures, stored
-from qo.dispatcher.contract.dag import RebuildAnswer
+from qo.core.words import plural
+from qo.dispatcher import backlog, beside, failures, stored, topology
+from qo.dispatcher.beside import Behind, Lack
+from qo.dispatcher.contract.dag import JobWait, RebuildAnswer
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.tasks.creation import joined_prefix
+
+NAMED_MAX = 3  # So many jobs are named that another one waits for.
 
 _tasks, _generations = schema.tasks, schema.generations
 
@@ -34,10 +39,16 @@ def rebuild(tx: Tx, dag: str, number: int | None = None) -> RebuildAnswer:
     jobs = [job for job in stored.stored_plan(tx, version).jobs if job.edition_id not in known]
     building = [job for job in jobs if job.outputs and not job.job.is_source]
     effects = {job.edition_id for job in jobs if not job.outputs}
-    tasks = _summed(tx, {job.edition_id for job in building})
-    waiting = _summed(tx, effects)
-    reads = _reads(tx, building)
-    remaining = sum(_remaining(tx, job, reads) for job in building)
+    counted = failures.counts(tx, {job.edition_id for job in building})
+    tasks, waiting = _summed(counted), _summed(backlog.counts(tx, effects))
+    left = _remaining_by_edition(tx, building)
+    remaining = sum(left.values())
+    busy = {edition for edition, n in left.items() if n} | {
+        edition for edition in counted if _open(counted[edition])
+    }
+    waiting_jobs = _waiting_jobs(tx, version["id"], busy)
+    held = {rebuild.job.edition_id for rebuild in waiting_jobs}
+    stuck = bool(tasks.get(Status.FAILED)) and not tasks.get(Status.RUNNING) and _is_stuck(tx, waiting_jobs, busy)
     open_ = remaining + tasks.get(Status.PENDING, 0) + tasks.get(Status.RUNNING, 0)
     return RebuildAnswer(
         dag=dag,
@@ -47,16 +58,100 @@ def rebuild(tx: Tx, dag: str, number: int | None = None) -> RebuildAnswer:
         tasks=tasks,
         remaining=remaining,
         waiting=waiting.get(Status.PENDING, 0),
-        caught_up=open_ == 0,
+        waits=[JobWait(job=each.job.job.name, reason=explain(tx, each)) for each in waiting_jobs],
+        blocked=sum(_open(counted.get(edition, {})) for edition in held) if stuck else 0,
+        stuck=stuck,
+        caught_up=open_ == 0 and not waiting_jobs,
     )
 
 
-def _summed(tx: Tx, editions: set[str]) -> dict[str, int]:
+def _summed(counted: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
     summed: dict[str, int] = {}
-    for counted in failures.counts(tx, editions).values():
-        for status, n in counted.items():
+    for by_status in counted.values():
+        for status, n in by_status.items():
             summed[status] = summed.get(status, 0) + n
     return summed
+
+
+def _open(by_status: Mapping[str, int]) -> int:
+    return by_status.get(Status.PENDING, 0) + by_status.get(Status.RUNNING, 0)
+
+
+# What is built after something else
+
+
+def _waiting_jobs(tx: Tx, version_id: str, busy: Collection[str]) -> list[Rebuild]:
+    """The jobs of a version, staged or ready, that wait for what they read beside. ``busy``: editions that are not
+    done; the others have been built from all that there was, and new inputs are to them as to jobs that serve."""
+    live = topology.load(tx)
+    return [
+        rebuild
+        for edition, rebuild in beside.rebuilds(tx, live).items()
+        if rebuild.job.version_id == version_id
+        and (not beside.is_compared(tx, edition) or (edition in busy and beside.is_held(tx, live, rebuild)))
+    ]
+
+
+def _is_stuck(tx: Tx, waiting: Sequence[Rebuild], busy: Collection[str]) -> bool:
+    """Whether nothing is left to do but for jobs that wait, and nothing that these wait for is under way."""
+    held = {rebuild.job.edition_id for rebuild in waiting}
+    lacks = [each for rebuild in waiting for each in _behind(tx, rebuild) if each.job.edition_id not in held]
+    return held.issuperset(busy) and bool(lacks) and {each.lack for each in lacks} == {Lack.SUCCESS}
+
+
+def why_held(tx: Tx, live: Topology, edition: str) -> str | None:
+    """Why tasks of the edition wait for what it reads beside, as it is now; None: they do not."""
+    rebuild = beside.rebuilds(tx, live).get(edition)
+    if rebuild is None or not beside.is_held(tx, live, rebuild):
+        return None
+    return explain(tx, rebuild)
+
+
+def _behind(tx: Tx, rebuild: Rebuild) -> list[Behind]:
+    others = rebuild.makers if not beside.is_compared(tx, rebuild.job.edition_id) else rebuild.waits_for
+    return list(beside.behind(tx, topology.load(tx), others))
+
+
+def explain(tx: Tx, rebuild: Rebuild) -> str:
+    """What keeps a job waiting, with numbers, for people."""
+    found = [_described(tx, each) for each in _behind(tx, rebuild)]
+    if not found:
+        left = _remaining_by_edition(tx, rebuild.makers)
+        found = [_tasks_left(job.job.name, left[job.edition_id]) for job in rebuild.makers if left[job.edition_id]]
+    if not found:
+        return "what was made of it before is compared with what it reads beside"
+    shown = found[:NAMED_MAX] + ([f"and {len(found) - NAMED_MAX} more"] if len(found) > NAMED_MAX else [])
+    return f"waits for inputs read beside: {', '.join(shown)}"
+
+
+def _described(tx: Tx, each: Behind) -> str:
+    name, dag = each.job.job.name, each.job.dag
+    counted = failures.counts(tx, {each.job.edition_id}).get(each.job.edition_id, {})
+    match each.lack:
+        case Lack.TASKS:
+            return _tasks_left(name, _open(counted) + sum(_remaining_by_edition(tx, [each.job]).values()))
+        case Lack.SUCCESS:
+            failed = plural(counted.get(Status.FAILED, 0), f"task of {name} failed", f"tasks of {name} failed")
+            return (
+                f"{failed} (replay what qo runs list {dag} --status failed shows, or take the version as it is with "
+                f"qo dag ready {dag} {each.job.version_number} --force)"
+            )
+        case Lack.EVENTS:
+            return f"events that {name} reads are to be routed"
+        case Lack.COMPARISON:
+            return f"{name} is compared with what it reads beside"
+
+
+def _tasks_left(name: str, n: int) -> str:
+    return f"{name} has {plural(n, 'task')} left"
+
+
+# What has no task yet
+
+
+def _remaining_by_edition(tx: Tx, jobs: Sequence[PlannedJob | LiveJob]) -> dict[str, int]:
+    reads = _reads(tx, jobs)
+    return {job.edition_id: _remaining(tx, job, reads) for job in jobs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +164,7 @@ class _Read:
     cursor: int | None
 
 
-def _reads(tx: Tx, jobs: Sequence[PlannedJob]) -> dict[str, _Read]:
+def _reads(tx: Tx, jobs: Sequence[PlannedJob | LiveJob]) -> dict[str, _Read]:
     """By dataset and generation of a triggering input, as ``_key`` has it; without those that hold nothing yet."""
     wanted = [each for job in jobs for each in job.inputs if each.trigger]
     outside = _current(tx, {each.dataset_id for each in wanted if each.generation_id is None})
@@ -102,7 +197,7 @@ def _current(tx: Tx, datasets: Collection[str]) -> dict[str, str]:
     return found
 
 
-def _remaining(tx: Tx, job: PlannedJob, reads: Mapping[str, _Read]) -> int:
+def _remaining(tx: Tx, job: PlannedJob | LiveJob, reads: Mapping[str, _Read]) -> int:
     """At most so many tasks are still to be made for what is committed; 0 is exact."""
     triggering = [reads.get(_key(each)) for each in job.inputs if each.trigger]
     there = [read for read in triggering if read is not None]

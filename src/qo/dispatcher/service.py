@@ -25,6 +25,7 @@ from qo.dispatcher.http.serving import Addresses, serve
 from qo.dispatcher.limits import limits, thresholds
 from qo.dispatcher.loops import (
     backfill,
+    comparison,
     invalidation,
     manifest,
     pressure,
@@ -187,6 +188,8 @@ class Dispatcher:
             Part(refresh.LOOP, partial(refresh.tick, state), calm_s, CREATED),
             Part("router", partial(router.tick, state), calm_s, CREATED, router.BATCH),
             Part(RECONCILER, partial(reconciler.tick, state), chosen.reconcile_s, ENDED),
+            # Nobody says when what a staged version reads beside is complete: it looks often.
+            Part("comparison", partial(comparison.tick, state), rest_s, CREATED),
             Part("topology watch", self._watch, watch_s),
             Part("reaper", self._reap, watch_s, ENDED),
             Part("pressure", partial(pressure.tick, state, press), watch_s, CREATED),

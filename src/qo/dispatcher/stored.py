@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
+
 import sqlalchemy as sa
 
 from qo.core.flow.dag import Dag, from_json
 from qo.core.flow.plan import Plan, plan, upstream
-from qo.core.flow.topology import LIVE
+from qo.core.flow.topology import LIVE, VersionStatus
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.errors import NotFound
 
 _versions, _dags = schema.dag_versions, schema.dags
+_kept, _ROLLBACK = schema.operator_state, "rollback"  # Kept under the id of the version.
 
 
 def find(tx: Tx, dag: str, number: int | None) -> sa.RowMapping:
@@ -56,6 +60,27 @@ def read_outside(tx: Tx, version_id: str, dag: Dag) -> dict[str, str]:
         for position, each in enumerate(job.inputs)
         if upstream(dag, each) is None
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """That a version was rolled back; of versions that were before this was written down, not when and by whom."""
+
+    at: datetime | None = None
+    by: str | None = None
+
+
+def record_rollback(tx: Tx, version_id: str, by: str) -> None:
+    value = {"at": tx.now.isoformat(), "by": by}
+    tx.upsert(_kept, {"edition_id": version_id, "key": _ROLLBACK, "value": value, "updated_at": tx.now})
+
+
+def find_rollback(tx: Tx, version: sa.RowMapping | None) -> Rollback | None:
+    """None: the version was not rolled back, or has been deployed again since."""
+    if version is None or version["status"] != VersionStatus.ROLLED_BACK:
+        return None
+    known = tx.value(sa.select(_kept.c.value).where(_kept.c.edition_id == version["id"], _kept.c.key == _ROLLBACK))
+    return Rollback() if known is None else Rollback(datetime.fromisoformat(known["at"]), known["by"])
 
 
 def dag_row(tx: Tx, name: str) -> sa.RowMapping:

@@ -7,13 +7,13 @@ one state and every delivery has exactly one outcome, so the counts of a dataset
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.prepared import Prepared
 
 EVENTS = ""  # Stands in the place of an edition where events themselves are counted.
@@ -43,6 +43,16 @@ _WAITING = Prepared(
 )
 
 
+_UNROUTED = Prepared(
+    sa.select(schema.tallies.c.dataset_id).where(
+        schema.tallies.c.dataset_id.in_(sa.bindparam("datasets", expanding=True)),
+        schema.tallies.c.edition_id == EVENTS,
+        schema.tallies.c.outcome == "pending",
+        schema.tallies.c.n > 0,
+    )
+)
+
+
 def add(tx: Tx, changes: Mapping[Counted, int]) -> None:
     """Change counts by so much. Call it last in a transaction: the rows are shared by many writers."""
     # In order: two transactions that change the same counts must not wait for each other crosswise.
@@ -60,6 +70,14 @@ def counts(tx: Tx, dataset_id: str) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for row in tx.all(sa.select(table).where(table.c.dataset_id == dataset_id, table.c.n != 0)):
         found.setdefault(row["edition_id"], {})[row["outcome"]] = row["n"]
+    return found
+
+
+def datasets_with_pending_events(tx: Tx, datasets: Collection[str]) -> set[str]:
+    """Those of the datasets of which events have not been routed."""
+    found: set[str] = set()
+    for some in batches(sorted(datasets)):
+        found |= {dataset for (dataset,) in tx.rows(_UNROUTED, {"datasets": some})}
     return found
 
 

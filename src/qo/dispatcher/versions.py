@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from qo.core.flow.dag import Dag, Input, from_json
-from qo.dispatcher import backlog, cutover, failures
+from qo.dispatcher import backlog, cutover, failures, rebuilding, topology
 from qo.dispatcher.contract.dag import DagLine, DagsPage, JobLine, VersionAnswer, VersionShown, VersionsPage
 from qo.dispatcher.rebuilding import rebuild
 from qo.dispatcher.state import schema
@@ -104,6 +104,7 @@ def _job_lines(
     )
     shared = backlog.editions(tx, serving["id"]) if serving is not None else frozenset[str]()
     tasks = failures.counts(tx, {row["edition_id"] for row in rows})
+    live = topology.load(tx)
     definitions = {job.name: job for job in document.jobs}
     return [
         JobLine(
@@ -117,7 +118,8 @@ def _job_lines(
             outputs=definitions[row["name"]].outputs,
             rebuilt=row["edition_id"] not in shared,
             tasks=tasks.get(row["edition_id"], {}),
-            hold=row["hold"],
+            # Those that wait for what they read beside are held without numbers: here they are.
+            hold=row["hold"] and (rebuilding.why_held(tx, live, row["edition_id"]) or row["hold"]),
             paused=paused.get(f"{document.name}.{row['name']}", paused.get(document.name)),
             source=row["source"],
             code=definitions[row["name"]].code,

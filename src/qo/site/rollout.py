@@ -13,14 +13,18 @@ from qo.errors import Refused
 from qo.site.changes import LivePipeline
 from qo.site.site import Deployed, Site
 
+REFUSALS_MAX = 3  # Refused so often in a row although it is built, it is refused for another reason.
+
 
 @dataclass(frozen=True, slots=True)
 class Staged:
     """How far a version is that is built beside the one that serves. What it has taken over from that one, and what
     failed there, is no part of it."""
 
-    built: bool = False  # Nothing of it is open any more; some of it may have failed.
+    built: bool = False  # Nothing of it is open any more but what waits for a failed task; some may have failed.
     failed: int = 0
+    blocked: int = 0  # Tasks that wait until what has failed is done.
+    waits: tuple[str, ...] = ()  # Which jobs wait for others, and for which, in words.
 
 
 @dataclass(slots=True)
@@ -31,6 +35,7 @@ class Rollout:
     activated: Mapping[str, Any] | None = None  # By us.
     refusal: str | None = None  # Why the dispatcher does not let it take over.
     _refused_at: int = -1
+    _refusals: int = 0  # In a row.
 
     def __post_init__(self) -> None:
         if self.deployed.status != VersionStatus.ACTIVE:
@@ -69,13 +74,18 @@ class Rollout:
             self.staged = None
             return False
         found = await site.read(lambda tx: rebuilding.rebuild(tx, self.dag, version))
-        self.staged = Staged(found.caught_up, found.tasks.get(Status.FAILED, 0))
-        if not found.caught_up or self.staged.failed or self.keep or self._refused_at == epoch:
+        waits = tuple(f"{self.dag}: {each.job} of version {version} {each.reason}" for each in found.waits)
+        failed = found.tasks.get(Status.FAILED, 0)
+        self.staged = Staged(found.caught_up or found.stuck, failed, found.blocked, waits)
+        if not found.caught_up or failed or self.keep or self._refused_at == epoch:
             return False
         try:
             answer = await self._activate(site, live.beside.status)
-        except Refused as error:  # Perhaps another was deployed just now: the next look tells.
-            self.refusal, self._refused_at = str(error), epoch
+        except Refused as error:
+            # Perhaps something new came up just now, or another was deployed: the next look tells.
+            self._refusals += 1
+            if self._refusals == REFUSALS_MAX:
+                self.refusal, self._refused_at, self._refusals = str(error), epoch, 0
             return False
         self.staged = self.refusal = None
         if answer["changed"]:  # Else somebody was quicker.

@@ -19,6 +19,7 @@ from qo.core.flow.dag import SourceKind
 from qo.core.words import plural
 from qo.dispatcher.auth.secret_files import read_secret
 from qo.dispatcher.delivery import deploy_version
+from qo.dispatcher.redeploying import Confirm, confirm_again
 from qo.dispatcher.registry import DEFAULT as REGISTRY
 from qo.dispatcher.registry import Launcher
 from qo.dispatcher.state.database import State, Tx, open_state
@@ -130,9 +131,13 @@ class Site:
         assert self._dashboard is not None
         return str((await self._dashboard.first_words(DASHBOARD_S))["link"])
 
-    async def deploy(self, pipeline: Pipeline) -> Deployed:
+    async def deploy(self, pipeline: Pipeline, *, again: bool = False, confirm: Confirm | None = None) -> Deployed:
+        """``again``: also a version that was rolled back; else ``confirm`` asks, or Refused is raised."""
+        dag, source = pipeline.dag.name, pipeline.source
         async with self.client() as client:
-            answer = await deploy_version(client, pipeline.dag.name, pipeline.source, pipeline.bundle)
+            if confirm is not None and not again:
+                again = await confirm_again(client, dag, {"source": source}, confirm)
+            answer = await deploy_version(client, dag, source, pipeline.bundle, again=again)
         return Deployed(answer["version"], answer["status"], answer)
 
     def start_workers(self, runtimes: Iterable[str]) -> None:

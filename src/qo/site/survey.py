@@ -103,9 +103,9 @@ class Survey:
     def open(self, dag: str) -> int:
         return sum(each.open for each in self.versions if each.dag == dag)
 
-    def quiet(self, dags: Collection[str]) -> bool:
-        """Whether these pipelines have nothing left to do."""
-        return not any(self.open(each) or each in self._unsettled for each in dags)
+    def quiet(self, dags: Collection[str], blocked: int = 0) -> bool:
+        """Whether these pipelines have nothing left to do but so many tasks that wait for something else."""
+        return sum(map(self.open, dags)) <= blocked and not self._unsettled & set(dags)
 
     def over(self, dags: Collection[str]) -> bool:
         """Whether these pipelines have nothing left that could end by itself, but something is stuck."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from qo.config import sources
 from qo.config.location import Memory
+from qo.dispatcher.redeploying import Confirm
 from qo.errors import QoError, Refused, UsageError
 from qo.site import arrivals, report
 from qo.site.lock import Lock
@@ -39,6 +40,8 @@ class Wanted:
     config: Path | None
     once: bool
     keep: bool
+    again: bool = False  # Also a version that was rolled back.
+    confirm: Confirm | None = None  # Asks whether it should be; None: nobody can be asked.
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ def up(wanted: Wanted, view: View) -> Outcome:
     """Run until told to stop or, once, until all is done.
 
     Raises UsageError for a pipeline that cannot be read, ConfigError for settings that cannot work (no Java, a port
-    that is taken), Refused if another one runs in this directory.
+    that is taken), Refused if another one runs in this directory or the version was rolled back.
     """
     began = time.monotonic()
     settings = sources.load(wanted.flags, config_path=wanted.config)
@@ -72,7 +75,7 @@ async def _up(wanted: Wanted, pipelines: Sequence[Pipeline], view: View, began: 
     async with Site(wanted.flags, wanted.config, pipelines, HOME / "logs") as site:
         stop_on_signals(stop, again=site.kill)
         try:
-            since, deployed = await _unless(stop, _start(site, pipelines, view))
+            since, deployed = await _unless(stop, _start(site, pipelines, view, wanted))
         except Stopped:
             documents = [{"dag": each.name, "version": None} for each in pipelines]
             return Outcome(EXIT_INTERRUPTED if wanted.once else 0, _document(documents))
@@ -88,12 +91,14 @@ async def _up(wanted: Wanted, pipelines: Sequence[Pipeline], view: View, began: 
         return _told(found, ran, site, view)
 
 
-async def _start(site: Site, pipelines: Sequence[Pipeline], view: View) -> tuple[datetime, list[Deployed]]:
+async def _start(
+    site: Site, pipelines: Sequence[Pipeline], view: View, wanted: Wanted
+) -> tuple[datetime, list[Deployed]]:
     """Until all pipelines are deployed: what they were deployed as, and from when on it counts."""
     await site.start()
     view.say(f"the dispatcher is at {site.public}")
     since = await site.read(lambda tx: tx.now)
-    deployed = [await site.deploy(each) for each in pipelines]
+    deployed = [await site.deploy(each, again=wanted.again, confirm=wanted.confirm) for each in pipelines]
     await _tell_dashboard(site, view)
     for pipeline, each in zip(pipelines, deployed, strict=True):
         report.tell_deployed(each, view.say)

@@ -61,7 +61,7 @@ class Watch:
             look = await self._site.read(self._look)
             ran.seen = look.survey
             self._tell(look)
-            self._view.look(look.survey, self._site.troubles())
+            self._view.look(look.survey, [*self._site.troubles(), *self._waits()])
             if await self._advance(look):
                 ran.seconds["rebuild"] = time.monotonic() - began
             if self._is_done(look.survey) or (self._once and look.survey.over(self._dags)):
@@ -117,8 +117,13 @@ class Watch:
         active = replace(live.beside, status=VersionStatus.ACTIVE)
         self._live = {**(self._live or {}), rollout.dag: LivePipeline(active)}
 
+    def _waits(self) -> list[str]:
+        """What keeps our versions from being built, in words."""
+        return [text for each in self._rollouts if each.staged is not None for text in each.staged.waits]
+
     def _is_done(self, seen: Survey) -> bool:
-        return all(each.settled for each in self._rollouts) and seen.quiet(self._dags)
+        blocked = sum(each.staged.blocked for each in self._rollouts if each.staged is not None)
+        return all(each.settled for each in self._rollouts) and seen.quiet(self._dags, blocked)
 
     def _tries_again(self, seen: Survey, stuck: Sequence[Stuck]) -> bool:
         """Whether what is open beside the stuck tasks is only one of them, at another attempt."""

@@ -21,6 +21,7 @@ class DeployRequest(Body):
 
     source: str = Field(min_length=1, max_length=1_000_000)
     bundle: DeployBundle | None = None  # Unset: all jobs run the workers' own code.
+    again: bool = False  # Also a version that was rolled back.
 
 
 class EditedJob(Answer):
@@ -45,6 +46,10 @@ class DiffAnswer(Answer):
     operational: list[EditedJob] = []  # Only how they are run: nothing to build again.
     rebuilt: list[RebuiltJob] = []  # What is added or edited, and everything downstream.
     carried_over: list[str] = []
+    version: int | None = None  # The number of the version, if the file was deployed before.
+    rolled_back: bool = False  # That version was rolled back: it is deployed only if the request says ``again``.
+    rolled_back_at: datetime | None = None
+    rolled_back_by: str | None = None
 
 
 class VersionAnswer(Answer):
@@ -155,6 +160,13 @@ class VersionShown(VersionAnswer):
     source: str = ""  # The file, as it was sent.
 
 
+class JobWait(Answer):
+    """A job whose tasks wait for others that make what it reads beside (``trigger: false``)."""
+
+    job: str
+    reason: str  # For people: which jobs are not done yet, and what to do where one of them failed.
+
+
 class RebuildAnswer(Answer):
     """How far the jobs are that a version builds anew. Whether that is enough, somebody says: see mark_ready."""
 
@@ -165,4 +177,7 @@ class RebuildAnswer(Answer):
     tasks: dict[str, int] = {}  # Of these jobs, by status, without sources and side effects.
     remaining: int = 0  # Committed inputs that still have no task; the next look for them makes one.
     waiting: int = 0  # Tasks of side effects, which wait for cutover.
+    waits: list[JobWait] = []  # Jobs that are built, or compared with what was built, after others.
+    blocked: int = 0  # Tasks that wait for others which failed.
+    stuck: bool = False  # All that is left waits for what failed: replay it, or call the version ready by force.
     caught_up: bool = False  # Nothing remains, waits or runs. Failed tasks do not count: look at them.

@@ -48,7 +48,7 @@ class RollbackRequest(Body):
 
 
 async def _request(request: Request) -> DeployRequest:
-    """The file as it was sent: in JSON as ``source``, or bare."""
+    """The file as it was sent: in JSON as ``source``, with what else the request says, or bare."""
     body = await request.body()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
@@ -65,15 +65,17 @@ async def _request(request: Request) -> DeployRequest:
         raise UsageError("the body is not text in UTF-8: send the file as it is, or {source: text}") from None
     if not text.strip():
         raise UsageError("the body is empty: send the file as it is, or {source: text}")
+    # As long as it is: how long a body may be is said elsewhere.
     return DeployRequest.model_construct(source=text)
 
 
 async def _source(request: Request) -> str:
+    """Only the file."""
     return (await _request(request)).source
 
 
+Sent = Annotated[DeployRequest, Depends(_request)]
 Source = Annotated[str, Depends(_source)]
-Deployment = Annotated[DeployRequest, Depends(_request)]
 FILE: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -129,16 +131,16 @@ def deploy_version(
     here: Here,
     caller: Caller,
     dag: Name,
-    request: Deployment,
+    sent: Sent,
     dry_run: Annotated[bool, Query(description="Only compare with the active version; change nothing.")] = False,
+    again: Annotated[bool, Query(description="Deploy it also if it was rolled back.")] = False,
 ) -> DeployAnswer | DiffAnswer:
     """Deploy a version of a DAG; it is rebuilt beside the active one until it takes over.
 
     The body is the file, as YAML or as {source}; as JSON it may name the bundle of its code. Deploying the same file
-    again changes nothing.
+    again changes nothing. A version that was rolled back is refused, unless the body or the query says again.
     """
-    source = request.source
-    wanted = defined(here, dag, source)
+    wanted = defined(here, dag, sent.source)
     if dry_run:
         with here.state.read() as tx:
             return deploy.diff(tx, wanted, here.registry)
@@ -146,7 +148,16 @@ def deploy_version(
         named = code.named_bundles(tx, dag, content_hash(wanted))
     gone = code.find_gone(shelf_of(here.settings), named)
     with here.state.write() as tx:
-        answer = deploy.deploy(tx, wanted, source, caller.name, here.registry, request.bundle, gone=gone)
+        answer = deploy.deploy(
+            tx,
+            wanted,
+            sent.source,
+            caller.name,
+            here.registry,
+            sent.bundle,
+            gone=gone,
+            again=again or sent.again,
+        )
     here.deployed()
     return answer
 

@@ -89,12 +89,18 @@ def _followed(live: Topology, job: LiveJob) -> list[Input]:
 
 def _due(tx: Tx, live: Topology) -> list[str]:
     """The editions that there is something to look at for, in order."""
-    inputs = [each for _, job in sorted(live.jobs.items()) for each in _followed(live, job)]
+    return sorted(job.edition_id for job in behind(tx, live, live.jobs.values()))
+
+
+def behind(tx: Tx, live: Topology, jobs: Iterable[LiveJob]) -> list[LiveJob]:
+    """Those of the jobs that there is something to look at for, in the order in which they are given."""
+    listed = list(jobs)
+    inputs = [each for job in listed for each in _followed(live, job)]
     by_partition = [each for each in inputs if each.job.job.execution_strategy is Strategy.PER_PARTITION]
     by_cursor = [each for each in inputs if each.job.job.execution_strategy is Strategy.PER_UPDATE]
     due = {each.job.edition_id for each in progress.behind(tx, by_partition)}
     due |= {each.job.edition_id for each in progress.unread(tx, by_cursor) if _cursor_task(tx, each) is not None}
-    return sorted(due)
+    return [job for job in listed if job.edition_id in due]
 
 
 @dataclass(frozen=True, slots=True)

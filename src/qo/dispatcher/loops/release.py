@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from qo.core.flow.gates import Grants, InFlight, Waiting, closed, concurrency_limits, open_gates
 from qo.core.flow.topology import Topology
-from qo.dispatcher import congestion, outbox, topology
+from qo.dispatcher import beside, congestion, outbox, topology
 from qo.dispatcher.limits import Limits
 from qo.dispatcher.outbox import Effect, Kind
 from qo.dispatcher.registry import DEFAULT, Registry
@@ -88,6 +88,7 @@ def _decide(tx: Tx, live: Topology, limits: Limits, limit: int, registry: Regist
     if not due:
         return Grants({}, {})
     held = _held(tx, live, registry)
+    held |= beside.holds(tx, live, [edition for _, edition in due if closed(live, edition, held) is None])
     open_ = [edition for _, edition in due if closed(live, edition, held) is None]
     # Nothing is counted of the others: a DAG that is paused costs no more the more it has to do.
     counts = scans.due(tx, open_, limit + 1)

@@ -9,7 +9,7 @@ are from when nothing was pending, that one looks as good, and it would read all
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -144,24 +144,64 @@ def _withheld_of(on_postgres: bool) -> str:
     return f"tasks{hint} WHERE {WITHHELD_EDITIONS.where} AND edition_id = steps.value"
 
 
+def has_withheld(tx: Tx, edition_id: str) -> bool:
+    """Whether a task of the edition is pending and no wake-up of it is on its way."""
+    return bool(tx.rows(_has_withheld(tx.on_postgres), {"edition": edition_id}))
+
+
+@cache
+def _has_withheld(on_postgres: bool) -> Prepared:
+    hint = "" if on_postgres else f" INDEXED BY {WITHHELD_EDITIONS.index}"
+    return Prepared(
+        sa.text(f"SELECT 1 FROM tasks{hint} WHERE {WITHHELD_EDITIONS.where} AND edition_id = :edition LIMIT 1")
+    )
+
+
+def has_in_flight(tx: Tx, logical_id: str, edition_id: str) -> bool:
+    """Whether a task of the edition, which is one of that logical job, runs or was woken."""
+    return bool(tx.rows(_has_in_flight(tx.on_postgres), {"logical": logical_id, "edition": edition_id}))
+
+
+@cache
+def _has_in_flight(on_postgres: bool) -> Prepared:
+    own = "logical_id = :logical AND edition_id || '' = :edition"  # No index of the edition: it has more to read.
+    return Prepared(sa.text(f"SELECT 1 FROM {_in_flight(on_postgres)} AND {own} LIMIT 1"))
+
+
+def unspread(tx: Tx, generations: Collection[str]) -> set[str]:
+    """Those of the generations of which something was replaced that readers have not been given again."""
+    found: set[str] = set()
+    for some in batches(sorted(generations)):
+        found |= {generation for (generation,) in tx.rows(_unspread(tx.on_postgres), {"these": some})}
+    return found
+
+
+@cache
+def _unspread(on_postgres: bool) -> Prepared:
+    hint = "" if on_postgres else " INDEXED BY ix_invalidations_unspread"
+    open_ = f"invalidations{hint} WHERE spread_at IS NULL AND generation_id || '' IN :these"
+    query = f"SELECT generation_id FROM {open_} ORDER BY created_at"  # As the index has them.
+    return Prepared(sa.text(query).bindparams(sa.bindparam("these", expanding=True)))
+
+
 def in_flight_by(tx: Tx, column: str, values: Sequence[str]) -> Mapping[str, int]:
     """How many tasks are in flight, by a column with these values. Reads all that are in flight."""
     if not values:
         return {}
-    query = f"SELECT {column}, count(*) FROM {_in_flight(tx)} AND {column} IN :these GROUP BY {column}"
+    query = f"SELECT {column}, count(*) FROM {_in_flight(tx.on_postgres)} AND {column} IN :these GROUP BY {column}"
     bound = sa.text(query).bindparams(sa.bindparam("these", list(values), expanding=True))
     return {row[0]: int(row[1]) for row in tx.execute(bound)}
 
 
 def in_flight_jobs(tx: Tx, most: int) -> Sequence[sa.RowMapping]:
     """How many tasks are in flight, by ``operator``, ``dag`` and ``job``; the first ``most`` of them are counted."""
-    some = f"SELECT operator, dag, job FROM {_in_flight(tx)} LIMIT :most"
+    some = f"SELECT operator, dag, job FROM {_in_flight(tx.on_postgres)} LIMIT :most"
     query = f"SELECT operator, dag, job, count(*) AS n FROM ({some}) AS first_ones GROUP BY operator, dag, job"
     return tx.execute(sa.text(query).bindparams(most=most)).mappings().all()
 
 
-def _in_flight(tx: Tx) -> str:
-    hint = "" if tx.on_postgres else " INDEXED BY ix_tasks_inflight"
+def _in_flight(on_postgres: bool) -> str:
+    hint = "" if on_postgres else " INDEXED BY ix_tasks_inflight"
     return f"tasks{hint} WHERE (status = 'running' OR (status = 'pending' AND released_at IS NOT NULL))"
 
 

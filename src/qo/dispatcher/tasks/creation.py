@@ -75,6 +75,11 @@ def refresh_dedupe_key(standing: int, generation_id: str, revision: int) -> str:
     return f"{REFRESH_KEYS}{standing}:{generation_id}:{revision}"
 
 
+def beside_dedupe_key(task_id: str, generation_id: str, revision: int) -> str:
+    """What a task has made is made again, because what it read beside is now that revision of that generation."""
+    return f"beside:{task_id}:{generation_id}:{revision}"
+
+
 def cursor_dedupe_key(dataset_id: str, generation_id: str, cursor: int) -> str:
     return f"cursor:{dataset_id}:{generation_id}:{cursor}"
 
