@@ -186,6 +186,7 @@ class RunOutput:
             rows=self._rows if self._files else 0,
             bytes=self._bytes,
             columns=self.columns,
+            columns_seen=None if self.columns is None else len(self.given.columns or ()),
             stats=self.stats,
             based_on=self.based_on,
             **(chosen or about),

@@ -220,6 +220,12 @@ class OutputBody(Body):
     rows: int | None = Field(default=None, ge=0, le=SIZE_MAX)
     bytes: int | None = Field(default=None, ge=0, le=SIZE_MAX)
     columns: list[ColumnBody] | None = Field(default=None, max_length=10_000)
+    columns_seen: int | None = Field(
+        default=None,
+        ge=0,
+        le=10_000,
+        description="How many columns the output had when the attempt was claimed: it may lack those added since.",
+    )
     stats: dict[str, Any] = {}  # What was observed while it was written.
     # Appending: the revision that the rows were compared with. Refused if something else was committed since.
     based_on: int | None = Field(default=None, ge=0, le=NUMBER_MAX)

@@ -104,7 +104,12 @@ def commit(tx: Tx, entries: Iterable[Entry]) -> list[Entry]:
     sums, shapes = _Sums(), Shapes(tx)
     for some in _side_by_side(entries):
         # Nothing is kept of a transaction in which one of them is refused.
-        hashes = {each.place: shapes.accept(each.place[0], each.write.body.columns, each.drift) for each in some}
+        hashes = {
+            each.place: shapes.accept(
+                each.place[0], each.write.body.columns, each.drift, each.write.body.columns_seen
+            )
+            for each in some
+        }
         if some[0].write.event.partition_key is None:
             _segment(tx, some[0], sums, hashes)
             kept += some
