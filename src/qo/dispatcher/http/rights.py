@@ -91,4 +91,5 @@ INTERNAL: Mapping[str, Need] = {
     "credentials": Need.TASK,
     "task_inputs": Need.TASK,
     "task_standing": Need.TASK,
+    "task_kept": Need.TASK,
 }

@@ -26,8 +26,9 @@ from qo.runner.storage import located
 from qo.spark.columns import struct_of
 from qo.spark.errors import BadData, full_text
 from qo.spark.files import exactly
-from qo.spark.operators import staging
+from qo.spark.operators import landing, staging
 from qo.spark.operators.context import Context, Frames
+from qo.spark.operators.staging import ObjectGone
 from qo.spark.operators.table_files import (
     ADD,
     CORRUPT,
@@ -47,8 +48,12 @@ _PLACES = ("partition_key", "start", "end", "cursor")
 
 def run(context: Context) -> Frames:
     output = context.only_output()
-    uris = staging.readable(context, files_of(context))
-    schema = _schema(context)
+    files, schema = files_of(context), _schema(context)
+    if gone := landing.missing_files(context, files):
+        if not landing.keeps_rows(context):
+            raise landing.gone_error(context, gone[0])
+        return {output: landing.kept_rows(context, gone, schema)}
+    uris = _readable(context, files)
     if not uris:
         if schema is None:
             raise UsageError(
@@ -56,7 +61,21 @@ def run(context: Context) -> Frames:
             )
         return {output: context.frame([], schema)}
     context.said["files_read"] = len(uris)
-    return {output: read(context, uris, schema)}
+    # Where Spark is elsewhere, or in a bucket, it finds out itself; at once, or when the rows are wanted.
+    context.diagnoses.append(lambda error: landing.missing_file_error(context, error))
+    try:
+        return {output: read(context, uris, schema)}
+    except Exception as error:
+        if (gone_error := landing.missing_file_error(context, error)) is not None:
+            raise gone_error from None
+        raise
+
+
+def _readable(context: Context, files: Sequence[str]) -> list[str]:
+    try:
+        return staging.readable(context, files)
+    except ObjectGone as error:
+        raise landing.gone_error(context, error.uri) from None
 
 
 def files_of(context: Context) -> list[str]:
