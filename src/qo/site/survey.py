@@ -21,6 +21,12 @@ FAILED_MAX = 20
 TIMES_MAX = 50_000  # Tasks of one run whose times are summed up.
 
 _tasks, _events, _generations = schema.tasks, schema.events, schema.generations
+_UNSPREAD = (
+    sa.select(schema.invalidations.c.id)
+    .where(schema.invalidations.c.spread_at.is_(None))
+    .order_by(schema.invalidations.c.created_at)  # As its index has them.
+    .limit(1)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,7 @@ class Survey:
     running: tuple[Running, ...]
     asleep: bool  # Every always-on source runs, and has done so for a while.
     serving: int = 0  # Open tasks that only the version has which serves while this one is built.
+    spreading: bool = False  # Something was replaced or removed, and its readers have not heard of it yet.
 
     @property
     def open(self) -> int:
@@ -66,7 +73,7 @@ class Survey:
 
     def quiet(self, waiting: int = 0) -> bool:
         """Whether nothing is left to do but so many tasks that wait for something else."""
-        return self.open <= waiting and self.events == 0 and self.asleep
+        return self.open <= waiting and self.events == 0 and not self.spreading and self.asleep
 
 
 def survey(tx: Tx, dag: str, version: int, *, settle_s: float) -> Survey:
@@ -86,6 +93,7 @@ def survey(tx: Tx, dag: str, version: int, *, settle_s: float) -> Survey:
         running=tuple(_shown(editions, row) for row in running if not _always_on(editions[row["edition_id"]])),
         asleep=_asleep(tx, [job for job in plan.jobs if _always_on(job)], settle_s),
         serving=_serving(tx, plan, version),
+        spreading=tx.one(_UNSPREAD) is not None,
     )
 
 
