@@ -19,13 +19,14 @@ from qo.dispatcher.contract.task import (
     ClaimRequest,
     CompleteAnswer,
     CompleteRequest,
+    KeptAnswer,
     Outcome,
     PiecesAnswer,
     StandingAnswer,
     WorkInput,
 )
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import claiming, completion, pins, replacing
+from qo.dispatcher.tasks import claiming, completion, keeping, pins, replacing
 from qo.runner.run import Run
 from qo.runner.storage import FileStorage
 from qo.worker.cancel import CancelToken
@@ -72,6 +73,10 @@ class Shop:
             with self.state.read() as tx:
                 return replacing.others(tx, held.work.task_id, output, after, revision, PAGE)
 
+        def kept(output: int) -> KeptAnswer:
+            with self.state.write() as tx:
+                return keeping.keep(tx, held.work.task_id, output)
+
         def unused(*_: Any) -> Any:
             raise AssertionError("nothing is announced here")
 
@@ -84,4 +89,5 @@ class Shop:
             wait=unused,
             more=more,
             standing=standing,
+            kept=kept,
         )

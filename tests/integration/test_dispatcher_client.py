@@ -25,6 +25,7 @@ from qo.dispatcher.contract.task import (
     EventBody,
     EventsRequest,
     HeartbeatRequest,
+    KeptRequest,
     NotClaimed,
     Outcome,
     OutputBody,
@@ -32,7 +33,7 @@ from qo.dispatcher.contract.task import (
 from qo.dispatcher.definition.writing import to_yaml
 from qo.dispatcher.http.errors import KINDS
 from qo.dispatcher.limits import limits
-from qo.dispatcher.loops import release, router
+from qo.dispatcher.loops import invalidation, release, router
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.user_client import UserClient
@@ -87,6 +88,42 @@ async def test_an_attempt_from_its_claim_to_its_commit(dispatcher: Served) -> No
     async with dispatcher.user("reader") as user:
         found = await user.get("/v1/datasets/shop.clean/partitions")
     assert [(each["partition_key"], each["rows"]) for each in found["partitions"]] == [("a", 3)]
+
+
+async def test_an_attempt_asks_for_what_was_committed_before_and_a_person_removes_it(dispatcher: Served) -> None:
+    async with dispatcher.worker() as worker:
+        task_id = await task_of(dispatcher, worker)
+        first = await worker.claim(task_id, "w1")
+        assert isinstance(first, Claimed)
+        fence = {"task_id": task_id, "attempt": first.attempt, "lease_id": first.lease_id}
+        with pytest.raises(errors.NotFound, match="never committed before"):
+            await worker.kept(first.capability_token, KeptRequest(**fence))
+        made = OutputBody(output=0, location=first.work.outputs[0].prefix, files=["part-0.parquet"], rows=3)
+        done = CompleteRequest(**fence, outcome=Outcome.SUCCESS, outputs=[made])
+        await worker.complete(first.capability_token, done)
+        await worker.emit("shop", "orders", SEEN.model_copy(update={"idempotency_key": "again"}))
+        state_ = dispatcher.context.state
+        await asyncio.to_thread(invalidation.tick, state_)
+        await asyncio.to_thread(release.tick, state_, limits(DispatcherSettings()))
+        with state_.read() as tx:
+            waiting = tx.one(schema.tasks.select().where(schema.tasks.c.status == "pending"))
+        assert waiting is not None
+        second = await worker.claim(waiting["id"], "w1")
+        assert isinstance(second, Claimed)
+        fence = {"task_id": waiting["id"], "attempt": second.attempt, "lease_id": second.lease_id}
+        kept = await worker.kept(second.capability_token, KeptRequest(**fence))
+        assert (kept.task_id, [each.rows for each in kept.pieces]) == (task_id, [3])
+        async with dispatcher.user("writer") as user:
+            with pytest.raises(errors.Refused, match="would bring it back"):
+                await user.post("/v1/datasets/shop.clean/removals", {"partitions": ["a"]})
+            await worker.complete(
+                second.capability_token, CompleteRequest(**fence, outcome=Outcome.FATAL, error="no")
+            )
+            answer = await user.post(
+                "/v1/datasets/shop.clean/removals", {"partitions": ["a"], "reason": "a trial"}
+            )
+            assert (answer["removed"], answer["already"]) == (["a"], [])
+            assert (await user.get("/v1/datasets/shop.clean/partitions"))["partitions"] == []
 
 
 async def test_a_claim_whose_answer_was_lost_can_be_repeated(dispatcher: Served) -> None:

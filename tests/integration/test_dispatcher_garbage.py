@@ -27,7 +27,7 @@ from pipeline_tasks import (
 )
 from pipelines import dag, deployed, edited, job, live, loaded, source, staged
 from qo.core.flow.topology import LIVE
-from qo.dispatcher import cutover, garbage, pausing, reading
+from qo.dispatcher import cutover, datasets, garbage, pausing, reading, removals
 from qo.dispatcher.contract.garbage import Judged, JudgeRequest
 from qo.dispatcher.contract.task import Claimed, Outcome
 from qo.dispatcher.limits import Limits
@@ -248,6 +248,7 @@ class History:
         self.versions = [edited(BUSY, "clean", config={"v": n}) for n in range(4)]
         self.runs = 0
         self.collected = 0
+        self.removed = 0
 
     def claim(self, task_id: str) -> None:
         answer = ask(self.state, task_id)
@@ -301,6 +302,13 @@ class History:
                 pausing.pause(tx, scope, "slow", "sim")
             else:
                 pausing.resume(tx, scope, "sim")
+
+    def remove(self) -> None:
+        with suppress(QoError), self.state.write() as tx:
+            name = f"shop.{self.rng.choice(['orders', 'clean', 'copy', 'kept'])}"
+            wanted = datasets.resolve(tx, name)
+            done = removals.remove(tx, wanted, [self.rng.choice("ab")], by="sim", key=tx.ambient.token())
+            self.removed += len(done.removed)
 
     def move(self) -> None:
         with suppress(QoError):
@@ -358,8 +366,13 @@ class History:
                 assert (self.root / place(held) / "part-0.parquet").is_file()
 
 
-@pytest.mark.parametrize("seed", [1, 2, 4])  # Each finds out if pins are not looked at, and if loans are not.
-def test_after_any_history_every_file_that_somebody_may_read_is_there(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "removing"),
+    [(1, False), (2, False), (4, False), *((seed, True) for seed in range(4))],
+)  # Each of the first finds out if pins are not looked at, and if loans are not.
+def test_after_any_history_every_file_that_somebody_may_read_is_there(
+    tmp_path: Path, seed: int, removing: bool
+) -> None:
     clock, root = Clock(), tmp_path / "data"
     root.mkdir()
     with opened(f"sqlite:{tmp_path / 'state.db'}", clock) as state:
@@ -373,6 +386,8 @@ def test_after_any_history_every_file_that_somebody_may_read_is_there(tmp_path: 
                 history.move()
             if history.rng.random() < 0.2:
                 history.hold()
+            if removing and history.rng.random() < 0.2:
+                history.remove()
             if history.rng.random() < 0.3:
                 clock.advance(history.rng.choice([60.0, 4000.0, 2 * DAY]))
             if history.rng.random() < 0.3:
@@ -382,3 +397,4 @@ def test_after_any_history_every_file_that_somebody_may_read_is_there(tmp_path: 
         history.collect()
         history.check()
         assert history.collected > 0
+        assert removing == (history.removed > 0)

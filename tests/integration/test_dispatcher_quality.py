@@ -170,6 +170,20 @@ def test_where_columns_may_be_added_each_state_keeps_its_own(state: State, shop:
         finish(state, held, outputs=[output(held, columns=[column("id")])])
 
 
+def test_a_commit_may_lack_columns_that_were_added_since_its_attempt_was_claimed(
+    state: State, shop: Topology
+) -> None:
+    log = live(shop, "shop.log")
+    put(state, log, "a", column("id"), column("at"))
+    first, second = (claimed(state, partition_task(state, log, key)) for key in "bc")
+    put(state, log, "d", column("id"), column("at"), column("more", "long"))
+    finish(state, first, outputs=[output(first, columns=[column("id"), column("at")], columns_seen=2)])
+    assert row_of(state, first.work.task_id)["status"] == "completed"
+    assert names(columns_of(state, log)) == ["id", "at", "more"]
+    with pytest.raises(UsageError, match="'at' is missing"):
+        finish(state, second, outputs=[output(second, columns=[column("id")], columns_seen=2)])
+
+
 def test_who_says_nothing_of_columns_changes_none(state: State, clean: LiveJob) -> None:
     put(state, clean, "a", column("id"))
     succeed(state, claimed(state, partition_task(state, clean, "b")))

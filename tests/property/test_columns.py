@@ -64,6 +64,26 @@ def test_what_was_there_stays_and_only_add_lets_columns_in(
         assert not after.added
 
 
+@given(columns, columns, columns)
+def test_writers_side_by_side_add_the_same_columns_in_any_order(
+    known: list[Column], one: list[Column], other: list[Column]
+) -> None:
+    """Each has seen the columns that there were before both, and keeps them."""
+    seen = len(known)
+
+    def after(*writers: list[Column]) -> set[str] | None:
+        now = list(known)
+        for new in writers:
+            kept = [*known, *(each for each in new if each.name.lower() not in names(known))]
+            found = drift(now, kept, Drift.ADD, seen)
+            if isinstance(found, list):
+                return None
+            now = list(found.columns)
+        return names(now)
+
+    assert after(one, other) == after(other, one)
+
+
 @given(columns, columns)
 def test_everything_that_is_wrong_is_said(known: list[Column], new: list[Column]) -> None:
     said = drift(known, new, Drift.FAIL)

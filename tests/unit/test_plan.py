@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from pipelines import dag, edited, job, source
-from qo.core.flow.dag import Dag, from_json, to_json
+from qo.core.flow.dag import Dag, Job, from_json, to_json
 from qo.core.flow.diff import Diff, Edited, Rebuilt, diff
-from qo.core.flow.plan import Plan, plan
+from qo.core.flow.plan import Plan, config_hash, plan
 
 pytestmark = pytest.mark.fast
 
@@ -158,3 +159,14 @@ EDITION = "e3bc0983-9f63-5a07-a8c6-0e98f92ffb11"
 DATASET = "ea63d8a6-6b85-57d9-b8db-6dea73e39ce0"
 GENERATION = "5de53aa0-3be8-585c-b681-32e4393ba7e9"
 CONTENT = "e80ff3813178bb97da3bf336aabdbb28fdb9c4eb94a152dc6977869ba58b0a25"
+
+
+def test_what_to_do_about_missing_files_does_not_change_what_is_made() -> None:
+    fields = {"name": "raw", "activation": "reactive", "runtime": "spark", "outputs": 1}
+    jobs = [
+        msgspec.convert({**fields, "operator": operator, "config": {"format": "csv", **more}}, Job)
+        for operator in ("ingest", "shop.raw:run")
+        for more in ({}, {"missing": "keep"})
+    ]
+    assert config_hash(jobs[0]) == config_hash(jobs[1])
+    assert config_hash(jobs[2]) != config_hash(jobs[3])  # Of others it is their own affair.

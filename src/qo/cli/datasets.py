@@ -1,4 +1,4 @@
-"""qo dataset: what pipelines have made."""
+"""qo dataset: what pipelines have made, and what of it is to be no more."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from qo.cli.dispatching import ask, check_limit, extra, pages, route
+from qo.cli.emit import fresh_key
 from qo.cli.session import Session, command, new_app, new_group
 from qo.cli.timing import shown_bytes, shown_count, shown_extent, shown_instant
 from qo.core.words import plural
 
 app = new_app()
-datasets = new_group(app, "dataset", "Look at what pipelines have made.")
+datasets = new_group(app, "dataset", "Look at what pipelines have made; remove what is to be no more.")
 
 Name = Annotated[
     str,
@@ -239,14 +240,49 @@ def history(
             shown_bytes(each["bytes"]),
             each["task_id"],
             shown_instant(each["committed_at"]),
-            ""
-            if each["replaced_by"] is None
-            else f"{each['replaced_by']} at {shown_instant(each['replaced_at'])}",
+            _end_of(each),
         )
         for each in found
     ]
     session.output.table(headers, rows)
     _note(session, more, limit)
+
+
+def _end_of(each: Mapping[str, Any]) -> str:
+    if each["removed"]:
+        return "(it was removed)"
+    replaced = each["replaced_by"]
+    return "" if replaced is None else f"{replaced} at {shown_instant(each['replaced_at'])}"
+
+
+@command(datasets, "remove")
+def remove(
+    session: Session,
+    name: Name,
+    partitions: Annotated[
+        list[str], typer.Argument(metavar="PARTITION...", help="Keys of partitions; see qo dataset partitions.")
+    ],
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Why, for those who ask qo why.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Idempotency key: the same key again removes nothing.")
+    ] = None,
+) -> None:
+    """Remove partitions of a dataset, and what was made of them alone.
+
+    Versions that are live have them no more, and later ones do not make anything of them. Earlier revisions keep them.
+    """
+    body: dict[str, Any] = {"partitions": partitions, "key": key or fresh_key()}
+    if reason is not None:
+        body["reason"] = reason
+    answer = ask(session, lambda client: client.post(path_of(name, "/removals"), body))
+    if session.json:
+        session.output.document(answer)
+        return
+    session.output.line(f"removed {plural(len(answer['removed']), 'partition')} of {name}")
+    if answer["already"]:
+        session.output.note(f"not there any more: {', '.join(answer['already'])}")
 
 
 @command(datasets, "diff")

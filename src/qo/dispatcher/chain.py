@@ -20,6 +20,7 @@ from qo.dispatcher.contract.why import Step, StepKind, Verdict
 from qo.dispatcher.registry import DEFAULT, Launcher
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.tasks import removing
 from qo.dispatcher.tasks.rows import rescheduled
 
 DEPTH_MAX = 32  # Of jobs one after the other.
@@ -80,6 +81,12 @@ class Chain:
                 table.c.partition_key == partition,
             )
         )
+
+    def removal(self, generation: str, partition: str) -> Row | None:
+        """The commit that removed a partition last."""
+        revision = removing.last_removals(self.tx, generation, [partition]).get(partition)
+        table = schema.commits
+        return None if revision is None else self.tx.one(sa.select(table).where(table.c.revision == revision))
 
     def segment(self, generation: str, cursor: int) -> Row | None:
         """The first committed piece that reaches so far."""
@@ -233,6 +240,23 @@ class Chain:
             task_id=commit["task_id"],
             revision=commit["revision"],
             at=commit["committed_at"],
+        )
+
+    def removal_step(self, removal: Row) -> Step:
+        task = self.task(removal["task_id"])
+        told: dict[str, Any] = (task["output"] if task is not None else None) or {}
+        name = self.name(removal["dataset_id"])
+        why = f": {told['reason']}" if told.get("reason") else ""
+        what = scope(name, removal["partition_key"], None)
+        when, who = moment(removal["committed_at"]), told.get("by") or "nobody named"
+        return Step(
+            kind=StepKind.COMMIT,
+            text=f"{what} was removed at {when} by {who}{why}",
+            dataset=name,
+            partition_key=removal["partition_key"],
+            task_id=removal["task_id"],
+            revision=removal["revision"],
+            at=removal["committed_at"],
         )
 
     def found_wrong(self, task_id: str) -> list[Step]:

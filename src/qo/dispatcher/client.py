@@ -30,6 +30,8 @@ from qo.dispatcher.contract.task import (
     Fence,
     HeartbeatAnswer,
     HeartbeatRequest,
+    KeptAnswer,
+    KeptRequest,
     LastSegment,
     NotClaimed,
     PiecesAnswer,
@@ -134,6 +136,9 @@ class DispatcherClient(Closing):
     async def last_segment(self, capability: str, output: int) -> LastSegment:
         params, headers = {"output": output}, {CAPABILITY: capability}
         return _read(await self._asker.ask("GET", "/v1/task/segment", headers=headers, params=params), LastSegment)
+
+    async def kept(self, capability: str, request: KeptRequest) -> KeptAnswer:
+        return _read(await self._as_task("kept", capability, request), KeptAnswer)
 
     async def credentials(self, capability: str, request: CredentialsRequest) -> CredentialsAnswer:
         return _read(await self._as_task("credentials", capability, request), CredentialsAnswer)

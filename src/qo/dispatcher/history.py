@@ -15,6 +15,7 @@ from qo.dispatcher import datasets
 from qo.dispatcher.contract.dataset import ChangeAnswer, ChangesPage, CommitAnswer, CommitsPage
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.tasks import removing
 from qo.errors import UsageError
 
 _commits = schema.commits
@@ -28,7 +29,8 @@ def _replaced() -> sa.Select[*tuple[Any, ...]]:
     way = sa.select(_commits.c.revision.label("stands"), *columns).where(_commits.c.revision.in_(revisions))
     back = way.cte("back", recursive=True)
     one_more = sa.select(back.c.stands, *columns).join(back, _commits.c.replaced_by == back.c.revision)
-    back = back.union_all(one_more.where(back.c.revision > low))
+    # A removal is marked as replaced by itself.
+    back = back.union_all(one_more.where(back.c.revision > low, _commits.c.revision != back.c.revision))
     return sa.select(back).where(back.c.revision <= low)
 
 
@@ -57,7 +59,13 @@ def list_commits(
     replaced = _when(tx, [row["replaced_by"] for row in rows if row["replaced_by"] is not None])
     found = [
         CommitAnswer.model_validate(
-            {**row, "files": len(row["files"] or ()), "replaced_at": replaced.get(row["replaced_by"])}
+            {
+                **row,
+                "files": len(row["files"] or ()),
+                "replaced_by": None if _is_removal(row) else row["replaced_by"],
+                "replaced_at": None if _is_removal(row) else replaced.get(row["replaced_by"]),
+                "removed": _is_removal(row),
+            }
         )
         for row in rows[:limit]
     ]
@@ -74,8 +82,8 @@ def list_changes(
     after: int | None = None,
     limit: int = 100,
 ) -> ChangesPage:
-    """What was committed after one revision, up to another, and still stood then. Raises NotFound, also for a
-    revision that is yet to come, and UsageError for revisions in the wrong order."""
+    """What was committed after one revision, up to another, and still stood then, and what was removed. Raises
+    NotFound, also for a revision that is yet to come, and UsageError for revisions in the wrong order."""
     if low > high:
         raise UsageError(f"revision {low} comes after {high}: give the earlier one first")
     ref = datasets.resolve(tx, text)
@@ -87,28 +95,39 @@ def list_changes(
             _commits.c.generation_id == generation,
             _commits.c.revision > max(low, after or 0),
             _commits.c.revision <= high,
-            sa.or_(_commits.c.replaced_by.is_(None), _commits.c.replaced_by > high),
+            sa.or_(_commits.c.replaced_by.is_(None), _commits.c.replaced_by > high, removing.IS_REMOVAL),
         )
         .order_by(_commits.c.revision)
         .limit(limit + 1)
     )
     rows = tx.all(query)
     shown = rows[:limit]
-    stood = _stood(tx, generation, low, shown)
+    stood = _stood(tx, generation, low, shown) - {row["partition_key"] for row in shown if _is_removal(row)}
     gone = _gone(tx, low, shown)
-    changes = [_change(row, stood, gone.get(row["revision"], [])) for row in shown]
+    # What came after the first revision and was removed before the second is no change.
+    changes = [
+        _change(row, stood, gone.get(row["revision"], []))
+        for row in shown
+        if not _is_removal(row) or row["revision"] in gone
+    ]
     return ChangesPage(
         dataset_id=ref.id,
         generation_id=generation,
         from_revision=low,
         to_revision=high,
         changes=changes,
-        next=changes[-1].revision if len(rows) > limit else None,
+        next=shown[-1]["revision"] if len(rows) > limit else None,
     )
 
 
+def _is_removal(row: sa.RowMapping) -> bool:
+    return row["replaced_by"] == row["revision"]
+
+
 def _change(row: sa.RowMapping, stood: set[str], gone: Sequence[sa.RowMapping]) -> ChangeAnswer:
-    if gone:
+    if _is_removal(row):
+        change = "removed"
+    elif gone:
         change = "replaced"
     else:
         change = "appended" if row["partition_key"] in stood else "added"
@@ -126,6 +145,7 @@ def _stood(tx: Tx, generation: str, low: int, rows: Sequence[sa.RowMapping]) -> 
             _commits.c.generation_id == generation,
             _commits.c.partition_key.in_(some),
             _commits.c.revision <= low,
+            sa.or_(_commits.c.replaced_by.is_(None), _commits.c.replaced_by > low),
         )
         found.update(tx.execute(query.distinct()).scalars())
     return found

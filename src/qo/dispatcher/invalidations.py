@@ -25,6 +25,8 @@ from qo.errors import NotFound, UsageError
 
 REASONS = ("replaced", "reorg", "correction", "manual", "schema_change")
 
+REMOVED = "removed"  # The reason of those that a removal makes; nobody else may give it.
+
 LOOP = "invalidation"  # That spreads them.
 
 _rows, _readers = schema.invalidations, schema.invalidation_readers

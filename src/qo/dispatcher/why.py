@@ -190,7 +190,17 @@ class _Walk:
         if commit is not None:
             return self._committed(commit)
         event = self.chain.latest_event(asked.dataset_id, asked.generation_id, key)
+        removal = self.chain.removal(asked.generation_id, key)
+        if removal is not None and (event is None or event["received_at"] <= removal["committed_at"]):
+            return self._removed(removal)
         return self._announced(event) if event is not None else None
+
+    def _removed(self, removal: Row) -> Finding:
+        task, step = self.chain.task(removal["task_id"]), self.chain.removal_step(removal)
+        before = self.chain.invalidation_steps(task) if task is not None else []
+        name = self.chain.name(removal["dataset_id"])
+        do = f"see what it was: qo dataset history {name} -p {removal['partition_key']}"
+        return Finding(Verdict.BLOCKED, step.text.partition(" was ")[2], do, (*before, step))
 
     def _cursor_there(self, asked: _Asked, cursor: int) -> Finding | None:
         commit = self.chain.segment(asked.generation_id, cursor)

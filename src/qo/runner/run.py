@@ -21,6 +21,7 @@ from qo.dispatcher.contract.task import (
     CheckBody,
     ColumnBody,
     EventBody,
+    KeptAnswer,
     LastSegment,
     OutputBody,
     Piece,
@@ -187,6 +188,7 @@ class RunOutput:
             rows=self._rows if self._files else 0,
             bytes=self._bytes,
             columns=self.columns,
+            columns_seen=None if self.columns is None else len(self.given.columns or ()),
             stats=self.stats,
             based_on=self.based_on,
             **(chosen or about),
@@ -205,12 +207,14 @@ class Run:
         wait: Callable[[Coroutine[Any, Any, bool]], bool],
         more: Callable[[WorkInput, str | None], PiecesAnswer],
         standing: Callable[[int, str | None, int | None], StandingAnswer],
+        kept: Callable[[int], KeptAnswer] | None = None,
         secrets_dir: Path = Path(),
         segments: Segments | None = None,
         code: Code | None = None,
     ) -> None:
         self._secrets_dir = secrets_dir
         self.code: Code = code or OwnCode()  # What it runs.
+        self._kept = kept
         self._segments = segments
         self.work = work
         self.storage = storage
@@ -255,6 +259,12 @@ class Run:
         if not 0 <= index < len(self.outputs):
             raise NotFound(f"{self.work.job} has no output {index}: it has {len(self.outputs)}")
         return self.outputs[index]
+
+    def kept(self, index: int = 0) -> KeptAnswer:
+        """What was committed before of an output, under the key of the task. Raises NotFound if nothing was."""
+        if self._kept is None:
+            raise NotFound("nothing was committed before: this run is of no task")
+        return self._kept(index)
 
     def secret(self, name: str) -> str:
         """A secret that the job names under ``secrets``: the file ``secret-NAME`` in the worker's secrets directory."""

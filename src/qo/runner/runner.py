@@ -20,6 +20,8 @@ from qo.dispatcher.contract.task import (
     CompleteRequest,
     EventBody,
     EventsRequest,
+    KeptAnswer,
+    KeptRequest,
     NotClaimed,
     Outcome,
     PiecesAnswer,
@@ -220,6 +222,9 @@ class Runner:
         def standing(output: int, after: str | None, revision: int | None) -> StandingAnswer:
             return wait(self._api.standing(held.token, output, after, revision))
 
+        def kept(output: int) -> KeptAnswer:
+            return wait(self._api.kept(held.token, KeptRequest(**_fence(held), output=output)))
+
         held.run = Run(
             held.claimed.work,
             self._storage,
@@ -229,6 +234,7 @@ class Runner:
             wait=wait,
             more=more,
             standing=standing,
+            kept=kept,
             segments=HeldSegments(self._api, held, loop),
             secrets_dir=self._secrets_dir,
             code=code,

@@ -26,6 +26,12 @@ FAILED_MAX = 20
 TIMES_MAX = 50_000  # Tasks of one run whose times are summed up.
 
 _tasks, _events, _generations = schema.tasks, schema.events, schema.generations
+_UNSPREAD = (
+    sa.select(schema.invalidations.c.id)
+    .where(schema.invalidations.c.spread_at.is_(None))
+    .order_by(schema.invalidations.c.created_at)  # As its index has them.
+    .limit(1)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,7 @@ class Survey:
     concerned: frozenset[str] = frozenset()  # Pipelines that such events concern.
     awake: frozenset[str] = frozenset()  # Pipelines with an always-on source that may not have said all it knows.
     epoch: int = 0  # Of the topology that this is about.
+    spreading: bool = False  # Something was replaced or removed, and its readers have not heard of it yet.
     comparing: frozenset[str] = frozenset()  # Pipelines of which it is yet to be seen whether something is stale.
     stuck: tuple[Stuck, ...] = ()  # Of the open tasks those that cannot end before somebody mends what has failed.
 
@@ -116,7 +123,8 @@ class Survey:
     @property
     def _unsettled(self) -> frozenset[str]:
         """Pipelines that may get tasks which are not there yet."""
-        return self.concerned | self.awake | self.comparing
+        every = frozenset(self.dags) if self.spreading else frozenset[str]()
+        return self.concerned | self.awake | self.comparing | every
 
 
 def survey(tx: Tx, *, settle_s: float) -> Survey:
@@ -139,6 +147,7 @@ def survey(tx: Tx, *, settle_s: float) -> Survey:
         concerned=_concerned(live, events),
         awake=_awake(tx, [job for job in jobs if states[job.edition_id].always_on], settle_s),
         epoch=live.epoch,
+        spreading=tx.one(_UNSPREAD) is not None,
         comparing=frozenset(job.dag for job in refresh.due_jobs(tx, live)),
         stuck=find_stuck(
             tx,

@@ -43,11 +43,14 @@ class Drifted:
     added: tuple[str, ...] = ()
 
 
-def drift(known: Sequence[Column], new: Sequence[Column], policy: Drift) -> Drifted | list[str]:
+def drift(
+    known: Sequence[Column], new: Sequence[Column], policy: Drift, seen: int | None = None
+) -> Drifted | list[str]:
     """What a dataset that has ``known`` columns has after a commit with ``new`` ones, or everything that is wrong.
 
     Order means nothing, and neither does nullability: what a column holds, expectations say. Nothing known: anything
-    goes.
+    goes. ``seen``: the writer knew the first so many; where columns may be added, it may lack those that were added
+    since, and its rows have nothing in them.
     """
     if doubled := _doubled(new):
         return [
@@ -56,7 +59,8 @@ def drift(known: Sequence[Column], new: Sequence[Column], policy: Drift) -> Drif
     if not known:
         return Drifted(tuple(new), tuple(each.name for each in new))
     before, after = {_key(each): each for each in known}, {_key(each): each for each in new}
-    wrong = [f"column {each.name!r} is missing" for key, each in before.items() if key not in after]
+    required = known if policy is Drift.FAIL or seen is None else known[:seen]
+    wrong = [f"column {each.name!r} is missing" for each in required if _key(each) not in after]
     wrong += [
         f"column {before[key].name!r} was {_said(before[key].type)} and is {_said(each.type)}"
         for key, each in after.items()

@@ -40,6 +40,7 @@ _OPERATIONAL = frozenset(
         "expectations",
     }
 )
+_OPERATIONAL_CONFIG = {"ingest": frozenset({"missing"})}  # By operator.
 _OPERATIONAL_SOURCE = frozenset({"schedule", "timezone", "webhook_path", "secret", "poll_seconds"})
 _OPERATIONAL_INPUT = frozenset({"refresh"})
 
@@ -65,6 +66,9 @@ def content_hash(dag: Dag) -> str:
 def config_hash(job: Job) -> str:
     """Of everything in the job that decides its output."""
     fields = {key: value for key, value in msgspec.to_builtins(job).items() if key not in _OPERATIONAL}
+    if "config" in fields and job.operator in _OPERATIONAL_CONFIG:
+        left_out = _OPERATIONAL_CONFIG[job.operator]
+        fields["config"] = {k: v for k, v in fields["config"].items() if k not in left_out}
     if "source" in fields:
         fields["source"] = {k: v for k, v in fields["source"].items() if k not in _OPERATIONAL_SOURCE}
     if "inputs" in fields:

@@ -102,6 +102,7 @@ class CommitAnswer(Answer):
     committed_at: datetime
     replaced_by: int | None = None  # The revision that took its place; None: it stands.
     replaced_at: datetime | None = None
+    removed: bool = False  # It says that the partition is not there any more.
 
 
 class CommitsPage(Answer):

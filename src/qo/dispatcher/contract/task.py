@@ -52,6 +52,7 @@ class Piece(Answer):
     files: list[str] = []
     rows: int | None = None
     bytes: int | None = None
+    committed_at: datetime | None = None
 
 
 class InputMode(StrEnum):
@@ -94,6 +95,17 @@ class StandingAnswer(PiecesAnswer):
     """What is committed of an output now."""
 
     revision: int | None = None
+
+
+class KeptAnswer(Answer):
+    """What was committed before under the key of a task, in place of what cannot be made again."""
+
+    generation_id: str
+    revision: int
+    task_id: str  # Which has made it.
+    committed_at: datetime
+    columns: list[ColumnBody] | None = None
+    pieces: list[Piece]
 
 
 class WorkCode(Answer):
@@ -229,9 +241,21 @@ class OutputBody(Body):
     rows: int | None = Field(default=None, ge=0, le=SIZE_MAX)
     bytes: int | None = Field(default=None, ge=0, le=SIZE_MAX)
     columns: list[ColumnBody] | None = Field(default=None, max_length=10_000)
+    columns_seen: int | None = Field(
+        default=None,
+        ge=0,
+        le=10_000,
+        description="How many columns the output had when the attempt was claimed: it may lack those added since.",
+    )
     stats: dict[str, Any] = {}  # What was observed while it was written.
     # Appending: the revision that the rows were compared with. Refused if something else was committed since.
     based_on: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
+
+
+class KeptRequest(Fence):
+    """Asks for what was committed before of an output, under the key of the task."""
+
+    output: int = Field(default=0, ge=0, le=1000)
 
 
 class CommitRequest(Fence):

@@ -76,6 +76,12 @@ OPERATOR_CONFIG = {
                 _COLUMNS,
                 "What is in the files. Unset: learnt from the first ones, and kept.",
             ),
+            Field(
+                "missing",
+                Choice(("fail", "keep")),
+                "What to do about a file that is gone. fail: fail. keep: take the rows that were made of it before.",
+                default="fail",
+            ),
         ),
     ),
     "stream": Record(

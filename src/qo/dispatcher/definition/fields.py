@@ -311,7 +311,7 @@ JOB = Record(
             "drift",
             choice(Drift),
             "spark: what may become of the columns of an output. fail: they stay as they are. add: new ones may "
-            "appear.",
+            "appear, and files that ingest reads may lack some.",
             default="fail",
         ),
         Field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from qo.core.flow.dag import SourceKind, Strategy
+from qo.core.flow.dag import SourceKind, Strategy, UpdateStrategy
 from qo.dispatcher.definition.configuration import OPERATOR_CONFIG
 from qo.dispatcher.definition.draft import Written
 from qo.dispatcher.definition.fields import SILENT, SILENT_JOB
@@ -131,6 +131,9 @@ def _ingest(written: Written, report: Report) -> None:
     if "columns" in config and config["format"] == "text":
         hint = "remove 'columns', or write another format"
         report.add((*path, "columns"), "text has one column, which is called value", hint, key=True)
+    if config.get("missing") == "keep" and written.job.update_strategy is UpdateStrategy.APPEND:
+        hint = "write 'update_strategy: replace', or 'missing: fail'"
+        report.add((*path, "missing"), "rows that were appended cannot be told apart to be kept", hint)
     seen: set[str] = set()
     for at, column in enumerate(config.get("columns", ())):
         name = str(column["name"]).lower()

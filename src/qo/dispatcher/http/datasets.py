@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Path, Query
 
 from qo.dispatcher import datasets as known
-from qo.dispatcher import history, invalidations, lineage, versions
+from qo.dispatcher import history, invalidations, lineage, removals, versions
 from qo.dispatcher import why as reasons
 from qo.dispatcher.contract.dataset import (
     ChangesPage,
@@ -19,6 +19,7 @@ from qo.dispatcher.contract.dataset import (
 )
 from qo.dispatcher.contract.event import EventsPage
 from qo.dispatcher.contract.invalidation import InvalidateAnswer, InvalidateRequest
+from qo.dispatcher.contract.removal import RemovedAnswer, RemoveRequest
 from qo.dispatcher.contract.why import WhyAnswer
 from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
 
@@ -150,6 +151,21 @@ def invalidate(here: Here, caller: Caller, body: InvalidateRequest) -> Invalidat
     return InvalidateAnswer(invalidation_id=made)
 
 
+def remove_partitions(here: Here, caller: Caller, name: Name, body: RemoveRequest) -> RemovedAnswer:
+    """Remove partitions of a dataset, with what was made of them alone. Earlier revisions keep them."""
+    with here.state.write() as tx:
+        answer = removals.remove(
+            tx,
+            known.resolve(tx, name),
+            body.partitions,
+            by=caller.name,
+            reason=body.reason,
+            key=body.key or tx.ambient.token(),
+        )
+    here.nudge()
+    return answer
+
+
 def install(routes: Routes) -> None:
     routes.get("/v1/datasets", list_datasets, 404)
     routes.get("/v1/datasets/{name}", show_dataset, 404)
@@ -160,3 +176,4 @@ def install(routes: Routes) -> None:
     routes.get("/v1/datasets/{name}/changes", list_changes, 404)
     routes.get("/v1/why", why, 400, 404)
     routes.post("/v1/invalidations", invalidate, 404)
+    routes.post("/v1/datasets/{name}/removals", remove_partitions, 404, 409)

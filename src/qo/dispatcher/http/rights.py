@@ -53,6 +53,7 @@ PUBLIC: Mapping[str, Need] = {
     "emit": Need.WRITER,
     "webhook": Need.SIGNATURE,
     "invalidate": Need.WRITER,
+    "remove_partitions": Need.WRITER,
     "list_backfills": Need.READER,
     "show_backfill": Need.READER,
     "create_backfill": Need.WRITER,
@@ -90,4 +91,5 @@ INTERNAL: Mapping[str, Need] = {
     "credentials": Need.TASK,
     "task_inputs": Need.TASK,
     "task_standing": Need.TASK,
+    "task_kept": Need.TASK,
 }

@@ -18,13 +18,15 @@ from qo.dispatcher.contract.task import (
     EventsRequest,
     HeartbeatAnswer,
     HeartbeatRequest,
+    KeptAnswer,
+    KeptRequest,
     PiecesAnswer,
     StandingAnswer,
 )
 from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.routes import Caller, Here, Routes
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.tasks import completion, pins, replacing
+from qo.dispatcher.tasks import completion, keeping, pins, replacing
 from qo.dispatcher.tasks import running as attempts
 
 
@@ -110,6 +112,14 @@ def task_standing(
         return replacing.others(tx, caller.capability.task_id, output, after, revision, limit)
 
 
+def task_kept(here: Here, caller: Caller, body: KeptRequest) -> KeptAnswer:
+    """Get what was committed before under the key of the task, where it cannot be made again."""
+    capabilities.bind(caller.capability, body)
+    with here.state.write() as tx:
+        capabilities.still_valid(tx, caller.capability)
+        return keeping.keep(tx, body.task_id, body.output)
+
+
 def install(routes: Routes) -> None:
     routes.post_direct("/v1/task/heartbeat", heartbeat, 404, 409)
     routes.post("/v1/task/events", emit_events, 404, 409)
@@ -117,3 +127,4 @@ def install(routes: Routes) -> None:
     routes.post("/v1/task/credentials", credentials, 409)
     routes.get("/v1/task/inputs", task_inputs, 400, 404, 409)
     routes.get("/v1/task/standing", task_standing, 400, 404, 409)
+    routes.post("/v1/task/kept", task_kept, 404, 409)

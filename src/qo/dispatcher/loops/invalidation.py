@@ -2,6 +2,8 @@
 
 A reader that has not read the old state gets none, because what it has still to do will read the new one. What the
 others replace invalidates in turn, and since no job reads what follows from it, that ends.
+
+Where a partition was removed, what its readers had made of it is removed (``removals``).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from qo.core.flow.dag import Strategy
 from qo.core.flow.plan import derived
 from qo.core.flow.topology import LiveJob, Topology, VersionStatus
 from qo.core.task import Status
-from qo.dispatcher import effects, events, invalidations, topology
+from qo.dispatcher import effects, events, invalidations, removals, topology
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import creation
@@ -67,8 +69,12 @@ def _spread(tx: Tx, live: Topology, row: sa.RowMapping) -> None:
         return  # There are more partitions: the next step goes on.
     # Who follows a cursor is concerned by ranges, and by everything; a partition alone says nothing to it.
     chosen = by_partition if by_key else [job for job in jobs if job not in by_partition]
-    wanted = {job.edition_id: new for job in chosen if (new := _task(tx, row, job)) is not None}
+    orphaned = [job for job in chosen if removals.is_orphaned(tx, live, job, row)] if by_key else []
+    reading = [job for job in chosen if job not in orphaned]
+    wanted = {job.edition_id: new for job in reading if (new := _task(tx, row, job)) is not None}
     creation.create(tx, list(wanted.values()))
+    for job in sorted(orphaned, key=lambda each: each.edition_id):
+        removals.withdraw(tx, job, row)
     given = [
         {
             "invalidation_id": row["id"],

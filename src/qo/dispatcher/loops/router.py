@@ -22,7 +22,7 @@ from qo.dispatcher.events import PENDING
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx
 from qo.dispatcher.state.prepared import Prepared
-from qo.dispatcher.tasks import creation
+from qo.dispatcher.tasks import creation, removing
 from qo.dispatcher.tasks.creation import NewTask
 
 BATCH = 500  # Events of one transaction.
@@ -234,14 +234,18 @@ def _announced(tx: Tx, live: Topology, taken: Sequence[_Taken]) -> set[Piece]:
     found: set[Piece] = set()
     for (dataset, generation), keys in by_generation.items():
         for part in _parts(keys):
-            for table in (_events, schema.partitions):
-                query = sa.select(table.c.partition_key).where(
-                    table.c.dataset_id == dataset,
-                    table.c.generation_id == generation,
-                    table.c.partition_key.in_(part),
-                )
-                found.update(Piece(dataset, generation, key) for key in tx.execute(query.distinct()).scalars())
+            there = [_keys(tx, table, dataset, generation, part) for table in (_events, schema.partitions)]
+            uncommitted = there[0] - there[1]
+            removed = removing.last_removals(tx, generation, uncommitted) if uncommitted else ()
+            found.update(Piece(dataset, generation, key) for key in there[1] | uncommitted - set(removed))
     return found
+
+
+def _keys(tx: Tx, table: sa.Table, dataset: str, generation: str, keys: Sequence[str]) -> set[str]:
+    query = sa.select(table.c.partition_key).where(
+        table.c.dataset_id == dataset, table.c.generation_id == generation, table.c.partition_key.in_(keys)
+    )
+    return set(tx.execute(query.distinct()).scalars())
 
 
 def _one_at_a_time(tx: Tx, live: Topology, taken: Sequence[_Taken]) -> None:

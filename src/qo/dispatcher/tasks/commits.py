@@ -24,7 +24,7 @@ from qo.dispatcher import invalidations
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import ROWS_MAX, Tx, batches
 from qo.dispatcher.state.prepared import Prepared
-from qo.dispatcher.tasks import loans, replacing
+from qo.dispatcher.tasks import loans, removing, replacing
 from qo.dispatcher.tasks.made import Write
 from qo.dispatcher.tasks.rows import Row
 from qo.dispatcher.tasks.shapes import Shapes
@@ -104,7 +104,12 @@ def commit(tx: Tx, entries: Iterable[Entry]) -> list[Entry]:
     sums, shapes = _Sums(), Shapes(tx)
     for some in _side_by_side(entries):
         # Nothing is kept of a transaction in which one of them is refused.
-        hashes = {each.place: shapes.accept(each.place[0], each.write.body.columns, each.drift) for each in some}
+        hashes = {
+            each.place: shapes.accept(
+                each.place[0], each.write.body.columns, each.drift, each.write.body.columns_seen
+            )
+            for each in some
+        }
         if some[0].write.event.partition_key is None:
             _segment(tx, some[0], sums, hashes)
             kept += some
@@ -148,6 +153,8 @@ def _partition_all(tx: Tx, entries: Sequence[Entry], sums: _Sums, hashes: _Hashe
     current = _current(tx, entries)
     # Where a partition has never been committed there is nothing to take the place of.
     standing = _standing(tx, [each for each in entries if each.place in current])
+    # A partition that comes back: whoever had read it, reads it again.
+    removed = _removed(tx, [each for each in entries if each.place not in current])
     outdated = _outdated(tx, entries, standing)
     kept = [each for each in entries if each.place not in outdated]
     revisions = _insert(tx, kept, hashes)
@@ -165,7 +172,7 @@ def _partition_all(tx: Tx, entries: Sequence[Entry], sums: _Sums, hashes: _Hashe
         [
             invalidations.replaced_partition(each.write.event, revisions[each.place], each.row["id"])
             for each in kept
-            if each.place in current
+            if each.place in current or each.place in removed
         ],
     )
     return kept
@@ -177,6 +184,14 @@ def _current(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, Row]:
         asked = {"dataset": dataset, "generation": generation, "keys": keys}
         found |= {(generation, row["partition_key"]): row for row in tx.mappings(_CURRENT, asked)}
     return found
+
+
+def _removed(tx: Tx, entries: Sequence[Entry]) -> set[_Place]:
+    return {
+        (generation, key)
+        for (_, generation), keys in _by_generation(entries).items()
+        for key in removing.last_removals(tx, generation, keys)
+    }
 
 
 def _standing(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, list[sa.RowMapping]]:

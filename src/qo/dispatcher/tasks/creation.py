@@ -89,6 +89,10 @@ def invalidation_dedupe_key(invalidation_id: str, partition_key: str | None = No
     return f"invalidation:{invalidation_id}" + (f":{partition_key}" if partition_key is not None else "")
 
 
+def removal_dedupe_key(removal_id: str) -> str:
+    return f"removed:{removal_id}"
+
+
 def create(tx: Tx, wanted: Sequence[NewTask]) -> list[Created]:
     """Make the tasks that are not there yet; the answers stand in the order of what was wanted.
 

@@ -119,6 +119,7 @@ def piece(row: Pin) -> Piece:
         files=row["files"] or [],
         rows=row["rows"],
         bytes=row["bytes"],
+        committed_at=row["committed_at"],
     )
 
 

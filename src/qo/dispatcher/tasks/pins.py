@@ -24,7 +24,7 @@ from qo.dispatcher.contract.task import InputMode, Piece, WorkInput
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.prepared import Prepared
-from qo.dispatcher.tasks import pieces, shapes
+from qo.dispatcher.tasks import pieces, removing, shapes
 from qo.dispatcher.tasks.pieces import PIECES_MAX
 from qo.dispatcher.tasks.rows import Row
 from qo.errors import NotFound
@@ -186,7 +186,11 @@ def _partition_revisions(tx: Tx, readings: Iterable[_Reading]) -> dict[tuple[str
     found: dict[tuple[str, str], int] = {}
     for (dataset_id, generation_id), keys in wanted.items():
         of_it = {"dataset": dataset_id, "generation": generation_id, "keys": sorted(keys)}
-        found |= {(generation_id, key): revision for key, revision in tx.rows(_REVISIONS, of_it)}
+        there: dict[str, int] = {key: revision for key, revision in tx.rows(_REVISIONS, of_it)}
+        if missing := keys - there.keys():
+            # One that was removed is read as empty: it is not one that is still to come.
+            there |= removing.last_removals(tx, generation_id, missing)
+        found |= {(generation_id, key): revision for key, revision in there.items()}
     return found
 
 

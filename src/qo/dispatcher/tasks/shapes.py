@@ -72,14 +72,19 @@ class Shapes:
         self._now: dict[str, list[Column]] = {}
         self._new: dict[str, list[Column]] = {}
 
-    def accept(self, generation_id: str, said: Sequence[ColumnBody] | None, policy: Drift) -> str | None:
-        """Take what a commit says of its columns; what they are known by. Raises UsageError if they may not be so."""
+    def accept(
+        self, generation_id: str, said: Sequence[ColumnBody] | None, policy: Drift, seen: int | None = None
+    ) -> str | None:
+        """Take what a commit says of its columns; what they are known by. Raises UsageError if they may not be so.
+
+        ``seen``: how many columns its attempt was told of: others may have added some since.
+        """
         if said is None:
             return None
         new = [Column(name=each.name, type=each.type, nullable=each.nullable) for each in said]
         if generation_id not in self._now:
             self._now[generation_id] = as_of(self._tx, generation_id) or []
-        after = drift(self._now[generation_id], new, policy)
+        after = drift(self._now[generation_id], new, policy, seen)
         if isinstance(after, list):
             raise UsageError(refusal(self._now[generation_id], new, policy, after))
         if after.added:

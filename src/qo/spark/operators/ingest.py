@@ -2,45 +2,58 @@
 
 The files are those of the input, as a file source announces them, or those of ``path``, which is a pattern. Columns are
 declared in the job's config, or taken from the first files and kept: from then on they are the columns of the output,
-and a file with others is refused. Rows are read strictly; a file with a row that does not fit is refused as a whole,
-with the place.
+and a file with others is refused. With ``drift: add`` columns are found by name: those that a file lacks are null in
+its rows, and new ones are taken up unless the columns are declared. So the order in which files come changes nothing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
 from pathlib import Path
-from typing import Any, cast
-from urllib.parse import unquote
+from typing import cast
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-from pyspark.sql.functions import col, count, first, input_file_name
-from pyspark.sql.functions import sum as total
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
-from qo.core.flow.columns import Column, Drift
-from qo.core.words import plural
+from qo.core.flow.columns import Column
 from qo.errors import UsageError
 from qo.runner.storage import located
 from qo.spark.columns import struct_of
-from qo.spark.errors import BadData, from_spark, full_text
-from qo.spark.files import exactly, only_path
-from qo.spark.operators import staging
+from qo.spark.errors import BadData, full_text
+from qo.spark.files import exactly
+from qo.spark.operators import landing, staging
 from qo.spark.operators.context import Context, Frames
+from qo.spark.operators.staging import ObjectGone
+from qo.spark.operators.table_files import (
+    ADD,
+    CORRUPT,
+    adds_columns,
+    by_header,
+    has_header,
+    is_declared,
+    label,
+    listed,
+    quoted,
+    read_strictly,
+    reader,
+)
 
-CORRUPT = "_corrupt_record"
-SHOWN_MAX = 5
 _PLACES = ("partition_key", "start", "end", "cursor")
-_OTHER_NAMES, _OTHER_COUNT = "CSV header does not conform", "Number of column in CSV header is not equal"
-_UNREADABLE = ("MALFORMED_RECORD", _OTHER_NAMES, _OTHER_COUNT, "CANNOT_CONVERT", "DATA_TYPE_MISMATCH")
 
 
 def run(context: Context) -> Frames:
     output = context.only_output()
-    uris = staging.readable(context, files_of(context))
-    schema = _schema(context)
+    files, schema = files_of(context), _schema(context)
+    if gone := landing.missing_files(context, files):
+        if not landing.keeps_rows(context):
+            raise landing.gone_error(context, gone[0])
+        return {output: landing.kept_rows(context, gone, schema)}
+    uris = _readable(context, files)
     if not uris:
         if schema is None:
             raise UsageError(
@@ -48,7 +61,21 @@ def run(context: Context) -> Frames:
             )
         return {output: context.frame([], schema)}
     context.said["files_read"] = len(uris)
-    return {output: read(context, uris, schema)}
+    # Where Spark is elsewhere, or in a bucket, it finds out itself; at once, or when the rows are wanted.
+    context.diagnoses.append(lambda error: landing.missing_file_error(context, error))
+    try:
+        return {output: read(context, uris, schema)}
+    except Exception as error:
+        if (gone_error := landing.missing_file_error(context, error)) is not None:
+            raise gone_error from None
+        raise
+
+
+def _readable(context: Context, files: Sequence[str]) -> list[str]:
+    try:
+        return staging.readable(context, files)
+    except ObjectGone as error:
+        raise landing.gone_error(context, error.uri) from None
 
 
 def files_of(context: Context) -> list[str]:
@@ -66,64 +93,125 @@ def read(context: Context, uris: Sequence[str], schema: StructType | None) -> Da
     format_ = str(context.config["format"])
     if format_ == "text":
         return context.spark.read.text(list(uris))
+    if has_header(context) and adds_columns(context):
+        return _read_by_header(context, uris, schema)
     if schema is not None and not _is_compared(context):
-        return _strict(context, uris, schema)
-    found = _found(context, uris)
+        return read_strictly(context, uris, schema)
+    found = _infer(context, uris)
     if schema is None:
-        if not found.fields:
-            raise BadData(
-                f"{_named(uris)} is empty, and no file before it has told the columns: declare the job's 'columns', or "
-                "replay the task when another has"
-            )
-        return _strict(context, uris, found)
-    if not _declared(context) and context.run.work.drift == Drift.ADD:
+        _require_columns(uris, found)
+        return read_strictly(context, uris, found)
+    if not is_declared(context) and adds_columns(context):
         schema = _joined(schema, found)
     _compare(context, uris, schema, found)
-    return _strict(context, uris, schema)
+    return read_strictly(context, uris, schema)
 
 
 def _is_compared(context: Context) -> bool:
     """Whether the columns of files are looked at beforehand. The first line of CSV is while it is read."""
     format_ = context.config["format"]
-    return format_ == "parquet" or (
-        not _declared(context) and (format_ == "json" or context.run.work.drift == Drift.ADD)
-    )
+    return format_ == "parquet" or (not is_declared(context) and (format_ == "json" or adds_columns(context)))
 
 
-def _declared(context: Context) -> bool:
-    return bool(context.config.get("columns"))
+# CSV whose columns are found by name
 
 
-def _found(context: Context, uris: Sequence[str]) -> StructType:
+def _read_by_header(context: Context, uris: Sequence[str], known: StructType | None) -> DataFrame:
+    """Files with the same first line are read together, each value by the name above it."""
+    groups = by_header(context, uris)
+    if known is not None:
+        groups.pop((), None)  # An empty file has no rows.
+        if not groups:
+            return context.frame([], known)
+    schemas = {header: _schema_of_header(context, header, files, known) for header, files in groups.items()}
+    every = _all_columns(schemas.values(), known, groups, takes_new=not is_declared(context))
+    frames: list[DataFrame] = []
+    for header, files in groups.items():
+        _note_differences(context, header, every)
+        names = {field.name.lower() for field in schemas[header]}
+        rows = read_strictly(context, files, schemas[header])
+        frames.append(rows.select(*(_column(field, names) for field in every)))
+    return reduce(DataFrame.unionAll, frames)
+
+
+def _column(field: StructField, there: set[str]) -> SparkColumn:
+    if field.name.lower() in there:
+        return F.col(quoted(field.name))
+    return F.lit(None).cast(field.dataType).alias(field.name)
+
+
+def _schema_of_header(
+    context: Context, header: Sequence[str], files: Sequence[str], known: StructType | None
+) -> StructType:
+    """The columns of these files in their order, with the types that are known."""
+    types = {field.name.lower(): field for field in known or ()}
+    if is_declared(context):
+        # What nobody asked for is read all the same, as text: a row that was cut off must not look whole.
+        found = StructType([StructField(name, StringType()) for name in header])
+    elif all(name.lower() in types for name in header):
+        found = StructType([types[name.lower()] for name in header])
+    else:
+        found = _infer(context, files)
+    _require_columns(files, found)
+    if known is not None and not any(name.lower() in types for name in header):
+        raise BadData(
+            f"{label(files)} has none of the columns {listed(known.names)}: it has {', '.join(header)}; it is a file "
+            "of another kind, or its first line does not name the columns"
+        )
+    return StructType([types.get(field.name.lower(), field) for field in found])
+
+
+def _all_columns(
+    schemas: Iterable[StructType],
+    known: StructType | None,
+    groups: dict[tuple[str, ...], list[str]],
+    *,
+    takes_new: bool,
+) -> StructType:
+    """Those that are known, and unless they are declared, those that are new."""
+    every = {field.name.lower(): field for field in known or ()}
+    for schema, files in zip(schemas, groups.values(), strict=True):
+        for field in schema if takes_new else ():
+            other = every.setdefault(field.name.lower(), field)
+            if other.dataType != field.dataType:
+                raise BadData(
+                    f"column {field.name!r} is {field.dataType.simpleString()} in {label(files)} and "
+                    f"{other.dataType.simpleString()} in other files: declare the job's 'columns'"
+                )
+    return StructType(list(every.values()))
+
+
+def _note_differences(context: Context, header: Sequence[str], every: StructType) -> None:
+    """For the task's result: columns that are null because a file lacks them, and those that were left out."""
+    there, wanted = {name.lower() for name in header}, {field.name.lower() for field in every}
+    for name, columns in {
+        "columns_null": [field.name for field in every if field.name.lower() not in there],
+        "columns_not_read": [each for each in header if each.lower() not in wanted],
+    }.items():
+        if columns:
+            context.said[name] = sorted({*context.said.get(name, ()), *columns})
+
+
+# Columns
+
+
+def _infer(context: Context, uris: Sequence[str]) -> StructType:
     """The columns that the files have. Spark counts rows that it cannot read among them."""
     try:
-        fields = _reader(context, infer=True).load(list(uris)).schema
+        fields = reader(context, infer=True).load(list(uris)).schema
     except AnalysisException as error:
         if "UNABLE_TO_INFER_SCHEMA" not in full_text(error):
             raise
-        raise BadData(f"{_named(uris)} is empty, and no {context.config['format']} file: write it again") from None
+        raise BadData(f"{label(uris)} is empty, and no {context.config['format']} file: write it again") from None
     return StructType([field for field in fields if field.name != CORRUPT])
 
 
-def _strict(context: Context, uris: Sequence[str], schema: StructType) -> DataFrame:
-    context.diagnoses.append(lambda error: _diagnosed(error, context, uris, schema))
-    return _reader(context).schema(schema).option("mode", "FAILFAST").load(list(uris))
-
-
-def _reader(context: Context, *, infer: bool = False) -> DataFrameReader:
-    format_, options = str(context.config["format"]), _options(context.config)
-    reader = context.spark.read.format(format_)
-    if format_ == "csv":
-        reader = reader.option("enforceSchema", "false")  # The names in a file's first line must be the columns'.
-        reader = reader.option("inferSchema", str(infer).lower())
-    if format_ == "parquet" and infer:
-        reader = reader.option("mergeSchema", "true")
-    return reader.options(**options)
-
-
-def _options(config: Mapping[str, Any]) -> dict[str, str]:
-    given: Mapping[str, Any] = config.get("options") or {}
-    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in given.items()}
+def _require_columns(uris: Sequence[str], found: StructType) -> None:
+    if not found.fields:
+        raise BadData(
+            f"{label(uris)} is empty, and no file before it has told the columns: declare the job's 'columns', or "
+            "replay the task when another has"
+        )
 
 
 def _schema(context: Context) -> StructType | None:
@@ -132,18 +220,16 @@ def _schema(context: Context) -> StructType | None:
         return StructType([StructField("value", StringType())])
     declared = context.config.get("columns")
     if declared:
-        quoted = (f"{_quoted(str(each['name']))} {each['type']}" for each in declared)
-        return cast("StructType", StructType.fromDDL(", ".join(quoted)))
+        named = (f"{quoted(str(each['name']))} {each['type']}" for each in declared)
+        return cast("StructType", StructType.fromDDL(", ".join(named)))
     known = context.run.outputs[0].given.columns
     return struct_of([Column(name=each.name, type=each.type) for each in known]) if known else None
 
 
 def _joined(known: StructType, inferred: StructType) -> StructType:
-    """In the order of the files, with the types that are known, and what is new beside."""
-    types = {field.name.lower(): field for field in known}
-    found = [types.get(field.name.lower(), field) for field in inferred]
-    names = {field.name.lower() for field in inferred}
-    return StructType([*found, *(field for field in known if field.name.lower() not in names)])
+    """Those that are known, and what is new behind them."""
+    names = {field.name.lower() for field in known}
+    return StructType([*known, *(field for field in inferred if field.name.lower() not in names)])
 
 
 def _compare(context: Context, uris: Sequence[str], schema: StructType, found: StructType) -> None:
@@ -153,14 +239,22 @@ def _compare(context: Context, uris: Sequence[str], schema: StructType, found: S
     """
     format_ = context.config["format"]
     key = str if format_ == "json" else str.lower  # As Spark finds them.
-    new = [] if _declared(context) else list(_missing(found, schema, key))
+    new = [] if is_declared(context) else list(_missing(found, schema, key))
+    if new and adds_columns(context):
+        raise BadData(
+            f"{label(uris)} has {listed(new)}, which cannot be added to what the output has: columns are added beside "
+            "others, not within them, and under a name of their own; declare the job's 'columns'"
+        )
     if new:
         raise BadData(
-            f"{_named(uris)} has new columns {_listed(new)}: declare the job's 'columns', or let its 'drift' add them"
+            f"{label(uris)} has new columns {listed(new)}: {ADD} to take them up, or declare the job's 'columns'"
         )
-    missing = list(_missing(schema, found, key)) if format_ == "parquet" else []
+    missing = list(_missing(schema, found, key)) if format_ == "parquet" and not adds_columns(context) else []
     if missing:
-        raise BadData(f"{_named(uris)} has no column {_listed(missing)}: it has {', '.join(sorted(found.names))}")
+        raise BadData(
+            f"{label(uris)} has no column {listed(missing)}: it has {', '.join(sorted(found.names))}; {ADD} to read "
+            "what is missing as null"
+        )
 
 
 def _missing(wanted: StructType, given: StructType, key: Callable[[str], str], within: str = "") -> Iterator[str]:
@@ -179,77 +273,6 @@ def _inner(kind: DataType) -> DataType:
     if isinstance(kind, ArrayType):
         return _inner(kind.elementType)
     return _inner(kind.valueType) if isinstance(kind, MapType) else kind
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names))
-
-
-def _diagnosed(
-    error: BaseException, context: Context, uris: Sequence[str], schema: StructType
-) -> BaseException | None:
-    """Which rows of which files do not fit, and by which column. A second look, for failures only."""
-    text = full_text(error)
-    if not from_spark(error) or not any(word in text for word in _UNREADABLE):
-        return None
-    if _OTHER_NAMES in text or _OTHER_COUNT in text:
-        return BadData(f"the first line of a file does not name the columns: {_header(text, context, schema)}")
-    if context.config["format"] not in ("csv", "json"):
-        return None
-    shown = StructType([*schema, StructField(CORRUPT, StringType())])
-    loose = _reader(context).schema(shown).option("columnNameOfCorruptRecord", CORRUPT).load(list(uris))
-    # A record that is bad is kept whole, and the columns that could be read with it.
-    bad = loose.withColumn("_file", input_file_name()).cache()
-    try:
-        counts = (
-            bad.filter(col(CORRUPT).isNotNull())
-            .groupBy("_file")
-            .agg(
-                count("*").alias("rows"),
-                first(CORRUPT).alias("example"),
-                *(
-                    total(col(_quoted(field.name)).isNull().cast("int")).alias(f"n{at}")
-                    for at, field in enumerate(schema)
-                ),
-            )
-        )
-        found = counts.limit(SHOWN_MAX).collect()
-    finally:
-        bad.unpersist()
-    if not found:
-        return None
-    said = "; ".join(_bad_file(row.asDict(), schema, context.spark) for row in found)
-    return BadData(f"rows do not fit the columns: {said}")
-
-
-def _bad_file(row: Mapping[str, Any], schema: StructType, spark: SparkSession) -> str:
-    nulls = [(field, row[f"n{at}"]) for at, field in enumerate(schema)]
-    blamed = [
-        f"{field.name!r} ({field.dataType.simpleString()})" for field, count in nulls if count == row["rows"]
-    ]
-    where = f", in column {', '.join(blamed[:SHOWN_MAX])}" if blamed and len(blamed) < len(schema) else ""
-    return f"{row['_file']}: {plural(row['rows'], 'row')}{where}, such as {str(row['example'])[:200]!r}"
-
-
-def _header(text: str, context: Context, schema: StructType) -> str:
-    parts = re.findall(r"^\s*((?:Header|Schema|Expected|CSV file): .*)$", text, re.MULTILINE)
-    file = next((part.removeprefix("CSV file: ") for part in parts if part.startswith("CSV file: ")), None)
-    if _OTHER_COUNT in text and file is not None:
-        # Spark says how many there are. People want to know which.
-        names = _reader(context).load(exactly(unquote(file))).columns
-        parts = [f"Header: {', '.join(names)}", f"Schema: {', '.join(schema.names)}", f"CSV file: {file}"]
-        if len(names) > len(schema) and not _declared(context):
-            parts.append("Declare the job's 'columns', or let its 'drift' add new ones")
-    return ". ".join(part.strip() for part in parts[:4]) or "CSV header does not conform to the schema"
-
-
-def _named(uris: Sequence[str]) -> str:
-    first = only_path(uris[0]) or uris[0]
-    return first if len(uris) == 1 else f"{first} and {len(uris) - 1} others"
 
 
 def _filled(path: str, context: Context) -> str:

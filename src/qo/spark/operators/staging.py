@@ -22,6 +22,12 @@ AT_ONCE = 8
 PART_BYTES = 4 * 1024 * 1024
 
 
+class ObjectGone(NotFound):
+    def __init__(self, uri: str) -> None:
+        super().__init__(f"there is no object {uri}")
+        self.uri = uri
+
+
 def readable(context: Context, patterns: Sequence[str]) -> list[str]:
     """What to give to Spark. Copies last until the attempt is over."""
     remote = [each for each in patterns if each.startswith("s3://")]
@@ -78,7 +84,7 @@ def _copy(way: Any, uri: str, path: Path, cancel: CancelToken) -> None:
             if _tag(source) != tag:  # The parts may be of either.
                 raise Unavailable(f"{uri} was replaced while it was read")
     except FileNotFoundError:
-        raise NotFound(f"there is no object {uri}") from None
+        raise ObjectGone(uri) from None
 
 
 def _tag(source: Any) -> bytes | None:
