@@ -17,7 +17,7 @@ from pyspark.testing import assertDataFrameEqual
 
 import spark_operators
 from qo.errors import NotFound, UsageError
-from qo.runner.operators import load
+from qo.runner.code.loaded import OwnCode
 from qo.spark.errors import BadData, SessionLost, SparkFailed, explained
 from qo.spark.operators import shipping
 from qo.testing.spark import run_operator
@@ -224,12 +224,12 @@ def test_code_is_sent_once_to_a_session_and_found_there(spark: SparkSession, tmp
     (tmp_path / "elsewhere_jobs.py").write_text("def double(value):\n    return 2 * value\n")
     sys.path.insert(0, str(tmp_path))
     try:
-        double = load("elsewhere_jobs:double")
+        double = OwnCode().load("elsewhere_jobs:double")
     finally:
         sys.path.remove(str(tmp_path))
     shipper = shipping.Shipper()
     for _ in range(2):
-        shipper.ship(spark, double)
+        shipper.ship(spark, OwnCode(), "elsewhere_jobs:double")
     # The function goes by its name: a Python worker must import it.
     made = spark.range(3).select(udf(double, "long")("id").alias("twice"))
     assert [row.twice for row in made.collect()] == [0, 2, 4]
@@ -246,7 +246,7 @@ def test_sessions_that_end_with_their_attempt_are_not_remembered() -> None:
 
     shipper, sessions = shipping.Shipper(), [Remote(number) for number in range(3)]
     for each in sessions:
-        shipper.ship(cast("SparkSession", each), spark_operators.late)
+        shipper.ship(cast("SparkSession", each), OwnCode(), "spark_operators:late")
     assert [each.got for each in sessions] == [1, 1, 1]
     assert not shipper._sent
     shipper.close()
