@@ -50,7 +50,9 @@ class Case:
 
 BROKEN = {
     # The data
-    "missing_column": Case(["does not name the columns", "Expected: amount but found: price"], long=True),
+    "missing_column": Case(
+        ["2024-03-01.csv has no column 'amount'", "columns that the job does not declare: 'price'"], long=True
+    ),
     "missing_column_in_parquet": Case(["has no column 'amount'"], long=True),
     "wrong_type": Case(["rows do not fit the columns", "1 row, in column 'amount' (int), such as '2,twenty'"]),
     "not_parquet": Case(
@@ -58,7 +60,7 @@ BROKEN = {
     ),
     "damaged_input": Case(["of 'kept' cannot be read", "Checksum", "make the partition again"]),
     "lost_input": Case(["of 'lost' is committed but not there"], retried=True),
-    "lost_file": Case(["is missing", "lost_file"], retried=True, long=True),
+    "lost_file": Case(["is gone", "lost_file"], retried=True, long=True),
     # The operator
     "raising": Case(["the other side hung up"], retried=True),
     "rows_failing": Case(["DIVIDE_BY_ZERO"], long=True),

@@ -21,11 +21,12 @@ from qo.config.settings import Settings
 from qo.config.sources import load
 from qo.config.spark import SparkSettings
 from qo.dispatcher.contract.task import ColumnBody, InputMode, Piece, WorkInput, WorkOutput
-from qo.errors import NotFound, Unavailable, UsageError
+from qo.errors import Unavailable, UsageError
 from qo.spark.errors import BadData, explained
 from qo.spark.files import files_for
 from qo.spark.operators import ingest
 from qo.spark.operators.context import Context, Inputs
+from qo.spark.reading import FileMissing
 from qo.store.s3 import S3Store
 from qo.testing.spark import run_of, run_operator
 from qo.worker.cancel import CancelToken
@@ -250,7 +251,7 @@ async def test_objects_of_a_bucket_are_read_without_jars(
         await asyncio.to_thread(ingest.run, context)
     copies.close()
     lost = replace(context_of(spark, config, None, f"{bucket}/lost.csv"), settings=settings, later=copies)
-    with pytest.raises(NotFound, match=r"in/lost\.csv"):
+    with pytest.raises(FileMissing, match=r"in/lost\.csv is gone"):
         await asyncio.to_thread(ingest.run, lost)
     copies.close()
     pattern = replace(context_of(spark, {**config, "path": f"{bucket}/*.csv"}), settings=settings)

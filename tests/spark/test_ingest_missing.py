@@ -16,13 +16,13 @@ from qo.core.flow.dag import Dag, SourceKind
 from qo.dispatcher import datasets, emission, removals
 from qo.dispatcher.contract.task import EventBody
 from qo.dispatcher.tasks import pieces
-from qo.errors import NotFound
 from qo.runner.run import Run
 from qo.spark import writing
 from qo.spark.errors import BadData
 from qo.spark.files import files_for
 from qo.spark.operators import ingest
 from qo.spark.operators.context import Context, Inputs
+from qo.spark.reading import FileMissing
 from spark_attempts import Shop
 from states import Clock, opened
 
@@ -92,7 +92,7 @@ def next_version(shop: Shop, **changes: Any) -> int:
 def test_a_file_that_is_gone_is_named_with_the_ways_out(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
     land(shop, tmp_path, "monday.csv", "id\n1\n").unlink()
     _, _, context = attempt(spark, shop, "monday.csv", 1)
-    with pytest.raises(NotFound) as caught:
+    with pytest.raises(FileMissing) as caught:
         ingest.run(context)
     said = str(caught.value)
     assert f"the file file:{tmp_path}/monday.csv is gone: it was announced at 20" in said
@@ -139,7 +139,7 @@ def test_what_was_never_committed_cannot_be_kept(spark: SparkSession, shop: Shop
     number = next_version(shop, config={**CONFIG, "missing": "keep", "options": {"header": True, "sep": ","}})
     land(shop, tmp_path, "monday.csv", "id\n1\n").unlink()
     with pytest.raises(
-        NotFound, match=r"monday\.csv was never committed before: there is nothing to keep, and the file"
+        FileMissing, match=r"monday\.csv was never committed before: there is nothing to keep, and the file"
     ):
         build(spark, shop, "monday.csv", number)
     with shop.state.write() as tx:

@@ -24,6 +24,7 @@ from qo.spark.files import Wrong, only_path, trouble
 from qo.spark.operators.context import Context
 from qo.spark.operators.staging import sees_this_machine
 from qo.spark.operators.table_files import ADD, adds_columns, is_declared, listed, quoted
+from qo.spark.reading import FileMissing
 
 KEEP = "keep"
 
@@ -43,7 +44,7 @@ def missing_files(context: Context, patterns: Sequence[str]) -> list[str]:
     return gone
 
 
-def missing_file_error(context: Context, error: BaseException) -> NotFound | None:
+def missing_file_error(context: Context, error: BaseException) -> FileMissing | None:
     """What to raise for an error of Spark which says that a file of the landing zone is not there."""
     found = trouble(full_text(error)) if from_spark(error) else None
     if found is None or found.wrong is not Wrong.MISSING:
@@ -51,8 +52,8 @@ def missing_file_error(context: Context, error: BaseException) -> NotFound | Non
     return gone_error(context, found.uri)
 
 
-def gone_error(context: Context, uri: str) -> NotFound:
-    """Says since when the file is known, and what can be done."""
+def gone_error(context: Context, uri: str) -> FileMissing:
+    """Says since when the file is known, and what can be done. It is retried: a file may be on its way back."""
     known, forget = "", ""
     for name in context.inputs:
         given = context.run.input(name)
@@ -63,19 +64,19 @@ def gone_error(context: Context, uri: str) -> NotFound:
             when = f" at {piece.committed_at:%Y-%m-%d %H:%M:%S UTC}" if piece.committed_at is not None else ""
             known = f": it was announced{when} as {label}@{key}"
             forget = f"let qo forget it with qo dataset remove {label} {key}; or "
-    return NotFound(
+    return FileMissing(
         f"the file {uri} is gone{known}. Put it back and replay the task; or {forget}write 'missing: keep' in the "
         "job's config to keep the rows that were made of it before, and replay the task"
     )
 
 
 def kept_rows(context: Context, gone: Sequence[str], schema: StructType | None) -> DataFrame:
-    """The rows of the partition as they were committed last. Raises NotFound if they never were, BadData if their
+    """The rows of the partition as they were committed last. Raises FileMissing if they never were, BadData if their
     columns are not those that are wanted."""
     try:
         kept = context.run.kept(context.only_output())
     except NotFound as error:
-        raise NotFound(
+        raise FileMissing(
             f"{error}, and the file {gone[0]} is gone: put it back and replay the task, or let qo forget it with "
             "qo dataset remove"
         ) from None
