@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import shutil
 import sys
 import tempfile
@@ -38,6 +39,7 @@ from qo.runner.storage import Storage
 
 log = logging.getLogger(__name__)
 
+DIRECTORY = "qo-code-"  # How directories of stores begin; the id of their process follows.
 PREFIX = "qo_code_"  # Of the names under which versions are imported.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -82,7 +84,8 @@ class CodeStore:
     def __init__(self, storage: Storage, *, packages: PackageDrift = PackageDrift.WARN) -> None:
         self._storage = storage
         self._packages = packages
-        self._directory = Path(tempfile.mkdtemp(prefix="qo-code-"))
+        _clear_abandoned()
+        self._directory = Path(tempfile.mkdtemp(prefix=f"{DIRECTORY}{os.getpid()}-"))
         self._importable = self._directory / "import"
         self._importable.mkdir()
         # Spark's Python processes on this machine get the import path as it is when a session starts.
@@ -183,6 +186,25 @@ class CodeStore:
         _zip(draft, name, zipped)
         draft.rename(target)  # Whole, or not there.
         return zipped
+
+
+def _clear_abandoned() -> None:
+    """Remove what workers of this user have left behind that were killed."""
+    for each in Path(tempfile.gettempdir()).glob(f"{DIRECTORY}*"):
+        owner = each.name.removeprefix(DIRECTORY).partition("-")[0]
+        with contextlib.suppress(OSError):
+            if owner.isdecimal() and each.stat().st_uid == os.getuid() and not _is_alive(int(owner)):
+                shutil.rmtree(each, ignore_errors=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # Somebody else's.
+    return True
 
 
 def package_name(sha256: str) -> str:

@@ -1,0 +1,114 @@
+"""Bundles on a worker's machine: what is run is what was deployed, or nothing is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from qo.dispatcher.contract.task import Work, WorkCode
+from qo.dispatcher.definition.bundling import Bundle, Project, pack
+from qo.dispatcher.definition.code import fingerprint
+from qo.errors import NotFound
+from qo.runner.code.loaded import OwnCode
+from qo.runner.code.store import DIRECTORY, CodeStore, CodeUnavailable
+from qo.runner.storage import FileStorage
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def store() -> Iterator[CodeStore]:
+    found = CodeStore(FileStorage())
+    yield found
+    found.close()
+
+
+def packed(home: Path, rate: int) -> tuple[Bundle, str]:
+    home.mkdir(exist_ok=True)
+    (home / "rates.py").write_text(f"RATE = {rate}\n")
+    (home / "ops.py").write_text(
+        "from pathlib import Path\n\nimport rates\n\n\ndef rate():\n"
+        "    return rates.RATE, Path(__file__).with_name('rule.txt').read_text()\n"
+    )
+    project = Project({"rule.txt": b"always"})
+    return pack({"job": "ops:rate"}, [home], project), fingerprint("ops:rate", [home], project.files)
+
+
+def work(place: Path, bundle: Bundle, code: str, operator: str = "ops:rate") -> Work:
+    path = place / f"{bundle.sha256}.zip"
+    if not path.exists():
+        path.write_bytes(bundle.body)
+    return Work(
+        task_id="t",
+        attempt=1,
+        dag="shop",
+        job="job",
+        version=1,
+        runtime="python",
+        operator=operator,
+        update_strategy="replace",
+        code=WorkCode(sha256=bundle.sha256, location=f"file:{path}", fingerprint=code),
+    )
+
+
+def test_two_versions_run_side_by_side_with_their_files(store: CodeStore, tmp_path: Path) -> None:
+    loaded = []
+    for rate in (1, 2):
+        bundle, code = packed(tmp_path / f"v{rate}", rate)
+        opened = store.open(work(tmp_path, bundle, code))
+        assert opened.fingerprint == code
+        loaded.append(opened.load("ops:rate"))
+    assert [function() for function in loaded] == [(1, "always"), (2, "always")]
+    assert not {"ops", "rates"} & sys.modules.keys()
+
+
+def test_a_task_without_a_bundle_runs_the_workers_own_code(store: CodeStore, tmp_path: Path) -> None:
+    bundle, code = packed(tmp_path / "v1", 1)
+    assert isinstance(store.open(work(tmp_path, bundle, code).model_copy(update={"code": None})), OwnCode)
+
+
+@pytest.mark.parametrize("harm", ["gone", "cut", "other"])
+def test_a_bundle_that_is_not_the_one_that_was_deployed_is_not_run(
+    store: CodeStore, tmp_path: Path, harm: str
+) -> None:
+    bundle, code = packed(tmp_path / "v1", 1)
+    wanted = work(tmp_path, bundle, code)
+    path = tmp_path / f"{bundle.sha256}.zip"
+    bodies = {"gone": None, "cut": bundle.body[:-10], "other": packed(tmp_path / "v2", 2)[0].body}
+    body = bodies[harm]
+    path.unlink() if body is None else path.write_bytes(body)
+    with pytest.raises(CodeUnavailable, match="cannot be read from"):
+        store.open(wanted)
+    path.write_bytes(bundle.body)  # Back again, it is fetched again.
+    assert store.open(wanted).fingerprint == code
+
+
+def test_code_that_is_not_the_tasks_is_not_run(store: CodeStore, tmp_path: Path) -> None:
+    bundle, _ = packed(tmp_path / "v1", 1)
+    with pytest.raises(CodeUnavailable, match="the task belongs to another-code"):
+        store.open(work(tmp_path, bundle, "another-code"))
+
+
+def test_a_module_that_was_not_deployed_is_named_with_what_to_do(store: CodeStore, tmp_path: Path) -> None:
+    bundle, code = packed(tmp_path / "v1", 1)
+    opened = store.open(work(tmp_path, bundle, code))
+    with pytest.raises(
+        NotFound, match="no module 'missing' in the code that was deployed: name it under 'include'"
+    ):
+        opened.load("missing:run")
+
+
+def test_what_a_killed_worker_left_behind_is_removed_by_the_next() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    left = Path(tempfile.mkdtemp(prefix=f"{DIRECTORY}{gone.pid}-"))
+    other = Path(tempfile.mkdtemp(prefix=f"{DIRECTORY}{os.getpid()}-"))
+    CodeStore(FileStorage()).close()
+    assert (left.exists(), other.exists()) == (False, True)
+    other.rmdir()
