@@ -15,7 +15,11 @@ from pyspark.sql import SparkSession
 import sparks
 from qo.spark import archive, java
 from qo.spark.server import spark_home
+from sites import Site, embedded
 from spark_children import Child, until, worked_out
+from spark_versions import run_versions
+
+__all__ = ["embedded"]
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(400)]
 
@@ -75,3 +79,9 @@ def test_a_cluster_does_the_same(spark: SparkSession, master: str, tmp_path: Pat
         assert child.next() == 2  # Both workers had a part in it.
         assert "was stopped" in child.next()
         assert child.process.wait(60) == 0
+
+
+async def test_executors_of_a_cluster_run_the_code_of_the_tasks_version(embedded: Site, master: str) -> None:
+    conf = {**dict(sparks.SETTINGS.conf), "spark.executor.memory": "500m", "spark.cores.max": "2"}
+    settings = ",".join(f"{key}={value}" for key, value in conf.items())
+    await run_versions(embedded, QO_SPARK_MASTER=master, QO_SPARK_CONF=settings)
