@@ -19,7 +19,7 @@ from qo.dispatcher.contract.task import (
     Outcome,
     OutputBody,
 )
-from qo.dispatcher.loops import invalidation, router
+from qo.dispatcher.loops import comparison, invalidation, router
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import claiming, completion, creation, rows, running
@@ -156,7 +156,7 @@ def settle(state: State) -> int:
     ran = 0
     for _ in range(30):
         route_all(state)
-        while invalidation.tick(state):
+        while invalidation.tick(state) or comparison.tick(state):
             pass
         waiting = [each for each in all_of(state, schema.tasks) if each["status"] == "pending"]
         if not waiting:

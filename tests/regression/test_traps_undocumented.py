@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from command import Qo
 from qo.ambient import Ambient
 from qo.config.settings import MonitorSettings, Settings
-from qo.config.worker import ShardLeasingSettings, WorkerSettings
+from qo.config.worker import PackageDrift, ShardLeasingSettings, WorkerSettings
 from qo.core import keys, wire
 from qo.core.discovery import IndexMode, UnknownTypes
 from qo.core.pricing import Operation
@@ -246,7 +246,7 @@ def test_14_every_setting_of_worker_and_monitor_reaches_them(memory_store: Memor
         log_scan_page_size=8, unknown_types=UnknownTypes.FAIL, no_monitor=True, poll_min_ms=11, poll_max_ms=12,
         dequeue_backoff_ms=7, heartbeat_s=13, shutdown_grace_s=14, cancel_grace_s=3, exit_grace_s=2, inbox_capacity=2,
         threads=4, processes=5, process_tasks_max=6, process_memory_max_mb=7, spark_slots=8, timeout_s=9, lease_s=10,
-        control_s=11, http="off", shard_leasing=ShardLeasingSettings(enabled=True),
+        control_s=11, packages=PackageDrift.REFUSE, http="off", shard_leasing=ShardLeasingSettings(enabled=True),
     )  # fmt: skip
     monitor = MonitorSettings(check_interval=1, worker_health_threshold=2, sweep_interval=3, sweep_page_size=4)
     for given, default in ((worker, WorkerSettings()), (monitor, MonitorSettings())):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,10 +51,12 @@ def validate(session: Session, target: Target, code: Code = False) -> None:
     """
     whole = load_whole(session, target, code=code)
     found = whole.dag
-    if Path(target).is_file():
+    with extra():
         from qo.dispatcher.definition import functions
-
-        functions.check(found, Path(target).read_text("utf-8-sig"), target)
+        from qo.dispatcher.definition.target import resolve
+    file = resolve(target).file
+    if file is not None:
+        functions.check(found, file.read_text("utf-8-sig"), str(file))
     if session.json:
         session.output.document({"dag": found.name, "jobs": [job.name for job in found.jobs], "valid": True})
     else:

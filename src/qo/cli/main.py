@@ -49,7 +49,7 @@ COMMANDS = {
     "plan": ("plan", "Show what deploying a pipeline would build anew."),
     "emit": ("emit", "Say that a source has something new."),
     "why": ("why", "Explain why data is there, or is not."),
-    "dataset": ("datasets", "Look at what pipelines have made."),
+    "dataset": ("datasets", "Look at what pipelines have made; remove what is to be no more."),
     "quality": ("quality", "Show whether data is as it should be."),
     "runs": ("runs", "Look at the tasks of pipelines, and move them."),
     "sources": ("sources", "List the sources of pipelines, and how they are."),
