@@ -365,7 +365,7 @@ async def test_of_eight_that_race_for_a_lease_that_ran_out_exactly_one_has_it(an
     assert lease.worker_id == f"w{leases.index(winner)}"
 
 
-async def test_workers_that_lease_run_every_task_and_give_everything_back(any_store: ObjectStore) -> None:
+async def test_workers_that_lease_run_every_task_and_give_their_shards_back(any_store: ObjectStore) -> None:
     async def t(input: int) -> int:
         return input
 
@@ -396,5 +396,6 @@ async def test_workers_that_lease_run_every_task_and_give_everything_back(any_st
         lease = (await leases.read(LOOKOUT)).lease
         return lease is not None and lease.lease_expires_at <= await any_store.now()
 
-    # A renewal that was under way may come after the end of the duty: then that lasts for one lease more.
+    # The lookout's lease was once seen to outlive its worker, for a cause that is not known yet. That it ends with its
+    # time is all that this shows; that it is given back at once, it does not.
     await until(nobody_on_duty)
