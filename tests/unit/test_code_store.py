@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,57 @@ def test_a_bundle_that_is_not_the_one_that_was_deployed_is_not_run(
         store.open(wanted)
     path.write_bytes(bundle.body)  # Back again, it is fetched again.
     assert store.open(wanted).fingerprint == code
+
+
+class CountingStorage(FileStorage):
+    reads = 0
+
+    def read(self, uri: str) -> bytes:
+        self.reads += 1
+        return super().read(uri)
+
+
+class HeldUpStorage(FileStorage):
+    """Reads that do not return before they may."""
+
+    def __init__(self) -> None:
+        self.reading, self.may_go = threading.Event(), threading.Event()
+        self.may_go.set()
+
+    def read(self, uri: str) -> bytes:
+        self.reading.set()
+        assert self.may_go.wait(30)
+        return super().read(uri)
+
+
+def test_code_that_is_here_is_opened_while_other_code_is_still_fetched(tmp_path: Path) -> None:
+    # The event loop opens what is here, and the read that it would wait for needs the event loop.
+    storage = HeldUpStorage()
+    store = CodeStore(storage)
+    here, other = (work(tmp_path, *packed(tmp_path / f"v{rate}", rate)) for rate in (1, 2))
+    store.open(here)
+    storage.may_go.clear()
+    storage.reading.clear()
+    with ThreadPoolExecutor(2) as threads:
+        fetched = threads.submit(store.open, other)
+        try:
+            assert storage.reading.wait(30)
+            assert store.known(here)
+            assert threads.submit(store.open, here).result(10).load("ops:rate")() == (1, "always")
+        finally:
+            storage.may_go.set()
+        assert fetched.result(30).load("ops:rate")() == (2, "always")
+    store.close()
+
+
+def test_a_bundle_that_several_tasks_wait_for_is_fetched_once(tmp_path: Path) -> None:
+    storage = CountingStorage()
+    store = CodeStore(storage)
+    wanted = work(tmp_path, *packed(tmp_path / "v1", 1))
+    with ThreadPoolExecutor(4) as threads:
+        opened = list(threads.map(store.open, 4 * [wanted]))
+    assert (storage.reads, len({each.shipped for each in opened})) == (1, 1)
+    store.close()
 
 
 def test_code_that_is_not_the_tasks_is_not_run(store: CodeStore, tmp_path: Path) -> None:

@@ -49,7 +49,10 @@ class Api:
 
 def held(name: str, heartbeat_s: float) -> Held:
     claimed: Any = SimpleNamespace(
-        work=SimpleNamespace(task_id=name), lease_id=f"lease-{name}", attempt=1, heartbeat_s=heartbeat_s
+        work=SimpleNamespace(task_id=name, timeout_seconds=None),
+        lease_id=f"lease-{name}",
+        attempt=1,
+        heartbeat_s=heartbeat_s,
     )
     return Held(claimed, CancelToken(), token="t")
 
@@ -134,3 +137,20 @@ def test_a_heartbeat_without_an_answer_is_repeated_and_a_lost_lease_ends_it(
         time.sleep(3 * SOON_S)
     assert one.cancel.why is Why.LOST
     assert api.beats["one"] == 2
+
+
+def test_an_attempt_that_is_held_long_after_its_time_limit_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    api, kept, late = Api(), held("kept", SOON_S), held("late", SOON_S)
+    monkeypatch.setattr(module, "OVERTIME_S", 0.1)
+    for each in (kept, late):
+        each.claimed.work.timeout_seconds = 0.1
+    kept.settling = True  # Its end is being reported: the lease is kept for as long as that takes.
+    given_up = threading.Event()
+    late.cancel.on_request(lambda why: given_up.set())
+    with beating(api) as heart:
+        heart.hold(kept)
+        heart.hold(late)
+        assert given_up.wait(10)
+        beats = api.beats["kept"]
+        assert api.hears("kept", beats + 3)
+        assert (late.cancel.why, late.lost, kept.lost) == (Why.LOST, True, False)

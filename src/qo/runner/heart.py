@@ -24,6 +24,7 @@ from qo.worker.cancel import CancelToken, Why
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0  # After a heartbeat that got no answer.
+OVERTIME_S = 60.0  # Beyond its time limit, until an attempt that is still held is given up.
 
 
 @dataclass(slots=True)
@@ -48,6 +49,13 @@ class Held:
     def now(self) -> datetime:
         """What time it is for the dispatcher, by and large."""
         return self.claimed.at + timedelta(seconds=time.monotonic() - self.began_s)
+
+    @property
+    def overdue(self) -> bool:
+        """Whether its time limit has passed long ago. The event loop ends an attempt at its limit, unless the loop
+        itself does not get on: then the task must not be kept from other workers for ever."""
+        limit_s = self.claimed.work.timeout_seconds
+        return limit_s is not None and not self.settling and time.monotonic() > self.began_s + limit_s + OVERTIME_S
 
     async def beat(self, api: DispatcherClient) -> None:
         said = self.progress
@@ -146,6 +154,13 @@ class Heart:
     async def _beat(self, held: Held) -> None:
         """From the first on, which is due."""
         while True:
+            if held.overdue:
+                log.error(
+                    "task %s is given up: it should have ended long ago, and this worker hangs", held.task_id
+                )
+                held.lost = True
+                held.cancel.request(Why.LOST)
+                return
             try:
                 if self._api is None:
                     self._api = self._connect()

@@ -10,6 +10,7 @@ A directory belongs to one worker and goes with it: nobody else can have changed
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import logging
 import os
@@ -19,6 +20,7 @@ import tempfile
 import threading
 import tokenize
 import zipfile
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -93,11 +95,16 @@ class CodeStore:
         self._unpacked: dict[str, Unpacked] = {}
         self._packaged: dict[str, Path] = {}
         self._fingerprints: dict[tuple[str, str], str] = {}
-        self._lock = threading.Lock()
+        # One for each bundle. What is here is opened without: the event loop does that, and a thread that fetches a
+        # bundle waits for the event loop.
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def close(self) -> None:
         with contextlib.suppress(ValueError):
             sys.path.remove(str(self._importable))
+        packages = {package_name(sha256) for sha256 in self._packaged}
+        for name in [each for each in sys.modules if each.partition(".")[0] in packages]:
+            del sys.modules[name]
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def shares(self, sha256: str) -> bool:
@@ -107,10 +114,11 @@ class CodeStore:
 
     def unpack(self, code: WorkCode) -> Unpacked:
         """Fetch it if it is not here; blocking. Raises CodeUnavailable."""
-        with self._lock:
-            known = self._unpacked.get(code.sha256)
-            if known is None:
-                known = self._unpacked[code.sha256] = self._fetch(code)
+        known = self._unpacked.get(code.sha256)
+        if known is None:
+            with self._locks[code.sha256]:
+                known = self._unpacked.get(code.sha256) or self._fetch(code)
+                self._unpacked[code.sha256] = known
         if known.differences and self._packages is PackageDrift.REFUSE:
             raise CodeUnavailable(
                 f"the packages that are installed here are not those of the version: {'; '.join(known.differences)}"
@@ -127,11 +135,13 @@ class CodeStore:
             return OwnCode()
         unpacked = self.unpack(work.code)
         reported = self.verify(work.operator, work.code)
-        with self._lock:
-            if work.code.sha256 not in self._packaged:
-                self._packaged[work.code.sha256] = self._package(work.code, unpacked)
-        package = package_name(work.code.sha256)
-        return BundledCode(reported, package, unpacked.differences, self._packaged[work.code.sha256])
+        sha256 = work.code.sha256
+        shipped = self._packaged.get(sha256)
+        if shipped is None:
+            with self._locks[sha256]:
+                shipped = self._packaged.get(sha256) or self._package(work.code, unpacked)
+                self._packaged[sha256] = shipped
+        return BundledCode(reported, package_name(sha256), unpacked.differences, shipped)
 
     def verify(self, operator: str, code: WorkCode) -> str:
         """The fingerprint of an operator, from the files that are run. Raises CodeUnavailable for another than the
@@ -185,6 +195,7 @@ class CodeStore:
         zipped = unpacked.root.parent / f"{name}.zip"
         _zip(draft, name, zipped)
         draft.rename(target)  # Whole, or not there.
+        importlib.invalidate_caches()  # Python looks again only into directories whose time differs, by ticks of 4 ms.
         return zipped
 
 
