@@ -7,17 +7,16 @@ ONLY   ?=
 DAYS   ?= 90
 MINUTES ?= 10
 SEED   ?= 1
-# Tests in four processes, each with servers of its own: they often wait. In the order of the files: the last ones are
-# short, so that all end at the same time.
+RUNS   ?= 5
+HOURS  ?= 2
+SHUFFLE ?=
 ORDER  := --dist loadfile --no-loadscope-reorder
-BESIDE := -n 4 $(ORDER)
 FOUND  := command -v chromium || command -v chromium-browser || command -v google-chrome
-SPARK  := tests/e2e tests/spark # Where all tests with the marker spark are, as a test sees to.
 
 # Every process would read and rewrite all test modules by itself.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup ui browser code page lint audit check test demo demo-queue bench prove chaos format clean
+.PHONY: help setup ui browser code page lint audit check test stable demo demo-queue bench prove chaos format clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -61,12 +60,13 @@ audit: setup ## Known vulnerabilities of what this depends on, and the lists of 
 	@$(BIN)/python audit.py
 
 check: lint audit ## Both, and the fast tests
-	@$(BIN)/python -m pytest $(BESIDE) -m fast
+	@$(BIN)/python -m pytest -n 4 $(ORDER) -m fast
 
-test: setup ## The same, and all tests but the longest: a real S3 server, PostgreSQL, Spark, a browser and real processes
-	@$(MAKE) --no-print-directory -j 2 -O code page browser
-	@$(BIN)/python -m pytest $(BESIDE) -m "not spark and not long" --ignore tests/spark
-	@$(BIN)/python -m pytest -n 3 $(ORDER) -m "spark and not long" $(SPARK) # By themselves: a JVM that starts takes the time that others' leases run.
+test: setup ## The same, and all tests but the longest: a real S3 server, PostgreSQL, Spark, a browser (SHUFFLE=7: in another order)
+	@PYTHONPATH=tests $(BIN)/python -m suite $(if $(SHUFFLE),--shuffle $(SHUFFLE))
+
+stable: setup ## Every test file by itself, then all tests RUNS times as they come and as often in random orders
+	@PYTHONPATH=tests $(BIN)/python -m suite --stable $(RUNS)
 
 demo: setup ## A quarter of flights through a pipeline on Spark (DAYS=365: the year); again: only what changed
 	-@$(BIN)/python hatch_build.py build # Without the page of the dashboard, all else is to be seen.

@@ -1,0 +1,85 @@
+"""The whole suite, step by step; a step that fails does not keep the next one from running.
+
+python -m suite                          what make test runs
+python -m suite --shuffle 7              in another order, which the number decides (0: one that is drawn)
+python -m suite --alone                  every test file in a process of its own
+    python -m suite --stable 5               make stable: every file alone, then all of it 5 times in each way
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Sequence
+
+from suite.step import Result, run_step
+from suite.steps import file_step, list_files, list_steps
+
+SEEDS = 1_000_000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m suite", description=__doc__)
+    parser.add_argument("--shuffle", type=int, help="the order's number; 0 draws one")
+    parser.add_argument("--alone", action="store_true", help="every test file in a process of its own")
+    parser.add_argument("--stable", type=int, metavar="RUNS", help="repeat the whole so often, in both ways")
+    chosen = parser.parse_args()
+    if chosen.stable is not None and chosen.stable < 1:
+        parser.error("--stable needs at least 1 run")
+    if chosen.alone:
+        return _conclude(run_alone())
+    if chosen.stable is not None:
+        return _conclude(run_stable(chosen.stable))
+    return _conclude(run_whole(None if chosen.shuffle is None else chosen.shuffle or _draw_seed()))
+
+
+def run_whole(shuffle: int | None, title: str = "") -> list[Result]:
+    if shuffle is not None:
+        _print(f"The order of the tests follows from --shuffle {shuffle} (make test SHUFFLE={shuffle}).")
+    results = [run_step(step) for step in list_steps(shuffle)]
+    for each in results:
+        _print(f"{title}{each.name}: {'passed' if each.ok else 'FAILED'} in {each.wall_s:.0f} s")
+    return results
+
+
+def run_alone() -> list[Result]:
+    results: list[Result] = []
+    for path in list_files():
+        result = run_step(file_step(path), quiet=True)
+        verdict = "passed" if result.ok else "FAILED"
+        _print(f"{verdict}  {result.wall_s:6.1f} s  {result.cpu_s:6.1f} s of CPU  {result.name}")
+        if not result.ok:
+            _print(result.output)
+        results.append(result)
+    return results
+
+
+def run_stable(runs: int) -> list[Result]:
+    results = run_alone()
+    for number in range(1, runs + 1):
+        results += run_whole(None, f"run {number}, as it comes: ")
+        seed = _draw_seed()
+        results += run_whole(seed, f"run {number}, shuffled by {seed}: ")
+    return results
+
+
+def _conclude(results: Sequence[Result]) -> int:
+    failures = [line for each in results for line in each.lines()]
+    for line in failures:
+        _print(line)
+    if failures:
+        _print(f"{len(failures)} of it failed, named above.")
+    return 1 if failures else 0
+
+
+def _draw_seed() -> int:
+    return random.randrange(1, SEEDS)
+
+
+def _print(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

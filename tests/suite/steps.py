@@ -1,0 +1,48 @@
+"""What ``make test`` consists of, and the same for one file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from suite.step import Step
+
+ROOT = Path(__file__).parents[2]
+PYTEST = (sys.executable, "-m", "pytest")
+# Tests in four processes, each with servers of its own: they often wait. In the order of the files: the last ones are
+# short, so that all end at the same time.
+IN_FILES = ("--dist", "loadfile", "--no-loadscope-reorder")
+# Where all tests with the marker spark are, as a test sees to.
+SPARK_FOLDERS = ("tests/e2e", "tests/spark")
+
+
+def list_steps(shuffle: int | None) -> list[Step]:
+    """In this order. Spark by itself: a JVM that starts takes the time that others' leases run."""
+    order = order_options(shuffle)
+    return [
+        Step("lint", ("make", "--no-print-directory", "-j", "2", "-O", "code", "page", "browser")),
+        Step(
+            "tests",
+            (*PYTEST, "-n", "4", *IN_FILES, *order, "-m", "not spark and not long", "--ignore", "tests/spark"),
+        ),
+        Step("spark", (*PYTEST, "-n", "3", *IN_FILES, *order, "-m", "spark and not long", *SPARK_FOLDERS)),
+    ]
+
+
+def order_options(shuffle: int | None) -> Sequence[str]:
+    """Files, and the tests of a file, in an order that the number decides; None: as they come."""
+    if shuffle is None:
+        return ()
+    # The draws of the tests themselves stay as they are: names that are drawn must differ between tests.
+    return ("-p", "randomly", f"--randomly-seed={shuffle}", "--randomly-dont-reset-seed")
+
+
+def list_files() -> list[Path]:
+    return sorted((ROOT / "tests").rglob("test_*.py"))
+
+
+def file_step(path: Path) -> Step:
+    """One file in a process of its own, with no other test beside it."""
+    name = str(path.relative_to(ROOT))
+    return Step(name, (*PYTEST, "-m", "not long", name))
