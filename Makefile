@@ -16,7 +16,7 @@ FOUND  := command -v chromium || command -v chromium-browser || command -v googl
 # Every process would read and rewrite all test modules by itself.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup ui browser code page lint audit check test stable demo demo-queue bench prove chaos format clean
+.PHONY: help setup ui browser code page lint audit check test stable demo demo-queue bench prove chaos soak format clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -87,6 +87,9 @@ prove: setup ui browser ## Longer runs: contention and fault schedules over many
 
 chaos: setup ## Ten minutes of faults on real processes, servers and Spark, and a checker (MINUTES=2 SEED=7)
 	@PYTHONPATH=tests $(BIN)/python -m chaos --minutes $(MINUTES) --seed $(SEED)
+
+soak: setup ## Two hours of steady load on dispatcher, worker and scheduler: what they use must not grow (HOURS=0.5)
+	@PYTHONPATH=tests $(BIN)/python -m soak --hours $(HOURS)
 
 format: setup ## Rewrite the code as `make check` wants it
 	@$(BIN)/ruff format --quiet .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from command import Qo
 # Many processes of their own.
 pytestmark = pytest.mark.timeout(300)
 
+LIMIT_S = 120.0
 PIPELINE = """\
 name: weather
 jobs:
@@ -65,54 +67,53 @@ FAILS = """\
         raise qo.Reject("this day cannot be read")"""
 
 
-@pytest.fixture
-def qo(tmp_path: Path) -> Qo:
-    (tmp_path / "pipeline.yaml").write_text(PIPELINE)
-    (tmp_path / "weather.py").write_text(OPERATORS)
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A site with two versions, of which the second serves, and what was printed as that was built."""
+    qo = Qo(tmp_path_factory.mktemp("weather"))
+    (qo.cwd / "pipeline.yaml").write_text(PIPELINE)
+    (qo.cwd / "weather.py").write_text(OPERATORS)
     for name in ("readings", "months"):
-        (tmp_path / name).mkdir()
+        (qo.cwd / name).mkdir()
     for number in range(1, 7):
-        (tmp_path / "readings" / f"{number}.txt").write_text(str(number))
-    return Qo(tmp_path)
+        (qo.cwd / "readings" / f"{number}.txt").write_text(str(number))
+    (qo.cwd / "months" / "2024-01.txt").write_text("")
+    up(qo)
+    (qo.cwd / "weather.py").write_text(OPERATORS.replace("1 * sum", "10 * sum"))
+    return qo.cwd, up(qo)
+
+
+@pytest.fixture
+def qo(built: tuple[Path, str], tmp_path: Path) -> Qo:
+    """A copy of that site: its places are relative to its directory."""
+    shutil.copytree(built[0], tmp_path / "site", symlinks=True)
+    return Qo(tmp_path / "site")
 
 
 def up(qo: Qo, *options: str) -> str:
-    answer = qo("up", "--once", *options)
+    answer = qo("up", "--once", *options, timeout_s=LIMIT_S)
     assert answer.code == 0, answer.err + answer.out
     return answer.out
 
 
-def two_versions(qo: Qo) -> str:
-    """Two versions, of which the second serves; what was said as it was built."""
-    up(qo)
-    (qo.cwd / "months" / "2024-01.txt").write_text("")
-    up(qo)
-    (qo.cwd / "weather.py").write_text(OPERATORS.replace("1 * sum", "10 * sum"))
-    return up(qo)
-
-
-def test_a_table_that_reads_another_beside_is_made_of_all_of_it(qo: Qo) -> None:
-    told = two_versions(qo)
-    assert "version 2 has taken over from 1" in told
-    assert "days 6, sum 210" in told
+def test_a_table_that_reads_another_beside_is_made_of_all_of_it(built: tuple[Path, str]) -> None:
+    _, printed = built
+    assert "version 2 has taken over from 1" in printed
+    assert "days 6, sum 210" in printed
 
 
 def test_it_ends_where_all_that_is_left_waits_for_what_failed(qo: Qo) -> None:
-    up(qo)
-    (qo.cwd / "months" / "2024-01.txt").write_text("")
-    up(qo)
     (qo.cwd / "weather.py").write_text(OPERATORS.replace("    time.sleep(0.1)", FAILS))
-    answer = qo("up", "--once", timeout_s=120)
+    answer = qo("up", "--once", timeout_s=LIMIT_S)
     assert answer.code == 1, answer.out + answer.err
-    assert "version 2 has taken over" not in answer.out
-    assert qo.json("dag", "show", "weather")["version"] == 1
-    assert "1 task of day failed" in qo.ok("dag", "show", "weather", "--version", "2")
+    assert "version 3 has taken over" not in answer.out
+    assert qo.json("dag", "show", "weather")["version"] == 2
+    assert "1 task of day failed" in qo.ok("dag", "show", "weather", "--version", "3")
 
 
 def test_a_version_that_was_rolled_back_takes_over_only_on_request(qo: Qo) -> None:
-    two_versions(qo)
     qo.ok("dag", "rollback", "weather")
-    refused = qo("up", "--once")
+    refused = qo("up", "--once", timeout_s=LIMIT_S)
     assert (refused.code, "version 2 of 'weather' was rolled back on " in refused.err) == (4, True), refused.err
     assert "is built beside" not in refused.out
     assert "was rolled back" in qo.ok("dag", "diff", "pipeline.yaml")
@@ -121,7 +122,6 @@ def test_a_version_that_was_rolled_back_takes_over_only_on_request(qo: Qo) -> No
 
 
 def test_who_sits_at_a_terminal_is_asked_whether_it_is_meant(qo: Qo) -> None:
-    two_versions(qo)
     qo.ok("dag", "rollback", "weather")
     assert _at_terminal(qo, "n")[0] == 4
     code, told = _at_terminal(qo, "y")

@@ -61,7 +61,11 @@ def describe_pipeline() -> str:
         "outputs": 1,
         "update_strategy": "replace",
     }
-    ticks = job("ticks", "clock") | {"runtime": "dispatcher", "operator": "noop", "execution_strategy": "PerUpdate"}
+    ticks = job("ticks", "clock") | {
+        "runtime": "dispatcher",
+        "operator": "noop",
+        "execution_strategy": "PerUpdate",
+    }
     return pipeline(job("first"), job("second", "first"), clock, ticks)
 
 
