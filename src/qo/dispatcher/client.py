@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from qo.ambient import SYSTEM, Ambient
 from qo.config.dispatcher import DispatcherSettings
+from qo.core.known import known
 from qo.dispatcher.asking import CONNECT_S, TIMEOUT_S, Asker, Closing, HttpxCarrier, Reply
 from qo.dispatcher.carrier import AioCarrier
 from qo.dispatcher.contract.credential import CredentialsAnswer, CredentialsRequest
@@ -46,8 +47,13 @@ PATIENCE_S = 60.0  # A dispatcher that restarts is back by then.
 CAPABILITY = "X-Qo-Task-Capability"
 
 
-class _Said(msgspec.Struct):
+class _StatusOnly(msgspec.Struct):
+    """All that is looked at of an answer before it is known which one it is."""
+
     status: Any = None
+
+
+known(_StatusOnly)
 
 
 def _read(reply: Reply, kind: type[A]) -> A:
@@ -95,7 +101,7 @@ class DispatcherClient(Closing):
         """Take the task. The lease is drawn here, so that a claim whose answer was lost can be repeated."""
         asked = ClaimRequest(task_id=task_id, worker_id=worker_id, lease_id=lease_id or self._ambient.task_id())
         answer = await self._asker.ask("POST", "/internal/task-claim", token=self._worker_token, body=asked)
-        said = msgspec.json.decode(answer.content, type=_Said)  # Nothing else of it is looked at for that.
+        said = msgspec.json.decode(answer.content, type=_StatusOnly)
         return _read(answer, Claimed if said.status == "claimed" else NotClaimed)
 
     async def fetch(self, task_id: str) -> TaskState:

@@ -12,7 +12,7 @@ from qo.dispatcher.definition.problems import Report, closest
 from qo.dispatcher.definition.shape import check
 from qo.dispatcher.registry import Launcher, Registry, Runtime
 
-BUNDLED = frozenset({"udf", "alert_evaluate"})  # Operators that run code of users.
+BUNDLED = "udf"  # The operator whose code is an uploaded bundle.
 
 _STRATEGY = {"range_splitter": Strategy.PER_PARTITION, "range_aggregator": Strategy.PER_UPDATE}
 _ONE_INPUT = frozenset({"compact", "check"})
@@ -179,15 +179,15 @@ _CLOSER = {"ingest": _ingest, "alert": _alert, "stream": _stream}
 
 def _udf(written: Written, report: Report) -> None:
     job, path = written.job, written.path
-    if job.operator in BUNDLED and job.udf is None:
+    if job.operator == BUNDLED and job.udf is None:
         hint = "write 'udf: {bundle_id: ..., entrypoint: ...}'"
         report.add(path, f"the operator {job.operator} of {job.name!r} needs 'udf'", hint)
-    if job.udf is not None and job.operator not in BUNDLED:
+    if job.udf is not None and job.operator != BUNDLED:
         hint = "remove it, or write 'runtime: lambda' and 'operator: udf'"
         report.add((*path, "udf"), f"'udf' is for the operator udf, not for {job.operator[:80]!r}", hint, key=True)
     elif job.udf is not None and job.runtime != "lambda":
         hint = "write 'runtime: lambda'"
         report.add((*path, "runtime"), "code of users runs in the runtime lambda only", hint)
-    if (job.operator in BUNDLED or job.udf is not None) and job.secrets:
+    if (job.operator == BUNDLED or job.udf is not None) and job.secrets:
         hint = "remove them: code of users is not trusted with secrets"
         report.add((*path, "secrets"), f"{job.name!r} runs code of a user", hint, key=True)

@@ -176,7 +176,7 @@ outbox = sa.Table(
     metadata,
     seq(),
     column("id", Id, unique=True),  # Follows from what it does, so deciding twice writes once.
-    column("kind", sa.String(12)),  # wake, invoke, run, revoke
+    column("kind", sa.String(12)),  # wake, invoke, run
     column("queue", Name),
     column("task_id", Id),
     column("depth", sa.Integer),  # Of its job in the pipeline: the deeper goes first.
