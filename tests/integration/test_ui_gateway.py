@@ -298,7 +298,7 @@ async def test_the_dispatcher_is_asked_with_its_own_token_and_only_for_the_page(
             assert (await visitor.get("/v1/dags", authorization="Bearer the real one")).status == 401
             assert (await visitor.get("/v1/dags")).status == 401
             for path in ("/v1/tokens", "/v1/tokens/x", "/v1/%74okens", "/v1/x/../tokens", "/v1//tokens"):
-                assert (await visitor.get(path, authorization=f"Bearer {token}")).status == 403
+                assert (await visitor.get(path, authorization=f"Bearer {token}")).status in (400, 403)
             write = await visitor.get(
                 "/v1/dags/a/active", method="PUT", body=b"{}", authorization=f"Bearer {token}"
             )
