@@ -104,7 +104,9 @@ class Gateway:
         assert reply is not None
         return reply
 
-    async def _with_errors(self, head: Head, answer: Callable[[datetime], Awaitable[Reply | None]]) -> Reply | None:
+    async def _with_errors(
+        self, head: Head, answer: Callable[[datetime], Awaitable[Reply | None]]
+    ) -> Reply | None:
         """Call with the store's time, and turn what is raised into the errors of S3."""
         dated: dict[str, str] = {}
         try:
