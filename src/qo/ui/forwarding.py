@@ -83,7 +83,7 @@ class Upstream:
         with suppress(OSError, http.client.HTTPException):
             await asyncio.to_thread(self._ask, revocation, self._given)
 
-    async def _token(self) -> str | None | Reply:
+    async def _token(self) -> str | Reply | None:
         """What to show, or the dispatcher's answer where it does not create a token for now."""
         if self._role is None:
             return self._given
