@@ -95,8 +95,7 @@ async def _dispatcher(settings: Settings, role: str) -> AsyncGenerator[Dispatche
         finally:
             await upstream.close()
         return
-    scheme, _, path = chosen.state.partition(":")
-    if (scheme == "sqlite" and not Path(path).expanduser().is_file()) or find_spec("fastapi") is None:
+    if not _has_state(settings) or find_spec("fastapi") is None:
         yield None
         return
     with extra():
@@ -109,6 +108,11 @@ async def _dispatcher(settings: Settings, role: str) -> AsyncGenerator[Dispatche
         yield Inside(public_app(context), page_token(context.tokens.admin, role))
     finally:
         context.state.close()
+
+
+def _has_state(settings: Settings) -> bool:
+    scheme, _, path = settings.dispatcher.state.partition(":")
+    return scheme != "sqlite" or Path(path).expanduser().is_file()
 
 
 def named_dispatcher(settings: Settings, role: str) -> Upstream:

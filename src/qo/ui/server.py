@@ -1,8 +1,8 @@
 """A small HTTP/1.1 server on loopback, for a browser and its dozens of small requests.
 
 Connections are kept, and each is a task of the event loop, so a browser may have as many as it likes under way. Bodies
-have a length; nothing is streamed, and a body is read only after its head was admitted. What listens for status pages (``qo.worker.listener``) closes after each answer,
-which is right for strangers and slow for a page.
+have a length; nothing is streamed, and a body is read only after its head was admitted. What listens for status pages
+(``qo.worker.listener``) closes after each answer, which is right for strangers and slow for a page.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ ERROR_MAX = 20_000
 MARGIN_S, MARGIN_PART = 2.0, 0.1
 REPORT_AGAIN = RetryPolicy(initial_interval_ms=100, max_interval_ms=5_000, multiplier=2.0, jitter_percent=0.5)
 NOWHERE = (
-    "this dispatcher runs no bundles: set QO_LAMBDA_FUNCTION to a function that does, or, where every writer is trusted "
-    "with this machine, QO_LAMBDA_LOCAL=true; restart the dispatcher, then replay the task"
+    "this dispatcher runs no bundles: set QO_LAMBDA_FUNCTION to a function that does, or, where every writer is "
+    "trusted with this machine, QO_LAMBDA_LOCAL=true; restart the dispatcher, then replay the task"
 )
 CLOSING_S = 5.0  # For so long a report is repeated by one who is to end.
 
@@ -71,7 +71,10 @@ class NoFunctions:
 
 
 class LocalFunctions:
-    """Functions as processes of this machine, which can do what its user can: only where the operator wants that. ``offered``: variables that a bundle may ask for."""
+    """Functions as processes of this machine, which can do what its user can: only where the operator wants that.
+
+    ``offered``: variables that a bundle may ask for.
+    """
 
     def __init__(self, shelf: Shelf, offered: Mapping[str, str] | None = None) -> None:
         self._shelf = shelf
