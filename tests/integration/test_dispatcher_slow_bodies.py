@@ -15,6 +15,7 @@ from pipelines import dag, deployed, source
 from qo.dispatcher.http.limits import Limits, Places
 from qo.dispatcher.state.database import State, open_state
 from states import create_tables
+from stores import until
 
 HOOK = dag("shop", source("hook", "webhook", of={"webhook_path": "/hooks/orders", "secret": "orders"}))
 
@@ -75,9 +76,10 @@ async def test_one_client_takes_the_places_of_no_other_and_not_all() -> None:
     places = Places(bodies_max=3, client_bodies_max=2)
 
     async def taken(count: int) -> None:
-        async with asyncio.timeout(5):
-            while places.taken < count:
-                await asyncio.sleep(0)
+        async def are_taken() -> bool:
+            return places.taken == count
+
+        await until(are_taken)
 
     app = Limits(read_all, body_bytes_max=1000, places=places, soon_s=0.0)
     slow = [asked(app, never) for _ in range(2)]
