@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 
 from dispatchers import Served, served
@@ -114,3 +116,23 @@ async def test_a_body_that_is_too_large_and_was_not_announced_is_refused(dispatc
             CLAIM, "worker", internal=True, content=pieces(), headers={"content-type": kind}
         )
         assert (told.status_code, told.json()["code"]) == (413, "too_large")
+
+
+async def test_a_stranger_verifies_a_capability_with_the_keys_that_are_served(
+    dispatcher: Served, state: State
+) -> None:
+    dispatcher.context.keyring.rotate(datetime.now(UTC))
+    answer = await dispatcher.get("/internal/jwks/task", internal=True)
+    assert answer.status_code == 200
+    assert answer.headers["cache-control"] == "max-age=60"
+    served_keys = answer.json()["keys"]
+    assert served_keys == dispatcher.context.keyring.jwks()["keys"]
+    assert len(served_keys) == 2
+    for key in served_keys:
+        assert set(key) == {"kty", "crv", "x", "y", "use", "alg", "kid"}, "no more than the public half"
+        assert (key["kty"], key["crv"], key["alg"], key["use"]) == ("EC", "P-256", "ES256", "sig")
+    asked = {"task_id": waiting(state), "worker_id": "w", "lease_id": "mine"}
+    _, held = await posted(dispatcher, CLAIM, asked, DIRECT)
+    public = jwt.PyJWKSet.from_dict(answer.json())[jwt.get_unverified_header(held["token"])["kid"]]
+    claims = jwt.decode(held["token"], public, algorithms=["ES256"], audience="qo.task", issuer="qo")
+    assert (claims["task_id"], claims["org_id"]) == (asked["task_id"], "default")

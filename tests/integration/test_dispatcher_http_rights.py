@@ -141,6 +141,21 @@ def _unsigned(token: str) -> dict[str, str]:
     }
 
 
+def test_a_route_that_anybody_may_call_says_what_to_look_at_before_the_body(
+    state: State,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    app = public_app(context_of(state, tmp_path))
+    open_to_all = {name for name, need in PUBLIC.items() if need is Need.SIGNATURE}
+    assert set(app.state.admissions) >= open_to_all
+
+    def hook() -> None:
+        """Take something from anybody."""
+
+    with pytest.raises(TypeError, match="admit"):
+        Routes(app, {"hook": Need.SIGNATURE}).post("/hook", hook)
+
+
 def test_a_route_without_a_right_does_not_come_into_being(state: State, tmp_path: Path) -> None:  # noqa: F811
     context = context_of(state, tmp_path)
     for app, rights in ((public_app(context), PUBLIC), (internal_app(context), INTERNAL)):

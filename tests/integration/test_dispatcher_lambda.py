@@ -8,7 +8,6 @@ import json
 import os
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,41 +19,29 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from pipelines import dag, deployed, job, live, source
+from function_sites import WITHIN_S, Site, eventually
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
 from qo.dispatcher import aws, emission, outbox
 from qo.dispatcher.auth import capability as capabilities
-from qo.dispatcher.auth.keys import KeyRing
-from qo.dispatcher.contract.bundle import CreateBundle, Invocation
+from qo.dispatcher.contract.bundle import Invocation
 from qo.dispatcher.contract.task import EventBody, InputMode, Outcome, Piece, Work, WorkInput
 from qo.dispatcher.outbox import Effect, Kind
 from qo.dispatcher.runtimes import bundles, subprocess_lambda
 from qo.dispatcher.runtimes.aws_lambda import PAYLOAD_MAX, AwsFunctions, payload_of
-from qo.dispatcher.runtimes.bundles import Shelf
-from qo.dispatcher.runtimes.invoker import Functions, Invoker, LocalFunctions
+from qo.dispatcher.runtimes.invoker import LocalFunctions
 from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
 from qo.dispatcher.service import run_dispatcher
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.state.upgrade import upgrade
 from qo.dispatcher.tasks import moves
-from qo.dispatcher.tasks.creation import NewTask, create
 from qo.errors import NotFound, Refused, Unavailable
 from servers import REGION, S3Server, free_ports
 from states import Clock, clock, state  # noqa: F401
 from zips import MAIN, bundle, sha256
 
-WITHIN_S = 30.0
 TOKEN = "header.claims.signature-of-this-test"
-
-
-def eventually(holds: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + WITHIN_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.02)
-    return found
 
 
 # One process
@@ -311,60 +298,6 @@ def upgraded(state_url: str) -> Iterator[State]:
     state.close()
 
 
-class Site:
-    """A deployed job of the runtime lambda whose bundle holds the code, and who invokes it."""
-
-    def __init__(self, state: State, tmp_path: Path, code: str, **fields: Any) -> None:
-        self.state, self.data_root = state, f"file:{tmp_path / 'data'}"
-        self.ring = KeyRing.open(tmp_path / "keys")
-        self.shelf: Shelf = bundles.shelf_of(Settings(dispatcher=DispatcherSettings(data=self.data_root)))
-        self.body = bundle({MAIN: code})
-        with state.write() as tx:
-            wanted = CreateBundle(sha256=sha256(self.body), bytes=len(self.body))
-            self.bundle_id = bundles.register(tx, wanted, "tests", self.shelf).bundle_id
-        bundles.upload(state, self.shelf, self.bundle_id, self.body)
-        bundles.finalize(state, self.shelf, self.bundle_id)
-        udf = {"bundle_id": self.bundle_id, "entrypoint": MAIN}
-        shop = dag(
-            "shop",
-            source("orders"),
-            job("clean", **{"reads": "orders", "runtime": "lambda", "operator": "udf", "udf": udf, **fields}),
-        )
-        self.clean = live(deployed(state, shop), "shop.clean")
-        self.invokers: list[Invoker] = []
-        self.ended = threading.Event()  # An invocation: whoever waits for what it announced may look.
-
-    def invoker(self, functions: Functions | None = None, parallel: int = 4) -> Invoker:
-        made = Invoker(
-            self.state,
-            self.ring,
-            functions or LocalFunctions(self.shelf),
-            data_root=self.data_root,
-            url="http://127.0.0.1:1",
-            parallel=parallel,
-            on_end=self.ended.set,
-        )
-        self.invokers.append(made)
-        return made
-
-    def wake(self, number: int = 1) -> str:
-        with self.state.write() as tx:
-            new = NewTask(job=self.clean, dedupe_key=f"manual:{number}", partition_key=f"p{number}")
-            (made,) = create(tx, [new])
-            outbox.add(tx, [Effect(f"wake-{number}", Kind.INVOKE, "lambda", made.task_id)])
-            tx.execute(sa.update(schema.tasks).where(schema.tasks.c.id == made.task_id).values(released_at=tx.now))
-        return made.task_id
-
-    def task(self, task_id: str) -> sa.RowMapping:
-        with self.state.read() as tx:
-            row = tx.one(sa.select(schema.tasks).where(schema.tasks.c.id == task_id))
-        assert row is not None
-        return row
-
-    def settled(self, task_id: str, *statuses: str) -> sa.RowMapping:
-        return eventually(lambda: row if (row := self.task(task_id))["status"] in statuses else None)
-
-
 @pytest.fixture
 def site(state: State, tmp_path: Path) -> Iterator[Callable[..., Site]]:
     made: list[Site] = []
@@ -419,6 +352,7 @@ async def test_a_running_dispatcher_starts_functions_by_itself(
         secrets_dir=str(tmp_path / "keys"),
         data=here.data_root,
         tick_ms=20,
+        lambda_local=True,
     )
     settings = Settings(store=f"local:{tmp_path / 'store'}", dispatcher=chosen)
     running = asyncio.create_task(run_dispatcher(settings, stop=stop))

@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from pipeline_tasks import beat, claimed, fence, woken
 from pipelines import dag, deployed, job, live, source
 from qo.core.flow.pressure import Thresholds
 from qo.core.flow.topology import LiveJob, Topology
+from qo.dispatcher.contract.task import EventBody, EventsRequest
 from qo.dispatcher.limits import Limits
 from qo.dispatcher.loops import pressure, release
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
-from qo.dispatcher.tasks.creation import NewTask, create
+from qo.dispatcher.tasks import running
+from qo.dispatcher.tasks.creation import SOURCE_KEY, NewTask, create, task_id
 from states import Clock
 
 # orders (python) -> split (dispatcher) -> left (spark), right (lambda) -> join (python)
@@ -169,3 +172,27 @@ def test_a_drained_queue_is_stored_as_empty_and_then_left_alone(
     pressure.tick(state, LIMITS)
     with state.read() as tx:
         assert tx.one(sa.select(schema.queues)) == before
+
+
+def test_a_running_source_is_told_to_hold_back_while_a_queue_behind_it_is_full(
+    state: State, shop: Topology
+) -> None:
+    orders = live(shop, "shop.orders")
+    with state.write() as tx:
+        create(tx, [NewTask(job=orders, dedupe_key=SOURCE_KEY)])
+    with state.write() as tx:
+        woken(tx, task_id(orders.edition_id, SOURCE_KEY))
+    held = claimed(state, task_id(orders.edition_id, SOURCE_KEY))
+
+    def emitted(cursor: int) -> bool:
+        body = EventsRequest(**fence(held), events=[EventBody(cursor=cursor)])
+        with state.write() as tx:
+            return running.emit(tx, body).paused
+
+    assert (beat(state, held).paused, emitted(1)) == (False, False)
+    overfill(state, shop, "shop.left")
+    pressure.tick(state, LIMITS)
+    assert (beat(state, held).paused, emitted(2)) == (True, True)
+    drained(state, "spark")
+    pressure.tick(state, LIMITS)
+    assert (beat(state, held).paused, emitted(3)) == (False, False)

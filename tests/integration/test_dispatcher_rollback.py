@@ -11,14 +11,17 @@ import pytest
 import sqlalchemy as sa
 
 from dispatchers import served
-from pipelines import dag, deployed, edited, job, source, staged
+from pipelines import dag, deployed, edited, job, live, source, staged
 from qo.cli.deploying import Deploying
 from qo.core.flow.dag import Dag, to_json
-from qo.dispatcher import cutover, deploy
+from qo.dispatcher import backlog, cutover, deploy, effects
 from qo.dispatcher.registry import DEFAULT
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.errors import Refused
+from qo.dispatcher.tasks import moves, rows
+from qo.dispatcher.tasks.creation import NewTask, create
+from qo.dispatcher.yielding import CALLED_OFF
+from qo.errors import Refused, UsageError
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"))
 EDITED = edited(SHOP, "clean", config={"v": 2})
@@ -118,3 +121,27 @@ async def test_who_sits_at_a_terminal_is_asked(
 
 def deploying(of: Dag, confirm: Callable[[str], Any]) -> Deploying:
     return Deploying("shop", text(of), None, wait=False, activate=False, timeout_s=None, confirm=confirm)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "version 9 of shop was rolled back",
+        "version 1 of shop was abandoned",
+        effects.REASON,
+        effects.WAITS,
+        CALLED_OFF,
+    ],
+)
+def test_what_a_person_has_cancelled_stays_so_whatever_the_reason(state: State, reason: str) -> None:
+    clean = live(deployed(state, SHOP), "shop.clean")
+    with state.write() as tx:
+        made = create(tx, [NewTask(job=clean, dedupe_key=f"manual:{n}", partition_key=f"p{n}") for n in range(2)])
+        ours, others = (each.task_id for each in made)
+        with pytest.raises(UsageError, match="word yours differently"):
+            moves.cancel(tx, ours, "ann", reason)
+        moves.cancel(tx, ours, "ann", f"{reason}, they say")
+        backlog.cancel(tx, {clean.edition_id}, token="t", by="ann", reason="version 9 of shop was rolled back")
+    with state.write() as tx:
+        assert backlog.revive(tx, {clean.edition_id}, token="again", dag="shop") == 1
+        assert [rows.load(tx, each)["status"] for each in (ours, others)] == ["cancelled", "pending"]

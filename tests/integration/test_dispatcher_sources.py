@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from pydantic import ValidationError
 
+from pipeline_tasks import claimed, feed, fence, route_all, tasks_of, woken
 from pipelines import dag, deployed, edited, live, loaded, source, staged
 from pipelines import job as reactive
 from qo.core.flow.dag import SourceKind
 from qo.dispatcher import emission, pausing, sources
 from qo.dispatcher.contract.source import EmitAnswer
-from qo.dispatcher.contract.task import (
-    EventBody,
-)
+from qo.dispatcher.contract.task import EventBody, EventsRequest
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.errors import IdempotencyConflict, NotFound, Refused, UsageError
+from qo.dispatcher.tasks import running
+from qo.errors import Forbidden, IdempotencyConflict, NotFound, Refused, UsageError
 
 SHOP = dag("shop", source("orders"), reactive("clean", reads="orders"))
 FEED = dag("feed", source("live", "always_on"), reactive("clean", reads="live"))
@@ -222,3 +223,25 @@ def test_what_is_too_large_or_nobodys_is_not_remembered(state: State) -> None:
         sources.remember(tx, live(topology, "feed.live").edition_id, {})
     with state.write() as tx, pytest.raises(UsageError):
         sources.remember(tx, live(topology, "shop.orders").edition_id, "x" * 300_000)
+
+
+def test_events_of_a_task_may_name_their_dataset_in_either_spelling(state: State) -> None:
+    shop = deployed(state, SHOP)
+    feed(state, live(shop, "shop.orders"), "2024-01-01")
+    route_all(state)
+    (task,) = tasks_of(state, live(shop, "shop.clean"))
+    with state.write() as tx:
+        woken(tx, task["id"])
+    held, made = claimed(state, task["id"]), live(shop, "shop.clean").outputs[0]
+    ours = {"dataset_id": made.dataset_id, "generation_id": made.generation_id, "partition_key": "a"}
+    theirs = {"dataset_uuid": made.dataset_id, "dataset_version": made.generation_id, "partition_key": "a"}
+    for told, repeated in ((ours, 0), (theirs, 1), ({**theirs, "dataset_id": made.dataset_id}, 1)):
+        request = EventsRequest.model_validate({**fence(held), "events": [told]})
+        with state.write() as tx:
+            assert running.emit(tx, request).repeated == repeated, told
+    with pytest.raises(ValidationError, match="dataset_uuid is another name of dataset_id: give one of them"):
+        EventBody.model_validate({**theirs, "dataset_id": "another"})
+    other = EventsRequest.model_validate({**fence(held), "events": [{**theirs, "dataset_version": "another"}]})
+    with state.write() as tx, pytest.raises(Forbidden):
+        running.emit(tx, other)
+    assert {"dataset_uuid", "dataset_version"} <= EventBody.model_json_schema()["properties"].keys()

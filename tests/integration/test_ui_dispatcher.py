@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,16 @@ from dispatchers import served
 from qo.cli import ui
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
+from qo.dispatcher.auth.local_tokens import LocalTokens, local_tokens, page_token
+from qo.dispatcher.auth.principals import list_tokens, local_principal
+from qo.dispatcher.http.app import public_app
 from qo.dispatcher.state.database import State, open_state
 from qo.store.memory import MemoryStore
-from qo.ui.forwarding import Upstream
+from qo.ui.forwarding import Dispatcher, Inside, Upstream
+from qo.ui.server import Request
 from states import create_tables
 
+Page = Callable[[str], Dispatcher]  # By the role that the page has.
 PAGE = "https://bucket.example"
 
 
@@ -78,6 +84,102 @@ async def test_the_page_of_a_dashboard_reads_pipelines_through_it(books: State, 
                 "/v1/tokens", method="POST", body=b'{"name":"x","role":"admin"}', authorization=token
             )
             assert made.status == 403
+
+
+# Ways to write the path of the tokens, of which one program or another might take the same route.
+SPELLINGS = (
+    "/v1/tokens#",
+    "/v1/tokens#x",
+    "/v1/tokens%23",
+    "/v1/tokens?#",
+    "/v1/tokens;x",
+    "/v1/tokens/",
+    "/v1/tokens%2F",
+    "/v1/tokens%3F",
+    "/v1/tokens%00",
+    "/v1/tokens\\x",
+    "/v1/%74okens",
+    "/v1/%2574okens",
+    "/v1//tokens",
+    "/v1/./tokens",
+    "/v1/dags/../tokens",
+    "/v1/dags/%2e%2e/tokens",
+)
+
+
+@pytest.fixture(params=["inside", "upstream"])
+async def page(request: pytest.FixtureRequest, books: State, tmp_path: Path) -> AsyncIterator[Page]:
+    async with served(books, tmp_path) as dispatcher:
+        context = replace(dispatcher.context, tokens=LocalTokens((), "qo_admin"))
+
+        def asked_by(role: str) -> Dispatcher:
+            if request.param == "inside":
+                return Inside(public_app(context), page_token("qo_admin", role))
+            return Upstream(dispatcher.addresses.public, dispatcher.tokens["admin"], role=role)
+
+        yield asked_by
+
+
+async def test_no_way_to_write_a_path_lets_the_page_at_tokens(page: Page, books: State) -> None:
+    body = b'{"name":"x","role":"admin"}'
+    for read_only, role in ((False, "writer"), (True, "reader")):
+        async with visiting(MemoryStore(), dispatcher=page(role), read_only=read_only) as visitor:
+            token = f"Bearer {visitor.dashboard.credentials.dispatcher_token}"
+            for path in SPELLINGS:
+                shown = await visitor.get(path, authorization=token)
+                made = await visitor.get(
+                    path, method="POST", body=body, authorization=token, content_type="application/json"
+                )
+                assert (shown.status, made.status) in ((403, 403), (400, 400), (400, 403)), path
+    with books.read() as tx:
+        assert "x" not in {each.name for each in list_tokens(tx).tokens}
+
+
+async def test_what_goes_on_from_the_page_is_no_admin(page: Page) -> None:
+    for role, pauses in (("writer", 404), ("reader", 403)):
+        asked = page(role)
+        body, told = b'{"name":"x","role":"admin"}', {"content-type": "application/json"}
+        assert (await asked.ask(Request("GET", "/v1/dags", "", {}))).status == 200
+        assert (await asked.ask(Request("POST", "/v1/tokens", "", told, body))).status == 403
+        assert (await asked.ask(Request("GET", "/v1/tokens", "", {}))).status == 403
+        paused = await asked.ask(Request("POST", "/v1/dags/none/pause", "", told, b'{"reason":"r"}'))
+        assert paused.status == pauses, paused.body
+
+
+async def test_a_token_that_was_created_for_the_page_ends_with_it(books: State, tmp_path: Path) -> None:
+    async with served(books, tmp_path) as dispatcher:
+        upstream = Upstream(dispatcher.addresses.public, dispatcher.tokens["admin"], role="reader")
+        for _ in range(3):
+            assert (await upstream.ask(Request("GET", "/v1/dags", "", {}))).status == 200
+        with books.read() as tx:
+            (created,) = [each for each in list_tokens(tx).tokens if each.name == "dashboard"]
+        assert (created.role, created.revoked_at) == ("reader", None)
+        assert created.expires_at is not None
+        await upstream.close()
+        with books.read() as tx:
+            (revoked,) = [each for each in list_tokens(tx).tokens if each.name == "dashboard"]
+        assert revoked.revoked_at is not None
+
+
+async def test_a_writers_own_token_is_used_as_it_is(books: State, tmp_path: Path) -> None:
+    async with served(books, tmp_path) as dispatcher:
+        upstream = Upstream(dispatcher.addresses.public, dispatcher.tokens["writer"], role="writer")
+        assert (await upstream.ask(Request("GET", "/v1/dags", "", {}))).status == 200
+        unknown = Upstream(dispatcher.addresses.public, "qo_nobodys", role="writer")
+        assert (await unknown.ask(Request("GET", "/v1/dags", "", {}))).status == 401
+        with books.read() as tx:
+            assert {each.name for each in list_tokens(tx).tokens} == {"a-reader", "a-writer", "a-admin"}
+
+
+@pytest.mark.parametrize("role", ["reader", "writer"])
+def test_a_dashboard_asks_the_dispatcher_of_this_machine_as_no_admin(tmp_path: Path, role: str) -> None:
+    chosen = DispatcherSettings(url="http://127.0.0.1:8470", secrets_dir=str(tmp_path / "secrets"))
+    local = local_tokens(chosen)
+    upstream = ui.named_dispatcher(Settings(dispatcher=chosen), role)
+    assert upstream._role is None
+    known = local_principal(upstream._given or "", local)
+    assert known is not None
+    assert (known.name, known.role) == ("dashboard", role)
 
 
 async def test_credentials_hold_a_token_that_ends_with_them_if_an_admin_asks(books: State, tmp_path: Path) -> None:

@@ -298,7 +298,7 @@ async def test_the_dispatcher_is_asked_with_its_own_token_and_only_for_the_page(
             assert (await visitor.get("/v1/dags", authorization="Bearer the real one")).status == 401
             assert (await visitor.get("/v1/dags")).status == 401
             for path in ("/v1/tokens", "/v1/tokens/x", "/v1/%74okens", "/v1/x/../tokens", "/v1//tokens"):
-                assert (await visitor.get(path, authorization=f"Bearer {token}")).status == 403
+                assert (await visitor.get(path, authorization=f"Bearer {token}")).status in (400, 403)
             write = await visitor.get(
                 "/v1/dags/a/active", method="PUT", body=b"{}", authorization=f"Bearer {token}"
             )
@@ -389,3 +389,11 @@ async def test_a_store_that_does_not_answer_is_told_in_the_words_of_s3() -> None
         answer = await visitor.get("/s3/qo/a")
     assert answer.status == 503
     assert b"<Code>ServiceUnavailable</Code>" in answer.body
+
+
+async def test_all_queues_of_a_bucket_are_found_however_many_pages_they_fill(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(serving, "LIST_LIMIT_MAX", 3)
+    store = MemoryStore()
+    for n in range(8):
+        await store.put(f"queues/{n}/queue.json", b"{}")
+    assert list(await serving.list_queues(store)) == [f"queues/{n}/" for n in range(8)]

@@ -14,7 +14,7 @@ from botocore.credentials import Credentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qo.ui.signing import Denied, Key, Message, verify
+from qo.ui.signing import Denied, Key, Message, verify, verify_head
 
 pytestmark = pytest.mark.fast
 
@@ -152,3 +152,19 @@ def test_a_request_without_a_signature_is_refused():
 def test_a_date_that_does_not_exist_is_refused():
     message = signed("GET", "/s3/qo/a")
     assert code(replace(message, headers={**message.headers, "x-amz-date": "20260231T000000Z"})) == "AccessDenied"
+
+
+@given(given_signature=st.text(st.characters(exclude_categories=["Cs"]), max_size=70))
+def test_a_link_with_any_signature_is_refused_and_breaks_nothing(given_signature: str):
+    link = linked("/s3/qo/a")
+    query, _, _ = link.query.partition("&X-Amz-Signature=")
+    for text in (given_signature, "é" * 64, "\u0660" * 64):
+        changed = replace(link, query=f"{query}&X-Amz-Signature={quote(text)}")
+        assert code(changed) in ("SignatureDoesNotMatch", "AuthorizationQueryParametersError")
+
+
+def test_before_the_body_is_there_a_request_is_known_by_its_head():
+    message = signed("PUT", "/s3/qo/a", body=b"x")
+    assert verify_head(replace(message, body=b""), KEY, now=now()) is None
+    assert code(replace(message, body=b"")) == "XAmzContentSHA256Mismatch"
+    assert isinstance(verify_head(replace(message, path="/s3/qo/b", body=b""), KEY, now=now()), Denied)

@@ -18,6 +18,8 @@ from qo.core.words import plural
 if TYPE_CHECKING:
     from qo.dispatcher.definition.loading import Whole
 
+VERSIONS_SHOWN = 20  # The newest ones.
+
 app = new_app()
 dag = new_group(app, "dag", "Deploy pipelines, and decide which version is active.")
 
@@ -144,17 +146,19 @@ def show(
     """Show a DAG: its version, its jobs, and its other versions."""
     path = route("dags", name, *(("versions", version) if version is not None else ()))
 
-    async def look(client: Any) -> tuple[Any, list[Any]]:
-        found, _ = await pages(client, route("dags", name, "versions"), "versions", 20)
-        return await client.get(path), found
+    async def look(client: Any) -> tuple[Any, list[Any], bool]:
+        found, more = await pages(client, route("dags", name, "versions"), "versions", VERSIONS_SHOWN)
+        return await client.get(path), found, more
 
-    answer, versions = ask(session, look)
+    answer, versions, more = ask(session, look)
     if source:
         session.output.line(answer["source"].rstrip("\n"))
     elif session.json:
         session.output.document({**answer, "versions": versions})
     else:
         dag_view.show_version(session, answer, versions)
+        if more:
+            session.output.note(f"there are older versions than these {len(versions)}")
 
 
 @command(dag, "ready")

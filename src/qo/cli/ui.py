@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +21,7 @@ from qo.errors import ConfigError, QoError, UsageError
 if TYPE_CHECKING:
     from qo.config.settings import Settings
     from qo.ui.dashboard import Dashboard
-    from qo.ui.forwarding import Dispatcher
+    from qo.ui.forwarding import Dispatcher, Upstream
 
 _HELP = "Show queues and pipelines in a browser."
 
@@ -76,38 +76,57 @@ async def _serve(settings: Settings, port: int | None, read_only: bool, tell: An
 
     stop = asyncio.Event()
     stop_on_signals(stop)
-    with _dispatcher(settings) as dispatcher:
+    async with _dispatcher(settings, "reader" if read_only else "writer") as dispatcher:
         await serve(settings, stop, on_start=tell, port=port, read_only=read_only, dispatcher=dispatcher)
 
 
-@contextmanager
-def _dispatcher(settings: Settings) -> Generator[Dispatcher | None]:
+@asynccontextmanager
+async def _dispatcher(settings: Settings, role: str) -> AsyncGenerator[Dispatcher | None]:
     """As for every command that asks one: over HTTP where the settings name it, else its state, opened here. Where
-    there was never a pipeline there is no state, and nothing of it to be shown."""
-    from qo.ui.forwarding import Inside, Upstream
+    there was never a pipeline there is no state, and nothing of it to be shown. ``role``: what the page may do."""
+    from qo.ui.forwarding import Inside
 
     chosen = settings.dispatcher
     if chosen.url is not None:
-        if (token := chosen.token) is None:
-            with extra():
-                from qo.dispatcher.user_client import own_token
-
-                token = own_token(chosen)
-        yield Upstream(chosen.url, token)
+        with extra():
+            upstream = named_dispatcher(settings, role)
+        try:
+            yield upstream
+        finally:
+            await upstream.close()
         return
-    scheme, _, path = chosen.state.partition(":")
-    if (scheme == "sqlite" and not Path(path).expanduser().is_file()) or find_spec("fastapi") is None:
+    if not _has_state(settings) or find_spec("fastapi") is None:
         yield None
         return
     with extra():
+        from qo.dispatcher.auth.local_tokens import page_token
         from qo.dispatcher.http.app import public_app
 
         context = open_context(settings)
     try:
         assert context.tokens.admin is not None
-        yield Inside(public_app(context), context.tokens.admin)
+        yield Inside(public_app(context), page_token(context.tokens.admin, role))
     finally:
         context.state.close()
+
+
+def _has_state(settings: Settings) -> bool:
+    scheme, _, path = settings.dispatcher.state.partition(":")
+    return scheme != "sqlite" or Path(path).expanduser().is_file()
+
+
+def named_dispatcher(settings: Settings, role: str) -> Upstream:
+    """The dispatcher at ``dispatcher.url``, which the page asks as a ``role``: never with an admin's token."""
+    from qo.dispatcher.auth.local_tokens import page_token
+    from qo.dispatcher.user_client import own_token
+    from qo.ui.forwarding import Upstream
+
+    chosen = settings.dispatcher
+    assert chosen.url is not None
+    if chosen.token is not None:
+        return Upstream(chosen.url, chosen.token, role=role)
+    admin = own_token(chosen)
+    return Upstream(chosen.url, None if admin is None else page_token(admin, role))
 
 
 def _teller(session: Session, settings: Settings, *, opens: bool) -> Any:

@@ -137,7 +137,14 @@ class DispatcherSettings:
         None,
         "QO_LAMBDA_FUNCTION",
         kind=kinds.TEXT,
-        help="The AWS Lambda function that runs bundles, by name or ARN; unset: a process on the dispatcher's machine.",
+        help="The AWS Lambda function that runs bundles, by name or ARN; unset: none do, see QO_LAMBDA_LOCAL.",
+    )
+    lambda_local: bool = setting(
+        False,
+        "QO_LAMBDA_LOCAL",
+        kind=kinds.FLAG,
+        help="Without a function, run bundles as processes of the dispatcher's own user, who is an admin. No sandbox: "
+        "whoever may upload a bundle may then do what that user may.",
     )
     lambda_endpoint: str | None = setting(
         None,

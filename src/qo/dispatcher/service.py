@@ -46,7 +46,7 @@ from qo.dispatcher.queues import BucketQueues, queue_settings
 from qo.dispatcher.registry import DEFAULT, Registry
 from qo.dispatcher.runtimes import in_process
 from qo.dispatcher.runtimes.bundles import shelf_of
-from qo.dispatcher.runtimes.invoker import Functions, Invoker, LocalFunctions
+from qo.dispatcher.runtimes.invoker import Functions, Invoker, LocalFunctions, NoFunctions
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.state.upgrade import upgrade
 from qo.dispatcher.wakeup import WakeUps
@@ -276,7 +276,7 @@ async def _run(
 ) -> None:
     chosen = settings.dispatcher
     ring = KeyRing.open(chosen.secrets_dir)
-    ran_by = functions or _functions(settings)
+    ran_by = functions or functions_of(settings)
     invoker: Invoker | None = None
 
     def started(addresses: Addresses) -> None:
@@ -339,11 +339,11 @@ def _signals(stopped: asyncio.Event) -> Generator[None]:
         restore()
 
 
-def _functions(settings: Settings) -> Functions:
+def functions_of(settings: Settings) -> Functions:
     """What runs bundles, as the settings have it."""
     chosen, shelf = settings.dispatcher, shelf_of(settings)
     if chosen.lambda_function is None:
-        return LocalFunctions(shelf)
+        return LocalFunctions(shelf) if chosen.lambda_local else NoFunctions()
     from qo.dispatcher.aws import FALLBACK_REGION
     from qo.dispatcher.runtimes.aws_lambda import AwsFunctions
 

@@ -38,6 +38,7 @@ REPLAY_S = 300
 SIGNATURE, GITHUB_SIGNATURE = "x-qo-signature", "x-hub-signature-256"
 _SECRET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
 _SECRET_LEN_MIN = 8
+_HEX = re.compile(r"[0-9a-f]{64}\Z", re.ASCII)
 
 
 def receive(tx: Tx, path: str, headers: Mapping[str, str], body: bytes, secrets_dir: Path) -> EmitAnswer:
@@ -65,10 +66,20 @@ def examine(
     will do: who is refused should keep no writer waiting. Raises as ``receive``."""
     editions = listening(tx, path)
     named = {name.lower(): value for name, value in headers.items()}
-    names = {each.job.source.secret for each in editions if each.job.source is not None}
-    known = [secret for name in sorted(filter(None, names)) for secret in read_secrets(secrets_dir, name)]
-    verify(named, body, known, tx.now)
+    verify(named, body, _secrets_of(editions, secrets_dir), tx.now)
     return editions[0], _request(parse(named, body))
+
+
+def admit(tx: Tx, path: str, headers: Mapping[str, str], secrets_dir: Path) -> None:
+    """Refuse, before its body is read, a message that ``examine`` would refuse whatever its body is. Raises as that."""
+    editions = listening(tx, path)
+    named = {name.lower(): value for name, value in headers.items()}
+    _read_signature(named, _secrets_of(editions, secrets_dir), tx.now)
+
+
+def _secrets_of(editions: Sequence[LiveJob], secrets_dir: Path) -> list[bytes]:
+    names = {each.job.source.secret for each in editions if each.job.source is not None}
+    return [secret for name in sorted(filter(None, names)) for secret in read_secrets(secrets_dir, name)]
 
 
 def listening(tx: Tx, path: str) -> list[LiveJob]:
@@ -110,17 +121,8 @@ def read_secrets(directory: Path, name: str) -> list[bytes]:
 
 def verify(headers: Mapping[str, str], body: bytes, secrets: Sequence[bytes], now: datetime) -> None:
     """Raises Unauthenticated unless one of the secrets signed this body. Header names are in lower case."""
-    if not secrets:
-        raise Unauthenticated("this webhook has no secret: put one into webhook-NAME in the secrets directory")
-    if SIGNATURE in headers:
-        stamp, given = _parts(headers[SIGNATURE])
-        signed = f"{stamp}.".encode() + body
-        if abs(now.timestamp() - stamp) > REPLAY_S:
-            raise Unauthenticated(f"the signature's time is more than {REPLAY_S} seconds from ours: sign again")
-    elif GITHUB_SIGNATURE in headers:
-        given, signed = [headers[GITHUB_SIGNATURE].strip().removeprefix("sha256=")], body
-    else:
-        raise Unauthenticated("the message is not signed: send X-Qo-Signature or X-Hub-Signature-256")
+    prefix, given = _read_signature(headers, secrets, now)
+    signed = prefix + body
     # Every pair is compared, so that how long it takes tells nothing.
     matched = [
         hmac.compare_digest(sign(secret, signed).encode(), each.lower().encode())
@@ -129,6 +131,27 @@ def verify(headers: Mapping[str, str], body: bytes, secrets: Sequence[bytes], no
     ]
     if not any(matched):
         raise Unauthenticated("the signature is not one of this body by a secret of this webhook")
+
+
+def _read_signature(
+    headers: Mapping[str, str], secrets: Sequence[bytes], now: datetime
+) -> tuple[bytes, list[str]]:
+    """What is signed before the body, and the signatures that are given. Raises Unauthenticated for one that no body
+    could make right."""
+    if not secrets:
+        raise Unauthenticated("this webhook has no secret: put one into webhook-NAME in the secrets directory")
+    if SIGNATURE in headers:
+        stamp, given = _parts(headers[SIGNATURE])
+        if abs(now.timestamp() - stamp) > REPLAY_S:
+            raise Unauthenticated(f"the signature's time is more than {REPLAY_S} seconds from ours: sign again")
+        prefix = f"{stamp}.".encode()
+    elif GITHUB_SIGNATURE in headers:
+        prefix, given = b"", [headers[GITHUB_SIGNATURE].strip().removeprefix("sha256=")]
+    else:
+        raise Unauthenticated("the message is not signed: send X-Qo-Signature or X-Hub-Signature-256")
+    if not any(_HEX.match(each.lower()) for each in given):
+        raise Unauthenticated("the signature is not one of this body by a secret of this webhook")
+    return prefix, given
 
 
 def sign(secret: bytes, signed: bytes) -> str:

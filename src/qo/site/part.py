@@ -104,6 +104,7 @@ async def _scheduler(settings: Settings) -> None:
 
 
 async def _dashboard(settings: Settings, tell: Tell) -> None:
+    from qo.dispatcher.auth.local_tokens import page_token
     from qo.dispatcher.auth.secret_files import read_secret
     from qo.ui.forwarding import Upstream
     from qo.ui.serving import serve
@@ -114,8 +115,8 @@ async def _dashboard(settings: Settings, tell: Tell) -> None:
     chosen = settings.dispatcher
     assert chosen.url is not None  # It is started once that is known.
     # Its own: a token in the settings may be meant for another dispatcher.
-    token = read_secret(Path(chosen.secrets_dir, "admin.token")).decode().strip()
-    dispatcher = Upstream(chosen.url, token)
+    admin = read_secret(Path(chosen.secrets_dir, "admin.token")).decode().strip()
+    dispatcher = Upstream(chosen.url, page_token(admin, "writer"))
     await serve(settings, stop, on_start=lambda served: tell({"link": served.link}), dispatcher=dispatcher)
 
 

@@ -19,7 +19,7 @@ from qo.ui.credentials import PageCredentials, drawn_key
 from qo.ui.forwarding import ROOT as API
 from qo.ui.forwarding import Dispatcher, Forwarding
 from qo.ui.gateway import Gateway
-from qo.ui.server import LOOPBACK, Reply, Request, Server
+from qo.ui.server import LOOPBACK, Head, Reply, Request, Server, body_length
 
 BUCKET = "qo"
 REGION = "us-east-1"
@@ -75,7 +75,7 @@ class Dashboard:
     async def open(cls, served: Served, *, port: int = 0, assets: Assets | None = None) -> Dashboard:
         """Raises ConfigError for a port that is taken."""
         made = cls(served, assets or Assets())
-        made._server = await Server.open(made.answer, port)
+        made._server = await Server.open(made.answer, port, admit=made.admit)
         return made
 
     @property
@@ -92,19 +92,29 @@ class Dashboard:
         if self._server is not None:
             await self._server.close()
 
+    async def admit(self, head: Head) -> Reply | None:
+        """The refusal of who may not ask, before anything of the body is read; None for all others."""
+        if (refusal := _refuse_stranger(head)) is not None:
+            return refusal
+        if _is_of_store(head):
+            return await self._gateway.admit(head)
+        if (forwarding := self._forwarding_of(head)) is not None:
+            return forwarding.admit(head)
+        return _refuse_of_page(head)
+
     async def answer(self, request: Request) -> Reply:
-        host = request.headers.get("host", "")
-        if not _HOST.match(host):
-            return Reply(403, b"this is served to this machine only, as 127.0.0.1 or localhost\n", _PLAIN)
-        if request.headers.get("origin", f"http://{host}") != f"http://{host}":
-            return Reply(403, b"pages of other origins are not answered\n", _PLAIN)
-        if request.path == S3 or request.path.startswith(f"{S3}/"):
+        if (refusal := _refuse_stranger(request)) is not None:
+            return refusal
+        if _is_of_store(request):
             return await self._gateway.answer(request)
-        if request.path.startswith(API) and self._forwarding is not None:
-            return await self._forwarding.answer(request)
-        if request.method not in ("GET", "HEAD"):
-            return Reply(405, b"only GET and HEAD\n", {**_PLAIN, "Allow": "GET, HEAD"})
-        return await self._page(request, host)
+        if (forwarding := self._forwarding_of(request)) is not None:
+            return await forwarding.answer(request)
+        if (refusal := _refuse_of_page(request)) is not None:
+            return refusal
+        return await self._page(request, request.headers["host"])
+
+    def _forwarding_of(self, head: Head) -> Forwarding | None:
+        return self._forwarding if head.path.startswith(API) else None
 
     async def _page(self, request: Request, host: str) -> Reply:
         name = request.path.removeprefix("/") or INDEX
@@ -136,3 +146,25 @@ class Dashboard:
             "version": __version__,
             "queues": list(await self._served.queues()),
         }
+
+
+def _is_of_store(head: Head) -> bool:
+    return head.path == S3 or head.path.startswith(f"{S3}/")
+
+
+def _refuse_stranger(head: Head) -> Reply | None:
+    host = head.headers.get("host", "")
+    if not _HOST.match(host):
+        return Reply(403, b"this is served to this machine only, as 127.0.0.1 or localhost\n", _PLAIN)
+    if head.headers.get("origin", f"http://{host}") != f"http://{host}":
+        return Reply(403, b"pages of other origins are not answered\n", _PLAIN)
+    return None
+
+
+def _refuse_of_page(head: Head) -> Reply | None:
+    """The files of the page are for everybody who is here, so nothing that they send is read."""
+    if head.method not in ("GET", "HEAD"):
+        return Reply(405, b"only GET and HEAD\n", {**_PLAIN, "Allow": "GET, HEAD"})
+    if body_length(head.headers):
+        return Reply(400, b"files are asked for without a body\n", _PLAIN)
+    return None

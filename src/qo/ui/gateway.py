@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
 from email.utils import format_datetime
 from urllib.parse import unquote_to_bytes
 
@@ -31,8 +32,8 @@ from qo.errors import (
 from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Doomed, ObjectStore
 from qo.ui import documents
 from qo.ui.listing import after_of, history, rolled, token_of
-from qo.ui.server import Reply, Request
-from qo.ui.signing import Denied, Key, Message, pairs, verify
+from qo.ui.server import Head, Reply, Request
+from qo.ui.signing import Denied, Key, Message, pairs, verify, verify_head
 
 KEY_BYTES_MAX = 1024  # As S3 has it.
 
@@ -81,21 +82,43 @@ class Gateway:
         self._root = root
         self._read_only = read_only
 
+    async def admit(self, head: Head) -> Reply | None:
+        """The refusal of a request that nobody signed who has the key, from its head alone."""
+
+        async def admit(now: datetime) -> Reply | None:
+            message = Message(head.method, head.path, head.query, head.headers, b"")
+            if (denied := verify_head(message, self._key, now=now)) is not None:
+                raise _refused(denied)
+            return None
+
+        return await self._with_errors(head, admit)
+
     async def answer(self, request: Request) -> Reply:
+        async def answer(now: datetime) -> Reply:
+            message = Message(request.method, request.path, request.query, request.headers, request.body)
+            if (denied := verify(message, self._key, now=now)) is not None:
+                raise _refused(denied)
+            return await self._routed(request)
+
+        reply = await self._with_errors(request, answer)
+        assert reply is not None
+        return reply
+
+    async def _with_errors(
+        self, head: Head, answer: Callable[[datetime], Awaitable[Reply | None]]
+    ) -> Reply | None:
+        """Call with the store's time, and turn what is raised into the errors of S3."""
         dated: dict[str, str] = {}
         try:
             now = await self._store.now()
             dated = {"Date": format_datetime(now, usegmt=True)}  # The page takes the store's time from it.
-            message = Message(request.method, request.path, request.query, request.headers, request.body)
-            if (denied := verify(message, self._key, now=now)) is not None:
-                raise _refused(denied)
-            reply = await self._routed(request)
+            reply = await answer(now)
         except _Failed as failed:
-            reply = self._error(request, failed.status, failed.code, failed.message)
+            reply = self._error(head, failed.status, failed.code, failed.message)
         except tuple(kind for kind, _, _ in _ERRORS) as error:
             status, code = next((status, code) for kind, status, code in _ERRORS if isinstance(error, kind))
-            reply = self._error(request, status, code, str(error))
-        return Reply(reply.status, reply.body, {**dated, **reply.headers})
+            reply = self._error(head, status, code, str(error))
+        return None if reply is None else Reply(reply.status, reply.body, {**dated, **reply.headers})
 
     async def _routed(self, request: Request) -> Reply:
         path = unquote_to_bytes(request.path.removeprefix(self._root)).removeprefix(b"/")
@@ -239,8 +262,8 @@ class Gateway:
         )
         return Reply(200, documents.listed_versions(listed), _XML)
 
-    def _error(self, request: Request, status: int, code: str, message: str) -> Reply:
-        return Reply(status, documents.error(code, message, request.path), _XML)
+    def _error(self, head: Head, status: int, code: str, message: str) -> Reply:
+        return Reply(status, documents.error(code, message, head.path), _XML)
 
 
 def _refused(denied: Denied) -> _Failed:

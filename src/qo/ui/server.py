@@ -1,8 +1,8 @@
 """A small HTTP/1.1 server on loopback, for a browser and its dozens of small requests.
 
 Connections are kept, and each is a task of the event loop, so a browser may have as many as it likes under way. Bodies
-have a length; nothing is streamed. What listens for status pages (``qo.worker.listener``) closes after each answer,
-which is right for strangers and slow for a page.
+have a length; nothing is streamed, and a body is read only after its head was admitted. What listens for status pages
+(``qo.worker.listener``) closes after each answer, which is right for strangers and slow for a page.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
+from typing import TypeVar
 
 from qo.errors import ConfigError
 
@@ -27,17 +28,24 @@ BODY_BYTES_MAX = 16 * 2**20
 IDLE_S = 75.0  # A connection without a request under way is kept so long.
 SLOW_S = 30.0  # Within which a request, once begun, has to be there.
 CONNECTIONS_MAX = 128
+DISCARDED_BYTES_MAX = 65_536  # So much of a refused body is read and thrown away, to keep the connection.
 
 _LINE = re.compile(r"([A-Z]{1,16}) (/[\x21-\x7e]*) HTTP/1\.([01])\Z")
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Head:
+    """What is known of a request before its body is read."""
+
     method: str
     path: str  # As it came, not decoded.
     query: str
     headers: Mapping[str, str]  # Names in lower case.
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Head):
     body: bytes = b""
 
 
@@ -49,6 +57,14 @@ class Reply:
 
 
 Handler = Callable[[Request], Awaitable[Reply]]
+Admit = Callable[[Head], Awaitable[Reply | None]]
+
+
+async def _admit_all(_: Head) -> Reply | None:
+    return None
+
+
+_Answer = TypeVar("_Answer", bound=Reply | None)
 
 
 class _Malformed(Exception):
@@ -60,18 +76,22 @@ class _Malformed(Exception):
 
 
 class Server:
-    """Use ``await Server.open(...)``, and close it."""
+    """Use ``await Server.open(...)``, and close it.
 
-    def __init__(self, handler: Handler) -> None:
+    ``admit`` is asked with the head of each request: its refusal, or None. The body of a refused one is never kept.
+    """
+
+    def __init__(self, handler: Handler, admit: Admit = _admit_all) -> None:
         self._handler = handler
+        self._admit = admit
         self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self.port = 0
 
     @classmethod
-    async def open(cls, handler: Handler, port: int = 0) -> Server:
+    async def open(cls, handler: Handler, port: int = 0, *, admit: Admit = _admit_all) -> Server:
         """Listens on loopback alone; port 0: any free one. Raises ConfigError for a port that is taken."""
-        made = cls(handler)
+        made = cls(handler, admit)
         try:
             made._server = await asyncio.start_server(made._accept, LOOPBACK, port, limit=HEAD_BYTES_MAX)
         except (OSError, OverflowError) as error:
@@ -114,42 +134,68 @@ class Server:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         kept = True
         while kept:
-            request = None
+            head = None
             try:
-                request, kept = await _received(reader, writer)
-                reply = await self._answer(request)
+                head, kept = await _receive_head(reader)
+                length = body_length(head.headers)
+                reply = await self._guarded(head, self._admit(head))
+                if reply is None:
+                    request = await _receive_body(reader, writer, head, length)
+                    reply = await self._guarded(head, self._handler(request))
+                else:
+                    kept = kept and await _discard_body(reader, head, length)
             except _Malformed as error:
                 reply, kept = Reply(error.status, f"{error}\n".encode()), False
-            writer.write(_encoded(reply, kept=kept, bodiless=request is not None and request.method == "HEAD"))
+            bodiless = head is not None and head.method == "HEAD"
+            writer.write(_encoded(reply, kept=kept, bodiless=bodiless))
             async with asyncio.timeout(SLOW_S):
                 await writer.drain()
 
-    async def _answer(self, request: Request) -> Reply:
+    async def _guarded(self, head: Head, answering: Awaitable[_Answer]) -> _Answer | Reply:
         try:
-            return await self._handler(request)
+            return await answering
         except Exception:
-            log.exception("cannot answer %s %s", request.method, request.path)
+            log.exception("cannot answer %s %s", head.method, head.path)
             return Reply(HTTPStatus.INTERNAL_SERVER_ERROR, b"this went wrong; the log says why\n")
 
 
-async def _received(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[Request, bool]:
-    """The next request, and whether the connection is to be kept after it."""
+async def _receive_head(reader: asyncio.StreamReader) -> tuple[Head, bool]:
+    """The head of the next request, and whether the connection is to be kept after it."""
     async with asyncio.timeout(IDLE_S):
         first = await reader.readexactly(1)
     async with asyncio.timeout(SLOW_S):
         try:
-            head = first + await reader.readuntil(b"\r\n\r\n")
+            lines = first + await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             raise _Malformed(431, "the head of the request is too long") from None
-        method, target, minor, headers = _head(head)
-        length = _length(headers)
-        if headers.get("expect", "").lower() == "100-continue":
-            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        body = await reader.readexactly(length)
+    method, target, minor, headers = _head(lines)
     wish = headers.get("connection", "").lower()
     kept = "close" not in wish and (minor == "1" or "keep-alive" in wish)
     path, _, query = target.partition("?")
-    return Request(method, path, query, headers, body), kept
+    return Head(method, path, query, headers), kept
+
+
+async def _receive_body(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: Head, length: int
+) -> Request:
+    if _waits_to_send(head):
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    async with asyncio.timeout(SLOW_S):  # For the whole body, however many pieces it comes in.
+        body = await reader.readexactly(length)
+    return Request(head.method, head.path, head.query, head.headers, body)
+
+
+async def _discard_body(reader: asyncio.StreamReader, head: Head, length: int) -> bool:
+    """Whether the next request can be found after the body of a refused one."""
+    if length > DISCARDED_BYTES_MAX or _waits_to_send(head):
+        return False
+    async with asyncio.timeout(SLOW_S):
+        await reader.readexactly(length)
+    return True
+
+
+def _waits_to_send(head: Head) -> bool:
+    return head.headers.get("expect", "").lower() == "100-continue"
 
 
 def _head(head: bytes) -> tuple[str, str, str, dict[str, str]]:
@@ -170,7 +216,7 @@ def _head(head: bytes) -> tuple[str, str, str, dict[str, str]]:
     return found[1], found[2], found[3], headers
 
 
-def _length(headers: Mapping[str, str]) -> int:
+def body_length(headers: Mapping[str, str]) -> int:
     if "transfer-encoding" in headers:
         raise _Malformed(501, "a body needs a Content-Length here")
     length = headers.get("content-length", "0")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from qo.config.settings import Settings
 from qo.core.keys import EPHEMERAL
 from qo.errors import ConfigError
 from qo.store.opening import open_ready
-from qo.store.port import ObjectStore
+from qo.store.port import LIST_LIMIT_MAX, ObjectStore
 from qo.ui.branches import ROOT, Branches
 from qo.ui.dashboard import Dashboard, Served
 from qo.ui.forwarding import Dispatcher
@@ -70,10 +71,19 @@ async def _opened(settings: Settings) -> _Shown:
     if isinstance(settings.location, Local):
         return _with_branches(store, settings.location.path, durable=settings.local.durable)
 
-    async def below() -> Sequence[str]:
-        return (await rolled(store, ROOT, delimiter="/", after="", limit=100)).common
+    return _Shown(store, partial(list_queues, store))
 
-    return _Shown(store, below)
+
+async def list_queues(store: ObjectStore) -> Sequence[str]:
+    """The prefixes of all queues below a bucket's, however many pages they fill."""
+    found: list[str] = []
+    after = ""
+    while True:
+        page = await rolled(store, ROOT, delimiter="/", after=after, limit=LIST_LIMIT_MAX)
+        found += page.common
+        after = page.after
+        if not after:
+            return found
 
 
 def _with_branches(store: ObjectStore, path: Path, *, durable: bool) -> _Shown:

@@ -66,6 +66,23 @@ class _Claim:
 
 def verify(message: Message, key: Key, *, now: datetime) -> Denied | None:
     """None for a request that the holder of the key has signed, just now; else why it is refused."""
+    claim = _verified_claim(message, key, now)
+    if isinstance(claim, Denied):
+        return claim
+    if claim.payload != UNSIGNED and not hmac.compare_digest(
+        claim.payload, hashlib.sha256(message.body).hexdigest()
+    ):
+        return Denied("XAmzContentSHA256Mismatch", "The body is not the one that was signed.")
+    return None
+
+
+def verify_head(message: Message, key: Key, *, now: datetime) -> Denied | None:
+    """As ``verify``, before the body is there: whether the key signed the request, and the hash that it names."""
+    claim = _verified_claim(message, key, now)
+    return claim if isinstance(claim, Denied) else None
+
+
+def _verified_claim(message: Message, key: Key, now: datetime) -> _Claim | Denied:
     claim = _claimed(message)
     if isinstance(claim, Denied):
         return claim
@@ -90,11 +107,7 @@ def verify(message: Message, key: Key, *, now: datetime) -> Denied | None:
         return Denied(
             "SignatureDoesNotMatch", "The signature is not the one that this key gives for this request."
         )
-    if claim.payload != UNSIGNED and not hmac.compare_digest(
-        claim.payload, hashlib.sha256(message.body).hexdigest()
-    ):
-        return Denied("XAmzContentSHA256Mismatch", "The body is not the one that was signed.")
-    return None
+    return claim
 
 
 def canonical_path(path: str) -> str:
@@ -145,6 +158,7 @@ def _in_link(arguments: Mapping[str, str]) -> _Claim | Denied:
         and "host" in signed
         and re.fullmatch("[0-9]{1,6}", life, re.ASCII)
         and 0 < int(life) <= LINK_MAX_S
+        and _SHA256.match(arguments["X-Amz-Signature"])
     )
     if not valid:
         return Denied(

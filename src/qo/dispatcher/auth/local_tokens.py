@@ -4,6 +4,9 @@ workers and schedulers show them. No database is needed for these.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,6 +16,7 @@ from qo.dispatcher.auth.secret_files import kept_secret
 from qo.errors import ConfigError, Forbidden, Unauthenticated
 
 USER_PREFIX, WORKER_PREFIX = "qo_", "qow_"
+PAGE_ROLES = ("writer", "reader")  # What a dashboard may be; never an admin.
 WORKER_TOKEN_CHARS_MIN = 16
 
 
@@ -78,3 +82,12 @@ def _is_here(url: str) -> bool:
 def local_admin_token(settings: DispatcherSettings) -> str:
     """The token of whoever can read the secrets of this machine, who is an admin anyway."""
     return kept_secret(Path(settings.secrets_dir) / "admin.token", USER_PREFIX)
+
+
+def page_token(admin: str, role: str) -> str:
+    """The token of a dashboard on this machine: derived from the admin's, which it does not reveal.
+
+    So there is nothing more to be kept, and replacing ``admin.token`` replaces these too.
+    """
+    derived = hmac.new(admin.encode(), f"qo dashboard {role}".encode(), hashlib.sha256).digest()
+    return USER_PREFIX + base64.urlsafe_b64encode(derived).decode().rstrip("=")

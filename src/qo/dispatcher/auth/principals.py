@@ -18,7 +18,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from qo.dispatcher.auth.local_tokens import USER_PREFIX, WORKER_PREFIX, LocalTokens
+from qo.dispatcher.auth.local_tokens import PAGE_ROLES, USER_PREFIX, WORKER_PREFIX, LocalTokens, page_token
 from qo.dispatcher.auth.secret_files import draw
 from qo.dispatcher.contract.token import CreateToken, Role, TokenAnswer, TokenCreated, TokenPage
 from qo.dispatcher.state import schema
@@ -58,9 +58,12 @@ def local_principal(secret: str, local: LocalTokens) -> Principal | None:
     """Who the token belongs to, if it is one of those that are not in the state."""
     if _one_of(secret, local.workers):
         return Principal(Kind.WORKER, "worker")
-    if local.admin is not None and _one_of(secret, (local.admin,)):
+    if local.admin is None:
+        return None
+    if _one_of(secret, (local.admin,)):
         return Principal(Kind.USER, "local-admin", Role.ADMIN)
-    return None
+    pages = [role for role in PAGE_ROLES if _one_of(secret, (page_token(local.admin, role),))]
+    return Principal(Kind.USER, "dashboard", Role(pages[0])) if pages else None
 
 
 def identify(tx: Tx, secret: str, local: LocalTokens) -> Principal:

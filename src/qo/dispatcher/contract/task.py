@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from qo.dispatcher.contract.body import Answer, Body
 
@@ -195,7 +196,19 @@ class HeartbeatAnswer(Answer):
     capability_token: str | None = Field(default=None, repr=False)
 
 
+# Other names of two fields, which events of other systems carry.
+_SPELLINGS = {"dataset_uuid": "dataset_id", "dataset_version": "generation_id"}
+
+
+def _describe_spellings(schema: dict[str, Any]) -> None:
+    for other, name in _SPELLINGS.items():
+        described = {**schema["properties"][name], "title": other, "description": f"Another name of {name}."}
+        schema["properties"][other] = described
+
+
 class EventBody(Body):
+    model_config = ConfigDict(json_schema_extra=_describe_spellings)
+
     output: int | None = Field(default=None, ge=0, le=1000)  # Which output; or dataset_id and generation_id.
     dataset_id: str | None = None
     generation_id: str | None = None
@@ -204,6 +217,26 @@ class EventBody(Body):
     start: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
     end: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
     attributes: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_spellings(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.keys().isdisjoint(_SPELLINGS):
+            return given
+        fields = dict(cast("dict[str, Any]", given))
+        for other, name in _SPELLINGS.items():
+            value = fields.pop(other, None)
+            if value is None:
+                continue
+            if fields.get(name) is None:
+                fields[name] = value
+            elif fields[name] != value:
+                raise PydanticCustomError(
+                    "two_names",
+                    "{other} is another name of {name}: give one of them",
+                    {"other": other, "name": name},
+                )
+        return fields
 
 
 class EventsRequest(Fence):

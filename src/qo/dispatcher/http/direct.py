@@ -66,21 +66,25 @@ class Direct:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = self._call(scope)
-        who = None if call is None else await self._who(call, scope)
-        if call is None or who is None:
+        if call is None:
             await self._app(scope, receive, send)
             return
-        scope["route"] = call.route
         try:
-            said = await _whole(receive)
-            if said is None:
+            who = await self._who(call, scope)
+            if who is None:
+                await self._app(scope, receive, send)
+                return
+            scope["route"] = call.route
+            content = await _whole(receive)
+            if content is None:
                 return  # Nobody is there any more to be answered.
-            body = _read(call.takes, said)
+            body = _read(call.takes, content)
             if body is None:
-                await self._app(scope, _again(said, receive), send)
+                await self._app(scope, _again(content, receive), send)
                 return
             answer = await self._threaded(call.answer, self._context, who, body)
         except (QoError, HTTPException) as error:
+            scope["route"] = call.route
             await errors.told(Request(scope), error)(scope, receive, send)
             return
         length = str(len(answer)).encode()
@@ -96,7 +100,10 @@ class Direct:
         return call if kinds == [JSON] else None
 
     async def _who(self, call: Call, scope: Scope) -> Who | None:
-        """None: somebody who may not, as the other way finds out once more, and says."""
+        """None if unauthorised: the slow path then finds that out again, and produces the error.
+
+        Raises Unavailable while the database is away.
+        """
         headers = Headers(scope=scope)
         try:
             known = principals.recognise(self._context, call.need, headers)

@@ -74,6 +74,10 @@ After = Annotated[str | None, Query(max_length=500, description="Where the page 
 Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many at most.")]
 
 
+# Looks at a request before its body is read, and raises for one that is refused. Blocking.
+Admit = Callable[[Context, Request], None]
+
+
 class _Guarded(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -91,6 +95,8 @@ class _Guarded(APIRoute):
                 raise
             if need is not Need.NOTHING:  # Those take no parameters.
                 _check_parameters(request)
+            if (admit := request.app.state.admissions.get(operation)) is not None:
+                await run_in_threadpool(admit, context, request)
             return await handle(request)
 
         return guarded
@@ -130,6 +136,7 @@ class Routes:
         self._app = app
         self._rights = rights
         app.state.rights = rights
+        app.state.admissions = dict[str, Admit]()
         app.router.route_class = _Guarded
 
     def get(self, path: str, endpoint: Callable[..., Any], *problems: int, **options: Any) -> None:
@@ -161,6 +168,11 @@ class Routes:
     ) -> None:
         operation = endpoint.__name__
         need = self._rights[operation]
+        admit: Admit | None = options.pop("admit", None)
+        if admit is not None:
+            self._app.state.admissions[operation] = admit
+        elif need is Need.SIGNATURE:
+            raise TypeError(f"{operation} would read the body of anybody: say what to look at before, with admit")
         summary, _, more = (endpoint.__doc__ or "").partition("\n")
         told = sorted({*problems, 422, 503, *(() if need is Need.NOTHING else (400, 401, 403))})
         scheme = _SCHEMES.get(need)

@@ -13,6 +13,7 @@ from qo.dispatcher import emission, webhooks
 from qo.dispatcher import sources as live
 from qo.dispatcher.contract.body import Answer
 from qo.dispatcher.contract.source import EmitAnswer, EmitRequest, SourcesAnswer
+from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
 from qo.dispatcher.state import schema
 
@@ -65,6 +66,16 @@ def emit(here: Here, caller: Caller, dag: Name, job: Name, body: EmitRequest) ->
     return answer
 
 
+def _admit_webhook(here: Context, request: Request) -> None:
+    """A webhook has no token, so anybody may call: what its headers show is looked at before the body is read."""
+    with here.state.read() as tx:
+        webhooks.admit(tx, request.path_params["path"], request.headers, _secrets(here))
+
+
+def _secrets(here: Context) -> FilePath:
+    return FilePath(here.settings.dispatcher.secrets_dir)
+
+
 async def _body(request: Request) -> bytes:
     return await request.body()
 
@@ -79,7 +90,7 @@ def webhook(
 
     Signed as X-Qo-Signature: t=SECONDS,v1=HEX or X-Hub-Signature-256: sha256=HEX, with the secret of the source.
     """
-    secrets = FilePath(here.settings.dispatcher.secrets_dir)
+    secrets = _secrets(here)
     with here.state.read() as tx:
         webhooks.examine(tx, path, request.headers, body, secrets)  # Who is refused keeps no writer waiting.
     with here.state.write() as tx:
@@ -97,4 +108,4 @@ def install(routes: Routes) -> None:
     routes.get("/v1/sources", list_sources)
     routes.get("/v1/queues", list_queues)
     routes.post("/v1/sources/{dag}/{job}/events", emit, 404, 409)
-    routes.post("/v1/webhooks/{path:path}", webhook, 404, 409, extra=_MESSAGE)
+    routes.post("/v1/webhooks/{path:path}", webhook, 404, 409, extra=_MESSAGE, admit=_admit_webhook)

@@ -50,6 +50,10 @@ ERROR_MAX = 20_000
 # A function is stopped a little before its attempt's time is up, while its end can still be reported.
 MARGIN_S, MARGIN_PART = 2.0, 0.1
 REPORT_AGAIN = RetryPolicy(initial_interval_ms=100, max_interval_ms=5_000, multiplier=2.0, jitter_percent=0.5)
+NOWHERE = (
+    "this dispatcher runs no bundles: set QO_LAMBDA_FUNCTION to a function that does, or, where every writer is "
+    "trusted with this machine, QO_LAMBDA_LOCAL=true; restart the dispatcher, then replay the task"
+)
 CLOSING_S = 5.0  # For so long a report is repeated by one who is to end.
 
 
@@ -59,8 +63,18 @@ class Functions(Protocol):
     def launch(self, invocation: Invocation, watch: Callable[[], Stop | None]) -> Verdict | None: ...
 
 
+class NoFunctions:
+    """Nowhere: a bundle is code that some writer uploaded, and this process holds an admin's secrets."""
+
+    def launch(self, invocation: Invocation, watch: Callable[[], Stop | None]) -> Verdict | None:
+        return Verdict(Outcome.FATAL, error=NOWHERE)
+
+
 class LocalFunctions:
-    """Functions as processes of this machine. ``offered``: variables that a bundle may ask for."""
+    """Functions as processes of this machine, which can do what its user can: only where the operator wants that.
+
+    ``offered``: variables that a bundle may ask for.
+    """
 
     def __init__(self, shelf: Shelf, offered: Mapping[str, str] | None = None) -> None:
         self._shelf = shelf

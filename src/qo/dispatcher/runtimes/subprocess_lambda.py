@@ -1,7 +1,8 @@
 """A function as a process of this machine: a private directory, a cleared environment, a limit on time and output.
 
-This is no sandbox. The process runs as the dispatcher's user and can read what that user can; it is for trying
-things out and for code that its operator trusts. What is kept from it is what it would get by accident:
+This is no sandbox. The process runs as the dispatcher's user and can read what that user can, an admin's token among
+it; so nothing runs like this unless the operator has set ``dispatcher.lambda_local``. What is kept from it is what it
+would get by accident:
 
     environment    PATH, HOME and TMPDIR, three QO_ variables, and what the operator offers and the bundle asks for
     input          the invocation, as JSON on standard input

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from qo.core.flow.topology import Topology
 from qo.core.lifecycle import Cancel, Command, Rejected, Replay
 from qo.core.task import Status
-from qo.dispatcher import failures, topology
+from qo.dispatcher import failures, reasons, topology
 from qo.dispatcher.contract.task_view import (
     AttemptView,
     CommitView,
@@ -36,7 +36,9 @@ _tasks = schema.tasks
 
 
 def cancel(tx: Tx, task_id: str, by: str, reason: str | None = None) -> MovedAnswer:
-    """End a task that waits; ask the worker of one that runs to stop. Raises Refused if it has ended, NotFound."""
+    """End a task that waits; ask the worker of one that runs to stop. Raises Refused if it has ended, NotFound, and
+    UsageError for a reason that is one of the dispatcher's own."""
+    reasons.require_persons(reason)
     return _move(tx, task_id, Cancel(token=tx.ambient.token(), by=by, reason=reason))
 
 
