@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -38,7 +39,7 @@ from qo.worker.worker import Worker
 from simulate.faults import Faults
 from simulate.ledger import Ledger
 from simulate.line import Line, Perils
-from simulate.machines import PROCESS, machines
+from simulate.machines import machines
 from stores import all_tasks
 from watched import Books
 
@@ -64,7 +65,7 @@ class World:
         self.cancelled: set[str] = set()  # Those that somebody asked to cancel.
         self.stopped: set[str] = set()  # Those whose attempt was stopped for good at its worker.
         self.begun: list[tuple[str, int]] = []  # Task and attempt of each handler.
-        self.running: dict[str, dict[int, tuple[str, int]]] = {}  # By task and attempt: where it runs.
+        self.running: dict[str, dict[int, str]] = {}  # By task and attempt: the process that it runs in.
         self.wrong: list[str] = []
 
     def line(self, name: str) -> tuple[Line, Queue]:
@@ -93,17 +94,23 @@ class World:
     def alone(self, ctx: Context) -> Generator[None]:
         """Whoever begins a task must find it alone: a handler is stopped before its lease ends.
 
-        One whose process was stopped meanwhile knows nothing of that, and can do nothing about it.
+        One whose process is stopped just then cannot be: it ends as soon as its process goes on.
         """
-        loop, process = machines(), PROCESS.get()
+        loop = machines()
+        if loop.over:  # Its process is being buried.
+            yield
+            return
+        process = loop.require_process(f"attempt {ctx.attempt} at {ctx.task_id}")
+        if process != ctx.worker_id:
+            loop.refuse(f"attempt {ctx.attempt} at {ctx.task_id} of {ctx.worker_id} runs in {process}")
         self.begun.append((ctx.task_id, ctx.attempt))
         beside = self.running.setdefault(ctx.task_id, {})
-        for attempt, (where, stops) in beside.items():
-            if loop.stops[where] == stops:
+        for attempt, where in beside.items():
+            if not loop.stopped(where):
                 self.wrong.append(
                     f"{virtual.monotonic():.3f}: {ctx.task_id} begins attempt {ctx.attempt} beside {attempt}"
                 )
-        beside[ctx.attempt] = process, loop.stops[process]
+        beside[ctx.attempt] = process
         try:
             yield
         finally:
@@ -187,6 +194,18 @@ async def submit_all(world: World) -> None:
 async def disturb(world: World, name: str, worker: Worker, line: Line) -> None:
     """What can happen to a worker in its life."""
     rng = world.faults.stream(f"disturb {name}")
+
+    def cancel_one() -> None:
+        if held := [hold.task.id for hold in worker._held]:
+            task_id = rng.choice(held)
+            world.stopped.add(task_id)
+            assert worker.cancel(task_id)
+
+    def pause_to_and_fro(times: int) -> None:
+        for _ in range(times):
+            rng.choice([worker.pause, worker.resume])()
+        worker.resume()
+
     for n in range(rng.randrange(12)):
         rest_s, what, for_s, times = rng.uniform(0, 6), rng.randrange(7), rng.uniform(0, 15), rng.randrange(40)
         await asyncio.sleep(rest_s)
@@ -194,13 +213,11 @@ async def disturb(world: World, name: str, worker: Worker, line: Line) -> None:
             continue
         match DISTURBANCES[what]:
             case "pause":
-                worker.pause()
+                machines().call_in(name, worker.pause)
             case "resume":
-                worker.resume()
-            case "cancel" if held := [hold.task.id for hold in worker._held]:
-                task_id = rng.choice(held)
-                world.stopped.add(task_id)
-                assert worker.cancel(task_id)
+                machines().call_in(name, worker.resume)
+            case "cancel":
+                machines().call_in(name, cancel_one)
             case "cut":
                 line.cut()
                 await asyncio.sleep(for_s)
@@ -212,9 +229,7 @@ async def disturb(world: World, name: str, worker: Worker, line: Line) -> None:
             case "sigstop":
                 machines().pause(name, for_s)
             case _:
-                for _ in range(times):
-                    rng.choice([worker.pause, worker.resume])()
-                worker.resume()
+                machines().call_in(name, partial(pause_to_and_fro, times))
 
 
 DISTURBANCES = ["pause", "resume", "cancel", "cut", "outage", "sigstop", "to and fro"]
@@ -229,24 +244,29 @@ async def keep_working(world: World, name: str, over: asyncio.Event) -> None:
         await asyncio.sleep(rng.uniform(0, 2))
 
 
-async def one_life(world: World, process: str, rng: random.Random) -> None:
+def build_worker(world: World, process: str) -> tuple[Line, Worker]:
     line, queue = world.line(process)
     worker = Worker(queue, world.app(process), world.config(process))
     world.books.watch(worker)
+    return line, worker
+
+
+async def one_life(world: World, process: str, rng: random.Random) -> None:
+    line, worker = machines().context(process).run(build_worker, world, process)
     end, patience_s, hurry_s = rng.randrange(5), rng.uniform(0, 40), rng.uniform(0, 2)
     root = machines().spawn(process, worker.run())
     await disturb(world, process, worker, line)
-    worker.resume()
+    machines().call_in(process, worker.resume)
     await asyncio.sleep(patience_s)
     if end == 0 and world.faults.strikes(f"{process}!x", "killed"):
         machines().kill(process)
     elif end == 1 and world.faults.strikes(f"{process}!c", "broken off"):
-        root.cancel()
+        machines().call_in(process, root.cancel)
     else:
-        worker.stop()
+        machines().call_in(process, worker.stop)
         if end == 2:
             await asyncio.sleep(hurry_s)
-            worker.hurry()
+            machines().call_in(process, worker.hurry)
     if not await machines().ended(process, root):
         return
     with suppress(QoError, asyncio.CancelledError):
@@ -279,10 +299,14 @@ async def keep_operating(world: World, over: asyncio.Event) -> None:
 async def keep_watching(world: World, over: asyncio.Event) -> None:
     life, rng = 0, world.faults.stream("monitor")
     config = MonitorConfig(check_interval_s=rng.choice([0.5, 3.0]), sweep_interval_s=10.0)
+
+    async def watch(process: str) -> None:
+        _, queue = world.line(process)
+        await Monitor(queue, config).run(over)
+
     while not over.is_set():
         life += 1
-        _, queue = world.line(f"m-{life}")
-        root = machines().spawn(f"m-{life}", Monitor(queue, config).run(over))
+        root = machines().spawn(f"m-{life}", watch(f"m-{life}"))
         await machines().ended(f"m-{life}", root)
 
 
@@ -299,7 +323,21 @@ async def live(world: World) -> None:
             await asyncio.sleep(2)
         over.set()
         await asyncio.gather(*running)
+    check_processes(world)
     await machines().bury()
+
+
+def check_processes(world: World) -> None:
+    """Before the dead are buried: what they hold, they held when they died, and nobody is to judge them by it."""
+    assert world.wrong == []
+    world.books.close()
+    left = {
+        task: beside for task, beside in world.running.items() if not all(map(machines().stopped, beside.values()))
+    }
+    assert left == {}, f"handlers run on: {left}"
+    check_counts(
+        world, Counter(status for history in world.truth.histories.values() for status in reports(history))
+    )
 
 
 def reports(history: list[Task]) -> list[Status]:
@@ -324,18 +362,12 @@ async def check(world: World) -> None:
     world.truth.check()
     tasks = {task.id: task for task in await all_tasks(world.truth)}
     assert world.acknowledged <= {*tasks}, "what was acknowledged is there"
-    reported: Counter[Status] = Counter()
     for task in tasks.values():
         history = await queue.history(task.id)
         assert history == world.truth.histories[queue.tasks.key(task.id)], "its history is what was written"
         assert sum(each.ended for each in history) == 1, "it ended once"
-        reported.update(reports(history))
         check_end(world, task, tasks)
-    assert world.wrong == []
-    check_counts(world, reported)
     assert len(world.begun) == len({*world.begun}), "no attempt was begun twice"
-    assert not any(world.running.values()), "no handler runs on"
-    world.books.close()
 
 
 def check_end(world: World, task: Task, tasks: dict[str, Task]) -> None:
