@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from postgres import start_postgres
+from postgres import SETTINGS, start_postgres
 from simulate.dispatcher import STEPS
 from simulate.mutants import MUTANTS
 from simulate.playing import PARTS, OnPostgres, command, play
@@ -39,8 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _postgres(steps: int) -> Iterator[OnPostgres]:
+    """Without what gathers statistics whenever it likes: other plans return rows in another order."""
     with TemporaryDirectory(prefix="qo-postgres-") as directory:
-        server = start_postgres(Path(directory))
+        server = start_postgres(Path(directory), (*SETTINGS, "autovacuum=off"))
         try:
             yield OnPostgres(server, steps)
         finally:

@@ -86,7 +86,7 @@ def _sqlite() -> Iterator[str]:
 
 @contextmanager
 def _postgres(server: PostgresServer) -> Iterator[str]:
-    """A database of its own. One that was emptied would do, but for the order of rows that nobody puts in order: it
+    """A database of its own. In one that was emptied, rows that nobody puts in order would come in an order that
     depends on what was there before, and the same seed would be another history."""
     url = server.make_database()
     yield url

@@ -136,7 +136,7 @@ class Line(Faulty):
             await self._stand_still()
 
     async def _stand_still(self) -> None:
-        """Until the process goes on. One that was killed, also while it was paused, only ever gets here to be buried."""
+        """Until the process goes on. One that was killed, also while it was paused, goes on only to be buried."""
         await asyncio.sleep(0)
         await self._passes()
 

@@ -81,7 +81,15 @@ class Machines(virtual.VirtualLoop):
 
     def call_in(self, name: str, act: Callable[[], object]) -> None:
         """Have the process do this, as a signal would: not before it goes on, if it is stopped; never, if it died."""
-        self.call_soon(act, context=self.context(name).copy())
+        self.call_soon(self._obey, act, context=self.context(name).copy())
+
+    def _obey(self, act: Callable[[], object]) -> None:
+        if self.over:
+            return  # It died before the order reached it.
+        try:
+            act()
+        except Exception as error:
+            self.refuse(f"{self.time():.3f}: {PROCESS.get()} did not obey: {error!r}")
 
     def refuse(self, what: str) -> None:
         """End the run: the simulation itself is at fault."""

@@ -194,30 +194,13 @@ async def submit_all(world: World) -> None:
 async def disturb(world: World, name: str, worker: Worker, line: Line) -> None:
     """What can happen to a worker in its life."""
     rng = world.faults.stream(f"disturb {name}")
-
-    def cancel_one() -> None:
-        if held := [hold.task.id for hold in worker._held]:
-            task_id = rng.choice(held)
-            world.stopped.add(task_id)
-            assert worker.cancel(task_id)
-
-    def pause_to_and_fro(times: int) -> None:
-        for _ in range(times):
-            rng.choice([worker.pause, worker.resume])()
-        worker.resume()
-
     for n in range(rng.randrange(12)):
         rest_s, what, for_s, times = rng.uniform(0, 6), rng.randrange(7), rng.uniform(0, 15), rng.randrange(40)
         await asyncio.sleep(rest_s)
         if not world.faults.strikes(f"{name}!{n}", DISTURBANCES[what]):
             continue
+        chance = world.faults.stream(f"disturb {name}!{n}")
         match DISTURBANCES[what]:
-            case "pause":
-                machines().call_in(name, worker.pause)
-            case "resume":
-                machines().call_in(name, worker.resume)
-            case "cancel":
-                machines().call_in(name, cancel_one)
             case "cut":
                 line.cut()
                 await asyncio.sleep(for_s)
@@ -228,11 +211,28 @@ async def disturb(world: World, name: str, worker: Worker, line: Line) -> None:
                 line.outage(False)
             case "sigstop":
                 machines().pause(name, for_s)
-            case _:
-                machines().call_in(name, partial(pause_to_and_fro, times))
+            case "cancel":
+                machines().call_in(name, partial(cancel_one, world, worker, chance))
+            case "to and fro":
+                machines().call_in(name, partial(pause_and_resume, worker, chance, times))
+            case order:
+                machines().call_in(name, worker.pause if order == "pause" else worker.resume)
 
 
 DISTURBANCES = ["pause", "resume", "cancel", "cut", "outage", "sigstop", "to and fro"]
+
+
+def cancel_one(world: World, worker: Worker, rng: random.Random) -> None:
+    if held := [hold.task.id for hold in worker._held]:
+        task_id = rng.choice(held)
+        world.stopped.add(task_id)
+        assert worker.cancel(task_id)
+
+
+def pause_and_resume(worker: Worker, rng: random.Random, times: int) -> None:
+    for _ in range(times):
+        rng.choice([worker.pause, worker.resume])()
+    worker.resume()
 
 
 async def keep_working(world: World, name: str, over: asyncio.Event) -> None:

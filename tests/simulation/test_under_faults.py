@@ -52,12 +52,6 @@ def test_every_promise_is_kept_on_postgres(seed: int, postgres_server: PostgresS
     check("dispatcher", seed, OnPostgres(postgres_server, ON_POSTGRES[1]))
 
 
-def test_the_same_seed_is_the_same_history_on_postgres(postgres_server: PostgresServer) -> None:
-    first, second = (play("dispatcher", 3, postgres=OnPostgres(postgres_server, 20)) for _ in range(2))
-    assert first.failure is None
-    assert (first.digest, first.struck) == (second.digest, second.struck)
-
-
 @pytest.mark.parametrize(("part", "seed"), TWICE)
 def test_the_same_seed_is_the_same_history(part: str, seed: int) -> None:
     first, second = play(part, seed), play(part, seed)
