@@ -351,10 +351,11 @@ def reports(history: list[Task]) -> list[Status]:
 def check_counts(world: World, reported: Counter[Status]) -> None:
     """What a worker counts as reported is in the store. The other way round, it may have died before it counted."""
     counted = [worker.stats for worker in world.books.workers]
-    assert sum(stats.acked for stats in counted) <= reported[Status.COMPLETED]
+    assert sum(stats.acked for stats in counted) <= reported[Status.COMPLETED], "more are counted as done than are"
     # Which of these it was may look different by the time the worker learns that its report came through.
-    assert sum(stats.acked + stats.retried + stats.dead + stats.released for stats in counted) <= reported.total()
-    assert sum(stats.started for stats in counted) >= len(world.begun)
+    counted_reports = sum(stats.acked + stats.retried + stats.dead + stats.released for stats in counted)
+    assert counted_reports <= reported.total(), "more reports are counted than were written"
+    assert sum(stats.started for stats in counted) >= len(world.begun), "a handler began that nobody counted"
 
 
 async def check(world: World) -> None:
