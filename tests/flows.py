@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -128,6 +127,8 @@ def _at_once(work: Coroutine[Any, Any, int]) -> int:
 
 def _version(tx: Tx) -> tuple[Any, ...]:
     """Another one after every change: by whoever else has a connection, or over this one."""
+    if tx.on_postgres:  # The number of the next transaction that writes, in whichever database of the server.
+        return (tx.execute(sa.text("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")).scalar_one(),)
     others = tx.execute(sa.text("PRAGMA data_version")).scalar_one()
     own = tx.execute(sa.text("SELECT total_changes()")).scalar_one()
     return id(tx.connection.connection.dbapi_connection), others, own
@@ -138,7 +139,7 @@ class World:
     """One seed's control plane. ``calm`` ends all faults; ``settle`` lets everything come to rest."""
 
     faults: Faults
-    directory: Path
+    url: str  # Of an empty state database.
     rng: random.Random = field(init=False)
     now: datetime = field(default=BEGINNING)
     held: list[Claimed] = field(default_factory=list)
@@ -151,7 +152,7 @@ class World:
         self.rng = self._chance = self.faults.stream("world")
         self.worst = self.rng.choice([0.0, 0.02, 0.08])
         opened = open_state(
-            f"sqlite:{self.directory / f'{self.seed}.db'}",
+            self.url,
             ambient=Ambient.seeded(self.seed),
             clock=lambda connection: self.now,
         )

@@ -3,17 +3,22 @@
 python -m simulate queue --seed 41                    one seed
 python -m simulate worker --seeds 0-999               many, up to the first that fails
 python -m simulate worker --seed 3 --mutant no-fence  with a bug planted
+python -m simulate dispatcher --seed 3 --postgres     on a PostgreSQL that is started for it
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from postgres import SETTINGS, start_postgres
+from simulate.dispatcher import STEPS
 from simulate.mutants import MUTANTS
-from simulate.playing import PARTS, command, play
+from simulate.playing import PARTS, OnPostgres, command, play
 from simulate.shrinking import TRIES_MAX, shrink
 
 
@@ -22,13 +27,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.disable(logging.NOTSET if asked.trace else logging.CRITICAL)
     only = None if asked.only is None else [each for each in asked.only.split(",") if each]
     first, _, last = (asked.seed or asked.seeds).partition("-")
-    with MUTANTS[asked.mutant].planted() if asked.mutant else nullcontext():
+    planted = MUTANTS[asked.mutant].planted() if asked.mutant else nullcontext()
+    with planted, nullcontext() if asked.postgres is None else _postgres(asked.postgres) as postgres:
         for seed in range(int(first), int(last or first) + 1):
-            played = play(asked.part, seed, only, loud=asked.trace)
+            played = play(asked.part, seed, only, loud=asked.trace, postgres=postgres)
             if played.failure is not None:
-                return _told(asked, seed, list(played.struck), played.failure)
+                return _told(asked, seed, list(played.struck), played.failure, postgres)
             print(f"seed {seed}: well, {len(played.struck)} faults, trace {played.digest}")
     return 0
+
+
+@contextmanager
+def _postgres(steps: int) -> Iterator[OnPostgres]:
+    """Without what gathers statistics whenever it likes: other plans return rows in another order."""
+    with TemporaryDirectory(prefix="qo-postgres-") as directory:
+        server = start_postgres(Path(directory), (*SETTINGS, "autovacuum=off"))
+        try:
+            yield OnPostgres(server, steps)
+        finally:
+            server.stop()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -43,6 +60,14 @@ def _parser() -> argparse.ArgumentParser:
         "--only", help="the names of the faults that may strike, with commas; the seed draws others"
     )
     parser.add_argument("--mutant", choices=MUTANTS, help="plant a bug first")
+    parser.add_argument(
+        "--postgres",
+        nargs="?",
+        type=int,
+        const=STEPS,
+        metavar="STEPS",
+        help="run the dispatcher on PostgreSQL, with so many steps",
+    )
     parser.add_argument("--trace", action="store_true", help="print everything that happens, and what is logged")
     parser.add_argument(
         "--tries", type=int, default=TRIES_MAX, help="how many runs to spend on leaving out faults"
@@ -50,21 +75,27 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _told(asked: argparse.Namespace, seed: int, struck: list[str], failure: BaseException) -> int:
+def _told(
+    asked: argparse.Namespace,
+    seed: int,
+    struck: list[str],
+    failure: BaseException,
+    postgres: OnPostgres | None,
+) -> int:
     print(f"seed {seed}: {_line(failure)}")
 
     def fails(only: Sequence[str]) -> bool:
-        return play(asked.part, seed, only).failure is not None
+        return play(asked.part, seed, only, postgres=postgres).failure is not None
 
     if not asked.trace:
         kept = shrink(struck, fails, asked.tries)
-        again = play(asked.part, seed, kept)
+        again = play(asked.part, seed, kept, postgres=postgres)
         print(f"{len(kept)} of its {len(struck)} faults are enough:")
         for name, what in again.struck.items():
             print(f"  {name:<14} {what}")
         if again.failure is not None:
             print(_line(again.failure))
-        print(f"Step by step: {command(asked.part, seed, kept, asked.mutant)} --trace")
+        print(f"Step by step: {command(asked.part, seed, kept, asked.mutant, asked.postgres)} --trace")
     return 1
 
 

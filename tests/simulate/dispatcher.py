@@ -5,13 +5,17 @@ step; in the end every task has ended and every table is up to date.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psycopg
 import sqlalchemy as sa
 
 from flows import World
 from pipelines import dag, edited, job, loaded, source, staged
+from postgres import PostgresServer
 from qo.core.flow.topology import LiveJob, Topology
 from qo.dispatcher import cutover, pausing, staleness
 from qo.dispatcher.contract.task import EventBody, Outcome
@@ -64,20 +68,37 @@ OTHER = dag(
 )
 
 
-def simulate(faults: Faults) -> None:
-    with TemporaryDirectory(prefix="qo-simulate-") as directory:
-        world = World(faults, Path(directory))
+def simulate(faults: Faults, server: PostgresServer | None = None, steps: int = STEPS) -> None:
+    """On SQLite, or with a database of that server. On both, time is the simulation's."""
+    with _sqlite() if server is None else _postgres(server) as url:
+        world = World(faults, url)
         try:
-            _live(world)
+            _live(world, steps)
         finally:
             world.close()
 
 
-def _live(world: World) -> None:
+@contextmanager
+def _sqlite() -> Iterator[str]:
+    with TemporaryDirectory(prefix="qo-simulate-") as directory:
+        yield f"sqlite:{Path(directory) / 'state.db'}"
+
+
+@contextmanager
+def _postgres(server: PostgresServer) -> Iterator[str]:
+    """A database of its own. In one that was emptied, rows that nobody puts in order would come in an order that
+    depends on what was there before, and the same seed would be another history."""
+    url = server.make_database()
+    yield url
+    with psycopg.connect(server.admin_url, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {sa.make_url(url).database} WITH (FORCE)".encode())
+
+
+def _live(world: World, steps: int) -> None:
     staged(world.truth, SHOP)
     staged(world.truth, OTHER)
     woken: set[tuple[str, int]] = set()
-    for step in range(STEPS):
+    for step in range(steps):
         _act(world, step)
         world.check()
         _rebuilds_read_what_is_complete(world, woken)

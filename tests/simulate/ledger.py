@@ -14,6 +14,7 @@ from qo.queue.schedules import new_task
 from qo.store.memory import MemoryStore
 from qo.testing import virtual
 from simulate.faults import Faults
+from simulate.machines import PROCESS, machines
 
 SKEW_MAX = timedelta(seconds=2)  # Of two processes' ideas of the store's clock.
 _ANY = Ambient.seeded(0)  # For what has a key, chance plays no part.
@@ -33,6 +34,8 @@ class Ledger(MemoryStore):
 
     def _add(self, key: str, body: bytes | None, etag: str) -> Any:
         added = super()._add(key, body, etag)
+        if PROCESS.get() and machines().over:
+            self._say(key, f"{PROCESS.get()} wrote it while it was buried")
         if key.startswith(keys.TASKS):
             self._task(key, body)
         elif key.startswith(keys.SCHEDULES) and body is not None:

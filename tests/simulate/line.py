@@ -43,6 +43,7 @@ class Line(Faulty):
     def __init__(self, name: str, truth: ObjectStore, perils: Perils, faults: Faults) -> None:
         super().__init__(truth, perils.plan, Ambient.seeded(0, virtual.monotonic))
         self.name = name
+        self._home = PROCESS.get()  # Whose line it is: nobody else may use it.
         self._perils = perils
         self._faults = faults
         self._chance = faults.stream(f"line {name}")
@@ -82,6 +83,8 @@ class Line(Faulty):
     ) -> T:
         self._requests += 1
         number, sent = f"{self.name}.{self._requests}", virtual.monotonic()
+        if PROCESS.get() != self._home:
+            machines().refuse(f"{sent:.3f}: request {number} of {self._home!r} was sent by {PROCESS.get()!r}")
         # As many draws for each request, whatever comes of them: so those of the next stay as they are.
         slow, which, fate, when, long = (self._chance.random() for _ in range(5))
         least_s, most_s = self.plan.latency_s
@@ -126,12 +129,16 @@ class Line(Faulty):
         if fate < perils.crash:
             if self._faults.strikes(f"{number}x", "crash"):
                 machines().kill(process)
-                await asyncio.sleep(0)
-                await self._passes()
+                await self._stand_still()
         elif self._faults.strikes(f"{number}z", "pause"):
             least_s, most_s = perils.pause_s
             machines().pause(process, least_s + long**3 * (most_s - least_s))  # Mostly short.
-            await asyncio.sleep(0)
+            await self._stand_still()
+
+    async def _stand_still(self) -> None:
+        """Until the process goes on. One that was killed, also while it was paused, goes on only to be buried."""
+        await asyncio.sleep(0)
+        await self._passes()
 
     async def _passes(self) -> None:
         while self._cut is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from itertools import count
 from typing import Any, TypeVar
@@ -49,12 +48,14 @@ class Machines(virtual.VirtualLoop):
         self._numbers = count()
         self.set_task_factory(self._task)
         self.after_step: Callable[[], None] | None = None
-        self.stops: Counter[str] = Counter()  # How often each process was stopped, for a while or for good.
+        self._resumed_at: dict[str, float] = {}  # When each process last went on.
         self.over = False  # Then nothing of a process reaches anybody, and none is stopped any more.
+        self.refusal: asyncio.Future[None] = self.create_future()  # Fails when something happens that cannot.
         self._halted: dict[str, list[asyncio.Handle]] = {}
         self._dead: dict[str, asyncio.Event] = {}
         self._roots: list[asyncio.Task[Any]] = []
         self._outside = contextvars.Context()
+        self._contexts: dict[str, contextvars.Context] = {}
 
     def create_future(self) -> asyncio.Future[Any]:
         return _Future(next(self._numbers), loop=self)
@@ -62,15 +63,46 @@ class Machines(virtual.VirtualLoop):
     def _task(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
         return _Task(next(self._numbers), work, loop=loop, **options)
 
+    def context(self, name: str) -> contextvars.Context:
+        """Where everything of the process is built and runs. Objects may keep a copy of the context in which they are
+        built, and start tasks in it: built elsewhere, they would start tasks that belong to no process."""
+        if name not in self._contexts:
+            self._contexts[name] = contextvars.copy_context()
+            self._contexts[name].run(PROCESS.set, name)
+        return self._contexts[name]
+
     def spawn(self, name: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        context = contextvars.copy_context()
-        context.run(PROCESS.set, name)
         if self.over:
             work.close()
             raise asyncio.CancelledError
-        root = self.create_task(work, context=context)
+        root = self.create_task(work, context=self.context(name).copy())
         self._roots.append(root)
         return root
+
+    def call_in(self, name: str, act: Callable[[], object]) -> None:
+        """Have the process do this, as a signal would: not before it goes on, if it is stopped; never, if it died."""
+        self.call_soon(self._obey, act, context=self.context(name).copy())
+
+    def _obey(self, act: Callable[[], object]) -> None:
+        if self.over:
+            return  # It died before the order reached it.
+        try:
+            act()
+        except Exception as error:
+            self.refuse(f"{self.time():.3f}: {PROCESS.get()} did not obey: {error!r}")
+
+    def refuse(self, what: str) -> None:
+        """End the run: the simulation itself is at fault."""
+        if not self.over and not self.refusal.done():
+            self.refusal.set_exception(AssertionError(what))
+
+    def require_process(self, what: str) -> str:
+        """The process that this belongs to. The run fails at once if there is none: neither a pause nor a kill would
+        reach it."""
+        process = PROCESS.get()
+        if not process:
+            self.refuse(f"{self.time():.3f}: {what} belongs to no process")
+        return process
 
     async def ended(self, name: str, root: asyncio.Task[Any]) -> bool:
         """Wait until the process has ended by itself (True) or was killed."""
@@ -86,6 +118,10 @@ class Machines(virtual.VirtualLoop):
     def alive(self, name: str) -> bool:
         return not self._death(name).is_set()
 
+    def stopped(self, name: str) -> bool:
+        """Whether it stands still, or did so a moment ago and has not had its turn since."""
+        return name in self._halted or self._resumed_at.get(name) == self.time()
+
     def pause(self, name: str, for_s: float) -> None:
         if name not in self._halted and not self.over:
             self._halt(name)
@@ -96,7 +132,7 @@ class Machines(virtual.VirtualLoop):
             return
         if name not in self._halted:
             self._halt(name)
-        self.call_soon(self._death(name).set, context=self._outside)
+        self._death(name).set()  # At once: a pause that ends in this very turn must not wake it.
 
     async def bury(self) -> None:
         """End every process, without anything of it reaching anybody, so that the loop can be closed."""
@@ -126,7 +162,6 @@ class Machines(virtual.VirtualLoop):
         return self._dead.setdefault(name, asyncio.Event())
 
     def _halt(self, name: str) -> None:
-        self.stops[name] += 1
         timers = [each for each in self._scheduled if _process(each) == name]
         ready = [n for n, each in enumerate(self._ready) if _process(each) == name]
         self._halted[name] = [*(self._ready[n] for n in ready), *timers]
@@ -139,6 +174,7 @@ class Machines(virtual.VirtualLoop):
 
     def _resume(self, name: str) -> None:
         if self.alive(name):
+            self._resumed_at[name] = self.time()
             self._wake(name)
 
     def _wake(self, name: str) -> None:
@@ -167,11 +203,17 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """As ``asyncio.run``, in virtual time; processes that are left in the end are killed."""
 
     async def whole() -> T:
+        loop, working = machines(), asyncio.ensure_future(main)
         try:
-            return await main
+            await asyncio.wait({working, loop.refusal}, return_when=asyncio.FIRST_COMPLETED)
+            if loop.refusal.done():
+                working.cancel()
+                await asyncio.wait({working})
+                loop.refusal.result()
+            return working.result()
         finally:
-            machines().after_step = None
-            await machines().bury()
+            loop.after_step = None
+            await loop.bury()
 
     with asyncio.Runner(loop_factory=Machines) as runner:
         return runner.run(whole())

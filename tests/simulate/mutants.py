@@ -151,7 +151,7 @@ def _rebuild_at_once(patch: Patch) -> None:
 
 
 MUTANTS: dict[str, Mutant] = {
-    "no-fence": Mutant("worker", _no_fence, first=34),
+    "no-fence": Mutant("worker", _no_fence),
     "no-conditional-write": Mutant("queue", _no_condition),
     "local-clock": Mutant("queue", _local_clock),
     "ack-before-children": Mutant("worker", _ack_before_children, first=38),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from postgres import PostgresServer
 from simulate import dispatcher, machines, queue, shards, worker
 from simulate.faults import Faults
 
@@ -30,25 +31,52 @@ class Played:
     failure: BaseException | None
 
 
-def play(part: str, seed: int, only: Collection[str] | None = None, *, loud: bool = False) -> Played:
+@dataclass(frozen=True, slots=True)
+class OnPostgres:
+    """How the part ``dispatcher`` is run on PostgreSQL."""
+
+    server: PostgresServer
+    steps: int = dispatcher.STEPS
+
+
+def play(
+    part: str,
+    seed: int,
+    only: Collection[str] | None = None,
+    *,
+    loud: bool = False,
+    postgres: OnPostgres | None = None,
+) -> Played:
     faults = Faults(seed, only, loud=loud)
     failure: BaseException | None = None
     try:
-        PARTS[part](faults)
+        if postgres is None:
+            PARTS[part](faults)
+        else:
+            assert part == "dispatcher", "no other part has a state database"
+            dispatcher.simulate(faults, postgres.server, postgres.steps)
     except Exception as error:
         failure = error
     return Played(faults.trace.digest, faults.struck, failure)
 
 
-def command(part: str, seed: int, only: Iterable[str] | None = None, mutant: str | None = None) -> str:
-    """What replays it, from the root of the repository."""
+def command(
+    part: str,
+    seed: int,
+    only: Iterable[str] | None = None,
+    mutant: str | None = None,
+    postgres_steps: int | None = None,
+) -> str:
+    """What replays it, from the root of the repository. ``postgres_steps``: on PostgreSQL, with so many steps."""
     chosen = "" if only is None else f" --only={','.join(only)}"
     planted = "" if mutant is None else f" --mutant {mutant}"
-    return f"PYTHONPATH=tests .venv/bin/python -m simulate {part} --seed {seed}{planted}{chosen}"
+    there = "" if postgres_steps is None else f" --postgres {postgres_steps}"
+    return f"PYTHONPATH=tests .venv/bin/python -m simulate {part} --seed {seed}{there}{planted}{chosen}"
 
 
-def check(part: str, seed: int) -> None:
+def check(part: str, seed: int, postgres: OnPostgres | None = None) -> None:
     """For tests: whatever goes wrong, the way to see it again is told."""
-    if (failure := play(part, seed).failure) is not None:
-        failure.add_note(f"replay and shrink it: {command(part, seed)}")
+    if (failure := play(part, seed, postgres=postgres).failure) is not None:
+        steps = None if postgres is None else postgres.steps
+        failure.add_note(f"replay and shrink it: {command(part, seed, postgres_steps=steps)}")
         raise failure

@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -38,7 +39,7 @@ from qo.worker.worker import Worker
 from simulate.faults import Faults
 from simulate.ledger import Ledger
 from simulate.line import Line, Perils
-from simulate.machines import PROCESS, machines
+from simulate.machines import machines
 from stores import all_tasks
 from watched import Books
 
@@ -64,7 +65,7 @@ class World:
         self.cancelled: set[str] = set()  # Those that somebody asked to cancel.
         self.stopped: set[str] = set()  # Those whose attempt was stopped for good at its worker.
         self.begun: list[tuple[str, int]] = []  # Task and attempt of each handler.
-        self.running: dict[str, dict[int, tuple[str, int]]] = {}  # By task and attempt: where it runs.
+        self.running: dict[str, dict[int, str]] = {}  # By task and attempt: the process that it runs in.
         self.wrong: list[str] = []
 
     def line(self, name: str) -> tuple[Line, Queue]:
@@ -93,17 +94,23 @@ class World:
     def alone(self, ctx: Context) -> Generator[None]:
         """Whoever begins a task must find it alone: a handler is stopped before its lease ends.
 
-        One whose process was stopped meanwhile knows nothing of that, and can do nothing about it.
+        One whose process is stopped just then cannot be: it ends as soon as its process goes on.
         """
-        loop, process = machines(), PROCESS.get()
+        loop = machines()
+        if loop.over:  # Its process is being buried.
+            yield
+            return
+        process = loop.require_process(f"attempt {ctx.attempt} at {ctx.task_id}")
+        if process != ctx.worker_id:
+            loop.refuse(f"attempt {ctx.attempt} at {ctx.task_id} of {ctx.worker_id} runs in {process}")
         self.begun.append((ctx.task_id, ctx.attempt))
         beside = self.running.setdefault(ctx.task_id, {})
-        for attempt, (where, stops) in beside.items():
-            if loop.stops[where] == stops:
+        for attempt, where in beside.items():
+            if not loop.stopped(where):
                 self.wrong.append(
                     f"{virtual.monotonic():.3f}: {ctx.task_id} begins attempt {ctx.attempt} beside {attempt}"
                 )
-        beside[ctx.attempt] = process, loop.stops[process]
+        beside[ctx.attempt] = process
         try:
             yield
         finally:
@@ -192,15 +199,8 @@ async def disturb(world: World, name: str, worker: Worker, line: Line) -> None:
         await asyncio.sleep(rest_s)
         if not world.faults.strikes(f"{name}!{n}", DISTURBANCES[what]):
             continue
+        chance = world.faults.stream(f"disturb {name}!{n}")
         match DISTURBANCES[what]:
-            case "pause":
-                worker.pause()
-            case "resume":
-                worker.resume()
-            case "cancel" if held := [hold.task.id for hold in worker._held]:
-                task_id = rng.choice(held)
-                world.stopped.add(task_id)
-                assert worker.cancel(task_id)
             case "cut":
                 line.cut()
                 await asyncio.sleep(for_s)
@@ -211,13 +211,28 @@ async def disturb(world: World, name: str, worker: Worker, line: Line) -> None:
                 line.outage(False)
             case "sigstop":
                 machines().pause(name, for_s)
-            case _:
-                for _ in range(times):
-                    rng.choice([worker.pause, worker.resume])()
-                worker.resume()
+            case "cancel":
+                machines().call_in(name, partial(cancel_one, world, worker, chance))
+            case "to and fro":
+                machines().call_in(name, partial(pause_and_resume, worker, chance, times))
+            case order:
+                machines().call_in(name, worker.pause if order == "pause" else worker.resume)
 
 
 DISTURBANCES = ["pause", "resume", "cancel", "cut", "outage", "sigstop", "to and fro"]
+
+
+def cancel_one(world: World, worker: Worker, rng: random.Random) -> None:
+    if held := [hold.task.id for hold in worker._held]:
+        task_id = rng.choice(held)
+        world.stopped.add(task_id)
+        assert worker.cancel(task_id)
+
+
+def pause_and_resume(worker: Worker, rng: random.Random, times: int) -> None:
+    for _ in range(times):
+        rng.choice([worker.pause, worker.resume])()
+    worker.resume()
 
 
 async def keep_working(world: World, name: str, over: asyncio.Event) -> None:
@@ -229,24 +244,29 @@ async def keep_working(world: World, name: str, over: asyncio.Event) -> None:
         await asyncio.sleep(rng.uniform(0, 2))
 
 
-async def one_life(world: World, process: str, rng: random.Random) -> None:
+def build_worker(world: World, process: str) -> tuple[Line, Worker]:
     line, queue = world.line(process)
     worker = Worker(queue, world.app(process), world.config(process))
     world.books.watch(worker)
+    return line, worker
+
+
+async def one_life(world: World, process: str, rng: random.Random) -> None:
+    line, worker = machines().context(process).run(build_worker, world, process)
     end, patience_s, hurry_s = rng.randrange(5), rng.uniform(0, 40), rng.uniform(0, 2)
     root = machines().spawn(process, worker.run())
     await disturb(world, process, worker, line)
-    worker.resume()
+    machines().call_in(process, worker.resume)
     await asyncio.sleep(patience_s)
     if end == 0 and world.faults.strikes(f"{process}!x", "killed"):
         machines().kill(process)
     elif end == 1 and world.faults.strikes(f"{process}!c", "broken off"):
-        root.cancel()
+        machines().call_in(process, root.cancel)
     else:
-        worker.stop()
+        machines().call_in(process, worker.stop)
         if end == 2:
             await asyncio.sleep(hurry_s)
-            worker.hurry()
+            machines().call_in(process, worker.hurry)
     if not await machines().ended(process, root):
         return
     with suppress(QoError, asyncio.CancelledError):
@@ -279,10 +299,14 @@ async def keep_operating(world: World, over: asyncio.Event) -> None:
 async def keep_watching(world: World, over: asyncio.Event) -> None:
     life, rng = 0, world.faults.stream("monitor")
     config = MonitorConfig(check_interval_s=rng.choice([0.5, 3.0]), sweep_interval_s=10.0)
+
+    async def watch(process: str) -> None:
+        _, queue = world.line(process)
+        await Monitor(queue, config).run(over)
+
     while not over.is_set():
         life += 1
-        _, queue = world.line(f"m-{life}")
-        root = machines().spawn(f"m-{life}", Monitor(queue, config).run(over))
+        root = machines().spawn(f"m-{life}", watch(f"m-{life}"))
         await machines().ended(f"m-{life}", root)
 
 
@@ -299,7 +323,21 @@ async def live(world: World) -> None:
             await asyncio.sleep(2)
         over.set()
         await asyncio.gather(*running)
+    check_processes(world)
     await machines().bury()
+
+
+def check_processes(world: World) -> None:
+    """Before the dead are buried: what they hold, they held when they died, and nobody is to judge them by it."""
+    assert world.wrong == []
+    world.books.close()
+    left = {
+        task: beside for task, beside in world.running.items() if not all(map(machines().stopped, beside.values()))
+    }
+    assert left == {}, f"handlers run on: {left}"
+    check_counts(
+        world, Counter(status for history in world.truth.histories.values() for status in reports(history))
+    )
 
 
 def reports(history: list[Task]) -> list[Status]:
@@ -313,10 +351,11 @@ def reports(history: list[Task]) -> list[Status]:
 def check_counts(world: World, reported: Counter[Status]) -> None:
     """What a worker counts as reported is in the store. The other way round, it may have died before it counted."""
     counted = [worker.stats for worker in world.books.workers]
-    assert sum(stats.acked for stats in counted) <= reported[Status.COMPLETED]
+    assert sum(stats.acked for stats in counted) <= reported[Status.COMPLETED], "more are counted as done than are"
     # Which of these it was may look different by the time the worker learns that its report came through.
-    assert sum(stats.acked + stats.retried + stats.dead + stats.released for stats in counted) <= reported.total()
-    assert sum(stats.started for stats in counted) >= len(world.begun)
+    counted_reports = sum(stats.acked + stats.retried + stats.dead + stats.released for stats in counted)
+    assert counted_reports <= reported.total(), "more reports are counted than were written"
+    assert sum(stats.started for stats in counted) >= len(world.begun), "a handler began that nobody counted"
 
 
 async def check(world: World) -> None:
@@ -324,18 +363,12 @@ async def check(world: World) -> None:
     world.truth.check()
     tasks = {task.id: task for task in await all_tasks(world.truth)}
     assert world.acknowledged <= {*tasks}, "what was acknowledged is there"
-    reported: Counter[Status] = Counter()
     for task in tasks.values():
         history = await queue.history(task.id)
         assert history == world.truth.histories[queue.tasks.key(task.id)], "its history is what was written"
         assert sum(each.ended for each in history) == 1, "it ended once"
-        reported.update(reports(history))
         check_end(world, task, tasks)
-    assert world.wrong == []
-    check_counts(world, reported)
     assert len(world.begun) == len({*world.begun}), "no attempt was begun twice"
-    assert not any(world.running.values()), "no handler runs on"
-    world.books.close()
 
 
 def check_end(world: World, task: Task, tasks: dict[str, Task]) -> None:
