@@ -221,7 +221,7 @@ class EventBody(Body):
     @model_validator(mode="before")
     @classmethod
     def _accept_spellings(cls, given: Any) -> Any:
-        if not isinstance(given, dict) or given.keys().isdisjoint(_SPELLINGS):
+        if not isinstance(given, dict):
             return given
         fields = dict(cast("dict[str, Any]", given))
         for other, name in _SPELLINGS.items():
