@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -62,3 +63,15 @@ def large(spark: SparkSession, config: Mapping[str, Any]) -> DataFrame:
 
 def _broken(config: Mapping[str, Any]) -> bool:
     return Path(config["broken"]).exists()
+
+
+def slowly(spark: SparkSession, config: Mapping[str, Any]) -> DataFrame:
+    """Some seconds of work in many small parts, and always the same rows."""
+
+    @F.udf("long")
+    def doubled(number: int) -> int:
+        time.sleep(config["seconds"])
+        return 2 * number
+
+    numbers = spark.range(0, config["parts"], 1, config["parts"])
+    return numbers.select(doubled("id").alias("number"))

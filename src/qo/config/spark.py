@@ -8,6 +8,8 @@ from enum import StrEnum
 from qo.config import kinds
 from qo.config.setting import setting
 
+OWN_SERVER = "local"  # Of ``remote``: a Connect server that the worker starts.
+
 
 class BucketAccess(StrEnum):
     """How Spark reads and writes data in a bucket."""
@@ -79,5 +81,13 @@ class SparkSettings:
         kind=kinds.FLAG,
         help="Leave out of a local session what it does not need of Hadoop: small tasks take half the time. Not done "
         "where jars are brought along or Hadoop is set up.",
+    )
+    lost_after_s: float = setting(
+        15.0,
+        "QO_SPARK_LOST_AFTER_S",
+        kind=kinds.number(1, 3600),
+        help="On a cluster: after so many seconds with work to do and without executors a session is given up and made "
+        "anew, at no cost of attempts. Attempts wait twice as long for executors or a cluster before they are given "
+        "back.",
     )
     ui: bool = setting(False, "QO_SPARK_UI", kind=kinds.FLAG, help="Serve Spark's own web interface.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 
@@ -286,8 +286,9 @@ class Chain:
             case "pending":
                 return self._waiting(task, error)
             case "running":
-                text = f"is run by {task['worker_id']}, attempt {task['attempt']}, lease until "
-                return Standing(text + moment(task["lease_expires_at"]), Verdict.UNDER_WAY)
+                until = moment(task["lease_expires_at"])
+                text = f"is run by {task['worker_id']}, attempt {task['attempt']}, lease until {until}"
+                return Standing(text + _waiting_text(task["progress"]), Verdict.UNDER_WAY)
             case "completed":
                 return Standing(f"completed at {moment(task['completed_at'])}", Verdict.THERE)
             case "failed":
@@ -361,6 +362,12 @@ def _wanted(queue: str) -> str:
     if known is not None and known.launcher is not Launcher.QUEUE:
         return "see the log of the dispatcher, which starts it itself"
     return f"see whether a worker runs: qo workers --runtime {queue}"
+
+
+def _waiting_text(progress: Any) -> str:
+    """What a running task waits for, where its progress tells that: as Spark tasks do without a cluster."""
+    waiting = cast("dict[str, Any]", progress).get("waiting") if isinstance(progress, dict) else None
+    return f"; {brief(waiting)}" if isinstance(waiting, str) else ""
 
 
 def most_telling(tasks: Iterable[Row]) -> Row | None:

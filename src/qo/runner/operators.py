@@ -14,11 +14,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from qo.errors import UsageError
 from qo.runner.run import Run
+from qo.worker.signals import Reschedule
 
 if TYPE_CHECKING:
     from qo.config.settings import Settings
 
 Operator = Callable[[Run], Any]
+
+
+class ExecutorUnavailable(Reschedule):
+    """What an executor needs to run anything is away: the task comes back later, at no cost of attempts."""
 
 
 class Exited(Exception):
@@ -29,7 +34,11 @@ class Executor(Protocol):
     """Runs the operators of one runtime."""
 
     async def execute(self, run: Run) -> None:
-        """Run to the end. Cancelled: stop, and leave nothing running that could still write."""
+        """Run to the end. Cancelled: stop, and leave nothing running that could still write.
+
+        Raises ExecutorUnavailable, also for a run whose time was over, if it could not be run for want of something
+        that is not the task's own.
+        """
         ...
 
     def close(self) -> None:

@@ -36,7 +36,7 @@ from qo.runner.code.processes import ProcessDied, VersionProcess, VersionProcess
 from qo.runner.code.store import Codes, CodeUnavailable
 from qo.runner.heart import Heart, Held
 from qo.runner.lineage import Lineage, NoLineage
-from qo.runner.operators import Executor
+from qo.runner.operators import Executor, ExecutorUnavailable
 from qo.runner.run import QualityFailed, Run, named
 from qo.runner.segments import HeldSegments
 from qo.runner.storage import Storage
@@ -314,7 +314,7 @@ def _completion(held: Held, work: asyncio.Task[Run]) -> CompleteRequest | None:
         return _success(fence, held, work.result())
     if why is Why.CANCELLED:
         return CompleteRequest(**fence, outcome=Outcome.CANCELLED, error=str(why))
-    if why is Why.TIMEOUT:
+    if why is Why.TIMEOUT and not isinstance(error, ExecutorUnavailable):
         said = f"timed out after {held.claimed.work.timeout_seconds:g} s"
         return CompleteRequest(**fence, outcome=Outcome.RETRYABLE, error=said)
     if why is Why.SHUTDOWN or error is None or isinstance(error, Stopped):

@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,16 +26,22 @@ from pyspark.sql import SparkSession
 from pyspark.sql.udf import UserDefinedFunction
 
 from qo.config.spark import SparkSettings
-from qo.errors import Unavailable, UsageError
+from qo.errors import UsageError
 from qo.spark import archive, gateway, java, session
 from qo.spark.active import active
-from qo.spark.engine import Attempt, Loss, Progress
+from qo.spark.cluster_watch import Driver, Observation
+from qo.spark.endpoint import Reach, address_text, master_endpoints, probe_any
+from qo.spark.engine import Attempt, ClusterAway, Loss, Progress
 from qo.spark.launching import ending, launching
+from qo.spark.master import cores
 from qo.spark.progress import Job, Meter, job_of
 
 log = logging.getLogger(__name__)
 
 LEAVING_S = 10.0
+ABANDONED_S = 3.0  # To leave, for a JVM whose cluster is gone: it may wait for an answer that never comes.
+PROBED_S = 5.0
+DYNAMIC = "spark.dynamicAllocation.enabled"
 # What a call to a JVM that is gone, or just going, may raise.
 GONE = (Py4JError, OSError, AttributeError, TypeError)
 
@@ -57,10 +64,14 @@ class ClassicEngine:
         self._scala: Any = None
         self._sessions: Any = None
         self._properties: Any = None
+        self._endpoints = master_endpoints(settings.master)
+        self._scales_to_zero = False
+        self._started_times = 0
+        self._probed = -PROBED_S, Reach.UNKNOWN  # When the master was asked last.
         self._ours = False  # A session that was there before us is not ours to end.
         self._open: dict[Attempt, _Open] = {}
         # Whose session went with an earlier JVM, and what that died of: they learn it when another is there already.
-        self._lost: dict[Attempt, str | None] = {}
+        self._lost: dict[Attempt, Loss] = {}
         self._lock = threading.RLock()
 
     def start(self) -> None:
@@ -69,7 +80,11 @@ class ClassicEngine:
                 return
             if self._spark is not None:
                 log.warning("the Spark session is gone: starting another")
-                self._discard(self._spark)
+                self._discard(self._spark, self._current_loss())
+                self._spark = None
+            if self._endpoints and self.reach() is not Reach.OPEN:
+                # Spark would try for a minute before it says so.
+                raise ClusterAway(f"the Spark master at {address_text(self._endpoints)} does not answer")
             self._ours = SparkContext._active_spark_context is None
             self._spark = self._started()
             if self._ours:
@@ -79,6 +94,8 @@ class ClassicEngine:
             gateway.shorten(SparkContext._gateway._gateway_client)
             self._scala, self._sessions = self._spark.sparkContext._jsc.sc(), _classic(self._spark)
             self._properties = self._spark._jvm.java.util.Properties
+            self._started_times += 1
+            self._scales_to_zero = self._scala.getConf().getBoolean(DYNAMIC, False)
 
     def _started(self) -> SparkSession:
         found = java.find(self._settings, os.environ)
@@ -105,7 +122,7 @@ class ClassicEngine:
         """Settings, temporary views and functions of its own; jobs that are known by the attempt's tag."""
         with self._lock:
             if self._spark is None:
-                raise Unavailable("the Spark session was closed")
+                raise ClusterAway("the Spark session was closed")
             taken = {each.slot for each in self._open.values()}
             slot = next(number for number in range(len(taken) + 1) if number not in taken)
             opened = self._open[attempt] = _Open(self._made(attempt), slot, lasting)
@@ -124,7 +141,7 @@ class ClassicEngine:
             return _guard(self._spark.newSession())
         except GONE:
             if not self.alive():
-                self._lost[attempt] = ending(_process())
+                self._lost[attempt] = self._current_loss()
             raise
 
     def _leave(self, attempt: Attempt, opened: _Open) -> None:
@@ -181,11 +198,66 @@ class ClassicEngine:
 
     def loss(self, attempt: Attempt) -> Loss | None:
         if attempt in self._lost:
-            return Loss(self._lost.pop(attempt))
+            return self._lost.pop(attempt)
         if self.alive():
             return None
         self._open.pop(attempt, None)  # It could not leave, and has heard of it.
+        return self._current_loss()
+
+    def _current_loss(self) -> Loss:
+        """Of the session that is not alive any more."""
+        with contextlib.suppress(*GONE):
+            # Nobody in this process may stop it: on a cluster, that is what becomes of a removed application.
+            if self.has_cluster and self._scala.isStopped():
+                return Loss("the cluster has ended its application", by_cluster=True)
         return Loss(ending(_process()))
+
+    @property
+    def has_cluster(self) -> bool:
+        return cores(self._settings.master) is None
+
+    @property
+    def cluster_name(self) -> str:
+        return self._settings.master
+
+    @property
+    def scales_to_zero(self) -> bool:
+        return self._scales_to_zero
+
+    def observe(self) -> Observation | None:
+        if self._spark is None:
+            return None
+        process, number = _process(), self._started_times
+        try:
+            if process is not None and process.poll() is not None:
+                return Observation(time.monotonic(), driver=Driver.DEAD, session=number)
+            if self._scala.isStopped():
+                return Observation(time.monotonic(), driver=Driver.STOPPED, session=number)
+            jobs = len(self._scala.statusTracker().getActiveJobIds())
+            executors = self._scala.getExecutorIds().size()
+        except GONE:
+            return None  # It is just going, or being replaced: the next look will tell.
+        endpoint = self._recent_reach(PROBED_S if executors or not jobs else 0.0)
+        return Observation(time.monotonic(), endpoint, executors, jobs, session=number)
+
+    def _recent_reach(self, age_s: float) -> Reach:
+        """A master writes a line in its log for each connection: it is asked often only when something is missing."""
+        now = time.monotonic()
+        if now - self._probed[0] > age_s:
+            self._probed = now, self.reach()
+        return self._probed[1]
+
+    def reach(self) -> Reach:
+        return probe_any(self._endpoints)
+
+    def abandon(self) -> None:
+        with self._lock:
+            spark = self._spark
+            if spark is None or not self._ours:
+                return
+            loss = Loss("its cluster was lost", by_cluster=True) if self.alive() else self._current_loss()
+            self._discard(spark, loss, within_s=ABANDONED_S)
+            self._spark = None
 
     def close(self) -> None:
         with self._lock:
@@ -193,26 +265,24 @@ class ClassicEngine:
             if spark is None or not self._ours:
                 return
             _unguard(spark)
-            with contextlib.suppress(*GONE):
-                SparkSession.stop(spark)
-            self._discard(spark)
+            _stop_within(spark, LEAVING_S)
+            self._discard(spark, Loss("it was closed"))
             shutil.rmtree(session.scratch(), ignore_errors=True)
 
-    def _discard(self, spark: SparkSession) -> None:
+    def _discard(self, spark: SparkSession, loss: Loss, *, within_s: float = LEAVING_S) -> None:
         """End the JVM, whatever state it is in, and make PySpark forget it."""
-        if self._open:
-            self._lost |= dict.fromkeys(list(self._open), ending(_process()))
+        self._lost |= dict.fromkeys(list(self._open), loss)
         self._open.clear()
         self._scala = self._sessions = self._properties = None
         _unguard(spark)
         context, gateway, process = spark.sparkContext, SparkContext._gateway, _process()
         context._jsc = None  # Nothing in there is to be spoken to any more.
+        if process is not None:
+            _ended(process, within_s)
         with contextlib.suppress(*GONE):
             context.stop()
         with contextlib.suppress(*GONE):
             gateway.shutdown()
-        if process is not None:
-            _ended(process)
         SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
         SparkSession._instantiatedSession = SparkSession._activeSession = None
         for each in gc.get_objects():
@@ -244,12 +314,24 @@ def _process() -> subprocess.Popen[bytes] | None:
     return getattr(SparkContext._gateway, "proc", None)
 
 
-def _ended(process: subprocess.Popen[bytes]) -> None:
+def _stop_within(spark: SparkSession, seconds: float) -> None:
+    """Stop it in good order, if that goes: it does not come to an end while its cluster does not answer."""
+
+    def stop() -> None:
+        with contextlib.suppress(*GONE):
+            SparkSession.stop(spark)
+
+    stopping = threading.Thread(target=stop, name="qo-spark-leave", daemon=True)
+    stopping.start()
+    stopping.join(seconds)
+
+
+def _ended(process: subprocess.Popen[bytes], within_s: float) -> None:
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()  # It ends when nobody can speak to it any more.
     try:
-        process.wait(LEAVING_S)
+        process.wait(within_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -10,19 +10,24 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
+import grpc
 from pyspark.sql import SparkSession
-from pyspark.sql.connect.client import SparkConnectClient
+from pyspark.sql.connect.client import DefaultChannelBuilder, SparkConnectClient
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as RemoteSession
 
-from qo.config.spark import SparkSettings
-from qo.errors import ConfigError, LeaseLost, Unavailable
-from qo.spark.engine import Attempt, Loss, Progress
+from qo.config.spark import OWN_SERVER, SparkSettings
+from qo.errors import ConfigError, LeaseLost
+from qo.spark.cluster_watch import Driver, Observation
+from qo.spark.endpoint import PROBE_S, Reach, address_text, master_endpoints, probe_any
+from qo.spark.engine import Attempt, ClusterAway, Loss, Progress
+from qo.spark.master import cores
 from qo.spark.progress import Reports
 from qo.spark.server import ConnectServer, reachable
 
@@ -31,7 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOCAL = "local"
 PORT = 15002
 USER = "qo"  # A session is known by its user too: the same one for all workers.
 EARLIER_MAX = 5  # Those before have long ended, or have been shut out by the ones between.
@@ -55,20 +59,28 @@ class _Open:
 class ConnectEngine:
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
-        self._server = ConnectServer(settings) if settings.remote == LOCAL else None
+        self._server = ConnectServer(settings) if settings.remote == OWN_SERVER else None
+        # What must answer before there can be a session: the server, or the master of a server of our own.
+        self._endpoints = (
+            (_place(settings.remote or ""),) if self._server is None else master_endpoints(settings.master)
+        )
         self._open: dict[Attempt, _Open] = {}
+        self._entering: set[Attempt] = set()  # They ask the server for a session.
+        self._number = 0  # Of the session that is watched: all that is under way, until nothing is.
         self._lock = threading.Lock()
         # Functions of PySpark ask for this when they are called, and operators may call some while they are loaded.
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
 
     def start(self) -> None:
         with self._lock:
+            if self._server is not None and self._server.alive():
+                return
+            if self._endpoints and probe_any(self._endpoints) is not Reach.OPEN:
+                what = "Connect server" if self._server is None else "master"
+                raise ClusterAway(f"the Spark {what} at {address_text(self._endpoints)} does not answer")
             if self._server is not None:
                 self._server.start()
-            elif not reachable(*_place(self._address)):
-                raise Unavailable(
-                    "the Spark Connect server at {}:{} does not answer".format(*_place(self._address))
-                )
+                self._number += 1
 
     @property
     def _address(self) -> str:
@@ -78,9 +90,13 @@ class ConnectEngine:
     def session(self, attempt: Attempt, *, lasting: bool = False) -> Generator[SparkSession]:
         """Raises LeaseLost if a later attempt has shut this one out."""
         self.start()
-        for earlier in attempt.earlier[-EARLIER_MAX:]:
-            self._shut_out(earlier)
-        opened = _Open(self._created(attempt))
+        self._entering.add(attempt)
+        try:
+            for earlier in attempt.earlier[-EARLIER_MAX:]:
+                self._shut_out(earlier)
+            opened = _Open(self._created(attempt))
+        finally:
+            self._entering.discard(attempt)
         opened.session.registerProgressHandler(cast("ProgressHandler", opened.reports))
         self._open[attempt] = opened
         try:
@@ -88,6 +104,8 @@ class ConnectEngine:
         finally:
             if self._open.get(attempt) is opened:
                 del self._open[attempt]
+            if self._server is None and not self._open:
+                self._number += 1
             opened.session.stop()
 
     def _created(self, attempt: Attempt) -> SparkSession:
@@ -113,6 +131,9 @@ class ConnectEngine:
         opened = self._open.get(attempt)
         if opened is None:
             self._shut_out(attempt)
+            return
+        if not self.alive():
+            _cut_off(opened.session)
             return
         with contextlib.suppress(Exception):
             opened.session.interruptAll()
@@ -148,13 +169,69 @@ class ConnectEngine:
     def alive(self) -> bool:
         return self._server.alive() if self._server is not None else reachable(*_place(self._address))
 
+    @property
+    def has_cluster(self) -> bool:
+        return self._server is None or cores(self._settings.master) is None
+
+    @property
+    def cluster_name(self) -> str:
+        return f"Connect at {address_text(self._endpoints)}" if self._server is None else self._settings.master
+
+    @property
+    def scales_to_zero(self) -> bool:
+        return False  # Nor is it known how many executors there are.
+
+    def observe(self) -> Observation | None:
+        opened, number = list(self._open.values()), self._number
+        endpoint = probe_any(self._endpoints)
+        waiting = sum(each.reports.outstanding() > 0 for each in opened)
+        running = sum(each.reports.read().active for each in opened)
+        if self._server is not None:
+            if not self._server.address:
+                return None
+            driver = Driver.ALIVE if self._server.alive() else Driver.DEAD
+            executors = 0 if waiting and not running else None  # Nobody else could be using them.
+            return Observation(time.monotonic(), endpoint, executors, waiting, running, driver, number)
+        if endpoint is Reach.OPEN and (opened or self._entering) and not running:
+            endpoint = self._greet()  # A server that hangs is connected to all the same.
+        if endpoint is Reach.OPEN:
+            return Observation(time.monotonic(), endpoint, None, waiting, running, session=number)
+        # What it reported last says nothing of now.
+        return Observation(time.monotonic(), endpoint, 0, len(opened) + len(self._entering), session=number)
+
+    def reach(self) -> Reach:
+        found = probe_any(self._endpoints)
+        return self._greet() if found is Reach.OPEN and self._server is None else found
+
+    def _greet(self) -> Reach:
+        """Whether the server speaks gRPC, in time."""
+        channel = DefaultChannelBuilder(self._address).toChannel()
+        try:
+            grpc.channel_ready_future(channel).result(timeout=PROBE_S)
+        except grpc.FutureTimeoutError:
+            return Reach.SILENT
+        finally:
+            channel.close()
+        return Reach.OPEN
+
+    def abandon(self) -> None:
+        """A server of our own. One of somebody else's is theirs to end; sessions in it are the attempts' own."""
+        for each in list(self._open.values()):
+            if not self.alive():
+                _cut_off(each.session)
+        with self._lock:
+            if self._server is not None:
+                self._server.close()
+
     def ui(self) -> str | None:
         return None  # The server's: a client is not told.
 
     def loss(self, attempt: Attempt) -> Loss | None:
         if self.alive():
             return None  # Errors of an earlier server say so themselves.
-        return Loss(None if self._server is None else self._server.ending())
+        if self._server is None:
+            return Loss("its Connect server is gone", by_cluster=True)
+        return Loss(self._server.ending())
 
     def close(self) -> None:
         if self._server is not None:
@@ -175,8 +252,17 @@ def with_parameters(address: str, **parameters: str) -> str:
 def _place(address: str) -> tuple[str, int]:
     parts = urlsplit(address)
     if parts.scheme != "sc" or not parts.hostname:
-        raise ConfigError(f"spark.remote must be sc://HOST:PORT or {LOCAL}, not {address.partition('/;')[0]!r}")
+        raise ConfigError(
+            f"spark.remote must be sc://HOST:PORT or {OWN_SERVER}, not {address.partition('/;')[0]!r}"
+        )
     return parts.hostname, parts.port or PORT
+
+
+def _cut_off(session: SparkSession) -> None:
+    """Of a server that is gone: who waits for its answer, at most for a minute, is told at once."""
+    client = cast(RemoteSession, session).client
+    client._closed = True  # There is nobody to take leave of.
+    client._channel.close()
 
 
 def _of_session(key: str) -> bool:

@@ -11,6 +11,9 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from qo.config.spark import SparkSettings
+from qo.errors import Unavailable
+from qo.spark.cluster_watch import Observation
+from qo.spark.endpoint import Reach
 
 _SPACE = uuid.UUID("8a4d1c7e-94a5-5d6f-9a55-1c4a9ad1f2c7")  # The name space of session ids.
 
@@ -52,11 +55,16 @@ class Loss:
     """Of a session."""
 
     why: str | None  # None: nobody knows.
+    by_cluster: bool = False  # The cluster has ended it, or is gone: no attempt is to blame.
+
+
+class ClusterAway(Unavailable):
+    """There can be no session now: what it would run on does not answer."""
 
 
 class Engine(Protocol):
     def start(self) -> None:
-        """Be ready for sessions; blocking. Once started, it does nothing."""
+        """Be ready for sessions; blocking. Once started, it does nothing. Raises ClusterAway."""
         ...
 
     def session(self, attempt: Attempt, *, lasting: bool = False) -> AbstractContextManager[SparkSession]:
@@ -76,6 +84,33 @@ class Engine(Protocol):
 
     def loss(self, attempt: Attempt) -> Loss | None:
         """Whether the session of this attempt is gone, be there another by now or not."""
+        ...
+
+    @property
+    def has_cluster(self) -> bool:
+        """Whether it depends on something that can be lost while this process goes on."""
+        ...
+
+    @property
+    def cluster_name(self) -> str:
+        """For people; without secrets."""
+        ...
+
+    @property
+    def scales_to_zero(self) -> bool:
+        """Whether an idle application gives all of its executors back."""
+        ...
+
+    def observe(self) -> Observation | None:
+        """How the cluster is to the session, at the moment; blocking. None: there is no session yet."""
+        ...
+
+    def reach(self) -> Reach:
+        """Whether a session could be had; blocking, and cheap."""
+        ...
+
+    def abandon(self) -> None:
+        """Give up the session, within seconds, whatever state it is in; blocking. ``start`` makes another."""
         ...
 
     def ui(self) -> str | None:

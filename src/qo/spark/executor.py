@@ -20,21 +20,23 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from qo.config.settings import Settings
+from qo.config.spark import OWN_SERVER
 from qo.core.flow.expectation import in_words, parsed
 from qo.dispatcher.contract.task import Work
 from qo.errors import QoError
-from qo.runner.operators import Executor, Threads, on_thread
+from qo.runner.operators import Executor, ExecutorUnavailable, Threads, on_thread
 from qo.runner.run import Run
 from qo.spark import quality, reading, stream, writing
 from qo.spark.bucket import spark_settings
-from qo.spark.engine import Attempt, Engine, Progress, open_engine
+from qo.spark.engine import Attempt, ClusterAway, Engine, Progress, open_engine
 from qo.spark.errors import SessionLost, explained, from_spark, full_text, short_text
 from qo.spark.files import Files, files_for, trouble
 from qo.spark.operators.calling import BUILT_IN, call
 from qo.spark.operators.context import Context, Frames, Inputs
 from qo.spark.operators.shipping import Shipper
+from qo.spark.supervisor import Supervisor
 from qo.spark.writing import Written
-from qo.worker.cancel import Stopped
+from qo.worker.cancel import Stopped, Why
 from qo.worker.signals import Reject, Reschedule, Retry
 
 log = logging.getLogger(__name__)
@@ -42,6 +44,12 @@ log = logging.getLogger(__name__)
 PROGRESS_S = 1.0
 STOP_AGAIN_S = 0.25  # An operator that goes on after its jobs were ended starts new ones: end them, too.
 STOP_S = 10.0  # Then its thread is left behind: what it still writes, nobody will read.
+AGAIN_S = 2.0  # After an attempt was given back because the cluster was lost; the next one waits for it here.
+LOOK_S = 0.1  # While it waits.
+# So often a task is given back at no cost by a cluster that was lost under it. One that loses it each time may be what
+# kills it, and would go on for ever.
+FREE_LOSSES_MAX = 5
+TASKS_MAX = 1_000  # Whose losses are remembered.
 
 
 class SparkExecutor:
@@ -51,13 +59,24 @@ class SparkExecutor:
         self._shipper = Shipper() if is_far(settings) else None
         # Threads that stay: to begin one for each attempt, or each question, would also begin one in Java.
         self._attempts = Threads("qo-spark-attempt")
+        self._losses: dict[str, int] = {}  # By task.
+        self._on_ui: Callable[[str], None] | None = None
+        self._supervisor = Supervisor(
+            self._engine, settings.spark.lost_after_s, on_start=lambda: self._tell_ui(self._engine.ui())
+        )
+        self._supervisor.start()
         self._asking = ThreadPoolExecutor(1, thread_name_prefix="qo-spark-progress")
         self._stopping = ThreadPoolExecutor(1, thread_name_prefix="qo-spark-stop")
 
     async def execute(self, run: Run) -> None:
-        """Run to the end. Cancelled: its Spark jobs are ended before this returns, and those of others are not."""
+        """Run to the end. Cancelled: its Spark jobs are ended before this returns, and those of others are not.
+
+        Raises ExecutorUnavailable when the cluster was lost under it, or does not come.
+        """
         attempt = Attempt(run.work.task_id, run.work.attempt)
         phases = Phases()
+        missing: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._supervisor.attend(attempt, _resolver(missing))
         work = asyncio.create_task(on_thread(self._attempt, run, attempt, phases, begin=self._attempts.begin))
         telling: list[asyncio.Task[None]] = []
 
@@ -67,11 +86,20 @@ class SparkExecutor:
         # Most are over before there is much to tell.
         slow = asyncio.get_running_loop().call_later(PROGRESS_S, tell)
         try:
-            await asyncio.shield(work)
+            await asyncio.wait({work, missing}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                await self._wind_down(attempt, work)
+            if missing.done() and (not work.done() or _failed_otherwise(work)):
+                raise self._given_back(attempt, missing.result(), lost=self._supervisor.away is not None)
+            await work
+            self._losses.pop(attempt.task_id, None)
         except asyncio.CancelledError:
             await self._wind_down(attempt, work)
+            if run.cancel.why is Why.TIMEOUT and (reason := self._supervisor.missing) is not None:
+                raise ExecutorUnavailable(AGAIN_S, reason) from None
             raise
         finally:
+            self._supervisor.leave(attempt)
             slow.cancel()
             for each in telling:
                 each.cancel()
@@ -82,23 +110,31 @@ class SparkExecutor:
 
         ``on_ui``: is given the address of Spark's own interface, if there is one, on another thread.
         """
-        threading.Thread(target=self._start, args=(on_ui,), name="qo-spark-warm", daemon=True).start()
+        self._on_ui = on_ui
+        threading.Thread(target=self._start, name="qo-spark-warm", daemon=True).start()
 
-    def _start(self, on_ui: Callable[[str], None] | None) -> None:
+    def _start(self) -> None:
         began = time.perf_counter()
         try:
             self._engine.start()
             ui = self._engine.ui()
+        except ClusterAway as away:
+            self._supervisor.mark_away(str(away))
+            return
         except Exception as error:
             log.warning("Spark has not started: %s", error)
             return
         log.info("Spark is ready after %.1f s", time.perf_counter() - began)
+        self._tell_ui(ui)
+
+    def _tell_ui(self, ui: str | None) -> None:
         if ui is not None:
             log.info("Spark's UI is at %s", ui)
-            if on_ui is not None:
-                on_ui(ui)
+            if self._on_ui is not None:
+                self._on_ui(ui)
 
     def close(self) -> None:
+        self._supervisor.close()
         self._asking.shutdown(wait=False, cancel_futures=True)
         self._stopping.shutdown(wait=False, cancel_futures=True)
         if self._shipper is not None:
@@ -133,7 +169,7 @@ class SparkExecutor:
             except Exception as error:
                 log.debug("no progress of %s: %s", attempt.tag, error)
             else:
-                run.progress(told(phases.now, known))
+                run.progress(told(phases.now, known, self._supervisor.missing))
             await asyncio.sleep(PROGRESS_S)
 
     def _attempt(self, run: Run, attempt: Attempt, phases: Phases) -> None:
@@ -141,8 +177,7 @@ class SparkExecutor:
         try:
             with contextlib.ExitStack() as later:
                 with phases("start"):
-                    lasting = not run.work.inputs  # Of sources only the ones that are always on have tasks.
-                    spark = later.enter_context(self._engine.session(attempt, lasting=lasting))
+                    spark = self._enter_session(run, attempt, later)
                 files = files_for(self._settings, root_of(run.work))
                 run.cancel.check()
                 self._carry_out(run, spark, files, later, phases)
@@ -152,13 +187,53 @@ class SparkExecutor:
                 raise
             raise meant from None
 
+    def _enter_session(self, run: Run, attempt: Attempt, later: contextlib.ExitStack) -> SparkSession:
+        """Waits for the cluster where that is away: so a worker without one holds as many tasks as it has slots, and
+        does not claim and give back all there are. Raises ExecutorUnavailable when it takes too long."""
+        lasting = not run.work.inputs  # Of sources only the ones that are always on have tasks.
+        until = time.monotonic() + self._supervisor.hold_s
+        while True:
+            while (reason := self._supervisor.away) is not None:
+                if time.monotonic() >= until:
+                    raise ExecutorUnavailable(AGAIN_S, reason)
+                run.cancel.wait(LOOK_S)
+                run.cancel.check()
+            try:
+                return later.enter_context(self._engine.session(attempt, lasting=lasting))
+            except ClusterAway as away:
+                if not self._engine.has_cluster:
+                    raise
+                self._supervisor.mark_away(str(away))
+
+    def _given_back(self, attempt: Attempt, reason: str, *, lost: bool) -> Exception:
+        """What to raise for an attempt whose cluster was lost, or else has no executors for it."""
+        if not lost:
+            return ExecutorUnavailable(AGAIN_S, reason)
+        times = self._losses[attempt.task_id] = self._losses.pop(attempt.task_id, 0) + 1
+        if len(self._losses) > TASKS_MAX:
+            del self._losses[next(iter(self._losses))]
+        if times > FREE_LOSSES_MAX:
+            return SessionLost(f"{reason}; {times} times in a row while this task ran, which may be the cause")
+        return ExecutorUnavailable(AGAIN_S, reason)
+
     def _meant(self, error: BaseException, work: Work, attempt: Attempt) -> BaseException:
-        said_enough = isinstance(error, QoError | Stopped | Reject | Reschedule | Retry)
-        loss = None if said_enough or not isinstance(error, Exception) else self._engine.loss(attempt)
+        if isinstance(error, Stopped | ExecutorUnavailable) or not isinstance(error, Exception):
+            return error
+        said_enough = isinstance(error, QoError | Reject | Reschedule | Retry)
+        loss = None if said_enough else self._engine.loss(attempt)
+        if loss is not None and loss.by_cluster:
+            return self._given_back(attempt, f"the Spark session was lost: {loss.why}", lost=True)
         if loss is not None:
             why = loss.why or short_text(error)
             lost = SessionLost(f"the Spark session was lost, and the next attempt gets another: {why}")
             return lost.with_traceback(error.__traceback__)
+        meant = self._explained(error, work)
+        if isinstance(meant, SessionLost) and self._settings.spark.remote not in (None, OWN_SERVER):
+            # By a server of somebody else's that was restarted in the meantime.
+            return self._given_back(attempt, str(meant), lost=True)
+        return meant
+
+    def _explained(self, error: Exception, work: Work) -> BaseException:
         names = {each.dataset_id: each.name for each in work.inputs}
         of_input = reading.failure(error, names) if from_spark(error) and about_file_of(error, names) else None
         return explained(error) if of_input is None else of_input.with_traceback(error.__traceback__)
@@ -260,14 +335,16 @@ def result_of(written: Mapping[int, Written], said: Mapping[str, Any], phases: P
     return {"outputs": outputs, "seconds": seconds, **said}
 
 
-def told(phase: str, known: Progress | None) -> dict[str, Any]:
-    """Progress as heartbeats carry it."""
+def told(phase: str, known: Progress | None, missing: str | None = None) -> dict[str, Any]:
+    """Progress as heartbeats carry it. ``missing``: why nothing can be run now."""
+    waits = {} if missing is None else {"waiting": missing}
     if known is None:
-        return {"phase": phase}
+        return {"phase": phase, **waits}
     return {
         "phase": phase,
         "stages": {"done": known.stages_done, "total": known.stages},
         "tasks": {"done": known.tasks_done, "total": known.tasks, "active": known.active},
+        **waits,
     }
 
 
@@ -288,6 +365,27 @@ def root_of(work: Work) -> str:
         return work.outputs[0].prefix
     located = (piece.location for each in work.inputs for piece in each.pieces if piece.location)
     return next(located, "file:/")
+
+
+def _resolver(future: asyncio.Future[str]) -> Callable[[str], None]:
+    """Sets its result, from any thread, unless it has one or nobody waits for it any more."""
+    loop = asyncio.get_running_loop()
+
+    def resolve(value: str) -> None:
+        if not future.done():
+            future.set_result(value)
+
+    def resolve_from_any_thread(value: str) -> None:
+        with contextlib.suppress(RuntimeError):  # The loop was closed.
+            loop.call_soon_threadsafe(resolve, value)
+
+    return resolve_from_any_thread
+
+
+def _failed_otherwise(work: asyncio.Task[Any]) -> bool:
+    """Failed for any reason but that the cluster is missing, which it then has found out by itself."""
+    error = work.exception()
+    return error is not None and not isinstance(error, ExecutorUnavailable)
 
 
 def _forget(work: asyncio.Task[Any]) -> None:

@@ -75,6 +75,13 @@ class Reports:
                 self._jobs[operation_id] = Job(told, done)
             self._active[operation_id] = 0 if done else inflight_tasks
 
+    def outstanding(self) -> int:
+        """Tasks that operations under way have not done yet."""
+        with self._lock:
+            return sum(
+                each.tasks - each.done for job in self._jobs.values() if not job.ended for each in job.stages
+            )
+
     def read(self) -> Progress:
         with self._lock:
             jobs, active = list(self._jobs.values()), sum(self._active.values())
