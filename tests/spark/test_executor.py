@@ -33,13 +33,14 @@ from qo.runner.runner import WAKE, Runner
 from qo.runner.storage import AnyStorage
 from qo.spark import executor as executing
 from qo.spark.classic import ClassicEngine
-from qo.spark.engine import Attempt, Loss, Progress
+from qo.spark.engine import Attempt, Loss
 from qo.spark.errors import SessionLost
 from qo.spark.executor import SparkExecutor
 from qo.testing.spark import run_of
 from qo.worker.app import App
 from qo.worker.cancel import Why
 from qo.worker.worker import Worker
+from spark_engines import FakeEngine
 from stores import config, until
 
 pytestmark = pytest.mark.spark
@@ -175,22 +176,12 @@ async def test_what_fails_in_the_rows_is_told_in_few_words(
         await executor.execute(work("sql", tmp_path, orders(spark, tmp_path / "again"), config=query))
 
 
-class Dead:
+class Dead(FakeEngine):
     """An engine whose session dies under the operator."""
-
-    def __init__(self) -> None:
-        self.started = 0
-
-    def start(self) -> None:
-        self.started += 1
 
     def session(self, attempt: Attempt, *, lasting: bool = False) -> AbstractContextManager[SparkSession]:
         self.start()
         raise ConnectionResetError("nobody there")
-
-    def stop(self, attempt: Attempt) -> None: ...
-
-    def progress(self, attempt: Attempt) -> Progress | None: ...
 
     def alive(self) -> bool:
         return False
@@ -198,11 +189,9 @@ class Dead:
     def loss(self, attempt: Attempt) -> Loss | None:
         return Loss("it ran out of breath" if self.started == 2 else None)
 
-    def close(self) -> None: ...
-
 
 async def test_a_lost_session_is_no_fault_of_the_operator(tmp_path: Path) -> None:
-    engine = Dead()
+    engine = Dead(has_cluster=False)
     executor = SparkExecutor(Settings(), engine)
     for attempt, why in {1: "nobody there", 2: "it ran out of breath"}.items():
         with pytest.raises(SessionLost, match=f"the next attempt gets another: {why}"):

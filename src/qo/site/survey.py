@@ -251,6 +251,8 @@ def _shown(job: LiveJob, row: sa.RowMapping, several: bool) -> Running:
 def stages(progress: Any) -> str:
     """What a Spark task tells of itself, in a few words."""
     told = cast("dict[str, Any]", progress) if isinstance(progress, dict) else {}
+    if isinstance(waiting := told.get("waiting"), str):
+        return waiting  # Nothing else moves meanwhile.
     counted = {name: cast("dict[str, int]", told.get(name) or {}) for name in ("stages", "tasks")}
     words = [f"{name} {n['done']}/{n['total']}" for name, n in counted.items() if n.keys() >= {"done", "total"}]
     return ", ".join([str(told.get("phase", "")), *words]).strip(", ")

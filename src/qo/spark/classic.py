@@ -277,10 +277,10 @@ class ClassicEngine:
         _unguard(spark)
         context, gateway, process = spark.sparkContext, SparkContext._gateway, _process()
         context._jsc = None  # Nothing in there is to be spoken to any more.
-        if process is not None:
-            _ended(process, within_s)
         with contextlib.suppress(*GONE):
             context.stop()
+        if process is not None:
+            _ended(process, within_s)
         with contextlib.suppress(*GONE):
             gateway.shutdown()
         SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None

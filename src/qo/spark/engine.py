@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -128,6 +129,7 @@ def open_engine(settings: SparkSettings) -> Engine:
     """As the settings say: a session of the worker's own, or clients of a server. Not started yet."""
     for name in _LOUD:
         PySparkLogger.getLogger(name).disabled = True
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # It tells of every connection that it closes.
     if settings.remote is not None:
         from qo.spark.connect import ConnectEngine
 

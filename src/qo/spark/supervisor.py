@@ -162,7 +162,7 @@ class Supervisor:
     def _give_back_those_who_waited(self, since: float) -> None:
         """The session stays: it is in the cluster's line. The tasks may find a worker that has executors."""
         reason = self.missing or ""
-        for each in self._attending():
+        for each in self._attending().values():
             if self._clock() - max(since, each.since) >= self.hold_s:
                 each.give_back(reason)
 
@@ -174,10 +174,11 @@ class Supervisor:
         with self._changed:
             self._away, self._waiting_since = reason, None
         if cause is not Cause.DRIVER_DEAD:  # Of which those in it hear by themselves: one of them may be to blame.
-            for each in self._attending():
+            inside = self._attending()
+            for each in inside.values():
                 each.give_back(reason)
             with self._changed:
-                self._changed.wait_for(lambda: not self._attempts or self._closed, LEAVE_S)
+                self._changed.wait_for(lambda: self._closed or not inside.keys() & self._attempts.keys(), LEAVE_S)
         self._engine.abandon()
         self._record = Record()
         self._probe_at, self._probe_s = 0.0, PROBE_MIN_S
@@ -204,6 +205,6 @@ class Supervisor:
         self._probe_at = self._clock() + self._probe_s
         self._probe_s = min(2 * self._probe_s, PROBE_MAX_S)
 
-    def _attending(self) -> list[_Attending]:
+    def _attending(self) -> dict[Attempt, _Attending]:
         with self._changed:
-            return list(self._attempts.values())
+            return dict(self._attempts)

@@ -65,7 +65,9 @@ function sparkOf(progress: Record<string, unknown>): Share | null {
     tasks.active ? `${tasks.active} of them running` : "",
     isObject(stages) ? `${stages.done} of ${stages.total === 1 ? "1 stage" : `${stages.total} stages`}` : "",
   ];
-  return { ...share, what: [phase, words.filter(Boolean).join(", ")].filter(Boolean).join(": "), all: true };
+  const what = [phase, words.filter(Boolean).join(", ")].filter(Boolean).join(": ");
+  const waiting = typeof progress.waiting === "string" ? ` · ${progress.waiting}` : "";
+  return { ...share, what: what + waiting, all: true };
 }
 
 function pairOf(said: Record<string, unknown>, what: string): Share | null {
