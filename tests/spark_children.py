@@ -235,6 +235,30 @@ def connect_again() -> None:
     engine.close()
 
 
+def abandoned() -> None:
+    """A session on a cluster that is given up while an attempt is at work, and made anew."""
+    conf = (
+        *sparks.SETTINGS.conf,
+        ("spark.driver.host", "127.0.0.1"),
+        ("spark.driver.bindAddress", "127.0.0.1"),
+        ("spark.executor.memory", "512m"),
+        ("spark.executor.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"),
+    )
+    engine = open_engine(sparks.settings(master="local-cluster[1,1,512]", conf=conf))
+    at_work = Long(engine, FIRST)
+    seen = engine.observe()
+    assert seen is not None
+    tell([seen.executors, seen.waiting, seen.driver])
+    jvm = _jvm()
+    engine.abandon()
+    tell([at_work.ended_by() != "nothing", runs(jvm), engine.observe()])
+    loss = engine.loss(FIRST)
+    tell(loss is not None and loss.by_cluster)
+    with engine.session(Attempt("first", 2)) as spark:
+        tell(worked_out(spark))
+    engine.close()
+
+
 def _server_of(engine: Any) -> int:
     keeper = engine._server._process.pid
     children = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()

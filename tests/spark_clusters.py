@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from spark_children import until
 from spark_sites import family_of
 
 HERE = "127.0.0.1"
+START_S = 180.0  # A machine with much else to do.
 CORES = 2  # One for each worker.
 # Executors that start quickly, for work that is small.
 CONF = {
@@ -32,7 +34,8 @@ CONF = {
 class Daemon:
     """A process of Spark's, and what it says."""
 
-    def __init__(self, directory: Path, name: str, main: str, *arguments: str) -> None:
+    def __init__(self, directory: Path, name: str, main: str, *arguments: str, memory: str = "256m") -> None:
+        self._memory = memory
         self._directory, self._name, self._main, self._arguments = directory, name, main, arguments
         self._starts = 0
         self.process: subprocess.Popen[bytes] | None = None
@@ -49,7 +52,8 @@ class Daemon:
             **os.environ,
             "JAVA_HOME": str(found.home),
             "SPARK_LOCAL_IP": HERE,
-            "SPARK_DAEMON_MEMORY": "256m",
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_DAEMON_MEMORY": self._memory,
             "SPARK_DAEMON_JAVA_OPTS": " ".join(flags),
         }
         self._starts += 1
@@ -108,13 +112,13 @@ class Cluster:
 
     def start_master(self) -> None:
         self.master.start()
-        until(lambda: reachable(HERE, self._port))
+        until(lambda: reachable(HERE, self._port), START_S)
 
     def start_workers(self) -> None:
         for each in self.workers:
             each.start()
         for each in self.workers:
-            until(lambda each=each: "Successfully registered with master" in each.said())
+            until(lambda each=each: "Successfully registered with master" in each.said(), START_S)
 
     def kill_executors(self) -> list[int]:
         executors = self.executors()
@@ -173,12 +177,12 @@ class ConnectDaemon:
         server = "org.apache.spark.sql.connect.service.SparkConnectServer"
         arguments = [word for key, value in options.items() for word in ("--conf", f"{key}={value}")]
         self.daemon = Daemon(
-            directory, "connect", "org.apache.spark.deploy.SparkSubmit", *arguments, "--class", server
+            directory, "connect", "org.apache.spark.deploy.SparkSubmit", *arguments, "--class", server, memory="1g"
         )
 
     def start(self) -> None:
         self.daemon.start()
-        until(lambda: reachable(HERE, self.port))
+        until(lambda: reachable(HERE, self.port), START_S)
 
 
 @contextmanager

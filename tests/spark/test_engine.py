@@ -24,7 +24,7 @@ from qo.errors import UsageError
 from qo.spark import archive, java
 from qo.spark.classic import ClassicEngine
 from qo.spark.engine import Attempt, Progress, open_engine
-from spark_children import PARTS, Child, Long, has_hardly_begun, until, worked_out
+from spark_children import PARTS, SUMS, Child, Long, has_hardly_begun, until, worked_out
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -268,4 +268,13 @@ def test_a_session_whose_jvm_is_killed_is_made_anew(spark: SparkSession, tmp_pat
         assert [said[:20] for said in child.next()] == ["an operator must not"] * 3  # To stop it for all.
         assert child.next() is False
         assert child.next() == [False, False]  # No JVM is left.
+        assert child.process.wait(60) == 0
+
+
+def test_a_session_whose_cluster_was_lost_is_given_up_and_another_made(tmp_path: Path) -> None:
+    with Child(tmp_path, "abandoned") as child:
+        assert child.next() == [1, 1, "alive"]  # An executor, and a job for it.
+        assert child.next() == [True, False, None]
+        assert child.next() is True  # Nobody in it is to blame.
+        assert child.next() == SUMS
         assert child.process.wait(60) == 0

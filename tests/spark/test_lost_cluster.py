@@ -19,24 +19,25 @@ from stores import until
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 PARTS = 6
+LONG = 60  # Longer than it takes until a worker of Spark's has found the new master.
 KEYS = ["a", "b"]
-LOST_AFTER_S = 4.0
+LOST_AFTER_S = "4"
 BACK_WITHIN_S = 240.0  # A worker of Spark's that lost its master asks for it again every 5 to 15 s.
 
 
 @asynccontextmanager
-async def running(directory: Path, **settings: str) -> AsyncIterator[tuple[Flow, Process]]:
+async def running(directory: Path, parts: int = PARTS, **settings: str) -> AsyncIterator[tuple[Flow, Process]]:
     """Tasks that may not fail once, at work on a cluster."""
     async with planted(directory / "site") as plant:
-        (worker,) = await plant.workers("w1", QO_SPARK_LOST_AFTER_S=str(LOST_AFTER_S), **settings)
-        flow = await begun(plant)
+        (worker,) = await plant.workers("w1", **{"QO_SPARK_LOST_AFTER_S": LOST_AFTER_S, **settings})
+        flow = await begun(plant, parts)
         yield flow, worker
 
 
-async def begun(plant: Plant) -> Flow:
+async def begun(plant: Plant, parts: int) -> Flow:
     flow = Flow(plant.site, "cluster", ["slow"])
     flow.days = KEYS
-    slow = job("slow", "spark_site_operators:slowly", config={"seconds": 0.5, "parts": PARTS}, timeout_seconds=300)
+    slow = job("slow", "spark_site_operators:slowly", config={"seconds": 0.5, "parts": parts}, timeout_seconds=300)
     await flow.deploy(pipeline("cluster", [feed(), slow], max_attempts=1))
     await flow.emit(*KEYS)
 
@@ -73,7 +74,7 @@ async def explained(flow: Flow, word: str) -> None:
     await until(said, within_s=120, every_s=0.2)
 
 
-async def completed(flow: Flow) -> None:
+async def completed(flow: Flow, parts: int = PARTS) -> None:
     """All of them, at no cost of attempts, with the right rows."""
 
     async def done() -> bool:
@@ -87,7 +88,7 @@ async def completed(flow: Flow) -> None:
     print(f"completed {time.monotonic() - began:.1f} s after the cluster was back")
     assert {row["retry_count"] for row in flow.tasks("slow")} == {0}
     assert {outcome for _, _, outcome in flow.attempts()} <= {"completed", "rescheduled"}
-    assert flow.table("slow") == sorted((2 * number,) for number in range(PARTS) for _ in KEYS)
+    assert flow.table("slow") == sorted((2 * number,) for number in range(parts) for _ in KEYS)
     flow.audit()
 
 
@@ -99,10 +100,11 @@ def cluster_settings(url: str) -> dict[str, str]:
 @pytest.mark.long
 async def test_a_master_that_is_killed_and_comes_back_costs_no_attempt(tmp_path: Path) -> None:
     with standalone_cluster(tmp_path / "cluster", workers=1) as cluster:
-        async with running(tmp_path, **cluster_settings(cluster.url)) as (flow, _):
+        async with running(tmp_path, LONG, **cluster_settings(cluster.url)) as (flow, worker):
             cluster.master.kill()
             await asyncio.to_thread(cluster.start_master)
-            await completed(flow)
+            await lost(worker)  # The new master does not know the application, and has its executors ended.
+            await completed(flow, LONG)
 
 
 @pytest.mark.long
@@ -133,7 +135,8 @@ async def test_workers_that_are_killed_and_come_back_cost_no_attempt(tmp_path: P
 @pytest.mark.long
 async def test_executors_that_are_killed_cost_no_attempt(tmp_path: Path) -> None:
     with standalone_cluster(tmp_path / "cluster", workers=1) as cluster:
-        async with running(tmp_path, **cluster_settings(cluster.url)) as (flow, worker):
+        patient = {**cluster_settings(cluster.url), "QO_SPARK_LOST_AFTER_S": "60"}
+        async with running(tmp_path, **patient) as (flow, worker):
             assert len(cluster.kill_executors()) == 1
             await completed(flow)
             assert "lost the Spark cluster" not in worker.said  # Spark itself gets others.

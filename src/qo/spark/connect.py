@@ -132,7 +132,7 @@ class ConnectEngine:
         if opened is None:
             self._shut_out(attempt)
             return
-        if not self.alive():
+        if not self._answers():
             _cut_off(opened.session)
             return
         with contextlib.suppress(Exception):
@@ -203,6 +203,9 @@ class ConnectEngine:
         found = probe_any(self._endpoints)
         return self._greet() if found is Reach.OPEN and self._server is None else found
 
+    def _answers(self) -> bool:
+        return self._greet() is Reach.OPEN if self._server is None and self.alive() else self.alive()
+
     def _greet(self) -> Reach:
         """Whether the server speaks gRPC, in time."""
         channel = DefaultChannelBuilder(self._address).toChannel()
@@ -216,8 +219,9 @@ class ConnectEngine:
 
     def abandon(self) -> None:
         """A server of our own. One of somebody else's is theirs to end; sessions in it are the attempts' own."""
-        for each in list(self._open.values()):
-            if not self.alive():
+        opened = list(self._open.values())
+        if opened and not self._answers():
+            for each in opened:
                 _cut_off(each.session)
         with self._lock:
             if self._server is not None:
