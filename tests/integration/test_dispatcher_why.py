@@ -158,6 +158,10 @@ def test_a_task_says_whether_it_waits_runs_or_was_cancelled(state: State) -> Non
     said = {key: ask(state, f"totals@{key}") for key in by_key}
     assert "waits to be released" in said["a"].lines[0]
     assert "is run by w1, attempt 1, lease until" in said["b"].lines[0]
+    with state.write() as tx:
+        missing = {"phase": "start", "waiting": "waits for Spark executors: spark://h:7077 has given none for 9 s"}
+        tx.execute(sa.update(table).where(table.c.id == by_key["b"]).values(progress=missing))
+    assert " UTC; waits for Spark executors: spark://h:7077" in ask(state, "totals@b").lines[0]
     assert "was cancelled by ada: wrong day" in said["c"].lines[0]
     assert "not claimed since" in said["d"].lines[0]
     assert said["d"].do == "see whether a worker runs: qo workers --runtime python"

@@ -53,8 +53,8 @@ def spark(engine: FakeEngine) -> Iterator[SparkExecutor]:
     made.close()
 
 
-def work(operator: str = "waits_for_spark", task_id: str = "one") -> Run:
-    return run_of(f"spark_engines:{operator}", [], {}, [], task_id=task_id)
+def work(operator: str = "waits_for_spark", task_id: str = "one", attempt: int = 1) -> Run:
+    return run_of(f"spark_engines:{operator}", [], {}, [], task_id=task_id, attempt=attempt)
 
 
 async def at_work(number: int = 1) -> None:
@@ -151,7 +151,7 @@ async def test_a_task_under_which_the_cluster_is_lost_again_and_again_pays_for_i
 ) -> None:
     for number in range(FREE_LOSSES_MAX + 1):
         engine.seen = HEALTHY
-        run = work()
+        run = work(attempt=number + 1)
         attempt = asyncio.create_task(spark.execute(run))
         await at_work(number + 1)
         engine.seen = GONE

@@ -54,6 +54,10 @@ def test_a_terminal_shows_jobs_partitions_and_spark_stages(
     assert trouble[:3] == ["worker:spark", "died", "1"]
 
 
+def test_a_spark_task_without_a_cluster_says_what_it_waits_for() -> None:
+    assert stages({**SPARK, "waiting": "waits for Spark executors"}) == "waits for Spark executors"
+
+
 def test_elsewhere_a_line_says_how_far_all_jobs_are(capsys: pytest.CaptureFixture[str]) -> None:
     with PlainView() as view:
         view.look(seen(2), [])

@@ -80,7 +80,7 @@ class ClassicEngine:
                 return
             if self._spark is not None:
                 log.warning("the Spark session is gone: starting another")
-                self._discard(self._spark, self._current_loss())
+                self._discard(self._spark, self._current_loss() if self._open else Loss(None))
                 self._spark = None
             if self._endpoints and self.reach() is not Reach.OPEN:
                 # Spark would try for a minute before it says so.

@@ -93,6 +93,8 @@ class SparkExecutor:
                 raise self._given_back(attempt, missing.result(), lost=self._supervisor.away is not None)
             await work
             self._losses.pop(attempt.task_id, None)
+            if "waiting" in phases.progress or (attempt.number > 1 and not phases.progress):
+                run.progress(told("done", None))  # What was told last, perhaps of an earlier attempt, would stay.
         except asyncio.CancelledError:
             await self._wind_down(attempt, work)
             if run.cancel.why is Why.TIMEOUT and (reason := self._supervisor.missing) is not None:
@@ -169,7 +171,8 @@ class SparkExecutor:
             except Exception as error:
                 log.debug("no progress of %s: %s", attempt.tag, error)
             else:
-                run.progress(told(phases.now, known, self._supervisor.missing))
+                phases.progress = told(phases.now, known, self._supervisor.missing)
+                run.progress(phases.progress)
             await asyncio.sleep(PROGRESS_S)
 
     def _attempt(self, run: Run, attempt: Attempt, phases: Phases) -> None:
@@ -279,6 +282,7 @@ class Phases:
 
     def __init__(self) -> None:
         self.now = "start"
+        self.progress: dict[str, Any] = {}  # As it was told last.
         self.seconds: dict[str, float] = {}
 
     @contextlib.contextmanager

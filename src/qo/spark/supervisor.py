@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from qo.spark.cluster_watch import Cause, Healthy, Limits, Lost, Record, Waiting, judge
@@ -178,7 +178,7 @@ class Supervisor:
             for each in inside.values():
                 each.give_back(reason)
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or not inside.keys() & self._attempts.keys(), LEAVE_S)
+                self._changed.wait_for(lambda: self._closed or not self._still_attending(inside), LEAVE_S)
         self._engine.abandon()
         self._record = Record()
         self._probe_at, self._probe_s = 0.0, PROBE_MIN_S
@@ -204,6 +204,9 @@ class Supervisor:
                 return
         self._probe_at = self._clock() + self._probe_s
         self._probe_s = min(2 * self._probe_s, PROBE_MAX_S)
+
+    def _still_attending(self, earlier: Mapping[Attempt, _Attending]) -> bool:
+        return any(self._attempts.get(attempt) is each for attempt, each in earlier.items())
 
     def _attending(self) -> dict[Attempt, _Attending]:
         with self._changed:

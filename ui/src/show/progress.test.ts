@@ -6,6 +6,10 @@ test.each([
     { phase: "writing", stages: { done: 1, total: 2 }, tasks: { done: 30, total: 200, active: 4 } },
     [30, 200, "writing: 30 of 200 Spark tasks, 4 of them running, 1 of 2 stages"],
   ],
+  [
+    { phase: "writing", tasks: { done: 3, total: 9, active: 0 }, waiting: "waits for Spark executors" },
+    [3, 9, "writing: 3 of 9 Spark tasks · waits for Spark executors"],
+  ],
   [{ done: 7, total: 5 }, [5, 5, "7 of 5"]],
   [0.25, [0.25, 1, "done"]],
   [{ percent: 40, text: "resizing" }, [40, 100, "resizing"]],
