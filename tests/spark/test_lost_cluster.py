@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -83,9 +82,7 @@ async def completed(flow: Flow, parts: int = PARTS) -> None:
         assert not bad, bad
         return len(rows) == len(KEYS) and all(row["status"] == "completed" for row in rows)
 
-    began = time.monotonic()
     await until(done, within_s=BACK_WITHIN_S, every_s=0.1)
-    print(f"completed {time.monotonic() - began:.1f} s after the cluster was back")
     assert {row["retry_count"] for row in flow.tasks("slow")} == {0}
     assert {outcome for _, _, outcome in flow.attempts()} <= {"completed", "rescheduled"}
     assert flow.table("slow") == sorted((2 * number,) for number in range(parts) for _ in KEYS)
