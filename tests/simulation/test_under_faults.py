@@ -21,7 +21,7 @@ SEEDS = {
     "dispatcher": (6, 400),
 }  # PROVE: the second.
 ON_POSTGRES = (2, 40) if not os.environ.get("PROVE") else (40, STEPS)  # Seeds, and steps of each.
-# Each of these failed once. Most by a fault of the simulation itself: attempts that belonged to no process, a process
+# Each of these failed once, by a fault of the simulation itself: attempts that belonged to no process, a process
 # that wrote after it had died, one that was judged by what it held when it died, one that died before it was known.
 ONCE_FAILED = [
     *(("worker", seed) for seed in (944, 1024, 3586, 4215, 4393, 700001, 700051)),
