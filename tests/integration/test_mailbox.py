@@ -981,6 +981,34 @@ async def test_16b_a_claim_that_is_answered_after_its_lease_has_run_out_is_not_b
     assert (late.stats.claimed, late.stats.lost) == (1, 1)
 
 
+class SlowToClaim(MemoryStore):
+    """Answers every write of a task only after a while."""
+
+    async def put(self, key: str, body: bytes, **conditions: Any) -> Written:
+        written = await super().put(key, body, **conditions)
+        if key.startswith(keys.TASKS) and wire.decode_task(body, key).attempt:
+            await asyncio.sleep(60)
+        return written
+
+
+@in_virtual_time
+async def test_16c_a_worker_that_has_stopped_comes_to_hold_nothing_by_a_claim_that_is_answered_late() -> None:
+    begun: list[int] = []
+
+    async def work(input: int) -> None:
+        begun.append(input)
+
+    queue = Queue(SlowToClaim(clock=virtual.wall_clock), ambient=Ambient.seeded(1, virtual.monotonic))
+    await queue.submit("work", 1)
+    async with working(queue, app_of(work), shutdown_grace_s=1.0, cancel_grace_s=1.0) as worker:
+        await until(lambda: true(worker._mailbox.claiming))
+        worker.stop()
+        await worker.reached(State.STOPPED)
+        assert (worker._mailbox.claiming, worker.stats.held) == (0, 0)
+        await asyncio.sleep(120)
+        assert (worker.stats.claimed, begun) == (0, [])
+
+
 def seconds(instants: Iterable[datetime], since: float, until: float) -> list[float]:
     """Those within a part of the test, by its own clock."""
     return [s for at in instants if since <= (s := (at - virtual.STARTED_AT).total_seconds()) <= until]

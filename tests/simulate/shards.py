@@ -94,12 +94,13 @@ class World:
         for _ in range(count):
             process, before = f"m{len(self.lines) + 1}", len(self.fleet.members)
             machines().spawn(process, self.fleet.join())
-            self.burials.append(asyncio.create_task(self._bury(process)))
             await asyncio.sleep(0)
             for member in self.fleet.members[before:]:
                 self.homes[member.name] = process
                 assert member.ownership.owned == ()
                 member.ownership._held = Watched(member, self.fleet, self.broken)
+            # Not before it is known where the members live: a process may die in its first turn.
+            self.burials.append(asyncio.create_task(self._bury(process)))
 
     async def _bury(self, process: str) -> None:
         """Whose process dies is a member no more."""

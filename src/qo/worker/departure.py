@@ -62,6 +62,7 @@ class Departure:
                 while not self.done:
                     await self._turned.heard()
         except TimeoutError:
+            self._mailbox.break_off_claims()
             for hold in self._held:
                 self._abandon(hold)
 

@@ -94,6 +94,12 @@ class Mailbox:
     def claiming(self) -> int:
         return len(self._claiming)
 
+    def break_off_claims(self) -> None:
+        """Wait for no answer any longer: a worker that has stopped must not come to hold anything. A claim that was
+        written all the same is left to its lease."""
+        for claiming in self._claiming.values():
+            claiming.cancel()
+
     async def run(self) -> None:
         """Look, claim and hand over. Ends only if asked to stop when empty, and empty it is."""
         pace = self._config.pace
