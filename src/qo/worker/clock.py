@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
+from qo.worker import suspension
+
 
 class Clock:
     """Started by the timeout layer. Stands still while the attempt waits for a permit: that is not its fault."""
@@ -85,6 +87,12 @@ class Clock:
 def now() -> float:
     """The event loop's time: all that happens within one worker is timed by it."""
     return asyncio.get_running_loop().time()
+
+
+def lease_time(loop: asyncio.AbstractEventLoop | None = None) -> float:
+    """What leases are timed by: the loop's time, and however long the machine has slept. From another thread, with
+    the worker's ``loop``."""
+    return (loop or asyncio.get_running_loop()).time() + suspension.slept_s()
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

@@ -19,7 +19,7 @@ from qo.errors import LeaseLost, QoError
 from qo.queue.queue import Queue
 from qo.store.metered import Metered
 from qo.worker.cancel import Why
-from qo.worker.clock import now
+from qo.worker.clock import lease_time, now
 from qo.worker.hold import Hold, Holds, Phase
 from qo.worker.stats import Stats
 
@@ -58,11 +58,11 @@ class Keeper:
             await asyncio.sleep(self._renew_s / TURNS_PER_RENEWAL)
 
     def _turn(self, open_queue: Open) -> None:
-        at = now()
+        at, leased_at = now(), lease_time()
         for hold in self._holds:
             if hold in self._told:
                 continue
-            left_s = hold.leased_until - at
+            left_s = hold.leased_until - leased_at
             if left_s <= self._lease_s * NEARLY_GONE:
                 late = self._overdue(hold, at)
                 self._lose(hold, "it will not stop, long after its timeout" if late else "it could not be renewed")
@@ -84,7 +84,7 @@ class Keeper:
         try:
             async with asyncio.timeout(self._renew_s):  # One that hangs is given up and tried again.
                 queue = self._queue or await self._open(open_queue)
-                sent = now()
+                sent = lease_time()
                 task = await queue.renew(hold.claim, self._lease_s)
         except LeaseLost as lost:
             if self._held(hold) and hold.phase is not Phase.SETTLING:  # Otherwise it was settled meanwhile, by us.

@@ -21,7 +21,7 @@ from qo.queue.feed import Feed
 from qo.queue.queue import Claim, Queue
 from qo.worker.admission import Admission
 from qo.worker.app import App
-from qo.worker.clock import Clock, now
+from qo.worker.clock import Clock, lease_time, now
 from qo.worker.config import WorkerConfig
 from qo.worker.handler import UNKNOWN, Default, Handler
 from qo.worker.hold import Hold
@@ -207,8 +207,8 @@ class Mailbox:
                 self._admission.enter(handler)
             return handler is not None
 
-        sent = now()
         config = self._config
+        sent, leased_until = now(), lease_time() + config.lease_s
         try:
             answer = await self._queue.claim(
                 due.task_id, worker_id=config.worker_id, lease_s=config.lease_s, accepts=accepts
@@ -220,7 +220,7 @@ class Mailbox:
         if isinstance(answer, Claim):
             clock = Clock(self._timeout_s(answer.task, admitted[0]))
             self._stats.took()
-            return Hold(answer, admitted[0], clock, now=sent, lease_s=config.lease_s)
+            return Hold(answer, admitted[0], clock, now=sent, leased_until=leased_until)
         if admitted:
             self._admission.ended(admitted[0], started=False)
             self._stats.claims_missed += 1
