@@ -28,6 +28,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from qo.ambient import SYSTEM, Ambient
 from qo.dispatcher.state.prepared import NOTHING, Prepared, Values, answered, carried_out
 from qo.errors import ConfigError, CorruptRecord, Unavailable
+from qo.store import private
 
 BUSY_S = 30.0  # How long a process waits for another one's transaction on SQLite.
 ROWS_MAX = 500  # Of one INSERT: SQLite limits how many values a statement may carry.
@@ -278,17 +279,14 @@ def _postgres_url(url: str) -> sa.URL:
 
 
 def _create_private(path: Path) -> None:
-    """An empty file for its owner alone, if there is none; those that SQLite puts beside it become like it.
-
-    One that is there is never opened: to close it would let go of all locks that this process has on it, those of
-    SQLite's own connections too.
-    """
+    """An empty file for its owner alone, if there is none; those that SQLite puts beside it become like it."""
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    except FileExistsError:
+        private.make_directory(path.parent)
+        if private.create_file(path):
+            return
         if not path.is_file():
             raise ConfigError(f"the state database {path} cannot be opened: something else is there") from None
+        private.close_to_others(private.of_database(path))
     except OSError as error:
         raise ConfigError(f"the state database {path} cannot be opened: {error.strerror}") from None
 
