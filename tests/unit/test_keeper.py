@@ -56,7 +56,9 @@ async def bench(*, timeout_s: float | None = None) -> Bench:
         if told.cancel.request(why):
             news.append((now() - begun, why))
 
-    return Bench(queue, hold, Keeper(holds, stats, lease_s=LEASE_S, renew_s=20.0, news=tell), stats, news)
+    return Bench(
+        queue, hold, Keeper(holds, stats, lease_s=LEASE_S, renew_s=20.0, margin_s=5.0, news=tell), stats, news
+    )
 
 
 def run(scene: Any) -> None:

@@ -159,7 +159,8 @@ class WorkerSettings:
         60.0,
         "QO_LEASE_S",
         kind=kinds.number(1),
-        help="Seconds for which a claim holds; renewed three times as often. A dead worker's tasks wait so long.",
+        help="Seconds for which a claim holds; renewed three times as often. A dead worker's tasks wait so long. "
+        "On a bucket at least 5: the clocks of two workers may differ by 1.5.",
     )
     dequeue_backoff_ms: int = setting(
         50,

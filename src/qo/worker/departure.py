@@ -64,6 +64,7 @@ class Departure:
         except TimeoutError:
             for hold in self._held:
                 self._abandon(hold)
+            await self._mailbox.abandon_claims()
 
     def _abandon(self, hold: Hold) -> None:
         settling = hold.phase is Phase.SETTLING

@@ -27,19 +27,22 @@ log = logging.getLogger(__name__)
 
 TURNS_PER_RENEWAL = 20  # How often it looks whether something is due.
 STOP_WITHIN_S = 5.0
-NEARLY_GONE = 1 / 12  # The part of a lease that is left when the handler is stopped.
 
 Open = Callable[[], Coroutine[Any, Any, Queue]]
 News = Callable[[Hold, Why], None]
 
 
 class Keeper:
-    def __init__(self, holds: Holds, stats: Stats, *, lease_s: float, renew_s: float, news: News) -> None:
-        """``news`` is told of a hold whose lease was lost, or whose task somebody asked to cancel."""
+    def __init__(
+        self, holds: Holds, stats: Stats, *, lease_s: float, renew_s: float, margin_s: float, news: News
+    ) -> None:
+        """With ``margin_s`` left of a lease it counts as lost. ``news`` is told of a hold whose lease was lost, or whose
+        task somebody asked to cancel."""
         self._holds = holds
         self._stats = stats
         self._lease_s = lease_s
         self._renew_s = renew_s
+        self._margin_s = margin_s
         self._news = news
         self._renewing: dict[Hold, asyncio.Task[None]] = {}
         self._queue: Queue | None = None
@@ -63,7 +66,7 @@ class Keeper:
             if hold in self._told:
                 continue
             left_s = hold.leased_until - leased_at
-            if left_s <= self._lease_s * NEARLY_GONE:
+            if left_s <= self._margin_s:
                 late = self._overdue(hold, at)
                 self._lose(hold, "it will not stop, long after its timeout" if late else "it could not be renewed")
             elif self._due(hold, at, left_s):

@@ -94,6 +94,15 @@ class Mailbox:
     def claiming(self) -> int:
         return len(self._claiming)
 
+    async def abandon_claims(self) -> None:
+        """Take charge of nothing more, whatever the store still answers: a claim that has happened all the same is as
+        one of a worker that died, and its lease runs out."""
+        claims = dict(self._claiming)
+        for task_id, claiming in claims.items():
+            log.warning("task %s: whether it was claimed is not known; if it was, its lease will run out", task_id)
+            claiming.cancel()
+        await asyncio.gather(*claims.values(), return_exceptions=True)
+
     async def run(self) -> None:
         """Look, claim and hand over. Ends only if asked to stop when empty, and empty it is."""
         pace = self._config.pace

@@ -21,7 +21,6 @@ from qo.worker.handler import Kind
 from qo.worker.hold import Hold, Holds, Lease, Phase
 from qo.worker.inbox import Inboxes, Slot
 from qo.worker.inputs import convert
-from qo.worker.keeper import NEARLY_GONE
 from qo.worker.layers.timeout import timed_out
 from qo.worker.outcome import Dead, Lost, Outcome, Released, Retried, not_begun, outcome_of
 from qo.worker.producer import ProducerHandle
@@ -220,7 +219,7 @@ class Runner:
             value = convert(hold.handler, await self._queue.input(task))
         except Exception as error:  # Missing, unreadable, or not what the handler declares.
             return outcome_of(error)
-        lease = Lease(hold, config.lease_s * NEARLY_GONE)
+        lease = Lease(hold, config.lease_margin_s)
         if not lease.lasts():
             # As when the claim was answered very late, or the process slept: the keeper may not have noticed yet, and
             # somebody else may have begun. Looked at again when the handler is called: layers may wait.
