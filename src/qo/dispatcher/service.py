@@ -260,7 +260,7 @@ async def run_dispatcher(
         raise ConfigError(
             f"no data can be kept in {settings.dispatcher.data}: {error.strerror}. Name another place with QO_DATA"
         ) from None
-    state = open_state(settings.dispatcher.state)
+    state = open_state(settings.dispatcher.state, durable=settings.dispatcher.state_durable)
     queues = BucketQueues(settings)
     stopped = stop or asyncio.Event()
     try:

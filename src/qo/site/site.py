@@ -122,7 +122,7 @@ class Site:
         }
         for child in self._children.values():
             child.options = self._options()
-        self._state = open_state(self.settings.dispatcher.state)
+        self._state = open_state(self.settings.dispatcher.state, durable=self.settings.dispatcher.state_durable)
         self._dashboard = self._child(DASHBOARD)
         self._dashboard.options["flags"] = {**self._flags, "dispatcher.url": self.public}
         self._dashboard.start()

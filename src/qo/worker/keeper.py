@@ -36,8 +36,8 @@ class Keeper:
     def __init__(
         self, holds: Holds, stats: Stats, *, lease_s: float, renew_s: float, margin_s: float, news: News
     ) -> None:
-        """With ``margin_s`` left of a lease it counts as lost. ``news`` is told of a hold whose lease was lost, or whose
-        task somebody asked to cancel."""
+        """With ``margin_s`` left of a lease it counts as lost. ``news`` is told of a hold whose lease was lost, or
+        whose task somebody asked to cancel."""
         self._holds = holds
         self._stats = stats
         self._lease_s = lease_s

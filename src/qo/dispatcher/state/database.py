@@ -13,9 +13,9 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -47,6 +47,7 @@ class Tx:
         self.execute = connection.execute
         self.known: dict[str, Any] = {}  # What cannot change until it ends, and need not be asked for twice.
         self.woken: set[str] = set()  # Loops that have something to do after it, say those who write it.
+        self.durable = False
         self._clock = clock
         self._driver = None if self.on_postgres or _listened_to(connection) else _driver(connection)
 
@@ -107,6 +108,13 @@ class Tx:
                 self._driver.execute("RELEASE part")
             raise
         self._driver.execute("RELEASE part")
+
+    def require_durable(self) -> None:
+        """Have it survive a power cut once it is committed, with all that was committed before it, whatever is set: for
+        who then does something that cannot be undone."""
+        self.durable = True
+        if self.on_postgres:
+            self.execute(sa.text("SET LOCAL synchronous_commit = on"))
 
     @property
     def lasts(self) -> bool:
@@ -200,7 +208,10 @@ class State:
     def _begin(self) -> Generator[Tx]:
         self._require_file()
         with _translated(), self.engine.begin() as connection:
-            yield Tx(connection, self._clock, self.ambient)
+            tx = Tx(connection, self._clock, self.ambient)
+            yield tx
+        if tx.durable and self._path is not None:
+            _flush_log(Path(self._path))
 
     def _connected(self, *_: Any) -> None:
         self._file = self._file or _file(self._path)  # The first connection may have made it.
@@ -221,13 +232,30 @@ def _file(path: str | None) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def open_state(url: str, *, ambient: Ambient = SYSTEM, clock: Clock | None = None) -> State:
+def _flush_log(path: Path) -> None:
+    """Wait until the disk has what was committed to a SQLite database, all of which is in its log or was moved from
+    there to the file, which is waited for. Raises Unavailable."""
+    try:
+        for each in (path.with_name(f"{path.name}-wal"), path.parent):
+            with suppress(FileNotFoundError):  # The last to close the file has emptied its log.
+                descriptor = os.open(each, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+    except OSError as error:
+        raise Unavailable(f"the state database could not be written to the disk: {error.strerror}") from None
+
+
+def open_state(url: str, *, durable: bool = False, ambient: Ambient = SYSTEM, clock: Clock | None = None) -> State:
     """The database that the URL names: ``sqlite:PATH`` or ``postgresql://user@host/name``.
+
+    ``durable``: on SQLite each transaction waits for the disk, so that a power cut undoes none that was acknowledged.
 
     Says nothing of the schema: ``qo.dispatcher.state.upgrade`` does. Raises ConfigError for a URL that cannot be
     read, without repeating it. A file is made by the first transaction, which raises it if that cannot be.
     """
-    return State(_engine(url), ambient=ambient, clock=clock)
+    return State(_engine(url, durable), ambient=ambient, clock=clock)
 
 
 def sqlite_path(url: str) -> Path | None:
@@ -237,7 +265,7 @@ def sqlite_path(url: str) -> Path | None:
     return Path(url.removeprefix("sqlite:").removeprefix("///")).expanduser()
 
 
-def _engine(url: str) -> sa.Engine:
+def _engine(url: str, durable: bool) -> sa.Engine:
     path = sqlite_path(url)
     if path is not None:
         engine = sa.create_engine(
@@ -249,7 +277,7 @@ def _engine(url: str) -> sa.Engine:
             hide_parameters=True,
         )
         event.listen(engine, "do_connect", lambda *_: _create_private(path))
-        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "connect", partial(_prepare_sqlite, durable))
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     if url.startswith(("postgresql:", "postgres:")):
@@ -291,8 +319,9 @@ def _create_private(path: Path) -> None:
         raise ConfigError(f"the state database {path} cannot be opened: {error.strerror}") from None
 
 
-def _prepare_sqlite(connection: Any, _: Any) -> None:
-    for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON", "temp_store = MEMORY"):
+def _prepare_sqlite(durable: bool, connection: Any, _: Any) -> None:
+    synchronous = f"synchronous = {'FULL' if durable else 'NORMAL'}"
+    for pragma in ("journal_mode = WAL", synchronous, "foreign_keys = ON", "temp_store = MEMORY"):
         connection.execute(f"PRAGMA {pragma}")
 
 
