@@ -12,6 +12,7 @@ from qo.queue.queue import Queue
 from qo.testing import virtual
 from qo.worker.cancel import Why
 from qo.worker.clock import Clock, lease_time, now
+from qo.worker.config import LeaseTimes
 from qo.worker.handler import describe
 from qo.worker.hold import Hold, Holds, Phase
 from qo.worker.keeper import Keeper
@@ -56,9 +57,7 @@ async def bench(*, timeout_s: float | None = None) -> Bench:
         if told.cancel.request(why):
             news.append((now() - begun, why))
 
-    return Bench(
-        queue, hold, Keeper(holds, stats, lease_s=LEASE_S, renew_s=20.0, margin_s=5.0, news=tell), stats, news
-    )
+    return Bench(queue, hold, Keeper(holds, stats, LeaseTimes(LEASE_S, 20.0, 5.0), news=tell), stats, news)
 
 
 def run(scene: Any) -> None:

@@ -150,7 +150,7 @@ class WorkerSettings:
         4, "QO_SPARK_SLOTS", kind=kinds.whole(1, 1_000), help="How many Spark tasks run at a time, at most."
     )
     timeout_s: float | None = setting(
-        30.0,
+        300.0,
         "QO_TIMEOUT_S",
         kind=kinds.optional(kinds.number(0.001)),
         help="Seconds that an attempt may take if neither its task nor its handler says; none: no limit.",

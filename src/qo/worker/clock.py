@@ -12,8 +12,10 @@ from qo.worker import suspension
 class Clock:
     """Started by the timeout layer. Stands still while the attempt waits for a permit: that is not its fault."""
 
-    def __init__(self, timeout_s: float | None) -> None:
+    def __init__(self, timeout_s: float | None, remedy: str = "") -> None:
+        """``remedy`` says, to who finds that the time was too short, which setting it came from."""
         self.timeout_s = timeout_s  # None: as long as it takes.
+        self.remedy = remedy
         self.expired = False
         self._standing = False
         self._begun = 0.0

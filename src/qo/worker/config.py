@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from qo.core.discovery import IndexMode, UnknownTypes
 from qo.core.ownership import LeasingConfig
@@ -16,6 +17,12 @@ from qo.worker.layers import ServiceOptions
 RENEWALS_PER_LEASE = 3
 NEARLY_GONE = 1 / 12  # The part of a lease that is left when the handler is stopped.
 LEASE_PER_DOUBT = 10 / 3  # So that a renewal which failed once is repeated in time.
+
+
+class LeaseTimes(NamedTuple):
+    lease_s: float
+    renew_s: float
+    margin_s: float  # With so much left of a lease it counts as lost.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +77,10 @@ class WorkerConfig:
     @property
     def renew_s(self) -> float:
         return self.lease_s / RENEWALS_PER_LEASE
+
+    @property
+    def lease_times(self) -> LeaseTimes:
+        return LeaseTimes(self.lease_s, self.renew_s, self.lease_margin_s)
 
     @property
     def lease_margin_s(self) -> float:

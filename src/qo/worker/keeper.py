@@ -20,6 +20,7 @@ from qo.queue.queue import Queue
 from qo.store.metered import Metered
 from qo.worker.cancel import Why
 from qo.worker.clock import lease_time, now
+from qo.worker.config import LeaseTimes
 from qo.worker.hold import Hold, Holds, Phase
 from qo.worker.stats import Stats
 
@@ -33,16 +34,11 @@ News = Callable[[Hold, Why], None]
 
 
 class Keeper:
-    def __init__(
-        self, holds: Holds, stats: Stats, *, lease_s: float, renew_s: float, margin_s: float, news: News
-    ) -> None:
-        """With ``margin_s`` left of a lease it counts as lost. ``news`` is told of a hold whose lease was lost, or
-        whose task somebody asked to cancel."""
+    def __init__(self, holds: Holds, stats: Stats, times: LeaseTimes, *, news: News) -> None:
+        """``news`` is told of a hold whose lease was lost, or whose task somebody asked to cancel."""
         self._holds = holds
         self._stats = stats
-        self._lease_s = lease_s
-        self._renew_s = renew_s
-        self._margin_s = margin_s
+        self._lease_s, self._renew_s, self._margin_s = times
         self._news = news
         self._renewing: dict[Hold, asyncio.Task[None]] = {}
         self._queue: Queue | None = None

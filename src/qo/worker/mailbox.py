@@ -33,6 +33,13 @@ log = logging.getLogger(__name__)
 CLAIM_AGAIN_AFTER_S = 2.0
 FULL_AGAIN_AFTER_S = 1.0
 UNHANDLED_WARNED_MAX = 100
+# What to change if an attempt was given too little time.
+TASK_TIMEOUT = "it was submitted with this limit (qo submit --timeout, Options(timeout_s=...))"
+HANDLER_TIMEOUT = "its handler has this limit (@app.task(..., timeout_s=...))"
+WORKER_TIMEOUT = (
+    "the limit of whatever names none (QO_TIMEOUT_S of the worker); give the handler one of its own "
+    "(@app.task(..., timeout_s=...)) or the task (qo submit --timeout)"
+)
 STALE_AFTER = timedelta(seconds=10)
 
 
@@ -227,7 +234,7 @@ class Mailbox:
                 self._admission.ended(admitted[0], started=False)
             raise
         if isinstance(answer, Claim):
-            clock = Clock(self._timeout_s(answer.task, admitted[0]))
+            clock = self._clock(answer.task, admitted[0])
             self._stats.took()
             return Hold(answer, admitted[0], clock, now=sent, leased_until=leased_until)
         if admitted:
@@ -259,13 +266,13 @@ class Mailbox:
     def _handler(self, task_type: str) -> Handler | None:
         return self._app.handler(task_type) or self._otherwise
 
-    def _timeout_s(self, task: Task, handler: Handler) -> float | None:
+    def _clock(self, task: Task, handler: Handler) -> Clock:
         """The most particular wish counts: the task's, then its handler's, then the worker's."""
         if task.timeout_seconds is not None:
-            return task.timeout_seconds
+            return Clock(task.timeout_seconds, TASK_TIMEOUT)
         if not isinstance(handler.timeout_s, Default):
-            return handler.timeout_s
-        return self._config.service.timeout_s
+            return Clock(handler.timeout_s, HANDLER_TIMEOUT)
+        return Clock(self._config.service.timeout_s, WORKER_TIMEOUT)
 
     async def _pass_over(self, due: Due, answer: Rejected | None, task: Task | None) -> None:
         """Remember why a candidate was none, so that it is not read again at every poll."""

@@ -13,7 +13,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
@@ -26,9 +26,9 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, InterfaceError, Operati
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from qo.ambient import SYSTEM, Ambient
+from qo.dispatcher.state import sqlite_file
 from qo.dispatcher.state.prepared import NOTHING, Prepared, Values, answered, carried_out
 from qo.errors import ConfigError, CorruptRecord, Unavailable
-from qo.store import private
 
 BUSY_S = 30.0  # How long a process waits for another one's transaction on SQLite.
 ROWS_MAX = 500  # Of one INSERT: SQLite limits how many values a statement may carry.
@@ -211,7 +211,7 @@ class State:
             tx = Tx(connection, self._clock, self.ambient)
             yield tx
         if tx.durable and self._path is not None:
-            _flush_log(Path(self._path))
+            sqlite_file.flush_log(Path(self._path))
 
     def _connected(self, *_: Any) -> None:
         self._file = self._file or _file(self._path)  # The first connection may have made it.
@@ -230,21 +230,6 @@ def _file(path: str | None) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _flush_log(path: Path) -> None:
-    """Wait until the disk has what was committed to a SQLite database, all of which is in its log or was moved from
-    there to the file, which is waited for. Raises Unavailable."""
-    try:
-        for each in (path.with_name(f"{path.name}-wal"), path.parent):
-            with suppress(FileNotFoundError):  # The last to close the file has emptied its log.
-                descriptor = os.open(each, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
-    except OSError as error:
-        raise Unavailable(f"the state database could not be written to the disk: {error.strerror}") from None
 
 
 def open_state(url: str, *, durable: bool = False, ambient: Ambient = SYSTEM, clock: Clock | None = None) -> State:
@@ -276,8 +261,8 @@ def _engine(url: str, durable: bool) -> sa.Engine:
             max_overflow=64,
             hide_parameters=True,
         )
-        event.listen(engine, "do_connect", lambda *_: _create_private(path))
-        event.listen(engine, "connect", partial(_prepare_sqlite, durable))
+        event.listen(engine, "do_connect", lambda *_: sqlite_file.create_private(path))
+        event.listen(engine, "connect", partial(sqlite_file.prepare, durable))
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     if url.startswith(("postgresql:", "postgres:")):
@@ -304,25 +289,6 @@ def _postgres_url(url: str) -> sa.URL:
             "the URL of the state database cannot be read: write postgresql://USER:PASSWORD@HOST:PORT/NAME, "
             "and / ? # @ within user, password and options as %2F %3F %23 %40"
         ) from None
-
-
-def _create_private(path: Path) -> None:
-    """An empty file for its owner alone, if there is none; those that SQLite puts beside it become like it."""
-    try:
-        private.make_directory(path.parent)
-        if private.create_file(path):
-            return
-        if not path.is_file():
-            raise ConfigError(f"the state database {path} cannot be opened: something else is there") from None
-        private.close_to_others(private.of_database(path))
-    except OSError as error:
-        raise ConfigError(f"the state database {path} cannot be opened: {error.strerror}") from None
-
-
-def _prepare_sqlite(durable: bool, connection: Any, _: Any) -> None:
-    synchronous = f"synchronous = {'FULL' if durable else 'NORMAL'}"
-    for pragma in ("journal_mode = WAL", synchronous, "foreign_keys = ON", "temp_store = MEMORY"):
-        connection.execute(f"PRAGMA {pragma}")
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
