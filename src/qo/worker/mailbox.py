@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 CLAIM_AGAIN_AFTER_S = 2.0
 FULL_AGAIN_AFTER_S = 1.0
 UNHANDLED_WARNED_MAX = 100
+UNHANDLED_WARNED_EVERY_S = 600.0  # For as long as such tasks wait.
 # What to change if an attempt was given too little time.
 TASK_TIMEOUT = "it was submitted with this limit (qo submit --timeout, Options(timeout_s=...))"
 HANDLER_TIMEOUT = "its handler has this limit (@app.task(..., timeout_s=...))"
@@ -73,7 +74,7 @@ class Mailbox:
         self._otherwise = UNKNOWN if config.unknown_types is UnknownTypes.FAIL else None
         self._claiming: dict[str, asyncio.Task[None]] = {}
         self._missed = False  # Whether a candidate of late was none.
-        self._unhandled: set[str] = set()  # Types that were warned of.
+        self._unhandled: dict[str, float] = {}  # Types that were warned of, and when.
         self._open = True
         self._wake = asyncio.Event()
         self._freed = False  # Since the last look.
@@ -255,13 +256,23 @@ class Mailbox:
     def judge(self, task_type: str, ahead: int = 0) -> Verdict:
         """Whether tasks of a type are for this worker now, if so many others of it come first."""
         if (handler := self._handler(task_type)) is None:
-            if task_type not in self._unhandled and len(self._unhandled) < UNHANDLED_WARNED_MAX:
-                self._unhandled.add(task_type)
-                log.warning("tasks of type %r wait, but this worker has no handler for them", task_type)
+            self._warn_unhandled(task_type)
             return Verdict.PASS
         if self._paused(task_type):
             return Verdict.PASS
         return Verdict.TAKE if self._admission.room(handler) > ahead else Verdict.LATER
+
+    def _warn_unhandled(self, task_type: str) -> None:
+        at, warned_at = self._queue.ambient.monotonic(), self._unhandled.get(task_type)
+        if warned_at is None and len(self._unhandled) >= UNHANDLED_WARNED_MAX:
+            return
+        if warned_at is None or at - warned_at >= UNHANDLED_WARNED_EVERY_S:
+            self._unhandled[task_type] = at
+            self._stats.unhandled_types = len(self._unhandled)
+            log.warning(
+                "tasks of type %r wait, but this worker has no handler for them; qo status TASK says whether any has",
+                task_type,
+            )
 
     def _handler(self, task_type: str) -> Handler | None:
         return self._app.handler(task_type) or self._otherwise
