@@ -50,6 +50,8 @@ FAULTS: list[tuple[list[str], list[str]]] = [
     ([*SUBMIT, "--priority", "10"], ["--priority", "from 0 to 9"]),
     ([*SUBMIT, "--retries", "-1"], ["--retries", "at least 0"]),
     ([*SUBMIT, "--retries", "many"], ["--retries"]),
+    ([*SUBMIT, "--max-deliveries", "0"], ["--max-deliveries", "at least 1"]),
+    (["worker", "--app", "tasks:app", "--shard-leasing", "--drain"], ["leave out --drain", "leases none"]),
     ([*SUBMIT, "--key", ""], ["--key", "not empty"]),
     ([*SUBMIT, "--key-scope", "s"], ["--key-scope needs --key"]),
     ([*SUBMIT, "--wait-timeout", "1s"], ["--wait-timeout needs --wait"]),

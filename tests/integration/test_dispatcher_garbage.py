@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Sequence
 from contextlib import suppress
@@ -78,6 +79,30 @@ def test_what_stands_is_kept_and_what_was_replaced_goes_after_a_while(state: Sta
     assert judged(state, place(first)) == [(False, "it was replaced not long ago")]
     state_clock.advance(2 * DAY)
     assert judged(state, place(first), place(second)) == [(True, "it was replaced long ago"), (False, "it stands")]
+
+
+def test_that_files_may_go_is_on_the_disk_before_they_do(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut must not bring back, as something that stands, what was deleted before it."""
+    flushed: list[str] = []
+
+    def fsync(descriptor: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    orders = live(deployed(state, SHOP), "shop.orders")
+    first = feed(state, orders, "a", "1")
+    assert flushed == []
+    wanted = JudgeRequest(prefixes=[place(first)], keep_s=0.0)
+    with state.write() as tx:
+        garbage.judge(tx, wanted)
+        if tx.on_postgres:
+            assert tx.value(sa.text("SHOW synchronous_commit")) == "on"
+            return
+        assert flushed == [], "only what is committed can be flushed"
+    assert flushed[0] == "state.db-wal"
+    with state.read() as tx:
+        garbage.judge(tx, wanted.model_copy(update={"dry_run": True}))
+    assert flushed.count("state.db-wal") == 1
 
 
 def test_two_who_collect_at_once_do_so_one_after_the_other(state: State) -> None:

@@ -19,6 +19,7 @@ from qo.dispatcher.runtimes import in_process
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks import rows
+from qo.dispatcher.tasks.pieces import PIECES_MAX
 
 ROOT = "file:/data"
 
@@ -127,6 +128,72 @@ def test_a_noop_passes_its_partition_on_to_each_output(state: State) -> None:
     say(state, "k", partition_key="a", attributes={"location": "s3://in/a/", "files": ["x"]})
     work(state)
     assert made(state, "pass") == [("a", None, None, "s3://in/a/")] * 2
+
+
+def append(state: State, key: str, count: int, files: int = 1) -> list[str]:
+    """Let the partition of the source have so many commits, as if each had been appended; the URIs of all files."""
+    table, partitions = schema.commits, schema.partitions
+    with state.write() as tx:
+        first = tx.one(sa.select(table).where(table.c.partition_key == key))
+        assert first is not None
+        shared = {name: first[name] for name in first if name != "revision"}
+        batches = range(1, count)
+        named = [[f"part-{number}" for number in range(files)] for _ in batches]
+        tx.insert(
+            table,
+            [
+                shared | {"location": f"s3://in/{number}/", "files": names}
+                for number, names in zip(batches, named, strict=True)
+            ],
+        )
+        latest = tx.value(sa.select(sa.func.max(table.c.revision)))
+        tx.execute(sa.update(partitions).where(partitions.c.partition_key == key).values(revision=latest))
+        rows = tx.all(sa.select(table).where(table.c.partition_key == key))
+    return [f"{row['location']}{name}" for row in rows for name in row["files"]]
+
+
+def files_of(state: State, job: str) -> list[list[str]]:
+    """Of each commit of a job the URIs of its files."""
+    table, datasets = schema.commits, schema.datasets
+    query = sa.select(table.c.location, table.c.files).join(datasets, datasets.c.id == table.c.dataset_id)
+    return [
+        [name if ":/" in name else f"{location}{name}" for name in names]
+        for location, names in found(state, query.where(datasets.c.job == job))
+    ]
+
+
+@pytest.mark.parametrize(("dag", "job"), [(PASS, "pass"), (SPLIT, "cut")], ids=["noop", "range_splitter"])
+def test_every_file_of_a_partition_that_was_appended_to_often_is_passed_on(
+    state: State, dag: Any, job: str
+) -> None:
+    deployed(state, dag)
+    about = {"location": "s3://in/0/", "files": ["part-0"]}
+    say(state, "k", partition_key="0-20", start=0, end=20, attributes=about)
+    router.tick(state)
+    expected = append(state, "0-20", PIECES_MAX * 2 + 1)
+    work(state)
+    assert statuses(state, job) == [("completed", None)]
+    passed_on = files_of(state, job)
+    assert [sorted(each) for each in passed_on] == [sorted(expected)] * 2
+    lenders = found(state, sa.select(schema.loans.c.revision, sa.func.count()).group_by(schema.loans.c.revision))
+    assert [count for _, count in lenders] == [len(expected)] * 2  # None of their files may be collected.
+
+
+@pytest.mark.parametrize(("dag", "job"), [(PASS, "pass"), (SPLIT, "cut")], ids=["noop", "range_splitter"])
+def test_a_partition_of_too_many_files_fails_for_good_and_says_what_to_do(
+    state: State, dag: Any, job: str
+) -> None:
+    deployed(state, dag)
+    about = {"location": "s3://in/0/", "files": ["part-0"]}
+    say(state, "k", partition_key="0-20", start=0, end=20, attributes=about)
+    router.tick(state)
+    append(state, "0-20", 101, files=100)  # 10,001 in all.
+    assert work(state) == 1
+    ((status, error),) = statuses(state, job)
+    assert status == "failed"
+    assert "more than 10,000 files" in error
+    assert "compact" in error
+    assert made(state, job) == []
 
 
 def test_a_noop_passes_a_cursor_on(state: State) -> None:

@@ -195,3 +195,12 @@ def test_the_time_is_known_without_a_transaction_where_the_database_has_no_clock
     moved = open_state(f"sqlite:{tmp_path / 'moved.db'}", clock=Clock())
     assert moved.now() is None, "somebody else says what time it is"
     moved.close()
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(("durable", "level"), [(False, 1), (True, 2)])
+def test_a_state_on_sqlite_waits_for_the_disk_if_that_is_set(tmp_path: Path, durable: bool, level: int) -> None:
+    state = open_state(f"sqlite:{tmp_path}/state.db", durable=durable)
+    with state.write() as tx:
+        assert tx.value(sa.text("PRAGMA synchronous")) == level  # pyright: ignore
+    state.close()

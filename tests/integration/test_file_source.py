@@ -116,6 +116,31 @@ async def test_marks_links_to_nothing_and_what_is_no_file_are_not_looked_at(inbo
     assert await inbox.settle() == 1
 
 
+async def test_a_link_is_not_followed_wherever_it_leads_and_that_is_told_once(
+    inbox: Inbox, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("only the worker may read this")
+    inbox.write("whole")
+    (inbox.root / "out").symlink_to(outside / "secret")
+    (inbox.root / "inside").symlink_to(inbox.root / "whole")
+    (inbox.root / "folder").symlink_to(outside, target_is_directory=True)
+    assert await inbox.settle() == 1
+    told = [each for each in caplog.messages if "links" in each]
+    assert len(told) == 1
+    assert "3 links" in told[0]
+    assert await inbox.settle() == 0
+    assert [each for each in caplog.messages if "links" in each] == told
+
+
+async def test_the_place_itself_may_be_a_link(state: State, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "a").write_text("data")
+    (tmp_path / "place").symlink_to(tmp_path / "real", target_is_directory=True)
+    assert await Inbox(state, tmp_path / "place").settle() == 1
+
+
 async def test_a_restarted_watcher_announces_nothing_again(inbox: Inbox) -> None:
     for number in range(20):
         inbox.write(f"f{number}")

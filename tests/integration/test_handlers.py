@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from qo.queue.queue import Queue
 from qo.testing import virtual
 from qo.worker.app import App
 from qo.worker.context import Context
+from qo.worker.layers import ServiceOptions
 from qo.worker.signals import Reject, Reschedule, Retry
 from stores import (
     AT_ONCE,
@@ -172,6 +174,29 @@ async def test_a_type_error_inside_a_handler_is_not_mistaken_for_a_missing_param
     assert calls == [(7,)]
 
 
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("by", "remedy"),
+    [("task", r"qo submit --timeout"), ("handler", r"@app\.task\(\.\.\., timeout_s"), ("worker", r"QO_TIMEOUT_S")],
+)
+def test_an_attempt_that_timed_out_says_which_setting_gave_it_so_little(by: str, remedy: str) -> None:
+    async def story() -> None:
+        queue, app = virtual_queue(), App()
+
+        async def hangs(input: Any) -> None:
+            await asyncio.sleep(3600)
+
+        app.task("hangs", **({"timeout_s": 7.0} if by == "handler" else {}))(hangs)
+        options = Options(max_retries=0, timeout_s=7.0 if by == "task" else None)
+        task = await queue.submit("hangs", None, options)
+        service = ServiceOptions(timeout_s=7.0) if by == "worker" else ServiceOptions()
+        await drain(queue, app, service=service)
+        error = (await queue.get(task.id)).last_error or ""
+        assert re.match(f"timed out after 7 s: .*{remedy}", error)
+
+    virtual.run(story())
+
+
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_a_handler_is_stopped_at_its_timeout(queue: Queue, kind: str) -> None:
     released = threading.Event()
@@ -187,7 +212,8 @@ async def test_a_handler_is_stopped_at_its_timeout(queue: Queue, kind: str) -> N
     finally:
         released.set()
     assert task.status is F
-    assert task.last_error == "timed out after 0.3 s"
+    assert task.last_error is not None
+    assert task.last_error.startswith("timed out after 0.3 s: it was submitted with this limit")
 
 
 async def test_a_timeout_of_the_handlers_own_is_reported_as_such(queue: Queue) -> None:
@@ -281,7 +307,8 @@ def test_a_handler_that_asks_for_more_time_gets_it() -> None:
                 await asyncio.sleep(1)
                 await monitor.check()
         assert (await queue.get(enough.id)).output == "done"
-        assert (await queue.get(too_long.id)).last_error == "timed out after 39 s"
+        last_error = (await queue.get(too_long.id)).last_error or ""
+        assert last_error.startswith("timed out after 39 s: ")
 
     virtual.run(main())
 

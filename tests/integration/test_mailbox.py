@@ -759,7 +759,8 @@ async def test_11a_a_timeout_cancels_counts_and_frees_the_slot() -> None:
     async with working(queue, app_of(endless, work), concurrency=1) as worker:
         failed = await ended(queue, bad.id)
         good = await ended(queue, (await queue.submit("work")).id)
-    assert (failed.status, failed.last_error, good.status) == (F, "timed out after 2 s", C)
+    assert (failed.status, good.status) == (F, C)
+    assert (failed.last_error or "").startswith("timed out after 2 s: ")
     assert stopped[0] == pytest.approx(2, abs=0.1)
     assert (worker.stats.timeouts, worker.stats.dead) == (1, 1)
 

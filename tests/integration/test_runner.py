@@ -226,7 +226,7 @@ async def test_a_run_that_takes_too_long_is_stopped_and_counts_as_failed(tmp_pat
     async with plant(tmp_path, one_job("wait_async", timeout_seconds=1, max_attempts=1)) as shop:
         await shop.emit("a")
         failed = await shop.reached("clean", "failed")
-        assert failed["last_error"] == "timed out after 1 s"
+        assert failed["last_error"] == "timed out after 1 s: the job's timeout_seconds allow no more"
     assert runner_operators.SEEN["wait_async"] == [1, "timed out"]
 
 

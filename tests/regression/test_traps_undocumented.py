@@ -139,7 +139,8 @@ async def test_05_a_timeout_is_enforced(queue: Queue, kind: str) -> None:
         task = await run_one(queue, waits if kind == "async" else blocks, timeout_s=0.2, max_retries=0)
     finally:
         over.set()
-    assert (task.status, task.last_error) == (F, "timed out after 0.2 s")
+    assert task.status is F
+    assert (task.last_error or "").startswith("timed out after 0.2 s: ")
 
 
 @pytest.mark.fast

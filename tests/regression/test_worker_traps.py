@@ -28,7 +28,8 @@ from qo.store.port import LIST_LIMIT_MAX, Page, Stored, Written
 from qo.testing import virtual
 from qo.worker.app import App
 from qo.worker.cancel import Why
-from qo.worker.clock import Clock, now
+from qo.worker.clock import Clock, lease_time, now
+from qo.worker.config import LeaseTimes
 from qo.worker.context import Context
 from qo.worker.handler import describe
 from qo.worker.hold import Hold, Holds, Phase
@@ -214,8 +215,8 @@ async def test_a_worker_keeps_the_leases_of_tasks_that_are_longer_than_a_lease_a
 async def test_a_keeper_that_cannot_connect_still_tells_that_a_lease_is_lost() -> None:
     queue, holds, told = virtual_queue(), Holds(), list[Why]()
     claim = await claimed(queue, (await queue.submit("work")).id, lease_s=60)
-    holds.add(Hold(claim, describe("work", work), Clock(None), now=now(), lease_s=60))
-    keeper = Keeper(holds, Stats(), lease_s=60, renew_s=20, news=lambda hold, why: told.append(why))
+    holds.add(Hold(claim, describe("work", work), Clock(None), now=now(), leased_until=lease_time() + 60))
+    keeper = Keeper(holds, Stats(), LeaseTimes(60, 20, 5), news=lambda hold, why: told.append(why))
     keeping = asyncio.create_task(keeper.run(never))
     await asyncio.sleep(60)
     assert told == [Why.LOST]

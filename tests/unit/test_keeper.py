@@ -11,7 +11,8 @@ from qo.errors import Unavailable
 from qo.queue.queue import Queue
 from qo.testing import virtual
 from qo.worker.cancel import Why
-from qo.worker.clock import Clock, now
+from qo.worker.clock import Clock, lease_time, now
+from qo.worker.config import LeaseTimes
 from qo.worker.handler import describe
 from qo.worker.hold import Hold, Holds, Phase
 from qo.worker.keeper import Keeper
@@ -45,7 +46,7 @@ async def bench(*, timeout_s: float | None = None) -> Bench:
     queue, holds, stats = virtual_queue(), Holds(), Stats()
     task = await queue.submit("work")
     claim = await claimed(queue, task.id, lease_s=LEASE_S)
-    hold = Hold(claim, describe("work", work), Clock(timeout_s), now=now(), lease_s=LEASE_S)
+    hold = Hold(claim, describe("work", work), Clock(timeout_s), now=now(), leased_until=lease_time() + LEASE_S)
     hold.enter(Phase.RUNNING, now())
     holds.add(hold)
     news: list[tuple[float, Why]] = []
@@ -56,7 +57,7 @@ async def bench(*, timeout_s: float | None = None) -> Bench:
         if told.cancel.request(why):
             news.append((now() - begun, why))
 
-    return Bench(queue, hold, Keeper(holds, stats, lease_s=LEASE_S, renew_s=20.0, news=tell), stats, news)
+    return Bench(queue, hold, Keeper(holds, stats, LeaseTimes(LEASE_S, 20.0, 5.0), news=tell), stats, news)
 
 
 def run(scene: Any) -> None:

@@ -13,12 +13,14 @@ from qo.ambient import Ambient
 from qo.core import keys, wire
 from qo.core.ownership import LOOKOUT, LeasingConfig, ShardLease, may_look_out
 from qo.errors import Unavailable, UsageError
+from qo.queue.feed import Feed
 from qo.queue.queue import Queue
 from qo.queue.shard_leases import ShardLeases
 from qo.store.faulty import FaultPlan, Faulty
 from qo.store.memory import MemoryStore
 from qo.store.port import ObjectStore, Stored, Written
 from qo.testing import virtual
+from qo.worker.ownership import Ownership
 
 pytestmark = pytest.mark.fast
 
@@ -231,3 +233,55 @@ def test_the_idle_go_first_for_the_lookout_and_the_busy_if_nobody_else_does() ->
 def test_leasing_that_cannot_work_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         LeasingConfig(**wrong)
+
+
+# Being broken off
+
+
+class Unanswered(MemoryStore):
+    """Carries out a write of the lookout's lease, and keeps the answer to itself until it is asked for it."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=virtual.wall_clock)
+        self.withholds = False
+        self.written = asyncio.Event()
+        self.answers = asyncio.Event()
+
+    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+        written = await super().put(key, body, if_match=if_match, if_absent=if_absent)
+        if self.withholds and key == keys.shard_lease(LOOKOUT):
+            self.written.set()
+            await self.answers.wait()
+        return written
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["acquiring", "renewing"])
+def test_a_worker_that_leaves_before_it_knows_that_it_is_the_lookout_leaves_no_lease(first: bool) -> None:
+    async def story() -> None:
+        store = Unanswered()
+        queue = made_queue(store)
+        owner = Ownership(
+            queue,
+            LeasingConfig(),
+            worker_id="a",
+            feed=Feed(queue),
+            has_room=lambda: True,
+            heartbeat_s=5.0,
+            changed=lambda: None,
+        )
+        store.withholds = first
+        running = asyncio.create_task(owner.run())
+        if not first:
+            await asyncio.sleep(1.0)
+            assert owner.on_duty
+            store.withholds = True
+        await store.written.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        store.withholds = False
+        asyncio.get_running_loop().call_later(0.5, store.answers.set)
+        await owner.leave()
+        assert (await stored(store, LOOKOUT)).lease_expires_at <= await store.now()
+        assert not owner.on_duty
+
+    virtual.run(story())

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from qo.dispatcher.contract.task import EventBody, Piece, PiecesAnswer, StandingAnswer, Work, WorkInput, WorkOutput
+from qo.dispatcher.contract.task import (
+    FILES_MAX,
+    EventBody,
+    Piece,
+    PiecesAnswer,
+    StandingAnswer,
+    Work,
+    WorkInput,
+    WorkOutput,
+)
 from qo.dispatcher.definition.configuration import PLACE
 from qo.errors import ConfigError, Forbidden, NotFound, UsageError
 from qo.runner.run import Run
@@ -150,6 +159,22 @@ def test_an_input_reads_exactly_the_committed_files_however_many_pages_they_fill
     )
     assert list(run.input().lines()) == [f"line {revision}" for revision in range(1, 6)]
     assert run.input("orders") is run.input()
+
+
+def test_an_input_of_which_no_piece_travelled_is_asked_for_from_its_first_piece(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("line\n")
+    given = WorkInput(position=0, name="orders", dataset_id="d", generation_id="g", mode="whole", more=True)
+    page = PiecesAnswer(pieces=[Piece(revision=1, location=f"file:{tmp_path}/", files=["a"])])
+    assert list(run_of(work(tmp_path, inputs=[given]), pages=[page]).input().lines()) == ["line"]
+
+
+def test_an_output_of_more_files_than_a_commit_may_name_is_refused(tmp_path: Path) -> None:
+    output = run_of(work(tmp_path, partition_key="p")).output()
+    for number in range(FILES_MAX):
+        output._files.append(f"{number}")  # As ``add`` does, which compares each with all others.
+    assert len(output.body(work(tmp_path, partition_key="p")).files) == FILES_MAX
+    with pytest.raises(UsageError, match="more than 10,000 files"):
+        output.add("one more")
 
 
 def test_a_name_that_is_no_input_or_output_is_refused_with_those_there_are(tmp_path: Path) -> None:

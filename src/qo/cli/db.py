@@ -68,7 +68,7 @@ def _with_state(session: Session, question: Callable[[State], T]) -> T:
     with extra():
         from qo.dispatcher.state.database import open_state
 
-        state = open_state(settings.dispatcher.state)
+        state = open_state(settings.dispatcher.state, durable=settings.dispatcher.state_durable)
         try:
             return question(state)
         finally:

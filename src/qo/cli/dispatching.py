@@ -136,7 +136,7 @@ def open_context(settings: Settings) -> Context:
     from qo.dispatcher.http.context import Context
     from qo.dispatcher.state.database import open_state
 
-    state = open_state(settings.dispatcher.state)
+    state = open_state(settings.dispatcher.state, durable=settings.dispatcher.state_durable)
     try:
         prepare(state)
     except BaseException:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qo.cli.session import Session, command, new_app, start_logging
-from qo.config.location import S3
+from qo.config.location import S3, parse
 from qo.config.settings import LogLevel, Settings
-from qo.errors import ConfigError, QoError, Unavailable, Unproven
+from qo.errors import ConfigError, QoError, StoreError, Unavailable, Unproven
 from qo.store import manifest
 from qo.store.checks import CHECKS
 from qo.store.opening import needs_proof, open_store
@@ -23,6 +24,7 @@ from qo.store.proof import CheckResult, Report, prove
 if TYPE_CHECKING:
     from qo.spark.archive import Archive
     from qo.spark.java import Java
+    from qo.store.s3.transport import Transport
 
 app = new_app()
 
@@ -54,6 +56,7 @@ def doctor(
             session.output.row((result.name, "pass" if result.passed else "fail", result.detail), WIDTHS)
 
     fixed, report, problem = asyncio.run(_examine(settings, fix, tell))
+    unfinished = asyncio.run(_unfinished_uploads(settings))
     spark = _spark(settings, fix)
     if session.json:
         session.output.document(
@@ -63,11 +66,17 @@ def doctor(
                 "problem": None if problem is None else str(problem),
                 "fixed": fixed,
                 "checks": [asdict(result) for result in report.results],
+                "keeps_unfinished_uploads": unfinished,
                 "spark": spark,
             }
         )
     else:
         _advise(session, fixed, report)
+        for place in unfinished:
+            session.output.line(
+                f"\nuploads (would be better): parts of files that nobody finished stay in {place}, unseen and paid "
+                "for: qo doctor --fix sets a lifecycle rule that removes them after a week"
+            )
         session.output.line("\n" + "\n".join(f"{name}: {value}" for name, value in spark.items()))
         if problem is None:
             session.output.line(f"\n{settings.store} is proven; the proof is in its queue.json")
@@ -155,12 +164,50 @@ def _archived(there: Archive, found: Java, settings: Settings, fix: bool) -> str
 
 
 async def _fix(settings: Settings, place: S3) -> list[str]:
-    from qo.store.s3 import S3Store
-    from qo.store.s3.setup import set_up
+    from qo.store.s3.setup import UPLOADS_DONE, add_upload_rule, set_up
 
-    store = await S3Store.open(place.bucket, endpoint=settings.s3.endpoint, region=settings.s3.region)
+    async with _transport(settings, place.bucket) as transport:
+        fixed = await set_up(transport, place.prefix, versioning=not settings.allow_no_versioning)
+    for data in _buckets(settings)[1:]:
+        try:
+            async with _transport(settings, data.bucket) as transport:
+                if await add_upload_rule(transport, data.prefix):
+                    fixed.append(f"{_url(data)}: {UPLOADS_DONE}")
+        except StoreError as error:  # Of the queue's own bucket it would matter.
+            fixed.append(f"{_url(data)}: no lifecycle rule was set: {error}")
+    return fixed
+
+
+async def _unfinished_uploads(settings: Settings) -> list[str]:
+    """Where no rule removes the parts of files that nobody finished. Where that cannot be known, nothing is said."""
+    from qo.store.s3.setup import aborts_uploads
+
+    found: list[str] = []
+    for place in _buckets(settings):
+        async with _transport(settings, place.bucket) as transport:
+            if await aborts_uploads(transport, place.prefix) is False:
+                found.append(_url(place))
+    return found
+
+
+def _buckets(settings: Settings) -> list[S3]:
+    """Of the queue, and of the data if that lies in a bucket, too."""
+    data = settings.dispatcher.data.rstrip("/")
+    named = [settings.location, parse(data) if data.startswith("s3://") else None]
+    return list(dict.fromkeys(place for place in named if isinstance(place, S3)))
+
+
+def _url(place: S3) -> str:
+    return f"s3://{place.bucket}/{place.prefix}"
+
+
+@asynccontextmanager
+async def _transport(settings: Settings, bucket: str) -> AsyncGenerator[Transport]:
+    from qo.store.s3 import S3Store
+
+    store = await S3Store.open(bucket, endpoint=settings.s3.endpoint, region=settings.s3.region)
     try:
-        return await set_up(store.transport, place.prefix, versioning=not settings.allow_no_versioning)
+        yield store.transport
     finally:
         await store.close()
 

@@ -69,6 +69,7 @@ FIELDS = {
     "timeout": Field(_duration, "timeout_s"),
     "retries": Field(_count, "max_retries"),
     "max_reschedules": Field(_count, "max_reschedules"),
+    "max_deliveries": Field(_of(kinds.whole(1)), "max_deliveries"),
     "priority": Field(_of(kinds.whole(0, PRIORITY_MAX)), "priority"),
 }
 RETRY_FIELDS = {

@@ -41,7 +41,7 @@ Overlapping = Annotated[
 ]
 Timeout = Annotated[
     str | None,
-    typer.Option("--timeout", metavar="DURATION", help="Of one attempt [as the handler says, else 30s]."),
+    typer.Option("--timeout", metavar="DURATION", help="Of one attempt [as the handler says, else 5m]."),
 ]
 Retries = Annotated[int | None, typer.Option("--retries", help="Attempts after the first [3].")]
 Priority = Annotated[int | None, typer.Option("--priority", help="0 to 9; 9 goes first [0].")]

@@ -44,11 +44,14 @@ ExpiresIn = Annotated[str | None, _option("--expires-in", "Give up if unclaimed 
 ExpiresAt = Annotated[str | None, _option("--expires-at", "Give up if unclaimed at this time.", "TIME")]
 Timeout = Annotated[
     str | None,
-    _option("--timeout", "The longest one attempt may take [as the handler says, else 30s].", "DURATION"),
+    _option("--timeout", "The longest one attempt may take [as the handler says, else 5m].", "DURATION"),
 ]
 Retries = Annotated[int | None, _option("--retries", "Attempts after the first [3].")]
 Priority = Annotated[int | None, _option("--priority", "0 to 9; 9 goes first [0].")]
 Reschedules = Annotated[int | None, _option("--max-reschedules", "How often a handler may put it off [no limit].")]
+Deliveries = Annotated[
+    int | None, _option("--max-deliveries", "How many workers may die of it before it has failed [5].")
+]
 RetryInitial = Annotated[int | None, _option("--retry-initial-ms", "The rest before the first retry [1000].")]
 RetryMax = Annotated[int | None, _option("--retry-max-ms", "The longest rest before a retry [60000].")]
 RetryMultiplier = Annotated[float | None, _option("--retry-multiplier", "How much longer each rest is [2].")]
@@ -73,6 +76,7 @@ def submit(
     retries: Retries = None,
     priority: Priority = None,
     max_reschedules: Reschedules = None,
+    max_deliveries: Deliveries = None,
     retry_initial_ms: RetryInitial = None,
     retry_max_ms: RetryMax = None,
     retry_multiplier: RetryMultiplier = None,
@@ -95,6 +99,7 @@ def submit(
         "retries": retries,
         "priority": priority,
         "max_reschedules": max_reschedules,
+        "max_deliveries": max_deliveries,
         "retry_initial_ms": retry_initial_ms,
         "retry_max_ms": retry_max_ms,
         "retry_multiplier": retry_multiplier,

@@ -15,6 +15,7 @@ from qo.core.task import Status, Task
 from qo.core.words import plural
 from qo.errors import UsageError
 from qo.queue.queue import Queue
+from qo.queue.waiting import why_unclaimed
 
 app = new_app()
 
@@ -29,10 +30,14 @@ TaskId = Annotated[
 def status(session: Session, task_id: TaskId) -> None:
     """Show a task as it is now."""
 
-    async def look(queue: Queue) -> Task:
-        return await task_view.filled(queue, await queue.get(task_id))
+    async def look(queue: Queue) -> tuple[Task, str | None]:
+        task = await task_view.filled(queue, await queue.get(task_id))
+        return task, await why_unclaimed(queue, task)
 
-    task_view.show(session, session.ask(look))
+    task, waits = session.ask(look)
+    task_view.show(session, task)
+    if waits is not None:
+        session.output.note(waits)
 
 
 @command(app, "history")

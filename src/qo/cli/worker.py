@@ -61,6 +61,11 @@ def worker(
             "worker.shard_leasing.enabled": shard_leasing,
         }
     )
+    if drain and settings.worker.shard_leasing.enabled:
+        raise UsageError(
+            "a worker that stops when no task is ready must look at all shards, so it leases none: leave out --drain, "
+            "or switch leasing off for it with QO_SHARD_LEASING=false"
+        )
     stats = _of_runtime(settings, runtime, drain) if target is None else _of_app(session, settings, target, drain)
     if session.json:
         counts = plain_counts(stats)

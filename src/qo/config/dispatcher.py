@@ -40,6 +40,13 @@ class DispatcherSettings:
         secret=True,
         help="The state database: sqlite:PATH, or postgresql://USER@HOST/NAME.",
     )
+    state_durable: bool = setting(
+        False,
+        "QO_STATE_DURABLE",
+        kind=kinds.FLAG,
+        help="On SQLite, wait for the disk at each transaction: survives a power cut, not only a killed process. "
+        "Each then takes a flush of the disk longer. PostgreSQL has its own setting.",
+    )
     listen: str = setting(
         "127.0.0.1:8470",
         "QO_DISPATCHER_LISTEN",

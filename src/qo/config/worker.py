@@ -150,7 +150,7 @@ class WorkerSettings:
         4, "QO_SPARK_SLOTS", kind=kinds.whole(1, 1_000), help="How many Spark tasks run at a time, at most."
     )
     timeout_s: float | None = setting(
-        30.0,
+        300.0,
         "QO_TIMEOUT_S",
         kind=kinds.optional(kinds.number(0.001)),
         help="Seconds that an attempt may take if neither its task nor its handler says; none: no limit.",
@@ -159,7 +159,8 @@ class WorkerSettings:
         60.0,
         "QO_LEASE_S",
         kind=kinds.number(1),
-        help="Seconds for which a claim holds; renewed three times as often. A dead worker's tasks wait so long.",
+        help="Seconds for which a claim holds; renewed three times as often. A dead worker's tasks wait so long. "
+        "On a bucket at least 5: the clocks of two workers may differ by 1.5.",
     )
     dequeue_backoff_ms: int = setting(
         50,

@@ -64,6 +64,9 @@ def dollars(counts: Requests) -> float:
     return sum(count * operation.price for operation, count in counts.items())
 
 
+DELETE_EVERY_S = 0.25  # A claim and its completion often share one request then.
+
+
 @dataclass(frozen=True, slots=True)
 class Rhythm:
     """How often, and in what portions, a queue asks its store. The defaults are those of the settings."""
@@ -80,7 +83,7 @@ class Rhythm:
     check_s: float = 30.0
     sweep_s: float = 300.0  # 0 for never.
     sweep_page: int = 1000
-    delete_every_s: float = 0.1  # Index keys are removed this often, or when a batch is full.
+    delete_every_s: float = DELETE_EVERY_S  # Index keys are removed this often, or when a batch is full.
     delete_batch: int = 100
 
 

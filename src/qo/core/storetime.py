@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 DRIFT = 1e-4  # Clocks drift apart by less than this share of the time that has passed.
 STALE_AFTER_S = 600.0
 VAGUE_S = 0.75  # One reply within half a second tells the time better.
+APART_S = 2 * VAGUE_S  # Of two who tell the time so badly, one may be ahead by as much as the other is behind.
 ASK_AGAIN_S = 10.0  # A store that is always slow tells no more, however often it is asked.
 CLOCK_SET = timedelta(seconds=2)  # Guesses and slewed clocks go back by less; by more, the clock was set.
 

@@ -51,6 +51,7 @@ def judge(tx: Tx, wanted: JudgeRequest) -> list[Judged]:
         topology.hold(tx)  # Nobody deploys or goes back while we look.
     if not wanted.dry_run:
         tx.hold(LOCK)  # Two collections mark the same rows, each in an order of its own.
+        tx.require_durable()  # The files go when the verdict is known: nothing may forget that it was given.
     before = tx.now - timedelta(seconds=wanted.keep_s)
     places = {text: place for text in wanted.prefixes if (place := _place(text)) is not None}
     known = _Known(tx, set(places.values()), before, retired=wanted.retired)

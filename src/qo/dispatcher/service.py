@@ -50,7 +50,8 @@ from qo.dispatcher.runtimes.invoker import Functions, Invoker, LocalFunctions, N
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.state.upgrade import upgrade
 from qo.dispatcher.wakeup import WakeUps
-from qo.errors import Unavailable
+from qo.errors import ConfigError, Unavailable
+from qo.store import private
 
 log = logging.getLogger(__name__)
 
@@ -253,7 +254,13 @@ async def run_dispatcher(
     this machine. Raises ConfigError for settings that cannot work, Refused if the state belongs to a later qo.
     """
     queue_settings(settings, "any")  # Refuses here a store that no worker could share.
-    state = open_state(settings.dispatcher.state)
+    try:
+        private.prepare_data_root(settings.dispatcher.data_root)
+    except OSError as error:
+        raise ConfigError(
+            f"no data can be kept in {settings.dispatcher.data}: {error.strerror}. Name another place with QO_DATA"
+        ) from None
+    state = open_state(settings.dispatcher.state, durable=settings.dispatcher.state_durable)
     queues = BucketQueues(settings)
     stopped = stop or asyncio.Event()
     try:

@@ -12,12 +12,12 @@ import logging
 from collections.abc import Awaitable
 
 from qo.core import keys
+from qo.core.pricing import DELETE_EVERY_S
 from qo.errors import ConcurrentWrite, PreconditionFailed, StoreError
 from qo.store.port import DELETE_LIMIT_MAX, Doomed, ObjectStore, Written
 
 log = logging.getLogger(__name__)
 
-FLUSH_AFTER_S = 0.25  # A claim and its completion often share one request then.
 FLUSH_AT = 100
 LATE_S = 0.5
 KNOWN_MAX = 200_000
@@ -84,7 +84,7 @@ class Hints:
         if len(self._doomed) >= FLUSH_AT:
             self._start_flush()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(FLUSH_AFTER_S, self._start_flush)
+            self._timer = asyncio.get_running_loop().call_later(DELETE_EVERY_S, self._start_flush)
 
     async def drop_stale(self, key: str, etag: str) -> bool:
         """Remove a hint that was found to lie, unless somebody has written it anew since it was listed."""

@@ -6,25 +6,26 @@ request was sent. So of two workers never both believe, whatever is slow, lost o
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from qo.core import keys, wire
 from qo.core.ownership import Acquire, Release, ShardLease, decide_lease
+from qo.core.storetime import APART_S
 from qo.errors import CorruptRecord
 from qo.queue.queue import Queue
 from qo.store import register
-from qo.store.port import Stored
+from qo.store.port import Stored, Written
 
 log = logging.getLogger(__name__)
 
-# One reply tells the store's clock to half a second and half of how long it took. Of two who have heard one each, one
-# may be ahead by as much as the other is behind.
-MARGIN_S = 1.5
+MARGIN_S = APART_S
+ANSWERED_WITHIN_S = 5.0  # Whoever leaves waits no longer for requests that were under way.
 MARGIN_MAX = 0.1  # Of a lease, if that is short.
 
 
@@ -50,6 +51,7 @@ class ShardLeases:
         self._worker_id = worker_id
         self._ttl_s = ttl_s
         self._sent: dict[str, set[str]] = {}  # By unit, the tokens of our writes that may stand there.
+        self._writing: set[asyncio.Future[Written | register.Moved]] = set()
         self._broken: dict[str, tuple[str, datetime]] = {}  # By unit, an unreadable object and when it is free.
 
     async def read(self, unit: str) -> Found:
@@ -79,11 +81,22 @@ class ShardLeases:
 
     async def release(self, held: Held) -> None:
         """Let it run out now. If it is no longer ours, there is nothing to do."""
-        unit, found = held.lease.shard, Found(held.lease, held.etag)
+        await self._release(held.lease.shard, Found(held.lease, held.etag))
+
+    async def release_unanswered(self) -> None:
+        """Let those run out now of which it is not known whether we have them: whoever wrote was broken off before the
+        answer came. Call it when nothing is acquired or renewed any more, and what is held was released."""
+        if self._writing:
+            await asyncio.wait(self._writing, timeout=ANSWERED_WITHIN_S)
+        for unit in list(self._sent):
+            await self._release(unit, await self.read(unit))
+
+    async def _release(self, unit: str, found: Found) -> None:
         for _ in range(2):
             want = Release(self._ambient.token(), frozenset(self._sent.get(unit, ())))
             decided = decide_lease(unit, found.lease, want, now=await self._store.now())
             if decided is None:
+                self._sent.pop(unit, None)
                 return
             wrote = await self._write(unit, decided, found.etag)
             if isinstance(wrote, str):
@@ -117,17 +130,28 @@ class ShardLeases:
         """The new ETag, or what is there instead."""
         body = wire.encode(lease)
         self._sent.setdefault(unit, set()).add(lease.token)
-        wrote = await register.write(
-            self._store,
-            keys.shard_lease(unit),
-            body,
-            if_match=etag,
-            ours=lambda there: there == body,
-            ambient=self._ambient,
+        writing = asyncio.ensure_future(
+            register.write(
+                self._store,
+                keys.shard_lease(unit),
+                body,
+                if_match=etag,
+                ours=lambda there: there == body,
+                ambient=self._ambient,
+            )
         )
+        self._writing.add(writing)
+        writing.add_done_callback(self._wrote)
+        # To break off a request does not take it back: whoever is cancelled here leaves it to ``release_unanswered``.
+        wrote = await asyncio.shield(writing)
         if isinstance(wrote, register.Moved):
             return await self._found(unit, wrote.found)
         return wrote.etag
+
+    def _wrote(self, writing: asyncio.Future[Any]) -> None:
+        self._writing.discard(writing)
+        if not writing.cancelled():
+            writing.exception()  # Whoever still waits for it is told.
 
     async def _found(self, unit: str, stored: Stored | None) -> Found:
         if stored is None:

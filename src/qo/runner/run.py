@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from qo.dispatcher.auth.secret_files import read_secret
 from qo.dispatcher.contract.task import (
+    FILES_MAX,
     CheckBody,
     ColumnBody,
     EventBody,
@@ -67,11 +68,15 @@ class RunInput:
     def pieces(self) -> Iterator[Piece]:
         """Committed parts, in the order of their commits; further ones are asked for as they are needed."""
         yield from self.given.pieces
-        after = self.given.after if self.given.more else None
-        while after is not None:
+        more, after = (
+            self.given.more,
+            self.given.after,
+        )  # More, but after None: none has travelled, not even the first.
+        while more:
             page = self._more(self.given, after)
             yield from page.pieces
             after = page.after
+            more = after is not None
 
     @property
     def files(self) -> Iterator[str]:
@@ -134,6 +139,11 @@ class RunOutput:
         """Count a file that was written by other means as part of the output."""
         if name in self._files:
             raise UsageError(f"{name!r} was written twice: give every file a name of its own")
+        if len(self._files) == FILES_MAX:
+            raise UsageError(
+                f"output {self.given.index} has more than {FILES_MAX:,} files, which is the most that one commit may "
+                "name: write fewer and larger ones"
+            )
         self._files.append(name)
         self._bytes += size
         if rows is not None:

@@ -315,7 +315,7 @@ def _completion(held: Held, work: asyncio.Task[Run]) -> CompleteRequest | None:
     if why is Why.CANCELLED:
         return CompleteRequest(**fence, outcome=Outcome.CANCELLED, error=str(why))
     if why is Why.TIMEOUT and not isinstance(error, ExecutorUnavailable):
-        said = f"timed out after {held.claimed.work.timeout_seconds:g} s"
+        said = f"timed out after {held.claimed.work.timeout_seconds:g} s: the job's timeout_seconds allow no more"
         return CompleteRequest(**fence, outcome=Outcome.RETRYABLE, error=said)
     if why is Why.SHUTDOWN or error is None or isinstance(error, Stopped):
         return CompleteRequest(**fence, outcome=Outcome.RELEASED)

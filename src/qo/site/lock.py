@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from qo.errors import ConfigError, Refused
+from qo.store import private
 
 
 class Lock:
@@ -20,7 +21,7 @@ class Lock:
 
     def __enter__(self) -> Self:
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private.make_directory(self._path.parent)
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise ConfigError(f"{self._path} cannot be written: {error.strerror}") from None

@@ -29,6 +29,7 @@ from qo.errors import (
     Unavailable,
     Unproven,
 )
+from qo.store import private
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +155,7 @@ class Child:
 
     async def _live(self) -> int:
         """One process, from start to end; its exit code."""
-        with self.log_path.open("ab") as out:
+        with private.open_log(self.log_path) as out:
             self._process = await self._spawn(out)
             if self._stopping.is_set():
                 self.signal(signal.SIGTERM)

@@ -29,6 +29,7 @@ from qo.site.part import DASHBOARD, SPARK_UI, WORKER
 from qo.site.pipeline import Pipeline, import_path
 from qo.site.processes import Child, Lifeline
 from qo.site.survey import Survey
+from qo.store import private
 
 START_S = 60.0  # For the dispatcher to answer.
 DASHBOARD_S = 10.0  # For the dashboard to say where it is; without it, all else goes on.
@@ -87,7 +88,7 @@ class Site:
         self._state: State | None = None
 
     async def __aenter__(self) -> Self:
-        self.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private.make_directory(self.logs)
         return self
 
     async def __aexit__(
@@ -121,7 +122,7 @@ class Site:
         }
         for child in self._children.values():
             child.options = self._options()
-        self._state = open_state(self.settings.dispatcher.state)
+        self._state = open_state(self.settings.dispatcher.state, durable=self.settings.dispatcher.state_durable)
         self._dashboard = self._child(DASHBOARD)
         self._dashboard.options["flags"] = {**self._flags, "dispatcher.url": self.public}
         self._dashboard.start()

@@ -5,12 +5,14 @@
     local:PATH                      the embedded store of a queue; its own keys, so only for tests and curiosity
 
 Names that begin with ``.`` or ``_``, also those of directories, are not looked at: by custom they are marks and work
-in progress. So are names that are not text.
+in progress. So are names that are not text, and links: whoever may put files here is not to have others read what only
+they may read. The place itself may be a link.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import stat
 from collections.abc import AsyncIterator
@@ -21,9 +23,12 @@ from typing import Protocol
 
 from qo.config.location import is_elsewhere, parse
 from qo.config.settings import Settings
+from qo.core.words import plural
 from qo.errors import NotFound, UsageError
 from qo.store.opening import open_store
 from qo.store.port import Entry, ObjectStore
+
+log = logging.getLogger(__name__)
 
 PAGE = 1000
 
@@ -58,6 +63,7 @@ class Directory:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._links = 0  # That were told of.
 
     async def files(self) -> AsyncIterator[list[File]]:
         if not await asyncio.to_thread(self._root.is_dir):
@@ -71,17 +77,33 @@ class Directory:
 
     def _walk(self) -> list[File]:
         found: list[File] = []
+        links: list[Path] = []
         for folder, folders, names in os.walk(self._root):
-            folders[:] = [name for name in folders if _counts(name)]
-            files = (self._file(Path(folder, name)) for name in names if _counts(name))
-            found.extend(each for each in files if each is not None)
+            folders[:] = [name for name in folders if _counts(name)]  # Of these, links are not walked into.
+            links += (path for name in folders if (path := Path(folder, name)).is_symlink())
+            for path in (Path(folder, name) for name in names if _counts(name)):
+                if path.is_symlink():
+                    links.append(path)
+                elif (file := self._file(path)) is not None:
+                    found.append(file)
+        self._tell_of(links)
         return found
+
+    def _tell_of(self, links: list[Path]) -> None:
+        if len(links) > self._links:
+            log.warning(
+                "%s below %s: links are not followed; instead of %s, put the file itself there",
+                plural(len(links), "link"),
+                self._root,
+                links[0],
+            )
+        self._links = len(links)
 
     def _file(self, path: Path) -> File | None:
         try:
-            seen = path.stat()
+            seen = path.lstat()
         except OSError:
-            return None  # Gone since it was listed, or a link to nothing.
+            return None  # Gone since it was listed.
         if not stat.S_ISREG(seen.st_mode):
             return None
         name = path.relative_to(self._root).as_posix()

@@ -183,11 +183,8 @@ class ConnectEngine:
 
     def observe(self) -> Observation | None:
         opened, number = list(self._open.values()), self._number
-<<<<<<< HEAD
-=======
         if self._server is None and not opened and not self._entering:
             return Observation(time.monotonic(), session=number)  # Nobody is there who could miss it.
->>>>>>> spark
         endpoint = probe_any(self._endpoints)
         waiting = sum(each.reports.outstanding() > 0 for each in opened)
         running = sum(each.reports.read().active for each in opened)
@@ -197,11 +194,7 @@ class ConnectEngine:
             driver = Driver.ALIVE if self._server.alive() else Driver.DEAD
             executors = 0 if waiting and not running else None  # Nobody else could be using them.
             return Observation(time.monotonic(), endpoint, executors, waiting, running, driver, number)
-<<<<<<< HEAD
-        if endpoint is Reach.OPEN and (opened or self._entering) and not running:
-=======
         if endpoint is Reach.OPEN and not running:
->>>>>>> spark
             endpoint = self._greet()  # A server that hangs is connected to all the same.
         if endpoint is Reach.OPEN:
             return Observation(time.monotonic(), endpoint, None, waiting, running, session=number)

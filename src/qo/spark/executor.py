@@ -181,7 +181,7 @@ class SparkExecutor:
             with contextlib.ExitStack() as later:
                 with phases("start"):
                     spark = self._enter_session(run, attempt, later)
-                files = files_for(self._settings, root_of(run.work))
+                files = files_for(self._settings, root_of(run))
                 run.cancel.check()
                 self._carry_out(run, spark, files, later, phases)
         except BaseException as error:
@@ -363,11 +363,11 @@ def is_far(settings: Settings) -> bool:
     return settings.spark.remote is not None or not settings.spark.master.startswith("local")
 
 
-def root_of(work: Work) -> str:
+def root_of(run: Run) -> str:
     """Where the data of a task lies, by the prefix of its outputs; one without outputs only reads."""
-    if work.outputs:
-        return work.outputs[0].prefix
-    located = (piece.location for each in work.inputs for piece in each.pieces if piece.location)
+    if run.work.outputs:
+        return run.work.outputs[0].prefix
+    located = (piece.location for each in run.inputs.values() for piece in each.pieces if piece.location)
     return next(located, "file:/")
 
 

@@ -13,11 +13,15 @@ import contextlib
 import os
 import signal
 import subprocess
+import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import Any
 
 from pyspark import java_gateway
+
+from qo.spark import properties
 
 ENDED_WITHIN_S = 1.0  # Its connections are cut a moment before it is gone.
 OUT_OF_MEMORY = 3  # The exit code of ExitOnOutOfMemoryError.
@@ -26,11 +30,15 @@ LAUNCHED_WITHIN_S = 300.0  # A machine with much else to do takes a minute and m
 
 @contextlib.contextmanager
 def launching(within_s: float = LAUNCHED_WITHIN_S) -> Generator[None]:
-    """In the block a JVM that says nothing for so long is ended, which PySpark raises as its failure."""
+    """In the block a JVM that says nothing for so long is ended, which PySpark raises as its failure. Its settings are
+    no arguments of it: some are secret."""
     until = time.monotonic() + within_s
     waiting = True
 
     class Launched(subprocess.Popen[bytes]):
+        def __init__(self, command: Sequence[str], **kwargs: Any) -> None:
+            super().__init__(properties.moved(command, Path(told)), **kwargs)
+
         def poll(self) -> int | None:
             code = super().poll()
             if not waiting:
@@ -44,8 +52,10 @@ def launching(within_s: float = LAUNCHED_WITHIN_S) -> Generator[None]:
 
     names: Any = java_gateway  # It offers no other way to its process before that has answered.
     before, names.Popen = names.Popen, Launched
+    told = ""
     try:
-        yield
+        with tempfile.TemporaryDirectory(prefix="qo-launch-") as told:  # By the end the JVM has read it.
+            yield
     finally:
         waiting, names.Popen = False, before
 

@@ -16,7 +16,7 @@ from typing import IO
 
 from qo.config.spark import SparkSettings
 from qo.errors import Unavailable, UsageError
-from qo.spark import archive, java, session
+from qo.spark import archive, java, properties, session
 from qo.spark.launching import ending
 
 STARTS_MAX = 3  # Between finding a free port and using it, somebody else may take it.
@@ -100,6 +100,7 @@ class ConnectServer:
 
     def _command(self, found: java.Java) -> list[str]:
         directory = self._directory
+        assert directory is not None
         told = {
             **session.conf(self._settings, found),
             "spark.connect.grpc.binding.address": session.LOOPBACK,
@@ -107,10 +108,8 @@ class ConnectServer:
             "spark.scheduler.allocation.file": f"file:{directory}/pools.xml",
             "spark.sql.warehouse.dir": f"{directory}/warehouse",
         }
-        command = [str(spark_home() / "bin" / "spark-submit"), "--class", SERVER]
-        for key, value in told.items():
-            command += ["--conf", f"{key}={value}"]
-        return command
+        submit = str(spark_home() / "bin" / "spark-submit")
+        return [submit, *properties.arguments(directory, told), "--class", SERVER]
 
     def _listens(self) -> bool:
         until = time.monotonic() + READY_S

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from qo.errors import ConfigError, Unavailable
+from qo.store import private
 
 FILE = "store.db"
 SCHEMA_VERSION = 1  # Raised when an older qo could no longer read or write the file correctly.
@@ -71,7 +72,9 @@ def connect(path: Path, *, durable: bool) -> sqlite3.Connection:
 
 
 def _connect(path: Path, durable: bool) -> sqlite3.Connection:
-    path.mkdir(parents=True, exist_ok=True)
+    private.make_directory(path)
+    if not private.create_file(path / FILE):
+        private.close_to_others(private.of_database(path / FILE))
     connection = sqlite3.connect(path / FILE, timeout=BUSY_S_MAX, isolation_level=None, check_same_thread=False)
     try:
         _prepare(connection, path, durable)

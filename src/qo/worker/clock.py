@@ -6,12 +6,16 @@ import asyncio
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
+from qo.worker import suspension
+
 
 class Clock:
     """Started by the timeout layer. Stands still while the attempt waits for a permit: that is not its fault."""
 
-    def __init__(self, timeout_s: float | None) -> None:
+    def __init__(self, timeout_s: float | None, remedy: str = "") -> None:
+        """``remedy`` says, to who finds that the time was too short, which setting it came from."""
         self.timeout_s = timeout_s  # None: as long as it takes.
+        self.remedy = remedy
         self.expired = False
         self._standing = False
         self._begun = 0.0
@@ -85,6 +89,12 @@ class Clock:
 def now() -> float:
     """The event loop's time: all that happens within one worker is timed by it."""
     return asyncio.get_running_loop().time()
+
+
+def lease_time(loop: asyncio.AbstractEventLoop | None = None) -> float:
+    """What leases are timed by: the loop's time, and however long the machine has slept. From another thread, with
+    the worker's ``loop``."""
+    return (loop or asyncio.get_running_loop()).time() + suspension.slept_s()
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

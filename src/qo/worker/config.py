@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from qo.core.discovery import IndexMode, UnknownTypes
 from qo.core.ownership import LeasingConfig
@@ -14,6 +15,14 @@ from qo.worker.handler import Kind
 from qo.worker.layers import ServiceOptions
 
 RENEWALS_PER_LEASE = 3
+NEARLY_GONE = 1 / 12  # The part of a lease that is left when the handler is stopped.
+LEASE_PER_DOUBT = 10 / 3  # So that a renewal which failed once is repeated in time.
+
+
+class LeaseTimes(NamedTuple):
+    lease_s: float
+    renew_s: float
+    margin_s: float  # With so much left of a lease it counts as lost.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +53,7 @@ class WorkerConfig:
 
     # Holding them
     lease_s: float = 60.0
+    clock_doubt_s: float = 0.0  # By how much two workers' ideas of the store's time may differ.
     heartbeat_s: float = 15.0
     control_s: float = 5.0
 
@@ -57,10 +67,26 @@ class WorkerConfig:
     def __post_init__(self) -> None:
         if self.concurrency < 1:
             raise UsageError(f"concurrency must be at least 1, not {self.concurrency}")
+        if self.lease_s < LEASE_PER_DOUBT * self.clock_doubt_s:
+            raise UsageError(
+                f"a lease of {self.lease_s:g} s is too short where the clocks of two workers may differ by "
+                f"{self.clock_doubt_s:g} s, as in a bucket: set QO_LEASE_S to {LEASE_PER_DOUBT * self.clock_doubt_s:g} "
+                "or more"
+            )
 
     @property
     def renew_s(self) -> float:
         return self.lease_s / RENEWALS_PER_LEASE
+
+    @property
+    def lease_times(self) -> LeaseTimes:
+        return LeaseTimes(self.lease_s, self.renew_s, self.lease_margin_s)
+
+    @property
+    def lease_margin_s(self) -> float:
+        """How much of a lease is left when its handler is stopped, or not begun any more: others may believe that it
+        has run out so much earlier."""
+        return max(self.lease_s * NEARLY_GONE, self.clock_doubt_s)
 
     @property
     def limits(self) -> Mapping[Kind, int]:

@@ -62,9 +62,9 @@ class Departure:
                 while not self.done:
                     await self._turned.heard()
         except TimeoutError:
-            self._mailbox.break_off_claims()
             for hold in self._held:
                 self._abandon(hold)
+            await self._mailbox.abandon_claims()
 
     def _abandon(self, hold: Hold) -> None:
         settling = hold.phase is Phase.SETTLING

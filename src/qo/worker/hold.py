@@ -10,7 +10,7 @@ from typing import Any
 from qo.core.task import Task
 from qo.queue.queue import Claim
 from qo.worker.cancel import CancelToken
-from qo.worker.clock import Clock
+from qo.worker.clock import Clock, lease_time
 from qo.worker.handler import Handler
 
 
@@ -39,15 +39,15 @@ class Hold:
         "started",
     )
 
-    def __init__(self, claim: Claim, handler: Handler, clock: Clock, *, now: float, lease_s: float) -> None:
-        """``now`` is the monotonic time at which the claim was *sent*: the lease lasts at least ``lease_s`` from
-        there."""
+    def __init__(self, claim: Claim, handler: Handler, clock: Clock, *, now: float, leased_until: float) -> None:
+        """``now`` is the loop's time at which the claim was *sent*. ``leased_until`` is by ``lease_time``: the lease
+        lasts at least so long."""
         self.claim = claim
         self.handler = handler
         self.clock = clock
         self.cancel = CancelToken()
         self.claimed_at = now
-        self.leased_until = now + lease_s
+        self.leased_until = leased_until
         self.phase = Phase.WAITING
         self.phase_since = now
         self.attempt: asyncio.Task[None] | None = None  # What runs it.
@@ -61,6 +61,24 @@ class Hold:
 
     def enter(self, phase: Phase, now: float) -> None:
         self.phase, self.phase_since = phase, now
+
+
+class Lease:
+    """Whether a handler may still begin: for whoever is about to call it, on any thread."""
+
+    __slots__ = ("_hold", "_loop", "_margin_s")
+
+    def __init__(self, hold: Hold, margin_s: float) -> None:
+        """With less than ``margin_s`` left, the handler would be stopped at once."""
+        self._hold = hold
+        self._margin_s = margin_s
+        self._loop = asyncio.get_running_loop()
+
+    def lasts(self) -> bool:
+        return self.left_s() > 0
+
+    def left_s(self) -> float:
+        return self._hold.leased_until - lease_time(self._loop) - self._margin_s
 
 
 class Holds:

@@ -19,7 +19,8 @@ from qo.errors import LeaseLost, QoError
 from qo.queue.queue import Queue
 from qo.store.metered import Metered
 from qo.worker.cancel import Why
-from qo.worker.clock import now
+from qo.worker.clock import lease_time, now
+from qo.worker.config import LeaseTimes
 from qo.worker.hold import Hold, Holds, Phase
 from qo.worker.stats import Stats
 
@@ -27,19 +28,17 @@ log = logging.getLogger(__name__)
 
 TURNS_PER_RENEWAL = 20  # How often it looks whether something is due.
 STOP_WITHIN_S = 5.0
-NEARLY_GONE = 1 / 12  # The part of a lease that is left when the handler is stopped.
 
 Open = Callable[[], Coroutine[Any, Any, Queue]]
 News = Callable[[Hold, Why], None]
 
 
 class Keeper:
-    def __init__(self, holds: Holds, stats: Stats, *, lease_s: float, renew_s: float, news: News) -> None:
+    def __init__(self, holds: Holds, stats: Stats, times: LeaseTimes, *, news: News) -> None:
         """``news`` is told of a hold whose lease was lost, or whose task somebody asked to cancel."""
         self._holds = holds
         self._stats = stats
-        self._lease_s = lease_s
-        self._renew_s = renew_s
+        self._lease_s, self._renew_s, self._margin_s = times
         self._news = news
         self._renewing: dict[Hold, asyncio.Task[None]] = {}
         self._queue: Queue | None = None
@@ -58,12 +57,12 @@ class Keeper:
             await asyncio.sleep(self._renew_s / TURNS_PER_RENEWAL)
 
     def _turn(self, open_queue: Open) -> None:
-        at = now()
+        at, leased_at = now(), lease_time()
         for hold in self._holds:
             if hold in self._told:
                 continue
-            left_s = hold.leased_until - at
-            if left_s <= self._lease_s * NEARLY_GONE:
+            left_s = hold.leased_until - leased_at
+            if left_s <= self._margin_s:
                 late = self._overdue(hold, at)
                 self._lose(hold, "it will not stop, long after its timeout" if late else "it could not be renewed")
             elif self._due(hold, at, left_s):
@@ -84,7 +83,7 @@ class Keeper:
         try:
             async with asyncio.timeout(self._renew_s):  # One that hangs is given up and tried again.
                 queue = self._queue or await self._open(open_queue)
-                sent = now()
+                sent = lease_time()
                 task = await queue.renew(hold.claim, self._lease_s)
         except LeaseLost as lost:
             if self._held(hold) and hold.phase is not Phase.SETTLING:  # Otherwise it was settled meanwhile, by us.

@@ -21,7 +21,7 @@ from qo.queue.feed import Feed
 from qo.queue.queue import Claim, Queue
 from qo.worker.admission import Admission
 from qo.worker.app import App
-from qo.worker.clock import Clock, now
+from qo.worker.clock import Clock, lease_time, now
 from qo.worker.config import WorkerConfig
 from qo.worker.handler import UNKNOWN, Default, Handler
 from qo.worker.hold import Hold
@@ -33,6 +33,14 @@ log = logging.getLogger(__name__)
 CLAIM_AGAIN_AFTER_S = 2.0
 FULL_AGAIN_AFTER_S = 1.0
 UNHANDLED_WARNED_MAX = 100
+UNHANDLED_WARNED_EVERY_S = 600.0  # For as long as such tasks wait.
+# What to change if an attempt was given too little time.
+TASK_TIMEOUT = "it was submitted with this limit (qo submit --timeout, Options(timeout_s=...))"
+HANDLER_TIMEOUT = "its handler has this limit (@app.task(..., timeout_s=...))"
+WORKER_TIMEOUT = (
+    "the limit of whatever names none (QO_TIMEOUT_S of the worker); give the handler one of its own "
+    "(@app.task(..., timeout_s=...)) or the task (qo submit --timeout)"
+)
 STALE_AFTER = timedelta(seconds=10)
 
 
@@ -66,7 +74,7 @@ class Mailbox:
         self._otherwise = UNKNOWN if config.unknown_types is UnknownTypes.FAIL else None
         self._claiming: dict[str, asyncio.Task[None]] = {}
         self._missed = False  # Whether a candidate of late was none.
-        self._unhandled: set[str] = set()  # Types that were warned of.
+        self._unhandled: dict[str, float] = {}  # Types that were warned of, and when.
         self._open = True
         self._wake = asyncio.Event()
         self._freed = False  # Since the last look.
@@ -94,11 +102,14 @@ class Mailbox:
     def claiming(self) -> int:
         return len(self._claiming)
 
-    def break_off_claims(self) -> None:
-        """Wait for no answer any longer: a worker that has stopped must not come to hold anything. A claim that was
-        written all the same is left to its lease."""
-        for claiming in self._claiming.values():
+    async def abandon_claims(self) -> None:
+        """Take charge of nothing more, whatever the store still answers: a claim that has happened all the same is as
+        one of a worker that died, and its lease runs out."""
+        claims = dict(self._claiming)
+        for task_id, claiming in claims.items():
+            log.warning("task %s: whether it was claimed is not known; if it was, its lease will run out", task_id)
             claiming.cancel()
+        await asyncio.gather(*claims.values(), return_exceptions=True)
 
     async def run(self) -> None:
         """Look, claim and hand over. Ends only if asked to stop when empty, and empty it is."""
@@ -213,8 +224,8 @@ class Mailbox:
                 self._admission.enter(handler)
             return handler is not None
 
-        sent = now()
         config = self._config
+        sent, leased_until = now(), lease_time() + config.lease_s
         try:
             answer = await self._queue.claim(
                 due.task_id, worker_id=config.worker_id, lease_s=config.lease_s, accepts=accepts
@@ -224,9 +235,9 @@ class Mailbox:
                 self._admission.ended(admitted[0], started=False)
             raise
         if isinstance(answer, Claim):
-            clock = Clock(self._timeout_s(answer.task, admitted[0]))
+            clock = self._clock(answer.task, admitted[0])
             self._stats.took()
-            return Hold(answer, admitted[0], clock, now=sent, lease_s=config.lease_s)
+            return Hold(answer, admitted[0], clock, now=sent, leased_until=leased_until)
         if admitted:
             self._admission.ended(admitted[0], started=False)
             self._stats.claims_missed += 1
@@ -245,24 +256,34 @@ class Mailbox:
     def judge(self, task_type: str, ahead: int = 0) -> Verdict:
         """Whether tasks of a type are for this worker now, if so many others of it come first."""
         if (handler := self._handler(task_type)) is None:
-            if task_type not in self._unhandled and len(self._unhandled) < UNHANDLED_WARNED_MAX:
-                self._unhandled.add(task_type)
-                log.warning("tasks of type %r wait, but this worker has no handler for them", task_type)
+            self._warn_unhandled(task_type)
             return Verdict.PASS
         if self._paused(task_type):
             return Verdict.PASS
         return Verdict.TAKE if self._admission.room(handler) > ahead else Verdict.LATER
 
+    def _warn_unhandled(self, task_type: str) -> None:
+        at, warned_at = self._queue.ambient.monotonic(), self._unhandled.get(task_type)
+        if warned_at is None and len(self._unhandled) >= UNHANDLED_WARNED_MAX:
+            return
+        if warned_at is None or at - warned_at >= UNHANDLED_WARNED_EVERY_S:
+            self._unhandled[task_type] = at
+            self._stats.unhandled_types = len(self._unhandled)
+            log.warning(
+                "tasks of type %r wait, but this worker has no handler for them; qo status TASK says whether any has",
+                task_type,
+            )
+
     def _handler(self, task_type: str) -> Handler | None:
         return self._app.handler(task_type) or self._otherwise
 
-    def _timeout_s(self, task: Task, handler: Handler) -> float | None:
+    def _clock(self, task: Task, handler: Handler) -> Clock:
         """The most particular wish counts: the task's, then its handler's, then the worker's."""
         if task.timeout_seconds is not None:
-            return task.timeout_seconds
+            return Clock(task.timeout_seconds, TASK_TIMEOUT)
         if not isinstance(handler.timeout_s, Default):
-            return handler.timeout_s
-        return self._config.service.timeout_s
+            return Clock(handler.timeout_s, HANDLER_TIMEOUT)
+        return Clock(self._config.service.timeout_s, WORKER_TIMEOUT)
 
     async def _pass_over(self, due: Due, answer: Rejected | None, task: Task | None) -> None:
         """Remember why a candidate was none, so that it is not read again at every poll."""

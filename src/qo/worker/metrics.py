@@ -66,6 +66,11 @@ GAUGES: tuple[tuple[str, Callable[[StatsSnapshot], float | None], str], ...] = (
     ),
     ("qo_worker_loop_lag_seconds", lambda seen: seen.counts["loop_lag_s"], "How late the event loop runs."),
     ("qo_worker_queue_depth", lambda seen: seen.queue_depth, "Ready tasks that the last look saw."),
+    (
+        "qo_worker_unhandled_types",
+        lambda seen: seen.counts["unhandled_types"],
+        "Types of tasks that waited, and that this worker has no handler for.",
+    ),
     ("qo_worker_up_seconds", lambda seen: seen.uptime_s, "For how long the worker has been up."),
 )
 

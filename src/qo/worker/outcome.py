@@ -68,6 +68,11 @@ class Lost:
     reason: str
 
 
+def not_begun() -> Released:
+    """What becomes of a claim whose lease is gone before its handler was called."""
+    return Released("its lease ran out before it was begun")
+
+
 Outcome = Acked | Retried | Dead | Released | Lost
 
 

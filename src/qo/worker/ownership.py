@@ -96,6 +96,8 @@ class Ownership:
             quietly(self._lookout.leave(), WHAT),
             *(quietly(self._leases.release(each), WHAT, level=logging.DEBUG) for each in held),
         )
+        # ``run`` may have been cancelled after a lease was written, and before we knew.
+        await quietly(self._leases.release_unanswered(), WHAT)
 
     def may_look(self) -> bool:
         """Whether to ask the feed now. Call it before each ``take``, which then looks at what is owned by now.

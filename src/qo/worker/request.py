@@ -10,9 +10,11 @@ from qo.core.task import Task
 from qo.worker.cancel import CancelToken
 from qo.worker.clock import Clock
 from qo.worker.handler import Handler
+from qo.worker.outcome import Told, not_begun
 
 if TYPE_CHECKING:
     from qo.worker.context import Context
+    from qo.worker.hold import Lease
     from qo.worker.producer import ProducerHandle
 
 
@@ -27,6 +29,7 @@ class Request:
     clock: Clock
     worker_id: str
     slot: int  # Which of the worker's slots runs it.
+    lease: Lease | None = None  # None: it is kept elsewhere.
     started: bool = False  # Whether it has come through the layers to its handler.
     patient: bool = True  # False: a layer that would have to wait refuses instead (raises Overloaded).
     places: tuple[Callable[[], None], ...] = ()  # Gives up those that it holds in buffers while it waits.
@@ -39,6 +42,11 @@ class Request:
         """Said by the innermost service when it calls the handler: the request waits no more."""
         self.started = True
         self.leave_places()
+
+    def check_lease(self) -> None:
+        """Called just before the handler is: raises Told if its lease is gone, for somebody else may have begun."""
+        if self.lease is not None and not self.lease.lasts():
+            raise Told(not_begun())
 
     def leave_places(self) -> None:
         if self.places:

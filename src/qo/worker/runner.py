@@ -18,12 +18,11 @@ from qo.worker.config import WorkerConfig
 from qo.worker.context import Context
 from qo.worker.executors import Executor
 from qo.worker.handler import Kind
-from qo.worker.hold import Hold, Holds, Phase
+from qo.worker.hold import Hold, Holds, Lease, Phase
 from qo.worker.inbox import Inboxes, Slot
 from qo.worker.inputs import convert
-from qo.worker.keeper import NEARLY_GONE
 from qo.worker.layers.timeout import timed_out
-from qo.worker.outcome import Dead, Lost, Outcome, Released, Retried, outcome_of
+from qo.worker.outcome import Dead, Lost, Outcome, Released, Retried, not_begun, outcome_of
 from qo.worker.producer import ProducerHandle
 from qo.worker.request import Request
 from qo.worker.settle import Settler
@@ -223,10 +222,11 @@ class Runner:
             value = convert(hold.handler, await self._queue.input(task))
         except Exception as error:  # Missing, unreadable, or not what the handler declares.
             return outcome_of(error)
-        if hold.leased_until - now() <= config.lease_s * NEARLY_GONE:
+        lease = Lease(hold, config.lease_margin_s)
+        if not lease.lasts():
             # As when the claim was answered very late, or the process slept: the keeper may not have noticed yet, and
-            # somebody else may have begun.
-            return Released("its lease ran out before it was begun")
+            # somebody else may have begun. Looked at again when the handler is called: layers may wait.
+            return not_begun()
         producer = ProducerHandle(
             self._queue,
             self._buffer,
@@ -254,6 +254,7 @@ class Runner:
             clock=hold.clock,
             worker_id=config.worker_id,
             slot=slot.index,
+            lease=lease,
         )
         waited = (task.updated_at - task.available_at).total_seconds() + now() - hold.claimed_at
         self._stats.queue_wait.add(max(0.0, waited))

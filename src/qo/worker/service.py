@@ -9,11 +9,12 @@ import socket
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qo.config.location import Local, Memory
+from qo.config.location import S3, Local, Memory
 from qo.config.settings import MonitorSettings, Settings
 from qo.config.worker import ShardLeasingSettings
 from qo.core.ownership import LeasingConfig
 from qo.core.poll import Pace
+from qo.core.storetime import APART_S
 from qo.queue.connecting import connect
 from qo.queue.monitor import Monitor, MonitorConfig
 from qo.queue.queue import Queue
@@ -125,6 +126,7 @@ def worker_config(queue: Queue, settings: Settings, stop_when_empty: bool) -> Wo
         spark_slots=chosen.spark_slots,
         service=ServiceOptions(timeout_s=chosen.timeout_s),
         lease_s=chosen.lease_s,
+        clock_doubt_s=APART_S if isinstance(settings.location, S3) else 0.0,
         heartbeat_s=chosen.heartbeat_s,
         control_s=chosen.control_s,
         shutdown_grace_s=chosen.shutdown_grace_s,

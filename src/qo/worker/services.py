@@ -37,6 +37,7 @@ def _calling(handler: Handler, executors: Mapping[Kind, Executor], admission: Ad
         )
 
     async def call(request: Request) -> Outcome:
+        request.check_lease()
         if not request.started:  # A layer may call more than once.
             request.start()
             admission.started(handler)

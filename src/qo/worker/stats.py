@@ -111,6 +111,7 @@ class Stats:
     looks: int = 0
     empty_looks: int = 0
     claims_missed: int = 0  # Candidates that somebody else took, or that were none.
+    unhandled_types: int = 0  # Types of tasks that waited, and that this worker has no handler for.
     loop_lag_s: float = 0.0
     queue_depth: int | None = None  # Ready tasks seen by the last look; None before the first.
     requests: int = 0  # Sent to the store by this process, and what S3 would charge for them.

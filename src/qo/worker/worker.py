@@ -101,9 +101,7 @@ class Worker:
         self._heartbeat = self._make_heartbeat(app)
         self._ownership = self._make_ownership()
         self._leasing: asyncio.Task[None] | None = None
-        self._keeper = Keeper(
-            self._held, self.stats, lease_s=config.lease_s, renew_s=config.renew_s, news=self._news
-        )
+        self._keeper = Keeper(self._held, self.stats, config.lease_times, news=self._news)
         self._threaded: KeeperThread | None = None
         self._pulse = Pulse(self.stats)
         self._gauge = self._make_gauge()

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from qo.errors import ConfigError
+from qo.store import private
 
 # The owner may do as they like and their group may read, as mounted secrets are; others nothing.
 _TOO_OPEN = stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH | stat.S_IXOTH
@@ -17,7 +18,7 @@ _TOO_OPEN = stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH | stat.S_IXOTH
 def open_directory(path: Path) -> Path:
     """Make the directory if there is none; refuse one that others can look into. Raises ConfigError."""
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private.make_directory(path)
         _refuse_open(path, "chmod 700")
     except OSError as error:
         raise ConfigError(f"the secrets in {path} cannot be kept: {error.strerror}") from None

@@ -13,6 +13,7 @@ from qo.dispatcher.contract.body import Answer, Body
 
 NUMBER_MAX = 2**63 - 1
 SIZE_MAX = 2**50  # Of one output: the sums over all of them must fit, too.
+FILES_MAX = 10_000  # That one commit names.
 
 
 class Fence(Body):
@@ -270,7 +271,7 @@ class OutputBody(Body):
     end: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
     cursor: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
     location: str | None = Field(default=None, max_length=2000)  # Must lie below the attempt's prefix.
-    files: list[str] = Field(default=[], max_length=10_000)
+    files: list[str] = Field(default=[], max_length=FILES_MAX)
     rows: int | None = Field(default=None, ge=0, le=SIZE_MAX)
     bytes: int | None = Field(default=None, ge=0, le=SIZE_MAX)
     columns: list[ColumnBody] | None = Field(default=None, max_length=10_000)

@@ -12,7 +12,7 @@ for that is what they cost most.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -23,10 +23,12 @@ from qo.core.flow.ranges import Aggregate, aggregate, split
 from qo.core.task import Status
 from qo.dispatcher import outbox
 from qo.dispatcher.contract.task import (
+    FILES_MAX,
     Claimed,
     ClaimRequest,
     CompleteRequest,
     EventBody,
+    InputMode,
     Outcome,
     OutputBody,
     Piece,
@@ -36,7 +38,7 @@ from qo.dispatcher.contract.task import (
 from qo.dispatcher.outbox import Effect, Kind, Taken
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
-from qo.dispatcher.tasks import claiming, completion
+from qo.dispatcher.tasks import claiming, completion, pins
 from qo.dispatcher.tasks.completion import Ending
 from qo.dispatcher.tasks.made import Write
 from qo.errors import UsageError
@@ -155,31 +157,31 @@ def _worked_out(tx: Tx, work: Work) -> Made:
     """Raises UsageError for work that makes no sense."""
     match work.operator:
         case "noop":
-            return _passed_on(work)
+            return _passed_on(tx, work)
         case "range_splitter":
-            return Made(writes=_cut(work))
+            return Made(writes=_cut(tx, work))
         case "range_aggregator":
             return _closed(tx, work)
         case _:
             raise UsageError(f"the dispatcher itself cannot run {work.operator!r}: choose another runtime for it")
 
 
-def _passed_on(work: Work) -> Made:
+def _passed_on(tx: Tx, work: Work) -> Made:
     if work.partition_key is None:
         said = [
             EventBody(output=each.index, cursor=work.cursor) for each in work.outputs if work.cursor is not None
         ]
         return Made(events=said)
-    whole = _place(work)
+    whole = _place(tx, work)
     return Made(
         writes=[_write(work, output, work.partition_key, work.start, work.end, whole) for output in work.outputs]
     )
 
 
-def _cut(work: Work) -> list[Write]:
+def _cut(tx: Tx, work: Work) -> list[Write]:
     if work.start is None or work.end is None:
         raise UsageError(f"partition {work.partition_key} has no range to split: give its events start and end")
-    whole, size = _place(work), _whole_number(work, "chunk_size")
+    whole, size = _place(tx, work), _whole_number(work, "chunk_size")
     return [
         _write(work, output, chunk.partition_key, chunk.start, chunk.end, whole)
         for output in work.outputs
@@ -217,17 +219,47 @@ class _Place:
     revisions: tuple[int, ...] = ()  # That they are of.
 
 
-def _place(work: Work) -> _Place:
-    """Where the partition that was read lies. One in several pieces keeps them all, by full names."""
-    pieces: list[Piece] = [piece for each in work.inputs for piece in each.pieces if piece.location is not None]
-    pieces = [piece for piece in pieces if piece.partition_key == work.partition_key]
+def _place(tx: Tx, work: Work) -> _Place:
+    """Where the partition that was read lies. One in several pieces keeps them all, by full names.
+
+    Raises UsageError if it has more files than one commit may name.
+    """
+    pieces = [piece for piece in _pieces(tx, work) if piece.location is not None]
     if not pieces:
         return _Place()
     first, revisions = pieces[0], tuple(piece.revision for piece in pieces)
     if len(pieces) == 1:
         return _Place(first.location, tuple(first.files), revisions)
-    names = [f"{str(piece.location).rstrip('/')}/{name}" for piece in pieces for name in piece.files]
-    return _Place(first.location, tuple(names), revisions)
+    return _Place(first.location, tuple(uri for piece in pieces for uri in _uris(piece)), revisions)
+
+
+def _pieces(tx: Tx, work: Work) -> list[Piece]:
+    """Every piece of the task's partition: those that travel with the claim are only the first."""
+    found: list[Piece] = []
+    files = 0
+    for each in work.inputs:
+        if each.mode is not InputMode.PARTITION:
+            continue  # Of an input that is read whole nothing is passed on: it has no such partition.
+        page, after = each.pieces, each.after if each.more else None
+        while True:
+            found += page
+            files += sum(len(piece.files) for piece in page)
+            if files > FILES_MAX:
+                raise UsageError(
+                    f"partition {work.partition_key} has more than {FILES_MAX:,} files, which is the most that "
+                    f"{work.operator} passes on: read it with a job of the operator compact first, and let {work.job} "
+                    "read that"
+                )
+            if after is None:
+                break
+            page, after = pins.page(tx, work.task_id, each.position, after)
+    return found
+
+
+def _uris(piece: Piece) -> Iterator[str]:
+    """The full name of every file; a piece that was itself passed on has such already."""
+    for name in piece.files:
+        yield name if ":/" in name else f"{str(piece.location).rstrip('/')}/{name}"
 
 
 def _write(work: Work, output: WorkOutput, key: str, start: int | None, end: int | None, place: _Place) -> Write:

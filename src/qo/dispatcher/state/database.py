@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -26,6 +26,7 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, InterfaceError, Operati
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from qo.ambient import SYSTEM, Ambient
+from qo.dispatcher.state import sqlite_file
 from qo.dispatcher.state.prepared import NOTHING, Prepared, Values, answered, carried_out
 from qo.errors import ConfigError, CorruptRecord, Unavailable
 
@@ -46,6 +47,7 @@ class Tx:
         self.execute = connection.execute
         self.known: dict[str, Any] = {}  # What cannot change until it ends, and need not be asked for twice.
         self.woken: set[str] = set()  # Loops that have something to do after it, say those who write it.
+        self.durable = False
         self._clock = clock
         self._driver = None if self.on_postgres or _listened_to(connection) else _driver(connection)
 
@@ -106,6 +108,13 @@ class Tx:
                 self._driver.execute("RELEASE part")
             raise
         self._driver.execute("RELEASE part")
+
+    def require_durable(self) -> None:
+        """Have it survive a power cut once it is committed, with all that was committed before it, whatever is set: for
+        who then does something that cannot be undone."""
+        self.durable = True
+        if self.on_postgres:
+            self.execute(sa.text("SET LOCAL synchronous_commit = on"))
 
     @property
     def lasts(self) -> bool:
@@ -199,7 +208,10 @@ class State:
     def _begin(self) -> Generator[Tx]:
         self._require_file()
         with _translated(), self.engine.begin() as connection:
-            yield Tx(connection, self._clock, self.ambient)
+            tx = Tx(connection, self._clock, self.ambient)
+            yield tx
+        if tx.durable and self._path is not None:
+            sqlite_file.flush_log(Path(self._path))
 
     def _connected(self, *_: Any) -> None:
         self._file = self._file or _file(self._path)  # The first connection may have made it.
@@ -220,13 +232,15 @@ def _file(path: str | None) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def open_state(url: str, *, ambient: Ambient = SYSTEM, clock: Clock | None = None) -> State:
+def open_state(url: str, *, durable: bool = False, ambient: Ambient = SYSTEM, clock: Clock | None = None) -> State:
     """The database that the URL names: ``sqlite:PATH`` or ``postgresql://user@host/name``.
+
+    ``durable``: on SQLite each transaction waits for the disk, so that a power cut undoes none that was acknowledged.
 
     Says nothing of the schema: ``qo.dispatcher.state.upgrade`` does. Raises ConfigError for a URL that cannot be
     read, without repeating it. A file is made by the first transaction, which raises it if that cannot be.
     """
-    return State(_engine(url), ambient=ambient, clock=clock)
+    return State(_engine(url, durable), ambient=ambient, clock=clock)
 
 
 def sqlite_path(url: str) -> Path | None:
@@ -236,7 +250,7 @@ def sqlite_path(url: str) -> Path | None:
     return Path(url.removeprefix("sqlite:").removeprefix("///")).expanduser()
 
 
-def _engine(url: str) -> sa.Engine:
+def _engine(url: str, durable: bool) -> sa.Engine:
     path = sqlite_path(url)
     if path is not None:
         engine = sa.create_engine(
@@ -247,8 +261,8 @@ def _engine(url: str) -> sa.Engine:
             max_overflow=64,
             hide_parameters=True,
         )
-        event.listen(engine, "do_connect", lambda *_: _create_private(path))
-        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "do_connect", lambda *_: sqlite_file.create_private(path))
+        event.listen(engine, "connect", partial(sqlite_file.prepare, durable))
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     if url.startswith(("postgresql:", "postgres:")):
@@ -275,27 +289,6 @@ def _postgres_url(url: str) -> sa.URL:
             "the URL of the state database cannot be read: write postgresql://USER:PASSWORD@HOST:PORT/NAME, "
             "and / ? # @ within user, password and options as %2F %3F %23 %40"
         ) from None
-
-
-def _create_private(path: Path) -> None:
-    """An empty file for its owner alone, if there is none; those that SQLite puts beside it become like it.
-
-    One that is there is never opened: to close it would let go of all locks that this process has on it, those of
-    SQLite's own connections too.
-    """
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    except FileExistsError:
-        if not path.is_file():
-            raise ConfigError(f"the state database {path} cannot be opened: something else is there") from None
-    except OSError as error:
-        raise ConfigError(f"the state database {path} cannot be opened: {error.strerror}") from None
-
-
-def _prepare_sqlite(connection: Any, _: Any) -> None:
-    for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON", "temp_store = MEMORY"):
-        connection.execute(f"PRAGMA {pragma}")
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:

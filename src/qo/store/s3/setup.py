@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
@@ -15,12 +16,16 @@ from qo.store.s3.replies import NAMESPACE, refusal
 from qo.store.s3.transport import Reply, Transport
 
 RULE_ID = "qo keeps no history of "
+UPLOAD_RULE_ID = "qo aborts unfinished uploads of "
+UPLOAD_DAYS = 7  # Longer than any attempt takes to write a file.
+UPLOADS_DONE = f"set a lifecycle rule: uploads that nobody finishes are removed after {UPLOAD_DAYS} days"
 ALREADY_OURS = {"BucketAlreadyOwnedByYou", "BucketAlreadyExists"}
 NOT_OFFERED = {"NotImplemented", "MethodNotAllowed"}
 
 
 async def set_up(transport: Transport, prefix: str, *, versioning: bool) -> list[str]:
-    """Create the bucket, switch versioning on, and let old versions of index keys expire, whichever is missing.
+    """Create the bucket, switch versioning on, and let old versions of index keys and unfinished uploads expire,
+    whichever is missing.
 
     Returns what was done, in words. Rules that somebody else gave the bucket are kept. Raises StoreError if the
     server refuses; a server that has no lifecycle rules at all is forgiven.
@@ -32,6 +37,8 @@ async def set_up(transport: Transport, prefix: str, *, versioning: bool) -> list
         done.append("enabled versioning")
     if versioning and await _add_rules(transport, prefix):
         done.append("set lifecycle rules: old versions of index keys are removed after a day")
+    if await add_upload_rule(transport, prefix):
+        done.append(UPLOADS_DONE)
     return done
 
 
@@ -61,27 +68,52 @@ async def _enable_versioning(transport: Transport) -> bool:
     return True
 
 
+async def add_upload_rule(transport: Transport, prefix: str) -> bool:
+    """Have the server abort uploads in parts below a prefix that nobody finished: a worker that was killed while it
+    wrote a large file leaves the parts behind, which are paid for and which no listing shows."""
+    rules = await _rules(transport)
+    if rules is None or any(_aborts_uploads(rule, prefix) for rule in rules):
+        return False
+    return await _put_rules(transport, rules, [_upload_rule(prefix)])
+
+
+async def aborts_uploads(transport: Transport, prefix: str) -> bool | None:
+    """Whether a rule does that. None: the server has no such rules, or does not tell."""
+    try:
+        rules = await _rules(transport)
+    except StoreError:
+        return None
+    return None if rules is None else any(_aborts_uploads(rule, prefix) for rule in rules)
+
+
 async def _add_rules(transport: Transport, prefix: str) -> bool:
     """Each index key is written and deleted once per task. In a versioned bucket that leaves two entries behind,
     in the very prefixes that are listed all the time."""
+    rules = await _rules(transport)
+    if rules is None:
+        return False
+    named = {_text(rule, "ID") for rule in rules}
+    missing = [prefix + part for part in EPHEMERAL if RULE_ID + prefix + part not in named]
+    return bool(missing) and await _put_rules(transport, rules, list(map(_rule, missing)))
+
+
+async def _rules(transport: Transport) -> list[ElementTree.Element] | None:
+    """Those that the bucket has. None: the server offers none at all."""
     found = await transport.send("GET", "", query(lifecycle=""))
     code = refusal(found.body).code
     if code in NOT_OFFERED:
-        return False
+        return None
     if found.status != 200 and code != "NoSuchLifecycleConfiguration":
         raise _failure(
             transport, found, "GetLifecycleConfiguration"
         )  # Writing blindly would wipe out others' rules.
-    rules = list(ElementTree.fromstring(found.body)) if found.status == 200 else []
-    named = {child.text for rule in rules for child in rule if child.tag.rpartition("}")[2] == "ID"}
-    missing = [prefix + part for part in EPHEMERAL if RULE_ID + prefix + part not in named]
-    if not missing:
-        return False
+    return list(ElementTree.fromstring(found.body)) if found.status == 200 else []
+
+
+async def _put_rules(transport: Transport, there: Sequence[ElementTree.Element], new: Sequence[str]) -> bool:
     ElementTree.register_namespace("", NAMESPACE)
-    kept = "".join(ElementTree.tostring(rule, encoding="unicode") for rule in rules)
-    body = "".join(
-        (f'<LifecycleConfiguration xmlns="{NAMESPACE}">', kept, *map(_rule, missing), "</LifecycleConfiguration>")
-    )
+    kept = (ElementTree.tostring(rule, encoding="unicode") for rule in there)
+    body = "".join((f'<LifecycleConfiguration xmlns="{NAMESPACE}">', *kept, *new, "</LifecycleConfiguration>"))
     reply = await _put(transport, query(lifecycle=""), body.encode())
     if reply.status != 200 and refusal(reply.body).code not in NOT_OFFERED:
         raise _failure(transport, reply, "PutLifecycleConfiguration")
@@ -95,6 +127,31 @@ def _rule(prefix: str) -> str:
         "<Expiration><ExpiredObjectDeleteMarker>true</ExpiredObjectDeleteMarker></Expiration>"
         "<NoncurrentVersionExpiration><NoncurrentDays>1</NoncurrentDays></NoncurrentVersionExpiration></Rule>"
     )
+
+
+def _upload_rule(prefix: str) -> str:
+    return (
+        f"<Rule><ID>{escape(UPLOAD_RULE_ID + prefix)}</ID><Filter><Prefix>{escape(prefix)}</Prefix></Filter>"
+        "<Status>Enabled</Status><AbortIncompleteMultipartUpload>"
+        f"<DaysAfterInitiation>{UPLOAD_DAYS}</DaysAfterInitiation></AbortIncompleteMultipartUpload></Rule>"
+    )
+
+
+def _aborts_uploads(rule: ElementTree.Element, prefix: str) -> bool:
+    """Whether a rule, ours or somebody else's, does that for all keys below the prefix."""
+    parts = {_tag(each) for each in rule}
+    if "AbortIncompleteMultipartUpload" not in parts or _text(rule, "Status") != "Enabled":
+        return _text(rule, "ID") == UPLOAD_RULE_ID + prefix  # Some servers keep a rule and do not show all of it.
+    conditions = {_tag(each) for each in rule.iter()} & {"Tag", "ObjectSizeGreaterThan", "ObjectSizeLessThan"}
+    return not conditions and prefix.startswith(_text(rule, "Prefix") or "")
+
+
+def _text(rule: ElementTree.Element, name: str) -> str | None:
+    return next((each.text for each in rule.iter() if _tag(each) == name), None)
+
+
+def _tag(element: ElementTree.Element) -> str:
+    return element.tag.rpartition("}")[2]
 
 
 async def _put(transport: Transport, which: str, body: bytes) -> Reply:

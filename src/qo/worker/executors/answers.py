@@ -11,6 +11,7 @@ from qo.errors import QoError
 from qo.worker.context import Context
 from qo.worker.executors.messages import Answer, Ask, Facts, Logged
 from qo.worker.request import Request
+from qo.worker.suspension import boot_time
 
 
 async def answer(request: Request, ask: Ask) -> Answer:
@@ -45,6 +46,7 @@ def _facts(request: Request) -> Facts:
         remaining_s=None if deadline is None else deadline - asyncio.get_running_loop().time(),
         cancel_requested=context.cancel_requested,
         draining=context.draining,
+        begin_by=None if request.lease is None else boot_time() + request.lease.left_s(),
     )
 
 

@@ -29,6 +29,7 @@ from qo.worker.cancel import CancelToken, Stopped
 from qo.worker.executors.child_context import ChildContext
 from qo.worker.executors.line import Forward, Line
 from qo.worker.executors.messages import BEGIN, Cancel, Done, Job, Leave, Message, Start
+from qo.worker.suspension import boot_time
 
 if TYPE_CHECKING:
     from qo.worker.outcome import Outcome
@@ -96,19 +97,22 @@ class Child:
     def _done(self, job: Job) -> tuple[bytes, Outcome | Stopped | None]:
         """The pickled output of a job, or what its exception means."""
         try:
-            function, arguments = self._load(job)
+            function, arguments, begin_by = self._load(job)
             try:
                 self._calling = True
                 if self._breaking_off:  # Asked to stop before it began.
                     self._broken_off = True
                     raise SystemExit(f"broken off: {self._cancel.why}")
+                if begin_by is not None and boot_time() > begin_by:  # Stopped meanwhile, with its worker.
+                    return b"", _not_begun()
                 return pickle.dumps(function(*arguments)), None
             finally:
                 self._calling = False
         except BaseException as error:  # A handler that calls sys.exit() ends nothing but its attempt.
             return b"", _meaning(error)
 
-    def _load(self, job: Job) -> tuple[Any, tuple[Any, ...]]:
+    def _load(self, job: Job) -> tuple[Any, tuple[Any, ...], float | None]:
+        """The function, its arguments, and until when it may be called."""
         if job.main is not None and not self._main_loaded:
             _load_main(job.main)
             self._main_loaded = True
@@ -121,14 +125,13 @@ class Child:
             ) from error
         arguments = (pickle.loads(job.input),)
         if job.task is None:
-            self._line.ask(job.number, BEGIN)
-            return function, arguments
+            return function, arguments, self._line.ask(job.number, BEGIN).facts.begin_by
         from qo.core.wire import decode_task  # Only handlers that want a context wait for this to load.
 
         task = decode_task(job.task, "the task")
         ask = partial(self._line.ask, job.number)
         facts = ask(BEGIN).facts
-        return function, (*arguments, ChildContext(task, job.worker_id, self._cancel, ask, facts))
+        return function, (*arguments, ChildContext(task, job.worker_id, self._cancel, ask, facts)), facts.begin_by
 
     # Beside it
 
@@ -189,6 +192,12 @@ def _forward_logs(line: Line, levels: dict[str, int]) -> None:
     logging.getLogger().addHandler(Forward(line))
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
+
+
+def _not_begun() -> Outcome:
+    from qo.worker.outcome import not_begun  # Only failures wait for this to load.
+
+    return not_begun()
 
 
 def _meaning(error: BaseException) -> Outcome | Stopped:

@@ -52,6 +52,7 @@ class Facts:
     remaining_s: float | None = None  # None: as long as it takes.
     cancel_requested: bool = False
     draining: bool = False
+    begin_by: float | None = None  # By ``boot_time``: later, its lease may be somebody else's.
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from qo.errors import Refused, UsageError
 from qo.worker.cancel import Stopped, Why
 from qo.worker.executors import child as child_module
 from qo.worker.executors.answers import answer, log_again
-from qo.worker.executors.messages import Answer, Ask, Cancel, Done, Facts, Job, Leave, Logged
+from qo.worker.executors.messages import BEGIN, Answer, Ask, Cancel, Done, Facts, Job, Leave, Logged
 from qo.worker.executors.process import Ended, Process, main_module, start_process
 from qo.worker.handler import Handler
 from qo.worker.outcome import Retried, Told
@@ -238,6 +238,8 @@ async def _serve(child: Process, request: Request, job: Job, first: Ask | Done) 
     """Do what the child asks for until it is done."""
     message = first
     while isinstance(message, Ask):
+        if message.verb == BEGIN:
+            request.check_lease()  # Loading may have taken long.
         await child.send(await answer(request, message))
         message = await _said(child, request, job)
     return message

@@ -11,7 +11,6 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable
-from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -117,7 +116,13 @@ def _bound(request: Request) -> Callable[[], Any]:
     arguments = [request.input]
     if request.handler.wants_context:
         arguments.append(BlockingContext(request.context, asyncio.get_running_loop()))
-    return partial(contextvars.copy_context().run, request.handler.function, *arguments)
+    context = contextvars.copy_context()
+    return lambda: context.run(_begin, request, arguments)
+
+
+def _begin(request: Request, arguments: list[Any]) -> Any:
+    request.check_lease()  # Once more: a thread may have taken long to start.
+    return request.handler.function(*arguments)
 
 
 def _given(function: Callable[[], Any]) -> Result:

@@ -35,7 +35,7 @@ __all__ = [
 class ServiceOptions:
     load_shed: bool = True
     buffer: int | None = 128  # None: nothing waits for a permit; what finds none is given back.
-    timeout_s: float | None = 30.0  # Of tasks whose submitter and handler name none; None: none.
+    timeout_s: float | None = 300.0  # Of tasks whose submitter and handler name none; None: none.
     concurrency_limit: int | None = None  # Of all task types together, as is the next.
     rate_limit: Rate | None = None
 

@@ -58,4 +58,5 @@ async def _within(inner: Service, request: Request) -> Outcome:
 
 
 def timed_out(clock: Clock, traceback: str | None = None) -> Retried:
-    return Retried(f"timed out after {round(clock.allowed_s, 3):g} s", traceback, timed_out=True)
+    remedy = f": {clock.remedy}" if clock.remedy else ""
+    return Retried(f"timed out after {round(clock.allowed_s, 3):g} s{remedy}", traceback, timed_out=True)

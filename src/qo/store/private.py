@@ -1,0 +1,95 @@
+"""Files and directories for their owner alone: on a machine with several users, a queue is not for all of them.
+
+What somebody else has made, or has opened to others on purpose, stays as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+log = logging.getLogger(__name__)
+
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
+_WRITABLE = stat.S_IWGRP | stat.S_IWOTH
+_READABLE = stat.S_IRGRP | stat.S_IROTH
+
+
+def make_directory(path: Path) -> None:
+    """Make the directory and those above it that are missing; one that is there stays as it is. Raises OSError."""
+    if path.is_dir():
+        return
+    with contextlib.suppress(FileExistsError):  # ``Path.mkdir`` gives the mode to the last one only.
+        make_directory(path.parent)
+        path.mkdir(mode=DIRECTORY_MODE)
+        return
+    path.mkdir(exist_ok=True)  # Somebody else has made it meanwhile; or it is no directory, which this raises.
+
+
+def create_file(path: Path) -> bool:
+    """Make an empty file; False if there is one. Raises OSError.
+
+    One that is there is never opened: to close it would let go of all locks that this process has on it, those of
+    SQLite's own connections, too.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
+    except FileExistsError:
+        return False
+    return True
+
+
+def close_to_others(paths: Iterable[Path]) -> None:
+    """Take from others the right to read files that were once made by the umask.
+
+    A database that others may also write is shared on purpose. One that they may only read is of no use to them, for
+    its readers write beside it; so nobody has meant that.
+    """
+    for path in paths:
+        try:
+            seen = path.stat()
+            if seen.st_mode & _READABLE and not seen.st_mode & _WRITABLE and seen.st_uid == os.geteuid():
+                path.chmod(FILE_MODE)
+                log.warning("%s could be read by other users of this machine; now its owner alone can", path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            log.warning("other users of this machine may read %s: %s", path, error.strerror)
+
+
+def of_database(path: Path) -> list[Path]:
+    """The file of a SQLite database and those that SQLite keeps beside it."""
+    return [path, *(path.with_name(f"{path.name}{suffix}") for suffix in ("-wal", "-shm"))]
+
+
+def open_log(path: Path) -> BinaryIO:
+    """A file to append to, made if it is not there. Raises OSError."""
+    return open(path, "ab", opener=lambda name, flags: os.open(name, flags, FILE_MODE))
+
+
+def prepare_data_root(root: str) -> None:
+    """Make the directory of datasets for its owner alone, if it is a directory and not there yet.
+
+    What is written below follows the umask, so that whoever wants to share data opens this one directory. One that is
+    open to everybody may be so on purpose: that is only said. Raises OSError.
+    """
+    if not root.startswith("file:"):
+        return
+    path = Path(root.removeprefix("file:").removeprefix("//"))
+    make_directory(path)
+    if _everybody_reaches(path):
+        log.warning(
+            "every user of this machine can read the data in %s; if that is not meant: chmod 700 %s", path, path
+        )
+
+
+def _everybody_reaches(path: Path) -> bool:
+    if not path.stat().st_mode & stat.S_IROTH:
+        return False
+    return all(each.stat().st_mode & stat.S_IXOTH for each in (path, *path.absolute().parents))
