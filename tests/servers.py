@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from ports import free_ports
 from qo.store.s3 import Credentials, S3Store
 
 READY_WITHIN_S = 30.0
@@ -202,15 +202,3 @@ def start_moto(directory: Path) -> S3Server:
         command=[str(Path(sys.executable).with_name("moto_server")), "-H", "127.0.0.1", "-p", str(port)],
         log=directory / "server.log",
     )
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that are free right now. All are held until all are found, so that no two are the same."""
-    holders = [socket.socket() for _ in range(count)]
-    try:
-        for holder in holders:
-            holder.bind(("127.0.0.1", 0))
-        return [holder.getsockname()[1] for holder in holders]
-    finally:
-        for holder in holders:
-            holder.close()

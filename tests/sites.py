@@ -25,6 +25,7 @@ import sqlalchemy as sa
 
 import qo
 from command import Qo
+from ports import free_ports
 from qo.config.dispatcher import DispatcherSettings
 from qo.core.task import Task
 from qo.dispatcher import accounting
@@ -34,7 +35,6 @@ from qo.dispatcher.state.database import State, Tx, open_state
 from qo.dispatcher.user_client import UserClient
 from qo.queue.queue import Queue
 from qo.store.manifest import Proof, record_proof
-from servers import free_ports
 from stores import until
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import sparks
+from ports import free_ports
 from qo.spark import archive, java
 from qo.spark.server import reachable, spark_home
-from servers import free_ports
 from spark_children import until
 from spark_sites import family_of
 

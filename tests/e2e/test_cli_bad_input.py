@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from command import Answer, Qo
+from ports import free_ports
 from qo.store import manifest
 from qo.store.checks import UNSAFE
 from qo.store.local import LocalStore
 from qo.store.proof import CheckResult, Report, prove
-from servers import S3Server, free_ports
+from servers import S3Server
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 

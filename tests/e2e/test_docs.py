@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from pathlib import Path
 import pytest
 
 import sparks
+from ports import free_ports
 from qo.config import sources
 from qo.dispatcher.definition.reading import read
 
@@ -115,7 +115,8 @@ class Desk:
 
     def __init__(self, cwd: Path) -> None:
         self.cwd = cwd
-        self.ports = {PEOPLE: f"127.0.0.1:{free_port()}", WORKERS: f"127.0.0.1:{free_port()}"}
+        people, workers = free_ports(2)
+        self.ports = {PEOPLE: f"127.0.0.1:{people}", WORKERS: f"127.0.0.1:{workers}"}
         self.beside: list[subprocess.Popen[bytes]] = []
         self.environ = {k: v for k, v in os.environ.items() if not k.startswith(("QO_", "S3_", "AWS_"))}
         self.environ |= {
@@ -217,9 +218,3 @@ def await_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.1)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]

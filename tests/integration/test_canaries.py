@@ -24,7 +24,8 @@ import pytest
 import sqlalchemy as sa
 
 from dashboards import IAM, ROLE, read_fragment
-from servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server, free_ports, start_seaweed
+from ports import free_ports
+from servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server, start_seaweed
 from sites import Site, job, proven
 from stores import until
 

@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 from pydantic import ValidationError
 
+from ports import free_ports
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import S3Settings, Settings
 from qo.core.flow import bundle as rules
@@ -23,7 +24,7 @@ from qo.dispatcher.runtimes.bundles import Shelf
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
 from qo.errors import NotFound, Refused, Unavailable, UsageError
-from servers import REGION, S3Server, free_ports
+from servers import REGION, S3Server
 from states import clock, create_tables, state  # noqa: F401
 from zips import MAIN, bundle, manifest_of, sha256, zipped
 

@@ -12,6 +12,7 @@ import pytest
 
 from dispatchers import Served, context_of, listening, served
 from pipelines import dag, deployed, job, source
+from ports import free_ports
 from qo import errors
 from qo.config.dispatcher import DispatcherSettings
 from qo.dispatcher.asking import Asker, HttpxCarrier, Reply, problem_of
@@ -37,7 +38,6 @@ from qo.dispatcher.loops import invalidation, release, router
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.user_client import UserClient
-from servers import free_ports
 from states import Clock, clock, state  # noqa: F401
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"))

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from pipeline_tasks import woken
 from pipelines import dag, deployed, job, live, source
+from ports import free_ports
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import S3Settings, Settings
 from qo.dispatcher import aws
@@ -35,7 +36,7 @@ from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.tasks.claiming import claim
 from qo.dispatcher.tasks.creation import NewTask, create
 from qo.errors import ConfigError, Forbidden, LeaseLost, Refused, Unavailable, UsageError
-from servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server, client_of, free_ports, is_refused, start_seaweed
+from servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server, client_of, is_refused, start_seaweed
 from states import Clock, clock, create_tables, state  # noqa: F401
 
 ROLE = "arn:aws:iam::role/tasks"

@@ -20,6 +20,7 @@ import pytest
 import sqlalchemy as sa
 
 from function_sites import WITHIN_S, Site, eventually
+from ports import free_ports
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
 from qo.dispatcher import aws, emission, outbox
@@ -37,7 +38,7 @@ from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.state.upgrade import upgrade
 from qo.dispatcher.tasks import moves
 from qo.errors import NotFound, Refused, Unavailable
-from servers import REGION, S3Server, free_ports
+from servers import REGION, S3Server
 from states import Clock, clock, state  # noqa: F401
 from zips import MAIN, bundle, sha256
 

@@ -185,6 +185,7 @@ async def test_tasks_are_tried_again_when_the_data_store_refuses(embedded: Site)
     site, data = embedded, embedded.directory / ".qo" / "data"
     async with site.dispatcher(), site.worker("w1"):
         await site.deploy(TWO_STEPS)
+        data.rmdir()
         data.touch()  # Not a directory: whatever is written below it fails, even for root.
         await site.emit("p1", "p2")
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import signal
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,6 +24,7 @@ import pytest
 from command import Qo
 from dashboards import ANYBODY, IAM
 from qo.config.settings import S3Settings, Settings
+from qo.core import keys
 from qo.core.flow.policy import normalise
 from qo.core.roles import Bucket, Role, role_policy
 from qo.dispatcher import aws
@@ -37,6 +40,7 @@ from stores import until
 pytestmark = pytest.mark.s3
 
 BUCKET, OTHER, PREFIX = "roles", "others", "team/"
+LEASED_WITHIN_S = 60.0
 LAKE = f"s3://{BUCKET}/{PREFIX}lake"
 PYTHON = "python-worker"  # A worker of the runtime python, beside the roles.
 
@@ -118,6 +122,26 @@ class Roles:
         self._log.clear()
         return json.loads(answer.out) if answer.out.strip() else None
 
+    def lease_shards(self) -> None:
+        """Run a worker that leases shards until it holds one, and stop it: it must not be refused anything."""
+        environment = {**self.environment("worker"), "QO_SHARD_LEASING": "1"}
+        process = Qo(self._directory, environment).start("worker", "--app", "role_tasks:app")
+        try:
+            deadline = time.monotonic() + LEASED_WITHIN_S
+            while not self._has_leases():
+                assert process.poll() is None, process.communicate()
+                assert time.monotonic() < deadline, "no shard was leased"
+                time.sleep(0.1)
+            process.send_signal(signal.SIGTERM)
+            _, printed = process.communicate(timeout=LEASED_WITHIN_S)
+        finally:
+            process.kill()
+        assert (process.returncode, "AccessDenied" in printed) == (0, False), printed
+
+    def _has_leases(self) -> bool:
+        prefix = f"{PREFIX}{keys.SHARD_LEASES}"
+        return bool(self.server.admin.list_objects_v2(Bucket=BUCKET, Prefix=prefix)["KeyCount"])
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
@@ -155,8 +179,8 @@ def test_every_role_does_its_work_with_its_own_policy_alone(roles: Roles) -> Non
     failing, idle = submitted("fail", None), submitted("never", None)
     assert roles.qo("producer", "status", large)["status"] == "pending"
 
-    for more in ({}, {"QO_SHARD_LEASING": "1"}):
-        roles.qo("worker", "worker", "--app", "role_tasks:app", "--drain", **more)
+    roles.qo("worker", "worker", "--app", "role_tasks:app", "--drain")
+    roles.lease_shards()
     assert roles.qo("producer", "status", large)["status"] == "completed"
     # So that there is something to repair: an attempt whose worker is gone, a hint that is gone, and one that lies.
     asyncio.run(_disturbed(roles.server, idle))

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from ports import free_ports
 from proxies import HeaderDroppingProxy, LatencyProxy, LostReplyProxy
 from qo.errors import AccessDenied, NoSuchBucket, Unavailable
 from qo.store import register
@@ -16,7 +17,7 @@ from qo.store.port import Doomed
 from qo.store.retrying import Retrying
 from qo.store.s3 import Credentials, S3Store
 from qo.store.s3.sign import Signer
-from servers import S3Server, free_ports, start_seaweed
+from servers import S3Server, start_seaweed
 
 pytestmark = pytest.mark.s3
 

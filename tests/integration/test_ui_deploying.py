@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dashboards import ROLE, Visitor, page, read_fragment, start_with_sts
+from ports import free_ports
 from qo.config.settings import S3Settings, Settings
 from qo.config.ui import UiSettings
 from qo.dispatcher import aws
@@ -23,7 +24,7 @@ from qo.ui.dashboard import Dashboard
 from qo.ui.deploying import deploy, place_of
 from qo.ui.minting import mint
 from qo.ui.serving import serve
-from servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server, client_of, free_ports, is_refused
+from servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server, client_of, is_refused
 
 pytestmark = pytest.mark.s3
 

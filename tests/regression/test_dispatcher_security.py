@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from command import Qo
 from dispatchers import context_of, listening
 from pipelines import dag, deployed, source
+from ports import free_ports
 from qo.config import sources
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
@@ -32,7 +33,6 @@ from qo.dispatcher.state.database import State, open_state
 from qo.errors import ConfigError, IdempotencyConflict, Unavailable
 from qo.runner.heart import Held
 from qo.worker.cancel import CancelToken
-from servers import free_ports
 from states import Clock, create_tables
 
 CANARY = "canary-in-the-coal-mine"

@@ -256,7 +256,7 @@ def test_14_every_setting_of_worker_and_monitor_reaches_them(memory_store: Memor
     told = worker_config(queue, Settings(worker=worker), stop_when_empty=True)
     plain = worker_config(queue, Settings(), stop_when_empty=False)
     same = [f.name for f in fields(WorkerConfig) if getattr(told, f.name) == getattr(plain, f.name)]
-    assert same == ["producer_buffer", "result_buffer"], "these are for programs only"
+    assert same == ["producer_buffer", "result_buffer", "clock_doubt_s"], "for programs only, and as the store is"
     watch = monitor_config(monitor)
     assert [
         f.name for f in fields(MonitorConfig) if getattr(watch, f.name) == getattr(MonitorConfig(), f.name)
