@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
-import psycopg
+import sqlalchemy as sa
 
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import open_state
-from states import as_new, create_tables
+from states import as_new, create_tables, pooled
 
 if TYPE_CHECKING:
     from postgres import PostgresServer
@@ -32,9 +32,14 @@ class StatePool:
     def borrowed(self) -> Iterator[str]:
         """The URL of a database that is as new."""
         url = self._free.pop() if self._free else self._copied()
+        if url not in pooled:
+            pooled[url] = open_state(url).engine
+            pooled[url].connect().close()  # Its dialect gets to know the server.
         yield url
-        if _emptied(url):
+        if _emptied(pooled[url]):
             self._free.append(url)
+        else:
+            pooled.pop(url).dispose()
 
     def _copied(self) -> str:
         if self._template is None:
@@ -46,13 +51,15 @@ class StatePool:
         return self._server.make_database(self._template)
 
 
-def _emptied(url: str) -> bool:
+def _emptied(engine: sa.Engine) -> bool:
     """Whether that was possible: a test may have left a transaction open, or have changed the tables."""
-    with psycopg.connect(url, autocommit=True, options=f"-c lock_timeout={LOCK_MS}") as connection:
-        try:
-            connection.execute(_emptying().encode())
-        except psycopg.Error:
-            return False
+    if engine.pool.checkedout():  # type: ignore[attr-defined]
+        return False
+    try:
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql(_emptying())
+    except sa.exc.DBAPIError:
+        return False
     return True
 
 
@@ -62,8 +69,10 @@ def _emptying() -> str:
     numbers = [(table.name, column.name) for table in tables if (column := table.autoincrement_column) is not None]
     return ";\n".join(
         [
+            f"SET lock_timeout = {LOCK_MS}",
             *(f"DELETE FROM {table.name}" for table in tables),
             *(f"ALTER SEQUENCE {table}_{column}_seq RESTART" for table, column in numbers),
             as_new(),
+            "RESET lock_timeout",
         ]
     )

@@ -51,12 +51,25 @@ def fresh_url(request: pytest.FixtureRequest, directory: Path) -> str:
 @contextmanager
 def opened(url: str, clock: Clock) -> Iterator[State]:
     """A state database with its tables, by that clock."""
+    if url in pooled:
+        yield State(borrow_engine(pooled[url]), clock=clock)
+        return
     state = open_state(url, clock=clock)
     if state.engine.dialect.name == "sqlite":
         event.listen(state.engine, "connect", _unordered)
     create_tables(state)
     yield state
     state.close()
+
+
+# By URL, databases that have their tables and are used by one test after the other.
+pooled: dict[str, sa.Engine] = {}
+
+
+def borrow_engine(engine: sa.Engine) -> sa.Engine:
+    """Another one with the same connections: what a test hangs on it goes with it. To connect takes longer than most
+    tests do."""
+    return sa.Engine(engine.pool, engine.dialect, engine.url, hide_parameters=True)
 
 
 def _unordered(connection: sqlite3.Connection, _: object) -> None:

@@ -271,6 +271,7 @@ def test_a_session_whose_jvm_is_killed_is_made_anew(spark: SparkSession, tmp_pat
         assert child.process.wait(60) == 0
 
 
+@pytest.mark.long
 def test_a_session_whose_cluster_was_lost_is_given_up_and_another_made(tmp_path: Path) -> None:
     with Child(tmp_path, "abandoned") as child:
         assert child.next() == [1, 1, "alive"]  # An executor, and a job for it.

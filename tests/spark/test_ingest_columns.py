@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from itertools import permutations
 from pathlib import Path
@@ -218,7 +219,8 @@ def test_in_whatever_order_files_come_the_dataset_has_the_same_rows_and_columns(
             (tuple(row.get(name) for name in every) for row in rows), key=str
         )
 
-    first, *others = [rebuilt(order) for order in permutations(names)]
+    orders = list(permutations(names))[:: 1 if os.environ.get("PROVE") else 5]
+    first, *others = [rebuilt(order) for order in orders]
     assert [name for name, _ in sorted(first[0])] == ["a", "b", "c", "d"]
     assert [row[0] for row in first[1]] == [1, 2, 3, 4]
     assert all(other == first for other in others)
