@@ -6,7 +6,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from qo.queue import roster
+from qo.queue.queue import Queue
 from qo.queue.roster import WorkerInfo
+from qo.store.memory import MemoryStore
+from qo.worker.config import WorkerConfig
+from qo.worker.heartbeat import Heartbeat
+from qo.worker.hold import Holds
+from qo.worker.state import State
+from qo.worker.stats import Stats
 
 NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
 
@@ -41,3 +49,22 @@ def test_a_worker_is_stale_after_four_of_its_own_heartbeats(
 def test_a_threshold_that_an_operator_set_holds_for_every_worker() -> None:
     assert silent_for(6, 120.0).stale(NOW, 5.0)
     assert not silent_for(600, 1.0).stale(NOW, 3600.0)
+
+
+async def test_a_worker_records_how_often_it_reports() -> None:
+    queue = Queue(MemoryStore())
+    heartbeat = Heartbeat(
+        queue,
+        WorkerConfig(worker_id="ada", heartbeat_s=42.0),
+        task_types=(),
+        stats=Stats(),
+        held=Holds(),
+        state=lambda: State.RUNNING,
+        shards=lambda: (),
+        paused_types=frozenset[str],
+        count_requests=lambda: None,
+    )
+    await heartbeat.begin()
+    found = await roster.find(queue.store, "ada")
+    assert found is not None
+    assert found.heartbeat_s == 42.0
