@@ -251,3 +251,14 @@ def test_a_deploy_that_is_activated_waits_for_its_rebuild(qo: Qo) -> None:
     assert "ready" in qo.ok("dag", "ready", "shop", "2")
     assert "active" in qo.ok("dag", "activate", "shop", "2")
     assert qo.json("dag", "rollback", "shop")["active"] == 1
+
+
+def test_a_document_has_all_versions_and_the_table_says_that_it_has_not(
+    qo: Qo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qo.cli.dag.VERSIONS_SHOWN", 1)
+    qo.ok("dag", "deploy", "shop.yaml")
+    (qo.cwd / "shop.yaml").write_text(SHOP.replace("shop.clean:run", "shop.clean:other"))
+    qo.ok("dag", "deploy", "shop.yaml")
+    assert [each["version"] for each in qo.json("dag", "show", "shop")["versions"]] == [2, 1]
+    assert "there are older versions than these 1" in qo.here("dag", "show", "shop").err

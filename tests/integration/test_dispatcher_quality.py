@@ -293,6 +293,8 @@ def test_what_a_success_has_found_is_kept_with_it(state: State, clean: LiveJob) 
     finish(state, held, outputs=[output(held), output(held, 1)], checks=[check(), warned])
     with state.read() as tx:
         found = quality.list_checks(tx).checks
+        assert quality.list_checks(tx, task_id=found[0].task_id).checks == found
+        assert quality.list_checks(tx, task_id="another").checks == []
     assert [(each.dataset, each.partition_key, each.passed, each.position) for each in found] == [
         ("shop.clean[1]", "a", False, 1),
         ("orders_clean", "a", True, 0),

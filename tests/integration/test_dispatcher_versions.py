@@ -48,6 +48,8 @@ def test_dags_are_listed_page_by_page(state: State) -> None:
         first = versions.list_dags(tx, None, 2)
         second = versions.list_dags(tx, first.next, 2)
         third = versions.list_dags(tx, second.next, 2)
+        assert versions.list_dags(tx, dag=first.dags[1].name).dags == [first.dags[1]]
+        assert versions.list_dags(tx, dag="nobody").dags == []
     assert [each.name for page in (first, second, third) for each in page.dags] == [f"dag{n}" for n in range(5)]
     assert third.next is None
     one = first.dags[1]

@@ -212,6 +212,19 @@ async def test_workers_that_fell_silent_are_reported(clocked_queue: Queue, clock
 
 
 @pytest.mark.fast
+async def test_a_worker_that_reports_seldom_is_not_taken_for_silent(
+    clocked_queue: Queue, clock: StoreClock
+) -> None:
+    queue, now = clocked_queue, clock.now()
+    seldom = roster.WorkerInfo(worker_id="seldom", started_at=now, last_heartbeat=now, heartbeat_s=120)
+    await roster.report(queue.store, seldom)
+    clock.advance(400)
+    assert (await Monitor(queue).check()).stale_workers == []
+    clock.advance(100)
+    assert (await Monitor(queue).check()).stale_workers == ["seldom"]
+
+
+@pytest.mark.fast
 async def test_a_corrupt_worker_record_hides_no_other_worker(clocked_queue: Queue, clock: StoreClock) -> None:
     queue, now = clocked_queue, clock.now()
     await queue.store.put(keys.worker("broken"), b"{}")

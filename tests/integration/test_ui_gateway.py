@@ -232,6 +232,7 @@ async def test_config_says_where_everything_is(local_store: LocalStore, tmp_path
         found = json.loads((await visitor.get("/config.json")).body)
     assert (found["endpoint"], found["bucket"], found["prefix"], found["dispatcher"]) == ("", "qo", "", None)
     assert found["queues"] == ["queues/python/"]
+    assert found["worker_health_threshold_s"] is None
     fragment = read_fragment(visitor.dashboard.link.partition("#c=")[2])
     assert fragment["access_key_id"] == visitor.dashboard.credentials.access_key_id
     assert fragment["may_act"] is True

@@ -172,7 +172,9 @@ def _give(
         session.output.line(one_line(line))
 
 
-async def _followed(queue: Queue, desired: Desired, target: Target, wait_s: float, threshold_s: float) -> None:
+async def _followed(
+    queue: Queue, desired: Desired, target: Target, wait_s: float, threshold_s: float | None
+) -> None:
     """Return when every worker concerned has done what is wanted. Raises TaskFailed if that takes too long."""
     pace, late = LOOK_AGAIN, list[WorkerInfo]()
     try:
@@ -190,7 +192,7 @@ async def _followed(queue: Queue, desired: Desired, target: Target, wait_s: floa
         ) from None
 
 
-async def _late(queue: Queue, desired: Desired, target: Target, threshold_s: float) -> list[WorkerInfo]:
+async def _late(queue: Queue, desired: Desired, target: Target, threshold_s: float | None) -> list[WorkerInfo]:
     """The workers that have not done yet what is wanted of the target. Silent ones will never say so: they count
     only if they were named."""
     if target.worker is not None:

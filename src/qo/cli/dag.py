@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,7 @@ from qo.core.words import plural
 if TYPE_CHECKING:
     from qo.dispatcher.definition.loading import Whole
 
-VERSIONS_SHOWN = 20  # The newest ones.
+VERSIONS_SHOWN = 20  # The newest ones, in the table for people. A document for programs has all.
 
 app = new_app()
 dag = new_group(app, "dag", "Deploy pipelines, and decide which version is active.")
@@ -143,11 +144,13 @@ def show(
     ] = None,
     source: Annotated[bool, typer.Option("--source", help="Print the file as it was deployed.")] = False,
 ) -> None:
-    """Show a DAG: its version, its jobs, and its other versions."""
+    """Show a DAG: its version, its jobs, and its other versions: the newest 20, with --json all."""
     path = route("dags", name, *(("versions", version) if version is not None else ()))
 
+    most = sys.maxsize if session.json else VERSIONS_SHOWN
+
     async def look(client: Any) -> tuple[Any, list[Any], bool]:
-        found, more = await pages(client, route("dags", name, "versions"), "versions", VERSIONS_SHOWN)
+        found, more = await pages(client, route("dags", name, "versions"), "versions", most)
         return await client.get(path), found, more
 
     answer, versions, more = ask(session, look)

@@ -61,11 +61,11 @@ class MonitorSettings:
         kind=kinds.number(0.1),
         help="Seconds between looks for expired leases.",
     )
-    worker_health_threshold: float = setting(
-        60.0,
+    worker_health_threshold: float | None = setting(
+        None,
         "QO_MONITOR_WORKER_HEALTH_THRESHOLD",
         kind=kinds.number(0.1),
-        help="Seconds without a heartbeat after which a worker counts as stale.",
+        help="Seconds without a heartbeat after which a worker counts as stale; unset: four of its own heartbeats.",
     )
     sweep_interval: float = setting(
         300.0,

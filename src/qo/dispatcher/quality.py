@@ -126,10 +126,18 @@ def _about(tx: Tx, verdict: Verdict, event: Event | None) -> dict[str, Any]:
 
 
 def list_checks(
-    tx: Tx, dataset: str | None = None, *, failed: bool = False, before: str | None = None, limit: int = 100
+    tx: Tx,
+    dataset: str | None = None,
+    *,
+    failed: bool = False,
+    task_id: str | None = None,
+    before: str | None = None,
+    limit: int = 100,
 ) -> ChecksPage:
     """From new to old. Raises NotFound for a dataset that is not there, UsageError for a place that is none."""
     query = sa.select(_checks).where(_FAILED) if failed else sa.select(_checks)
+    if task_id is not None:
+        query = query.where(_checks.c.task_id == task_id)
     rows, following = _page(tx, _checks, "position", query, dataset, before, limit)
     names = _names(tx, rows)
     return ChecksPage(checks=[CheckAnswer.model_validate({**row, **names(row)}) for row in rows], next=following)

@@ -22,8 +22,8 @@ __all__ = ["list_dags", "list_versions", "rebuild", "require", "show"]
 _versions, _dags, _jobs = schema.dag_versions, schema.dags, schema.jobs
 
 
-def list_dags(tx: Tx, after: str | None = None, limit: int = 100) -> DagsPage:
-    """All DAGs in order of name."""
+def list_dags(tx: Tx, after: str | None = None, limit: int = 100, dag: str | None = None) -> DagsPage:
+    """All DAGs in order of name, or only the one of this name."""
     active, previous, waiting = _versions.alias("active"), _versions.alias("previous"), _versions.alias("waiting")
     size = sa.select(sa.func.count()).where(_jobs.c.version_id == _dags.c.active_version_id).scalar_subquery()
     query = (
@@ -46,6 +46,8 @@ def list_dags(tx: Tx, after: str | None = None, limit: int = 100) -> DagsPage:
     )
     if after is not None:
         query = query.where(_dags.c.name > after)
+    if dag is not None:
+        query = query.where(_dags.c.name == dag)
     lines = [DagLine.model_validate(dict(row)) for row in tx.all(query)]
     return DagsPage(dags=lines[:limit], next=lines[limit - 1].name if len(lines) > limit else None)
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from qo.core import keys
 from qo.core.discovery import Due
@@ -17,7 +17,7 @@ from qo.core.lifecycle import Lapse
 from qo.core.shard import all_shards
 from qo.core.sweep import lapsed, repair
 from qo.core.task import Status
-from qo.errors import CorruptRecord, QoError
+from qo.errors import CorruptRecord, QoError, UsageError
 from qo.queue import roster
 from qo.queue.index import Walk
 from qo.queue.listing import READS_AT_ONCE
@@ -36,7 +36,7 @@ CLAIMED_WITHIN = timedelta(seconds=10)  # After its lease key was written, a cla
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorConfig:
     check_interval_s: float = 30.0
-    worker_health_threshold_s: float = 60.0
+    worker_health_threshold_s: float | None = None  # None: as each worker's own heartbeat has it.
     sweep_interval_s: float = 300.0  # 0: never.
     sweep_page_size: int = 1000
 
@@ -143,14 +143,29 @@ class Monitor:
 
     async def _stale_workers(self) -> list[str]:
         now = await self._queue.store.now()
-        since = now - timedelta(seconds=self._config.worker_health_threshold_s)
+        threshold_s = self._config.worker_health_threshold_s
+        since = now - timedelta(seconds=roster.SILENT_UNKNOWN_S if threshold_s is None else threshold_s)
         heard = await roster.last_heard(self._queue.store)
         if any(at < now - FORGET_AFTER for at in heard.values()):  # Seldom: otherwise it costs no second listing.
             for worker_id in await roster.forget_stale(self._queue.store, now - FORGET_AFTER):
                 log.info("worker %s was silent for so long that it is forgotten", worker_id)
                 heard.pop(worker_id, None)
-        stale = [worker_id for worker_id, at in heard.items() if at < since]
+        silent = [worker_id for worker_id, at in heard.items() if at < since]
+        stale = (
+            silent if threshold_s is not None else [each for each in silent if await self._missed_beats(each, now)]
+        )
         for worker_id in set(stale) - self._told_stale:
             log.warning("worker %s was last heard of at %s", worker_id, heard[worker_id].isoformat())
         self._told_stale = set(stale)  # Once is enough, until it has been back.
         return stale
+
+    async def _missed_beats(self, worker_id: str, now: datetime) -> bool:
+        """Whether a silent worker should have reported by now. Its record says how often it does; a worker that was
+        reported before is not read again."""
+        if worker_id in self._told_stale:
+            return True
+        try:
+            info = await roster.find(self._queue.store, worker_id)
+        except (CorruptRecord, UsageError):
+            return True  # It cannot say otherwise.
+        return info is not None and info.stale(now)

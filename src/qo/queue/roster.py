@@ -22,6 +22,10 @@ log = logging.getLogger(__name__)
 PAUSED = "paused"
 LEAVING = frozenset({"draining", "cancelling", "stopped", "failed"})
 
+HEARTBEATS_MISSED_MAX = 4  # More than one: a request may fail, and a worker may be short of CPU.
+SILENT_MIN_S = 10.0  # However often it reports: one slow request must not make it look dead.
+SILENT_UNKNOWN_S = 60.0  # Of workers whose record does not say how often they report.
+
 _WORKER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 
 
@@ -29,6 +33,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     worker_id: str
     started_at: datetime
     last_heartbeat: datetime
+    heartbeat_s: float | None = None  # How often it reports; None: written by a version that did not record it.
     shards: list[str] = []  # Which it polls; empty means all.
     current_task: str | None = None  # The one it has held longest.
     current_tasks: list[str] = []
@@ -47,8 +52,17 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     requests: int = 0  # Sent to the store since the start, and what S3 would charge for them.
     dollars: float = 0.0
 
-    def stale(self, now: datetime, threshold_s: float) -> bool:
-        return now - self.last_heartbeat > timedelta(seconds=threshold_s)
+    @property
+    def silent_max_s(self) -> float:
+        """How long it may be silent and still count as alive."""
+        if self.heartbeat_s is None:
+            return SILENT_UNKNOWN_S
+        return max(SILENT_MIN_S, HEARTBEATS_MISSED_MAX * self.heartbeat_s)
+
+    def stale(self, now: datetime, threshold_s: float | None = None) -> bool:
+        """Whether it has been silent for longer than the threshold; without one, than its own heartbeat allows."""
+        silent_max_s = self.silent_max_s if threshold_s is None else threshold_s
+        return now - self.last_heartbeat > timedelta(seconds=silent_max_s)
 
     @property
     def leaving(self) -> bool:

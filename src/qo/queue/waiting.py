@@ -10,7 +10,6 @@ from qo.errors import StoreError
 from qo.queue import roster
 from qo.queue.queue import Queue
 
-SILENT_S = 60.0  # Longer than a worker that lives is silent, by default.
 SOON = timedelta(seconds=5)  # Until then a task that is due may simply be about to be claimed.
 
 
@@ -23,7 +22,7 @@ async def why_unclaimed(queue: Queue, task: Task) -> str | None:
         listed = await roster.workers(queue.store)
     except StoreError:
         return None  # Whoever may look at tasks need not have the right to look at workers.
-    there = [each for each in listed if not each.stale(now, SILENT_S) and not each.leaving]
+    there = [each for each in listed if not each.stale(now) and not each.leaving]
     if not there:
         return "it is due, and no worker is running: start one with qo worker"
     if not any(task.task_type in each.task_types for each in there):

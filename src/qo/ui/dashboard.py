@@ -49,6 +49,7 @@ class Served:
     queues: Queues
     dispatcher: Dispatcher | None = None
     read_only: bool = False
+    worker_health_threshold_s: float | None = None  # As operators set it; None: as each worker's heartbeat has it.
 
 
 class Dashboard:
@@ -144,6 +145,7 @@ class Dashboard:
             "region": REGION,
             "dispatcher": f"http://{host}" if self._forwarding is not None else None,
             "version": __version__,
+            "worker_health_threshold_s": self._served.worker_health_threshold_s,
             "queues": list(await self._served.queues()),
         }
 

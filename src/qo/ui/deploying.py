@@ -82,7 +82,7 @@ def place_of(settings: Settings) -> Place:
     return Place(endpoint, location.bucket, location.prefix, region, page)
 
 
-def configuration(place: Place, dispatcher: str | None) -> bytes:
+def configuration(place: Place, dispatcher: str | None, worker_health_threshold_s: float | None = None) -> bytes:
     """What the page reads first. The queues below it looks for itself: some may be added after the deploy."""
     from qo import __version__
 
@@ -93,6 +93,7 @@ def configuration(place: Place, dispatcher: str | None) -> bytes:
         "region": place.region,
         "dispatcher": dispatcher,
         "version": __version__,
+        "worker_health_threshold_s": worker_health_threshold_s,
     }
     return json.dumps(found, indent=2).encode() + b"\n"
 
@@ -114,7 +115,7 @@ async def deploy(
     files = (assets or Assets()).load()
     store = await S3Store.open(place.bucket, endpoint=settings.s3.endpoint, region=place.region)
     try:
-        config = configuration(place, dispatcher)
+        config = configuration(place, dispatcher, settings.monitor.worker_health_threshold)
         done, lacking = [await _upload(store.transport, place, files, config)], list[str]()
         said = await _allow(store.transport, place, origins)
         (done if said.startswith("set") else lacking).append(said)

@@ -48,7 +48,8 @@ async def serve(
     """
     shown = await _opened(settings)
     try:
-        served = Served(shown.store, shown.queues, dispatcher, read_only)
+        threshold_s = settings.monitor.worker_health_threshold
+        served = Served(shown.store, shown.queues, dispatcher, read_only, threshold_s)
         dashboard = await _at(served, port)
         try:
             on_start(dashboard)

@@ -112,6 +112,7 @@ class Heartbeat:
             worker_id=config.worker_id,
             started_at=self._started_at or at,
             last_heartbeat=at,
+            heartbeat_s=config.heartbeat_s,
             state=str(self._state()),
             shards=list(self._shards()),
             paused_types=sorted(self._paused_types()),

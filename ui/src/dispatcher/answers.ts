@@ -54,6 +54,9 @@ export interface Rebuild {
   tasks: Record<string, number>;
   remaining: number;
   waiting: number;
+  waits?: { job: string; reason: string }[]; // These three an older dispatcher does not send.
+  blocked?: number;
+  stuck?: boolean;
   caught_up: boolean;
 }
 

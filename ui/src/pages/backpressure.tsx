@@ -5,6 +5,7 @@ import { formatDuration } from "../core/duration";
 import { seconds } from "../core/instant";
 import type { QueueLine, SourceLine } from "../dispatcher/answers";
 import type { Dispatcher } from "../dispatcher/client";
+import { listAll } from "../dispatcher/paging";
 import { href } from "../shell/router";
 import { useLive, useSecond } from "../shell/ticker";
 import { Badge } from "../show/badge";
@@ -38,12 +39,12 @@ function note(queue: QueueLine): void {
 
 function All({ dispatcher }: { dispatcher: Dispatcher }): JSX.Element {
   const live = useLive(async () => {
-    const [{ queues }, { sources }] = await Promise.all([
+    const [{ queues }, { items: sources, more }] = await Promise.all([
       dispatcher.get<{ queues: QueueLine[] }>(["queues"]),
-      dispatcher.get<{ sources: SourceLine[] }>(["sources"], { limit: 200 }),
+      listAll<SourceLine>(dispatcher, ["sources"], "sources"),
     ]);
     queues.forEach(note);
-    return { queues, sources };
+    return { queues, sources, more };
   }, []);
   useSecond();
   return (
@@ -52,7 +53,7 @@ function All({ dispatcher }: { dispatcher: Dispatcher }): JSX.Element {
         <h1>Backpressure</h1>
       </header>
       <Shown live={live} what="queues">
-        {({ queues, sources }) => (
+        {({ queues, sources, more }) => (
           <>
             <div class="columns">
               {queues.map((queue) => (
@@ -65,6 +66,7 @@ function All({ dispatcher }: { dispatcher: Dispatcher }): JSX.Element {
               </Panel>
             )}
             <Sources sources={sources} />
+            {more && <p class="quiet">There are more sources than these {count(sources.length)}.</p>}
           </>
         )}
       </Shown>

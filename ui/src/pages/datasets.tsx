@@ -3,9 +3,11 @@
 import type { JSX } from "preact";
 import type { DatasetLine } from "../dispatcher/answers";
 import type { Dispatcher } from "../dispatcher/client";
+import { listAll } from "../dispatcher/paging";
 import { href } from "../shell/router";
 import { useLive } from "../shell/ticker";
 import { Empty, Panel, Shown } from "../show/states";
+import { count } from "../show/text";
 import { WithDispatcher } from "./pipelines";
 
 export function DatasetsPage(): JSX.Element {
@@ -18,17 +20,14 @@ export function placeOf(dataset: DatasetLine): string {
 }
 
 function All({ dispatcher }: { dispatcher: Dispatcher }): JSX.Element {
-  const live = useLive(
-    () => dispatcher.get<{ datasets: DatasetLine[]; next: string | null }>(["datasets"], { limit: 500 }),
-    [],
-  );
+  const live = useLive(() => listAll<DatasetLine>(dispatcher, ["datasets"], "datasets"), []);
   return (
     <>
       <header class="head">
         <h1>Datasets</h1>
       </header>
       <Shown live={live} what="datasets">
-        {({ datasets, next }) => (
+        {({ items: datasets, more }) => (
           <Panel flush>
             {datasets.length === 0 ? (
               <Empty title="No datasets yet">They appear with the first pipeline that is deployed.</Empty>
@@ -64,7 +63,7 @@ function All({ dispatcher }: { dispatcher: Dispatcher }): JSX.Element {
                 </tbody>
               </table>
             )}
-            {next && <p class="quiet">There are more than these 500.</p>}
+            {more && <p class="quiet">There are more than these {count(datasets.length)}.</p>}
           </Panel>
         )}
       </Shown>

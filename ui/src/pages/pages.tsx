@@ -65,7 +65,7 @@ function pageOf(at: string, { path, query }: Route): JSX.Element {
     case "failures":
       return <FailuresPage query={query} />;
     case "shards":
-      return <ShardsPage />;
+      return <ShardsPage query={query} />;
     case "workers":
       return <WorkersPage />;
     case "schedules":

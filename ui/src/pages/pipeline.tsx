@@ -3,6 +3,7 @@
 import type { JSX } from "preact";
 import type { Cutover, DagLine, JobLine, Rebuild, VersionLine, VersionShown } from "../dispatcher/answers";
 import type { Dispatcher } from "../dispatcher/client";
+import { listAll } from "../dispatcher/paging";
 import { useApp } from "../shell/app";
 import { href } from "../shell/router";
 import { useLive, useSecond } from "../shell/ticker";
@@ -10,6 +11,7 @@ import { Badge, StatusBar } from "../show/badge";
 import { Confirm } from "../show/confirm";
 import { Graph, type GraphEdge, type GraphNode } from "../show/graph";
 import { Head } from "../show/head";
+import { stuckText } from "../show/rebuild";
 import { Panel, Shown } from "../show/states";
 import { Ago, count, plural } from "../show/text";
 import { WithDispatcher } from "./pipelines";
@@ -18,23 +20,29 @@ export function PipelinePage({ name }: { name: string }): JSX.Element {
   return <WithDispatcher title={name}>{(dispatcher) => <One dispatcher={dispatcher} name={name} />}</WithDispatcher>;
 }
 
+const VERSIONS_SHOWN = 20;
+
 interface Looked {
   shown: VersionShown;
-  versions: VersionLine[];
+  versions: VersionLine[]; // The newest ones.
+  older: boolean; // Whether there are more.
   line: DagLine | null;
   rebuild: Rebuild | null;
 }
 
 async function look(dispatcher: Dispatcher, name: string): Promise<Looked> {
-  const [shown, { versions }, { dags }] = await Promise.all([
+  const [shown, { versions, next: older }, { items: dags }] = await Promise.all([
     dispatcher.get<VersionShown>(["dags", name]),
-    dispatcher.get<{ versions: VersionLine[] }>(["dags", name, "versions"], { limit: 20 }),
-    dispatcher.get<{ dags: DagLine[] }>(["dags"], { limit: 200 }),
+    dispatcher.get<{ versions: VersionLine[]; next: string | null }>(["dags", name, "versions"], {
+      limit: VERSIONS_SHOWN,
+    }),
+    // An older dispatcher knows no such filter and gives all, page by page.
+    listAll<DagLine>(dispatcher, ["dags"], "dags", { dag: name }),
   ]);
   const line = dags.find((dag) => dag.name === name) ?? null;
   const rebuild =
     line?.next == null ? null : await dispatcher.get<Rebuild>(["dags", name, "rebuild"], { version: line.next });
-  return { shown, versions, line, rebuild };
+  return { shown, versions, older: older !== null, line, rebuild };
 }
 
 function One({ dispatcher, name }: { dispatcher: Dispatcher; name: string }): JSX.Element {
@@ -68,7 +76,7 @@ function One({ dispatcher, name }: { dispatcher: Dispatcher; name: string }): JS
               <JobGraph shown={looked.shown} />
             </Panel>
             <JobTable shown={looked.shown} />
-            <Versions versions={looked.versions} />
+            <Versions versions={looked.versions} older={looked.older} />
           </>
         )}
       </Shown>
@@ -165,8 +173,8 @@ function Progress({ rebuild }: { rebuild: Rebuild }): JSX.Element {
     <Panel
       title={`Version ${rebuild.version} is being built beside it`}
       right={
-        <Badge status={rebuild.caught_up ? "ready" : "running"}>
-          {rebuild.caught_up ? "caught up" : "building"}
+        <Badge status={rebuild.caught_up ? "ready" : rebuild.stuck ? "failed" : "running"}>
+          {rebuild.caught_up ? "caught up" : rebuild.stuck ? "stuck" : "building"}
         </Badge>
       }
     >
@@ -175,6 +183,16 @@ function Progress({ rebuild }: { rebuild: Rebuild }): JSX.Element {
         {count(done)} of {plural(all, "task")} done, of {rebuild.jobs.join(", ") || "no job"}
         {rebuild.tasks.failed ? `; ${rebuild.tasks.failed} failed` : ""}
       </p>
+      {rebuild.stuck && <p class="s-failed">{stuckText(rebuild)}</p>}
+      {rebuild.waits && rebuild.waits.length > 0 && (
+        <ul>
+          {rebuild.waits.map((wait) => (
+            <li key={wait.job}>
+              <strong>{wait.job}</strong> {wait.reason}
+            </li>
+          ))}
+        </ul>
+      )}
     </Panel>
   );
 }
@@ -255,9 +273,9 @@ function JobTable({ shown }: { shown: VersionShown }): JSX.Element {
   );
 }
 
-function Versions({ versions }: { versions: VersionLine[] }): JSX.Element {
+function Versions({ versions, older }: { versions: VersionLine[]; older: boolean }): JSX.Element {
   return (
-    <Panel title="Versions" flush>
+    <Panel title={older ? `The newest ${versions.length} versions` : "Versions"} flush>
       <table class="stack">
         <Head columns={["version", "state", "deployed", "by", "activated", "content"]} />
         <tbody>

@@ -3,13 +3,14 @@
 import type { ComponentChildren, JSX } from "preact";
 import type { DagLine } from "../dispatcher/answers";
 import type { Dispatcher } from "../dispatcher/client";
+import { listAll } from "../dispatcher/paging";
 import { useApp } from "../shell/app";
 import { href } from "../shell/router";
 import { useLive, useSecond } from "../shell/ticker";
 import { Badge } from "../show/badge";
 import { Head } from "../show/head";
 import { Empty, Panel, Shown } from "../show/states";
-import { Ago } from "../show/text";
+import { Ago, count } from "../show/text";
 
 /** Pages of pipelines need a dispatcher; without one they say how to get it. */
 export function WithDispatcher({
@@ -40,7 +41,7 @@ export function PipelinesPage(): JSX.Element {
 }
 
 function All({ dispatcher }: { dispatcher: Dispatcher }): JSX.Element {
-  const live = useLive(() => dispatcher.get<{ dags: DagLine[]; next: string | null }>(["dags"], { limit: 200 }), []);
+  const live = useLive(() => listAll<DagLine>(dispatcher, ["dags"], "dags"), []);
   useSecond();
   return (
     <>
@@ -48,7 +49,7 @@ function All({ dispatcher }: { dispatcher: Dispatcher }): JSX.Element {
         <h1>Pipelines</h1>
       </header>
       <Shown live={live} what="pipelines">
-        {({ dags, next }) => (
+        {({ items: dags, more }) => (
           <Panel flush>
             {dags.length === 0 ? (
               <Empty title="No pipelines yet">
@@ -91,7 +92,7 @@ function All({ dispatcher }: { dispatcher: Dispatcher }): JSX.Element {
                 </tbody>
               </table>
             )}
-            {next && <p class="quiet">There are more than these 200.</p>}
+            {more && <p class="quiet">There are more than these {count(dags.length)}.</p>}
           </Panel>
         )}
       </Shown>

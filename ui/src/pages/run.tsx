@@ -3,6 +3,7 @@
 import type { JSX } from "preact";
 import type { Check, DatasetLine, RunShown } from "../dispatcher/answers";
 import type { Dispatcher } from "../dispatcher/client";
+import { listAll } from "../dispatcher/paging";
 import { useApp } from "../shell/app";
 import { href } from "../shell/router";
 import { useLive, useSecond } from "../shell/ticker";
@@ -28,18 +29,25 @@ interface Looked {
 
 async function look(dispatcher: Dispatcher, id: string, known: Map<string, string>): Promise<Looked> {
   const run = await dispatcher.get<RunShown>(["tasks", id]);
-  if (!known.size) {
-    const { datasets } = await dispatcher.get<{ datasets: DatasetLine[] }>(["datasets"], { limit: 1000 });
-    for (const each of datasets) known.set(each.id, placeOf(each));
-  }
-  const written = run.commits[0] && known.get(run.commits[0].dataset_id);
-  const dataset = written ?? `${run.dag}.${run.job}`;
+  await learnNames(dispatcher, run, known);
   const { checks } = await dispatcher
-    .get<{ checks: Check[] }>(["checks"], { dataset, limit: 100 })
+    .get<{ checks: Check[] }>(["checks"], { task_id: id, limit: 1000 })
     .catch(() => ({ checks: [] }));
   return { run, names: known, checks: checks.filter((each) => each.task_id === id) };
 }
 
+/** Names of the datasets that a run has read and written: most are its pipeline's own, so those are asked for first. */
+async function learnNames(dispatcher: Dispatcher, run: RunShown, known: Map<string, string>): Promise<void> {
+  const needed = [...run.inputs, ...run.commits].map((each) => each.dataset_id);
+  for (const query of [{ dag: run.dag }, {}]) {
+    if (needed.every((id) => known.has(id) || unnamed.has(id))) return;
+    const { items } = await listAll<DatasetLine>(dispatcher, ["datasets"], "datasets", query);
+    for (const each of items) known.set(each.id, placeOf(each));
+  }
+  for (const id of needed) if (!known.has(id)) unnamed.add(id);
+}
+
+const unnamed = new Set<string>(); // Beyond the bound of the list: asking again would not find them.
 const names = new Map<string, string>();
 
 function One({ dispatcher, id }: { dispatcher: Dispatcher; id: string }): JSX.Element {

@@ -27,11 +27,13 @@ interface Schedule {
 
 const shelves = new WeakMap<Bucket, Map<string, { etag: string; schedule: Schedule | null }>>();
 
-/** All schedules: one LIST, and a GET for each that changed. */
+const LISTS_MAX = 5;
+
+/** All schedules, up to 5,000: a LIST for each thousand, and a GET for each that changed. */
 async function lookSchedules(bucket: Bucket): Promise<Schedule[]> {
   const kept = shelves.get(bucket) ?? new Map<string, { etag: string; schedule: Schedule | null }>();
   shelves.set(bucket, kept);
-  const page = await bucket.list(SCHEDULES);
+  const page = await bucket.listAll(SCHEDULES, LISTS_MAX);
   await Promise.all(
     page.entries.map(async (entry) => {
       if (kept.get(entry.key)?.etag === entry.etag || !entry.key.endsWith(".json")) return;

@@ -1,56 +1,39 @@
 /** The shards: what waits and runs in each, and who polls it. */
 
 import type { JSX } from "preact";
-import { allShards } from "../core/keys";
-import { healthOf } from "../queue/roster";
-import { lineOf } from "../queue/view";
+import { type Cell, lookShards, pollingText } from "../queue/shards";
 import { useApp } from "../shell/app";
 import { href } from "../shell/router";
 import { useLive } from "../shell/ticker";
 import { Panel, Shown } from "../show/states";
 import { count, plural } from "../show/text";
 
-const UNIT_LEN_MAX = 2; // Beyond 256 shards, those with the same first two characters are shown as one.
-
-interface Cell {
-  waiting: number;
-  running: number;
-  workers: string[];
-}
-
-export function ShardsPage(): JSX.Element {
-  const { queue, bucket } = useApp();
-  const live = useLive(async () => {
-    const { shard_prefix_len } = await queue.manifest();
-    const [ready, leases] = [queue.ready(), queue.leases()];
-    const [workers] = await Promise.all([queue.roster.look(), ready.advance(), leases.advance()]);
-    const now = bucket.time.now();
-    const unitLen = Math.min(shard_prefix_len, UNIT_LEN_MAX);
-    const cells = new Map<string, Cell>(
-      allShards(unitLen).map((shard) => [shard, { waiting: 0, running: 0, workers: [] }]),
-    );
-    for (const [shard, n] of lineOf(ready, now).byShard) cells.get(shard.slice(0, unitLen))!.waiting += n;
-    for (const [shard, n] of lineOf(leases, now).byShard) cells.get(shard.slice(0, unitLen))!.running += n;
-    for (const worker of workers)
-      if (worker.leasing && healthOf(worker, now) !== "stale")
-        for (const shard of worker.shards) cells.get(shard.slice(0, unitLen))?.workers.push(worker.worker_id);
-    const leasing = workers.some((worker) => worker.leasing);
-    return { cells, prefixLen: shard_prefix_len, exact: ready.complete && leases.complete, leasing };
-  }, []);
+export function ShardsPage({ query }: { query: Record<string, string> }): JSX.Element {
+  const { queue } = useApp();
+  const under = /^[0-9a-f]{1,3}$/.test(query.under ?? "") ? query.under! : "";
+  const live = useLive(() => lookShards(queue, under), [under]);
   return (
     <>
       <header class="head">
-        <h1>Shards</h1>
+        <div>
+          {under && (
+            <div class="crumbs">
+              <a href={href(["shards"])}>Shards</a>
+            </div>
+          )}
+          <h1>{under ? `Shards ${under}…` : "Shards"}</h1>
+        </div>
       </header>
       <Shown live={live} what="shards">
-        {({ cells, prefixLen, exact, leasing }) => {
+        {(shards) => {
+          const { cells, prefixLen, grouped, exact, chosen } = shards;
           const most = Math.max(1, ...[...cells.values()].map((cell) => cell.waiting));
           return (
             <>
               <Panel
                 title={
-                  prefixLen > UNIT_LEN_MAX
-                    ? `${count(16 ** prefixLen)} shards, by their first two characters`
+                  grouped
+                    ? `${count(16 ** (prefixLen - under.length))} shards, by their first ${under.length + 2} characters`
                     : plural(cells.size, "shard")
                 }
                 right={
@@ -64,7 +47,7 @@ export function ShardsPage(): JSX.Element {
                     <a
                       key={shard}
                       class="shard"
-                      href={prefixLen > UNIT_LEN_MAX ? href(["tasks"]) : href(["tasks"], { shard })}
+                      href={grouped ? href(["shards"], { under: shard }) : href(["tasks"], { shard })}
                       title={title(shard, cell)}
                     >
                       <b>{shard}</b>
@@ -76,20 +59,26 @@ export function ShardsPage(): JSX.Element {
                       </span>
                       {cells.size <= 16 && <span class="second">{count(cell.waiting)} waiting</span>}
                       {cells.size <= 16 && <span class="second">{count(cell.running)} running</span>}
-                      {cells.size <= 16 && leasing && (
-                        <span class="quiet wrap">{cell.workers.join(", ") || "nobody"}</span>
+                      {cells.size <= 16 && chosen > 0 && (
+                        <span class="quiet wrap">{pollersOf(cell, shards.everywhere)}</span>
                       )}
                     </a>
                   ))}
                 </div>
               </Panel>
-              {!leasing && <p class="quiet">No worker here leases shards: every worker polls all of them.</p>}
+              <p class="quiet">{pollingText(shards)}</p>
             </>
           );
         }}
       </Shown>
     </>
   );
+}
+
+function pollersOf(cell: Cell, everywhere: number): string {
+  const named = cell.workers.join(", ");
+  if (!everywhere) return named || "nobody";
+  return named ? `${named} and ${everywhere} that poll all` : `${everywhere} that poll all`;
 }
 
 function title(shard: string, cell: Cell): string {

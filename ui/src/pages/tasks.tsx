@@ -17,6 +17,7 @@ import { Empty, Panel, Shown } from "../show/states";
 import { Ago, count, plural, TaskLink } from "../show/text";
 
 const PAGE = 50;
+const CHOICES: readonly string[] = ["all", ...STATUSES];
 const SINCE = ["5m", "1h", "6h", "1d", "7d"];
 
 type Asked = Record<string, string>;
@@ -27,9 +28,9 @@ export function TasksPage({ query }: { query: Asked }): JSX.Element {
   const [reach, setReach] = useState(REACH);
   const [listing, setListing] = useState(false);
   const filter: Filter = {
-    status: (STATUSES as readonly string[]).includes(query.status ?? "") ? (query.status as Status) : "",
+    status: CHOICES.includes(query.status ?? "") ? (query.status as Status | "all") : "",
     type: query.type ?? "",
-    shard: query.shard ?? "",
+    shard: /^[0-9a-f]{1,4}$/.test(query.shard ?? "") ? query.shard! : "",
     sinceS: query.since ? parseDuration(query.since) : null,
   };
   const live = useLive(() => findTasks(queue, filter, most, reach), [filter, most, reach]);
@@ -109,12 +110,13 @@ function Narrowed({ query }: { query: Asked }): JSX.Element {
   const length = prefix.value?.shard_prefix_len;
   return (
     <Filters idOf={taskIdOf} wrong="that is no whole task id" open={(id) => go(["task", id])}>
-      <Choice label="Status" value={query.status} any="all but archived" of={STATUSES} onChoose={set("status")} />
+      <Choice label="Status" value={query.status} any="all but archived" of={CHOICES} onChoose={set("status")} />
       <Word label="Type" value={query.type} onChoose={set("type")} />
       <Choice label="Changed within" value={query.since} any="any time" of={SINCE} onChoose={set("since")} />
       {length !== undefined && length <= 2 && (
         <Choice label="Shard" value={query.shard} any="all" of={allShards(length)} onChoose={set("shard")} />
       )}
+      {length !== undefined && length > 2 && <Word label="Shard" value={query.shard} onChoose={set("shard")} />}
     </Filters>
   );
 }

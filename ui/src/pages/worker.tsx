@@ -55,7 +55,7 @@ export function WorkerPage({ id }: { id: string }): JSX.Element {
 }
 
 function Worker({ info }: { info: WorkerInfo }): JSX.Element {
-  const { bucket } = useApp();
+  const { bucket, queue } = useApp();
   useSecond();
   const now = bucket.time.now();
   const upS = Math.max(1, (seconds(info.last_heartbeat) ?? now) - (seconds(info.started_at) ?? now));
@@ -87,7 +87,7 @@ function Worker({ info }: { info: WorkerInfo }): JSX.Element {
           <dl class="facts">
             <dt>State</dt>
             <dd>
-              <Badge status={healthOf(info, now)} /> <span class="quiet">{info.state}</span>
+              <Badge status={healthOf(info, now, queue.silentMaxS)} /> <span class="quiet">{info.state}</span>
             </dd>
             <dt>Heard</dt>
             <dd>

@@ -39,7 +39,7 @@ export function WorkersPage(): JSX.Element {
                 <Table workers={workers} />
               )}
             </Panel>
-            {queue.roster.truncated && <p class="quiet">Only the first 1,000 are listed.</p>}
+            {queue.roster.truncated && <p class="quiet">Only the first 10,000 are listed.</p>}
           </>
         )}
       </Shown>
@@ -48,7 +48,7 @@ export function WorkersPage(): JSX.Element {
 }
 
 function Table({ workers }: { workers: WorkerInfo[] }): JSX.Element {
-  const { bucket } = useApp();
+  const { bucket, queue } = useApp();
   useSecond();
   const now = bucket.time.now();
   return (
@@ -63,8 +63,8 @@ function Table({ workers }: { workers: WorkerInfo[] }): JSX.Element {
               <a href={href(["worker", worker.worker_id])}>{worker.worker_id}</a>
             </td>
             <td>
-              <Badge status={healthOf(worker, now)}>
-                {healthOf(worker, now) === "leaving" ? worker.state : undefined}
+              <Badge status={healthOf(worker, now, queue.silentMaxS)}>
+                {healthOf(worker, now, queue.silentMaxS) === "leaving" ? worker.state : undefined}
               </Badge>
             </td>
             <td data-name="heard">

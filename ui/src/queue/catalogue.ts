@@ -22,6 +22,7 @@ export class Catalogue {
   constructor(
     private readonly bucket: Bucket,
     readonly prefix: string,
+    private readonly shard = "", // What the prefix ends with, if it is that of one shard or a group of them.
   ) {}
 
   /** Whether everything has been listed at least once. */
@@ -33,7 +34,7 @@ export class Catalogue {
   get size(): { count: number; exact: boolean } {
     const count = this.entries.size;
     if (this.passed || count === 0) return { count, exact: this.passed };
-    const share = shareOf(this.after.slice(this.prefix.length));
+    const share = shareWithin(this.shard, shareOf(this.after.slice(this.prefix.length - this.shard.length)));
     return { count: share > 0 ? Math.max(count, Math.round(count / share)) : count, exact: false };
   }
 
@@ -79,6 +80,13 @@ export class Catalogue {
   recent(): Entry[] {
     return [...this.entries.values()].sort((a, b) => b.modified - a.modified || (a.key < b.key ? 1 : -1));
   }
+}
+
+/** Which share of a shard's ids, or of a group of shards, lies before a place that is given as a share of all. */
+export function shareWithin(shard: string, share: number): number {
+  if (!shard) return share;
+  const parts = 16 ** shard.length;
+  return Math.min(1, Math.max(0, share * parts - Number.parseInt(shard, 16)));
 }
 
 /** Which share of all ids lies before a key: `a/a1b2c3d4-...` lies 63 % of the way. */

@@ -10,7 +10,7 @@ import type { Summary } from "./shelf";
 import type { QueueView } from "./view";
 
 export interface Filter {
-  status: Status | "";
+  status: Status | "" | "all"; // Empty: all but archived ones.
   type: string;
   shard: string;
   sinceS: number | null; // Changed within so many seconds.
@@ -37,10 +37,15 @@ export function catalogueFor(queue: QueueView, filter: Filter): Catalogue {
 
 export function admits(filter: Filter, task: Summary, now: number): boolean {
   return (
-    (filter.status ? task.status === filter.status : task.status !== "archived") &&
+    admitsStatus(filter.status, task.status) &&
     (!filter.type || task.task_type === filter.type) &&
     (filter.sinceS === null || (seconds(task.updated_at) ?? 0) >= now - filter.sinceS)
   );
+}
+
+function admitsStatus(wanted: Filter["status"], status: Status): boolean {
+  if (wanted === "all") return true;
+  return wanted ? status === wanted : status !== "archived";
 }
 
 /**
@@ -58,9 +63,15 @@ export async function findTasks(queue: QueueView, filter: Filter, most: number, 
   const base = { listed: catalogue.entries.size, size: catalogue.size, pagesLeft: catalogue.pagesLeft };
 
   if (active) {
-    const hints = entries.slice(0, most);
-    const tasks = sorted((await queue.shelf.led(hints, now)).filter((task) => admits(filter, task, now)));
-    return { ...base, tasks, looked: hints.length, more: hints.length < entries.length };
+    const found = new Map<string, Summary>(); // By id: two hints may lead to one task.
+    let looked = 0;
+    while (looked < Math.min(entries.length, Math.max(reach, most)) && found.size < most) {
+      const hints = entries.slice(looked, looked + BATCH);
+      for (const task of await queue.shelf.led(hints, now)) if (admits(filter, task, now)) found.set(task.id, task);
+      looked += hints.length;
+    }
+    const tasks = sorted([...found.values()]).slice(0, most);
+    return { ...base, tasks, looked, more: looked < entries.length };
   }
 
   const tasks: Summary[] = [];

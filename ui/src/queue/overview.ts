@@ -76,7 +76,7 @@ export async function lookOverview(queue: QueueView, reads?: number, pages = 1):
     total: tasks.size,
     ...seen,
     workers,
-    active: workers.filter((each) => healthOf(each, now) === "active").length,
+    active: workers.filter((each) => healthOf(each, now, queue.silentMaxS) === "active").length,
     dollars: sum("dollars"),
     requests: sum("requests"),
     completed: sum("tasks_completed"),

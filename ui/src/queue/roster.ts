@@ -10,6 +10,7 @@ export interface WorkerInfo {
   worker_id: string;
   started_at: string;
   last_heartbeat: string;
+  heartbeat_s: number | null; // How often it reports; null: an older worker, which does not say.
   shards: string[];
   current_tasks: string[];
   tasks_completed: number;
@@ -28,22 +29,27 @@ export interface WorkerInfo {
   dollars: number;
 }
 
-export const STALE_AFTER_S = 60; // As monitor.worker_health_threshold has it, unless it was set otherwise.
+// As qo.queue.roster has them: how long a worker may be silent and still count as alive.
+const HEARTBEATS_MISSED_MAX = 4;
+const SILENT_MIN_S = 10;
+const SILENT_UNKNOWN_S = 60;
+const LISTS_MAX = 10; // 10,000 workers; beyond, `truncated` says so.
 const READS_PER_ROUND = 24;
 
 export class Roster {
   private readonly kept = new Map<string, { etag: string; info: WorkerInfo; readAt: number }>();
   truncated = false;
+  unread = 0; // How many are listed whose record was never read.
 
   constructor(private readonly bucket: Bucket) {}
 
-  /** Look who is there: one LIST, and one GET for each that reported since, those not heard of for longest first. */
+  /** Look who is there: a LIST for each thousand, and one GET for each that reported since, those not heard of for longest first. */
   async look(reads = READS_PER_ROUND): Promise<WorkerInfo[]> {
-    const page = await this.bucket.list(WORKERS);
-    this.truncated = page.truncated;
-    const there = new Set(page.entries.map((entry) => entry.key));
+    const { entries, truncated } = await this.bucket.listAll(WORKERS, LISTS_MAX);
+    this.truncated = truncated;
+    const there = new Set(entries.map((entry) => entry.key));
     for (const key of this.kept.keys()) if (!there.has(key)) this.kept.delete(key);
-    const changed = page.entries
+    const changed = entries
       .filter((entry) => entry.key.endsWith(".json") && this.kept.get(entry.key)?.etag !== entry.etag)
       .sort((a, b) => (this.kept.get(a.key)?.readAt ?? 0) - (this.kept.get(b.key)?.readAt ?? 0));
     await Promise.all(
@@ -54,6 +60,7 @@ export class Roster {
           this.kept.set(entry.key, { etag: stored.etag || entry.etag, info, readAt: performance.now() });
       }),
     );
+    this.unread = [...there].filter((key) => key.endsWith(".json") && !this.kept.has(key)).length;
     return this.known();
   }
 
@@ -100,13 +107,21 @@ export function readWorker(text: string): WorkerInfo | null {
 
 export type Health = "active" | "paused" | "leaving" | "stale";
 
-export function healthOf(info: WorkerInfo, now: number): Health {
-  if (now - (seconds(info.last_heartbeat) ?? 0) > STALE_AFTER_S) return "stale";
+/** `silentMaxS`: as operators set it for all workers; null: as the worker's own heartbeat has it. */
+export function healthOf(info: WorkerInfo, now: number, silentMaxS: number | null): Health {
+  if (now - (seconds(info.last_heartbeat) ?? 0) > (silentMaxS ?? silentMaxOf(info))) return "stale";
   if (info.state === "paused") return "paused";
   return ["draining", "cancelling", "stopped", "failed"].includes(info.state) ? "leaving" : "active";
 }
 
+function silentMaxOf({ heartbeat_s }: WorkerInfo): number {
+  return typeof heartbeat_s === "number"
+    ? Math.max(SILENT_MIN_S, HEARTBEATS_MISSED_MAX * heartbeat_s)
+    : SILENT_UNKNOWN_S;
+}
+
 const DEFAULTS: Partial<WorkerInfo> = {
+  heartbeat_s: null,
   shards: [],
   current_tasks: [],
   tasks_completed: 0,
@@ -125,4 +140,5 @@ const DEFAULTS: Partial<WorkerInfo> = {
   dollars: 0,
 };
 
-const { pid: _pid, ...CHECKED } = DEFAULTS; // A number or nothing; it is only shown.
+// Numbers or nothing: the one is only shown, the other is looked at where it is used.
+const { pid: _pid, heartbeat_s: _heartbeat, ...CHECKED } = DEFAULTS;

@@ -29,7 +29,11 @@ export class QueueView {
   private readonly catalogues = new Map<string, Catalogue>();
   private found: Promise<Manifest> | null = null;
 
-  constructor(readonly bucket: Bucket) {
+  /** `silentMaxS`: after how long operators want a silent worker called stale; null: as its own heartbeat has it. */
+  constructor(
+    readonly bucket: Bucket,
+    readonly silentMaxS: number | null = null,
+  ) {
     this.shelf = new Shelf(bucket);
     this.roster = new Roster(bucket);
   }
@@ -67,10 +71,10 @@ export class QueueView {
   }
 
   private catalogue(prefix: string, shard: string): Catalogue {
-    const whole = shard ? `${prefix}${shard}/` : prefix;
+    const whole = prefix + shard; // Without a slash: the first characters of a shard stand for all that begin so.
     let found = this.catalogues.get(whole);
     if (!found) {
-      found = new Catalogue(this.bucket, whole);
+      found = new Catalogue(this.bucket, whole, shard);
       this.catalogues.set(whole, found);
     }
     return found;

@@ -44,6 +44,17 @@ export class Bucket {
     private readonly send: typeof fetch = (...args) => fetch(...args),
   ) {}
 
+  /** All keys below a prefix, from so many pages at most; `truncated` if there are more. */
+  async listAll(prefix: string, pages: number): Promise<Page> {
+    let page = await this.list(prefix);
+    const entries = page.entries;
+    for (let n = 1; n < pages && page.truncated; n += 1) {
+      page = await this.list(prefix, page.entries.at(-1)?.key);
+      entries.push(...page.entries);
+    }
+    return { ...page, entries };
+  }
+
   async list(prefix: string, after = "", limit = LIST_MAX): Promise<Page> {
     const query: [string, string][] = [
       ["list-type", "2"],

@@ -90,7 +90,7 @@ class Apps {
     const bucket = new Bucket({ ...config, prefix: config.prefix + chosen }, () => credentials);
     const dispatcher =
       config.dispatcher === null ? null : new Dispatcher(config.dispatcher, () => credentials.dispatcherToken);
-    const queue = new QueueView(bucket);
+    const queue = new QueueView(bucket, config.silentMaxS);
     const app = { config, bucket, queue, dispatcher, mayAct: credentials.mayAct, queues: [], chosen };
     this.made.set(chosen, app);
     return app;

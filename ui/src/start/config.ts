@@ -10,6 +10,7 @@ export interface Config {
   dispatcher: string | null;
   version: string;
   queues: string[] | null; // Prefixes of further queues below this one; null: the page looks for them.
+  silentMaxS: number | null; // After how long operators want a worker called stale; null: as its heartbeat has it.
   aheadMs: number; // By how much the server's clock is ahead of ours, to a second or so.
 }
 
@@ -43,7 +44,7 @@ export function ahead(headers: Headers, now: number): number {
 
 /** Addresses made whole: an empty endpoint is this origin's own /s3, and a dispatcher may be a path of it, too. */
 export function checked(found: unknown, origin: string): Config {
-  const raw = (found ?? {}) as Partial<Config>;
+  const raw = (found ?? {}) as Partial<Config> & { worker_health_threshold_s?: unknown };
   if (typeof raw.endpoint !== "string" || typeof raw.bucket !== "string" || !raw.bucket)
     throw new Problem("wrong", "config.json names no endpoint or no bucket.", "Run `qo ui deploy` again.");
   const prefix = (raw.prefix ?? "").replace(/^\/+|\/+$/g, "");
@@ -55,6 +56,7 @@ export function checked(found: unknown, origin: string): Config {
     dispatcher: typeof raw.dispatcher === "string" ? new URL(raw.dispatcher, origin).href.replace(/\/$/, "") : null,
     version: raw.version ?? "",
     queues: Array.isArray(raw.queues) ? raw.queues.filter((each) => QUEUE.test(each)) : null,
+    silentMaxS: typeof raw.worker_health_threshold_s === "number" ? raw.worker_health_threshold_s : null,
     aheadMs: 0,
   };
 }

@@ -97,10 +97,15 @@ def defined(here: Context, dag: str, source: str) -> Dag:
     return found
 
 
-def list_dags(here: Here, after: After = None, limit: Limit = 100) -> DagsPage:
+def list_dags(
+    here: Here,
+    dag: Annotated[str | None, Query(max_length=200, description="Only the DAG of this name.")] = None,
+    after: After = None,
+    limit: Limit = 100,
+) -> DagsPage:
     """List the DAGs, each with its active version."""
     with here.state.read() as tx:
-        return versions.list_dags(tx, after, limit)
+        return versions.list_dags(tx, after, limit, dag)
 
 
 def show_dag(here: Here, dag: Name) -> VersionShown:

@@ -20,12 +20,13 @@ def list_checks(
     here: Here,
     dataset: Dataset = None,
     failed: Annotated[bool, Query(description="Only what was not as expected.")] = False,
+    task_id: Annotated[str | None, Query(max_length=200, description="Only of this task.")] = None,
     before: Before = None,
     limit: Limit = 100,
 ) -> ChecksPage:
     """List what was expected of outputs and found, the newest first."""
     with here.state.read() as tx:
-        return quality.list_checks(tx, dataset, failed=failed, before=before, limit=limit)
+        return quality.list_checks(tx, dataset, failed=failed, task_id=task_id, before=before, limit=limit)
 
 
 def list_rejections(
