@@ -23,7 +23,7 @@ import sqlalchemy as sa
 
 from pipelines import dag, job, source
 from qo.core.flow.dag import Dag
-from qo.core.flow.topology import VersionStatus
+from qo.core.flow.topology import LIVE, VersionStatus
 from qo.dispatcher import cutover, deploy, emission, rebuilding, stored
 from qo.dispatcher.contract.dag import DeployBundle
 from qo.dispatcher.contract.task import Claimed, ClaimRequest, CompleteRequest, EventBody, Outcome, Work
@@ -226,9 +226,19 @@ class Installation:
                 self.finish()
             self.loops()
             self.activate()
-            if not self._tasks("pending") and not self._tasks("running"):
+            if not self._is_open():
                 return
         raise AssertionError("it does not come to rest:\n" + "\n".join(self.log))
+
+    def _is_open(self) -> bool:
+        """Whether anything is left to do. Tasks of a version that was replaced are withheld, for a rollback."""
+        jobs, versions = schema.jobs, schema.dag_versions
+        query = sa.select(jobs.c.edition_id).join(versions, versions.c.id == jobs.c.version_id)
+        with self.state.read() as tx:
+            live = set(tx.execute(query.where(versions.c.status.in_(sorted(LIVE)))).scalars())
+        withheld = [row for row in self._tasks("pending") if row["edition_id"] not in live]
+        assert all(row["released_at"] is None for row in withheld), "nobody is woken for what is withheld"
+        return bool(self._tasks("running")) or len(self._tasks("pending")) > len(withheld)
 
     def step(self) -> None:
         """One thing that somebody does."""

@@ -17,6 +17,8 @@ from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks import completion
 from states import Clock, opened
 
+pytestmark = pytest.mark.timeout(600)  # A planted bug may show in the last of many histories.
+
 SEEDS = 60 if os.environ.get("PROVE") else 3
 STEPS = 45
 FOUND_WITHIN = 25  # Histories in which a planted bug shows.
