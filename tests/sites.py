@@ -7,7 +7,8 @@
             await site.completed({"a": 2, "b": 2})
         site.audit(["a", "b"], ["p1", "p2"])
 
-``embedded`` is what a user gets without any settings; ``servers`` is PostgreSQL and a bucket.
+``embedded`` is what a user gets without any settings; ``servers`` is PostgreSQL and a bucket; ``on_postgres`` has its
+state there, and is otherwise embedded.
 """
 
 from __future__ import annotations
@@ -392,6 +393,14 @@ async def proven(server: S3Server, bucket: str) -> None:
 async def embedded(tmp_path: Path) -> AsyncIterator[Site]:
     """Nothing is set: SQLite and a local store, below the directory."""
     site = Site(tmp_path, f"sqlite:{tmp_path / '.qo' / 'state.db'}", {})
+    yield site
+    await site.close()
+
+
+@pytest.fixture
+async def on_postgres(tmp_path: Path, postgres_server: PostgresServer) -> AsyncIterator[Site]:
+    """PostgreSQL, and all else as a user gets it without any settings."""
+    site = Site(tmp_path, postgres_server.make_database(), {})
     yield site
     await site.close()
 

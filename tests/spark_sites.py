@@ -182,11 +182,13 @@ class Inside(Qo):
 class SparkSite(Site):
     """Nothing is set but what makes Spark start quickly."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, state_url: str | None = None) -> None:
+        """``state_url``: of a state that is not in the directory."""
+        self._state_at = state_url or f"sqlite:{directory / '.qo' / 'state.db'}"
         scratch = directory / "scratch"  # What killed workers leave behind goes with the directory.
         scratch.mkdir(parents=True)
         environment = {**sparks.ENVIRONMENT, "TMPDIR": str(scratch), "QO_LOG": "info"}
-        super().__init__(directory, f"sqlite:{directory / '.qo' / 'state.db'}", environment)
+        super().__init__(directory, self._state_at, environment)
         self._wrapper: tuple[str, ...] = ()
 
     @property
@@ -199,7 +201,7 @@ class SparkSite(Site):
         own = self.directory / ".qo"
         return Settings(
             dispatcher=DispatcherSettings(
-                state=f"sqlite:{own / 'state.db'}", data=f"file:{self.data}", secrets_dir=str(own / "secrets")
+                state=self._state_at, data=f"file:{self.data}", secrets_dir=str(own / "secrets")
             )
         )
 
@@ -407,9 +409,9 @@ class Plant:
 
 
 @asynccontextmanager
-async def planted(directory: Path) -> AsyncIterator[Plant]:
+async def planted(directory: Path, state_url: str | None = None) -> AsyncIterator[Plant]:
     """With a dispatcher, and no workers yet."""
-    plant = Plant(SparkSite(directory))
+    plant = Plant(SparkSite(directory, state_url))
     try:
         async with plant.stack:
             await plant.serve()

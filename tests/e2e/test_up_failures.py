@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from command import Qo
+from postgres import PostgresServer
 
 # Many processes of their own.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -64,7 +65,8 @@ LIMIT_S = 120.0
 
 
 @pytest.fixture
-def qo(tmp_path: Path) -> Qo:
+def qo(tmp_path: Path, postgres_server: PostgresServer) -> Qo:
+    """With its state in PostgreSQL."""
     for name in ("inbox", "months"):
         (tmp_path / name).mkdir()
     (tmp_path / "pipeline.yaml").write_text(PIPELINE)
@@ -72,7 +74,7 @@ def qo(tmp_path: Path) -> Qo:
     for name, text in (("d1", "good"), ("d2", "bad")):
         (tmp_path / "inbox" / f"{name}.txt").write_text(text)
     (tmp_path / "months" / "m1.txt").write_text("d1.txt\nd2.txt\n")
-    return Qo(tmp_path, {"QO_LEASE_S": "3"})
+    return Qo(tmp_path, {"QO_LEASE_S": "3", "QO_STATE": postgres_server.make_database()})
 
 
 def test_once_ends_though_something_waits_for_what_has_failed(qo: Qo) -> None:

@@ -15,6 +15,7 @@ import pytest
 import sparks
 from command import Qo
 from letters import OPERATORS, PIPELINE, parts, until
+from postgres import PostgresServer
 
 # Many processes of their own.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -234,7 +235,11 @@ def test_a_version_of_ours_that_another_replaced_before_it_was_built_is_left_alo
     assert qo.json("dag", "show", "letters")["version"] == 1
 
 
-def test_a_pipeline_that_is_deployed_beside_ours_gets_the_workers_that_it_needs(qo: Qo) -> None:
+def test_a_pipeline_that_is_deployed_beside_ours_gets_the_workers_that_it_needs(
+    qo: Qo, postgres_server: PostgresServer
+) -> None:
+    """One on Spark, with the state of both in PostgreSQL."""
+    qo = Qo(qo.cwd, {**qo.environ, "QO_STATE": postgres_server.make_database()})
     (qo.cwd / "letters.py").write_text(OPERATORS)
     (qo.cwd / "pipeline.yaml").write_text(MANUAL)
     (qo.cwd / "other.yaml").write_text(SPARK)

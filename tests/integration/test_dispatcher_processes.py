@@ -10,12 +10,30 @@ from pathlib import Path
 import pytest
 
 from qo.core.task import Status
-from sites import SHORT_LEASE_S, WITHIN_S, Site, embedded, job, pipeline, servers, site
+from sites import SHORT_LEASE_S, WITHIN_S, Site, embedded, job, on_postgres, pipeline, servers
 from stores import until
 
-__all__ = ["embedded", "servers", "site"]
+__all__ = ["embedded", "on_postgres", "servers"]
 
 GATED = job("a", operator="gated", config={"gate": "gate"})
+
+
+@pytest.fixture(params=["embedded", "on_postgres"])
+def either(request: pytest.FixtureRequest) -> Site:
+    """By the database that the state is in."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(
+    params=[
+        "on_postgres",
+        pytest.param("embedded", marks=pytest.mark.long),
+        pytest.param("servers", marks=[pytest.mark.s3, pytest.mark.long]),
+    ]
+)
+def shared(request: pytest.FixtureRequest) -> Site:
+    """For several dispatchers: with PostgreSQL first, as users run them."""
+    return request.getfixturevalue(request.param)
 
 
 def opened(site: Site) -> Path:
@@ -24,8 +42,9 @@ def opened(site: Site) -> Path:
     return gate
 
 
-async def test_two_dispatchers_share_the_work_and_one_may_die(site: Site) -> None:
+async def test_two_dispatchers_share_the_work_and_one_may_die(shared: Site) -> None:
     """Each has a worker of its own. When one dies, its worker's tasks and wake-ups come to the other in time."""
+    site = shared
     async with (
         site.dispatcher(0, QO_DISPATCHER_SWEEP_S="3"),
         site.dispatcher(1) as doomed,
@@ -64,9 +83,9 @@ async def test_a_dispatcher_never_takes_from_a_queue(embedded: Site) -> None:
     assert {(row["status"], row["attempt"]) for row in site.tasks("a")} == {("pending", 0)}
 
 
-async def test_a_worker_outlives_an_outage_of_its_dispatcher(embedded: Site) -> None:
+async def test_a_worker_outlives_an_outage_of_its_dispatcher(either: Site) -> None:
     """Longer than the lease: as long as nobody else has begun, the result still counts."""
-    site = embedded
+    site = either
     async with site.worker("w1"):
         async with site.dispatcher() as before:
             await site.deploy(pipeline(GATED, lease_s=SHORT_LEASE_S))
@@ -90,9 +109,9 @@ async def test_a_worker_outlives_an_outage_of_its_dispatcher(embedded: Site) -> 
     site.audit(["a"], ["p"])
 
 
-async def test_a_worker_that_was_frozen_for_too_long_settles_nothing(embedded: Site) -> None:
+async def test_a_worker_that_was_frozen_for_too_long_settles_nothing(either: Site) -> None:
     """It wakes up when its successor is done, finishes its own attempt, and is told that nobody wants it."""
-    site = embedded
+    site = either
     async with site.dispatcher(), site.worker("w1") as frozen:
         await site.deploy(pipeline(GATED, lease_s=SHORT_LEASE_S))
         await site.emit("p")

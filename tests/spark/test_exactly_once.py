@@ -45,9 +45,13 @@ from stores import until
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def plant(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Plant]:
-    async with planted(tmp_path_factory.mktemp("plant") / "site") as plant:
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.long)]
+)
+async def plant(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Plant]:
+    on_postgres = request.param == "postgres"
+    state_url = request.getfixturevalue("postgres_server").make_database() if on_postgres else None
+    async with planted(tmp_path_factory.mktemp("plant") / "site", state_url) as plant:
         yield plant
 
 
