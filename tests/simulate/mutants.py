@@ -155,7 +155,7 @@ MUTANTS: dict[str, Mutant] = {
     "no-conditional-write": Mutant("queue", _no_condition),
     "local-clock": Mutant("queue", _local_clock),
     "ack-before-children": Mutant("worker", _ack_before_children, first=38),
-    "cursor-before-commit": Mutant("dispatcher", _cursor_before_commit),
+    "cursor-before-commit": Mutant("dispatcher", _cursor_before_commit, first=2),
     "rebuild-at-once": Mutant("dispatcher", _rebuild_at_once),
     "record-before-submit": Mutant("queue", _record_before_submit),
     "lease-from-answer": Mutant("shards", _lease_from_answer),
