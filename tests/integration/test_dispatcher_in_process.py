@@ -162,14 +162,18 @@ def files_of(state: State, job: str) -> list[list[str]]:
     ]
 
 
-@pytest.mark.parametrize(("dag", "job"), [(PASS, "pass"), (SPLIT, "cut")], ids=["noop", "range_splitter"])
-def test_every_file_of_a_partition_that_was_appended_to_often_is_passed_on(
-    state: State, dag: Any, job: str
-) -> None:
+def announce_range(state: State, dag: Any) -> None:
     deployed(state, dag)
     about = {"location": "s3://in/0/", "files": ["part-0"]}
     say(state, "k", partition_key="0-20", start=0, end=20, attributes=about)
     router.tick(state)
+
+
+@pytest.mark.parametrize(("dag", "job"), [(PASS, "pass"), (SPLIT, "cut")], ids=["noop", "range_splitter"])
+def test_every_file_of_a_partition_that_was_appended_to_often_is_passed_on(
+    state: State, dag: Any, job: str
+) -> None:
+    announce_range(state, dag)
     expected = append(state, "0-20", PIECES_MAX * 2 + 1)
     work(state)
     assert statuses(state, job) == [("completed", None)]
@@ -183,10 +187,7 @@ def test_every_file_of_a_partition_that_was_appended_to_often_is_passed_on(
 def test_a_partition_of_too_many_files_fails_for_good_and_says_what_to_do(
     state: State, dag: Any, job: str
 ) -> None:
-    deployed(state, dag)
-    about = {"location": "s3://in/0/", "files": ["part-0"]}
-    say(state, "k", partition_key="0-20", start=0, end=20, attributes=about)
-    router.tick(state)
+    announce_range(state, dag)
     append(state, "0-20", 101, files=100)  # 10,001 in all.
     assert work(state) == 1
     ((status, error),) = statuses(state, job)

@@ -69,7 +69,7 @@ def _conclude(results: Sequence[Result]) -> int:
     for line in failures:
         _print(line)
     if failures:
-        _print(f"{len(failures)} of it failed, named above.")
+        _print(f"{len(failures)} failures, listed above")
     return 1 if failures else 0
 
 
