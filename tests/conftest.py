@@ -82,10 +82,12 @@ async def s3_store(s3_server: S3Server, s3_bucket: str) -> AsyncIterator[S3Store
 
 
 @pytest.fixture(scope="session")
-def state_pool(postgres_server: PostgresServer) -> StatePool:
+def state_pool(postgres_server: PostgresServer) -> Iterator[StatePool]:
     from state_pool import StatePool
 
-    return StatePool(postgres_server)
+    pool = StatePool(postgres_server)
+    yield pool
+    pool.close()
 
 
 @pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.fast), "postgres"])

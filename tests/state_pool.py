@@ -41,6 +41,11 @@ class StatePool:
         else:
             pooled.pop(url).dispose()
 
+    def close(self) -> None:
+        """Close all connections."""
+        while pooled:
+            pooled.popitem()[1].dispose()
+
     def _copied(self) -> str:
         if self._template is None:
             state = open_state(self._server.make_database())
