@@ -152,11 +152,15 @@ async def test_a_worker_that_ends_gives_back_what_the_process_of_a_version_runs(
 async def test_code_that_a_deploy_leaves_out_is_the_workers_own_and_is_marked_so(embedded: Site) -> None:
     shop = Shop(embedded)
     shop.write(rate=1)
-    async with embedded.dispatcher(), embedded.worker("w1", PYTHONPATH=str(shop.home)):
+    async with embedded.dispatcher(), embedded.worker("w1", PYTHONPATH=str(shop.home)) as worker:
         await shop.deploy(code=False)
         await embedded.emit("p1")
         await shop.served({"p1": "1"})
         task = await embedded.client.get(f"/v1/tasks/{embedded.task('priced')['id']}")
+        worker.signal(
+            signal.SIGTERM
+        )  # Lineage is written after the commit: a worker that ends in order has written it.
+        await worker.code()
     assert (task["bundle"], task["code"], task["attempts"][0]["code"]) == (None, None, None)
     lineage = [
         json.loads(path.read_text())["run"]["facets"]["qo_task"]
