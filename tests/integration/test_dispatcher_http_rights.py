@@ -153,7 +153,7 @@ def test_a_route_that_anybody_may_call_says_what_to_look_at_before_the_body(
         """Take something from anybody."""
 
     with pytest.raises(TypeError, match="admit"):
-        Routes(app, {"hook": Need.SIGNATURE}).post("/hook", hook)
+        Routes({"hook": Need.SIGNATURE}).post("/hook", hook)
 
 
 def test_a_route_without_a_right_does_not_come_into_being(state: State, tmp_path: Path) -> None:  # noqa: F811
@@ -169,7 +169,7 @@ def test_a_route_without_a_right_does_not_come_into_being(state: State, tmp_path
             """Do something."""
 
         with pytest.raises(KeyError):
-            Routes(app, rights).get("/v1/unheard-of", unheard_of)
+            Routes(rights).get("/v1/unheard-of", unheard_of)
 
 
 def test_while_the_workers_token_changes_both_are_good(state: State, tmp_path: Path) -> None:  # noqa: F811

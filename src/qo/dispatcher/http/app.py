@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
@@ -26,7 +27,7 @@ from qo.dispatcher.http import (
     tokens,
 )
 from qo.dispatcher.http.context import Context
-from qo.dispatcher.http.direct import Call, Direct
+from qo.dispatcher.http.direct import Direct
 from qo.dispatcher.http.limits import Limits
 from qo.dispatcher.http.rights import INTERNAL, PUBLIC
 from qo.dispatcher.http.routes import Routes
@@ -37,8 +38,21 @@ API_VERSION = "1"
 
 def public_app(context: Context) -> FastAPI:
     """For people and their programs, and for who sends webhooks."""
-    app = _app(context, "qo dispatcher", "Pipelines: deploy them, run them, and ask what became of them.")
-    routes = Routes(app, PUBLIC)
+    description = "Pipelines: deploy them, run them, and ask what became of them."
+    app = _app(context, _public_routes(), "qo dispatcher", description)
+    _let_pages_in(app, context.settings.dispatcher.cors_origins)
+    return app
+
+
+def internal_app(context: Context) -> FastAPI:
+    """For workers, running tasks and sources. Never to be reached from public networks."""
+    description = "Tasks: claim them, report on them, finish them."
+    return _app(context, _internal_routes(), "qo dispatcher, internal", description)
+
+
+@cache
+def _public_routes() -> Routes:
+    routes = Routes(PUBLIC)
     for part in (
         health,
         dags,
@@ -54,20 +68,18 @@ def public_app(context: Context) -> FastAPI:
         tokens,
     ):
         part.install(routes)
-    _let_pages_in(app, context.settings.dispatcher.cors_origins)
-    return app
+    return routes
 
 
-def internal_app(context: Context) -> FastAPI:
-    """For workers, running tasks and sources. Never to be reached from public networks."""
-    app = _app(context, "qo dispatcher, internal", "Tasks: claim them, report on them, finish them.")
-    routes = Routes(app, INTERNAL)
+@cache
+def _internal_routes() -> Routes:
+    routes = Routes(INTERNAL)
     for part in (health, internal, running, segments):
         part.install(routes)
-    return app
+    return routes
 
 
-def _app(context: Context, title: str, description: str) -> FastAPI:
+def _app(context: Context, routes: Routes, title: str, description: str) -> FastAPI:
     app = FastAPI(
         title=title,
         description=description,
@@ -77,14 +89,14 @@ def _app(context: Context, title: str, description: str) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.context = context
+    routes.add_to(app)
     errors.install(app)
     settings = context.settings.dispatcher
     larger = {bundles.UPLOADS: bundles.BYTES_MAX}
-    app.state.direct = dict[str, Call]()
-    app.add_middleware(Direct, calls=app.state.direct, context=context)
+    app.add_middleware(Direct, calls=routes.direct, context=context)
     app.add_middleware(Limits, body_bytes_max=settings.body_max_bytes, larger=larger)
     app.add_middleware(Counted, traffic=context.traffic)
-    app.openapi = lambda: _described(app)  # type: ignore[method-assign]
+    app.openapi = lambda: _described(app, routes)  # type: ignore[method-assign]
     return app
 
 
@@ -109,9 +121,9 @@ _TOKENS = {
 }
 
 
-def _described(app: FastAPI) -> dict[str, Any]:
+def _described(app: FastAPI, routes: Routes) -> dict[str, Any]:
     """FastAPI's description, with how each kind of caller proves who it is."""
-    if not app.openapi_schema:
+    if routes.schema is None:
         schema = FastAPI.openapi(app)
         schemes = {
             name: {"type": "http", "scheme": "bearer", "description": said} for name, said in _TOKENS.items()
@@ -124,5 +136,5 @@ def _described(app: FastAPI) -> dict[str, Any]:
         }
         schema["components"]["securitySchemes"] = schemes
         schema["components"].setdefault("schemas", {})[Problem.__name__] = Problem.model_json_schema()
-        app.openapi_schema = schema
-    return app.openapi_schema
+        routes.schema = schema
+    return routes.schema

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 
@@ -130,14 +130,20 @@ def _threaded(endpoint: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any,
 
 
 class Routes:
-    """The routes of one listener."""
+    """The routes of one listener. They know no context, so that one set serves all applications of a process: to put
+    it together takes FastAPI longer than most requests."""
 
-    def __init__(self, app: FastAPI, rights: Mapping[str, Need]) -> None:
-        self._app = app
+    def __init__(self, rights: Mapping[str, Need]) -> None:
+        self.direct: dict[str, Call] = {}
+        self.schema: dict[str, Any] | None = None  # OpenAPI's, once somebody has asked for it.
         self._rights = rights
-        app.state.rights = rights
-        app.state.admissions = dict[str, Admit]()
-        app.router.route_class = _Guarded
+        self._admissions: dict[str, Admit] = {}
+        self._router = APIRouter(route_class=_Guarded)
+
+    def add_to(self, app: FastAPI) -> None:
+        app.state.rights = self._rights
+        app.state.admissions = self._admissions
+        app.router.routes.extend(self._router.routes)
 
     def get(self, path: str, endpoint: Callable[..., Any], *problems: int, **options: Any) -> None:
         self._add("GET", path, endpoint, problems, options)
@@ -148,9 +154,9 @@ class Routes:
     def post_direct(self, path: str, endpoint: Callable[..., Any], *problems: int) -> None:
         """As ``post``, for what every task asks: see ``direct``."""
         self.post(path, endpoint, *problems)
-        route = self._app.router.routes[-1]
+        route = self._router.routes[-1]
         assert isinstance(route, APIRoute)
-        self._app.state.direct[path] = Call.of(route, self._rights[endpoint.__name__], endpoint)
+        self.direct[path] = Call.of(route, self._rights[endpoint.__name__], endpoint)
 
     def put(self, path: str, endpoint: Callable[..., Any], *problems: int, **options: Any) -> None:
         self._add("PUT", path, endpoint, (413, *problems), options)
@@ -170,14 +176,14 @@ class Routes:
         need = self._rights[operation]
         admit: Admit | None = options.pop("admit", None)
         if admit is not None:
-            self._app.state.admissions[operation] = admit
+            self._admissions[operation] = admit
         elif need is Need.SIGNATURE:
             raise TypeError(f"{operation} would read the body of anybody: say what to look at before, with admit")
         summary, _, more = (endpoint.__doc__ or "").partition("\n")
         told = sorted({*problems, 422, 503, *(() if need is Need.NOTHING else (400, 401, 403))})
         scheme = _SCHEMES.get(need)
         extra: dict[str, Any] = {"security": [{scheme: []}]} if scheme else {}
-        self._app.add_api_route(
+        self._router.add_api_route(
             path,
             endpoint if inspect.iscoroutinefunction(endpoint) else _threaded(endpoint),
             methods=[method],
