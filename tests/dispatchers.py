@@ -9,6 +9,7 @@ async with served(state, tmp_path) as dispatcher:
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from qo.dispatcher.state.database import State
 from qo.dispatcher.user_client import UserClient
 
 WORKER = "worker-token-of-the-tests"
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # To read all authorities takes longer than most tests.
 
 
 @dataclass
@@ -89,7 +91,7 @@ async def served(state: State, directory: Path, **settings: Any) -> AsyncIterato
             for role in (Role.READER, Role.WRITER, Role.ADMIN)
         }
     tokens["worker"] = WORKER
-    async with listening(context) as addresses, httpx.AsyncClient(trust_env=False) as http:
+    async with listening(context) as addresses, httpx.AsyncClient(trust_env=False, verify=NO_TLS) as http:
         yield Served(context, addresses, tokens, http, nudges)
 
 

@@ -258,7 +258,7 @@ class _Scripted(httpx.AsyncBaseTransport):
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422, 500])
 async def test_an_answer_is_never_asked_for_again(status: int) -> None:
     transport = _Scripted(httpx.Response(status, json={"error": "no", "code": "", "detail": []}))
-    async with Asker("http://qo", patience_s=60, carrier=HttpxCarrier(transport)) as asker:
+    async with Asker("http://qo", patience_s=60, carrier=HttpxCarrier("http://qo", transport)) as asker:
         with pytest.raises(errors.QoError, match="no"):
             await asker.ask("GET", "/")
     assert transport.asked == 1
@@ -267,11 +267,11 @@ async def test_an_answer_is_never_asked_for_again(status: int) -> None:
 async def test_what_may_have_happened_is_repeated_only_if_it_may_happen_twice() -> None:
     lost = httpx.ReadTimeout("no answer")
     transport = _Scripted(lost, httpx.Response(200, json={}))
-    async with Asker("http://qo", patience_s=60, carrier=HttpxCarrier(transport)) as asker:
+    async with Asker("http://qo", patience_s=60, carrier=HttpxCarrier("http://qo", transport)) as asker:
         await asker.ask("POST", "/")
     assert transport.asked == 2
     transport = _Scripted(lost, httpx.Response(200, json={}))
-    async with Asker("http://qo", patience_s=60, carrier=HttpxCarrier(transport)) as asker:
+    async with Asker("http://qo", patience_s=60, carrier=HttpxCarrier("http://qo", transport)) as asker:
         with pytest.raises(errors.Unavailable):
             await asker.ask("POST", "/", repeatable=False)
     assert transport.asked == 1

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from command import Qo
-from dispatchers import context_of, listening
+from dispatchers import NO_TLS, context_of, listening
 from pipelines import dag, deployed, source
 from ports import free_ports
 from qo.config import sources
@@ -185,7 +185,7 @@ async def test_nobody_is_told_where_the_database_is(tmp_path: Path, caplog: pyte
         ("internal", "/internal/sources", f"qow_{CANARY}"),
     ]
     said: list[str] = []
-    async with listening(context) as at, httpx.AsyncClient(trust_env=False) as http:
+    async with listening(context) as at, httpx.AsyncClient(trust_env=False, verify=NO_TLS) as http:
         for listener, path, token in asked:
             headers = {"Authorization": f"Bearer {token}"} if token else {}
             answer = await http.get(f"{getattr(at, listener)}{path}", headers=headers)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Mapping
+from functools import cache
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -81,12 +84,21 @@ class Carrier(Protocol):
     async def close(self) -> None: ...
 
 
+@cache
+def _trust(encrypted: bool) -> ssl.SSLContext:
+    """The authorities that servers are checked against, read once: it takes longer than a request. Without TLS there
+    is nobody to check; the context then knows no authority, and would refuse every server."""
+    return httpx.create_ssl_context(trust_env=False) if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
 class HttpxCarrier:
     """No client around it: what that adds (proxies of the environment, cookies, redirects) has no business between a
     worker and its dispatcher, and takes longer than the rest."""
 
-    def __init__(self, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        self._transport = transport or httpx.AsyncHTTPTransport(limits=LIMITS, trust_env=False)
+    def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self._transport = transport or httpx.AsyncHTTPTransport(
+            verify=_trust(urlsplit(url).scheme == "https"), limits=LIMITS, trust_env=False
+        )
 
     async def carry(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
         request = httpx.Request(method, url, content=body, headers=headers, extensions=TIMEOUTS)
@@ -116,7 +128,7 @@ class Asker:
         self.url = url.rstrip("/")
         self._patience_s = patience_s
         self._ambient = ambient
-        self._carrier = carrier or HttpxCarrier()
+        self._carrier = carrier or HttpxCarrier(url)
 
     async def __aenter__(self) -> Self:
         return self

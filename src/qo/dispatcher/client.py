@@ -89,7 +89,7 @@ class DispatcherClient(Closing):
         ambient: Ambient = SYSTEM,
     ) -> None:
         aio = AioCarrier(connect_s=CONNECT_S, answer_s=TIMEOUT_S)
-        carrier = aio if transport is None else HttpxCarrier(transport)
+        carrier = aio if transport is None else HttpxCarrier(url, transport)
         self._asker = Asker(url, patience_s=patience_s, carrier=carrier, ambient=ambient)
         # While the token changes, the settings name two; the newest stands last.
         self._worker_token = worker_token.rpartition(",")[2].strip()

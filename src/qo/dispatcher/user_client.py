@@ -29,7 +29,7 @@ class UserClient(Closing):
         patience_s: float = PEOPLE_S,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._asker = Asker(url, patience_s=patience_s, carrier=HttpxCarrier(transport))
+        self._asker = Asker(url, patience_s=patience_s, carrier=HttpxCarrier(url, transport))
         self._token = token
 
     @classmethod
