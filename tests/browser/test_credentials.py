@@ -95,6 +95,7 @@ async def test_credentials_that_end_are_asked_for_again_and_new_ones_go_on_where
     await tab.shown("worker-one")
 
 
+@pytest.mark.long
 async def test_after_a_restart_the_old_link_is_refused_and_the_new_one_can_be_given(
     queue: Queue, tabs: Tabs
 ) -> None:
@@ -160,6 +161,7 @@ async def test_a_store_that_does_not_allow_the_page_is_told_from_the_page_with_w
         await expect(alert).to_contain_text("CORS")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("config", ["not json", "{}"])
 async def test_a_page_without_a_proper_config_says_what_to_run(config: str, tabs: Tabs, tmp_path: Path) -> None:
     with hosted(tmp_path / "page", config) as elsewhere:

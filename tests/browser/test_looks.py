@@ -129,6 +129,7 @@ async def test_a_fault_would_be_noticed(place: Place, tabs: Tabs) -> None:
 
 
 @in_browser
+@pytest.mark.long
 async def test_what_asks_and_what_explains_has_no_fault_that_axe_knows_of(
     place: Place, tabs: Tabs, screenshots: Screenshots
 ) -> None:

@@ -82,6 +82,7 @@ async def test_every_page_of_pipelines_opens_from_a_link_and_shows_what_is_there
         await expect(tab.page.get_by_role("alert")).to_have_count(0)
 
 
+@pytest.mark.long
 async def test_a_run_is_found_by_its_id(place: Place, tabs: Tabs) -> None:
     tab = await tabs.open(place.link, "/runs")
     await tab.page.get_by_label("Id").fill(place.shop.failed)
@@ -155,6 +156,7 @@ async def test_a_dispatcher_that_does_not_answer_is_named(tabs: Tabs) -> None:
         await expect(tab.page.get_by_role("alert")).to_contain_text("does not answer")
 
 
+@pytest.mark.long
 async def test_an_open_question_never_becomes_another_one(place: Place, tabs: Tabs) -> None:
     tab = await tabs.new(clock=True)
     await tab.open(place.link, "/pipeline/shop")
@@ -183,6 +185,7 @@ async def test_the_field_of_a_question_goes_back_with_its_answer(place: Place, t
     await expect(field).to_have_value(first)
 
 
+@pytest.mark.long
 async def test_a_dispatcher_that_went_away_is_named_and_found_when_it_is_back(place: Place, tabs: Tabs) -> None:
     tab = await tabs.new(clock=True)
     await tab.open(place.link, "/pipelines")
@@ -199,6 +202,7 @@ async def test_a_dispatcher_that_went_away_is_named_and_found_when_it_is_back(pl
         await expect(tab.page.get_by_role("alert")).to_have_count(0)
 
 
+@pytest.mark.long
 async def test_without_the_part_that_draws_graphs_the_rest_of_the_page_is_there(place: Place, tabs: Tabs) -> None:
     tab = await tabs.new()
     await tab.page.route("**/assets/layout-*", lambda route: route.abort())  # As after another was deployed.

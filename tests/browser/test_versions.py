@@ -106,6 +106,7 @@ async def test_a_version_that_is_built_takes_over_and_the_one_before_is_taken_ba
     await expect(tab.page.get_by_role("button", name="Roll back")).to_have_count(0)  # There is none before it.
 
 
+@pytest.mark.long
 async def test_what_was_under_way_for_a_version_is_cancelled_when_it_is_rolled_back(
     place: Place, tabs: Tabs
 ) -> None:
@@ -121,6 +122,7 @@ async def test_what_was_under_way_for_a_version_is_cancelled_when_it_is_rolled_b
     assert [each["status"] for each in tasks_of(place.state, brew)].count("pending") == 0
 
 
+@pytest.mark.long
 async def test_of_two_tabs_that_roll_back_at_once_one_goes_no_further_back(place: Place, tabs: Tabs) -> None:
     settle(place.state)
     with place.state.write() as tx:
@@ -136,6 +138,7 @@ async def test_of_two_tabs_that_roll_back_at_once_one_goes_no_further_back(place
     assert place.versions() == {1: "retired", 2: "active", 3: "rolled_back"}
 
 
+@pytest.mark.long
 async def test_a_version_that_is_not_whole_takes_over_only_for_who_says_so(place: Place, tabs: Tabs) -> None:
     failing, _ = tasks_of(place.state, live(loaded(place.state), "tea.brew", 2))
     finish(place.state, claimed(place.state, failing["id"]), Outcome.FATAL, error="the kettle is empty")

@@ -94,7 +94,7 @@ async def bucket(sts: str, built: Assets) -> AsyncIterator[Place]:
         yield Place(f"{deployed.link}#c={held.text()}", queue, there)
 
 
-@pytest.fixture(params=["embedded", pytest.param("bucket", marks=pytest.mark.s3)])
+@pytest.fixture(params=["embedded", pytest.param("bucket", marks=[pytest.mark.s3, pytest.mark.long])])
 def place(request: pytest.FixtureRequest) -> Place:
     return request.getfixturevalue(request.param)
 

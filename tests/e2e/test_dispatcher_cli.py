@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -233,8 +234,8 @@ def test_commands_ask_the_dispatcher_that_the_settings_name(qo: Qo) -> None:
 
 
 def test_a_dispatcher_that_cannot_listen_says_so(qo: Qo) -> None:
-    with running(qo) as (_, listens):
-        taken = listens["url"].removeprefix("http://")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
         answer = qo("dispatcher", "--listen", taken, "--internal-listen", "127.0.0.1:0")
         assert answer.code == 2
         assert "something else listens there" in answer.err

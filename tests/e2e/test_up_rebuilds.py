@@ -102,6 +102,7 @@ def test_a_table_that_reads_another_beside_is_made_of_all_of_it(built: tuple[Pat
     assert "days 6, sum 210" in printed
 
 
+@pytest.mark.long
 def test_it_ends_where_all_that_is_left_waits_for_what_failed(qo: Qo) -> None:
     (qo.cwd / "weather.py").write_text(OPERATORS.replace("    time.sleep(0.1)", FAILS))
     answer = qo("up", "--once", timeout_s=LIMIT_S)
@@ -111,6 +112,7 @@ def test_it_ends_where_all_that_is_left_waits_for_what_failed(qo: Qo) -> None:
     assert "1 task of day failed" in qo.ok("dag", "show", "weather", "--version", "3")
 
 
+@pytest.mark.long
 def test_a_version_that_was_rolled_back_takes_over_only_on_request(qo: Qo) -> None:
     qo.ok("dag", "rollback", "weather")
     refused = qo("up", "--once", timeout_s=LIMIT_S)

@@ -393,8 +393,13 @@ class History:
 
 @pytest.mark.parametrize(
     ("seed", "removing"),
-    [(1, False), (2, False), (4, False), *((seed, True) for seed in range(4))],
-)  # Each of the first finds out if pins are not looked at, and if loans are not.
+    [
+        (1, False),
+        (0, True),
+        (1, True),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in ((2, False), (4, False), (2, True), (3, True))),
+    ],
+)  # Each without removals finds out if pins are not looked at, and if loans are not.
 def test_after_any_history_every_file_that_somebody_may_read_is_there(
     tmp_path: Path, seed: int, removing: bool
 ) -> None:

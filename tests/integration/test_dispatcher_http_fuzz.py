@@ -79,7 +79,7 @@ T = TypeVar("T")
 pytestmark = pytest.mark.timeout(240 * MORE)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
+@pytest.fixture(params=["sqlite", "postgres"])
 def state_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """As everywhere, but not fast on SQLite either."""
     return fresh_url(request, tmp_path)
@@ -95,7 +95,7 @@ def tried(found: Surface, count: int, drawn: st.SearchStrategy[T], act: Callable
     """So many of what may be drawn, the same in every run. On the slower database some of them."""
     slow = found.context.state.engine.dialect.name == "postgresql"
     chosen = settings(
-        max_examples=max(1, count // 4 if slow else count) * MORE,
+        max_examples=max(1, count // 8 if slow else count) * MORE,
         phases=[Phase.explicit, Phase.generate, Phase.shrink] if MORE > 1 else [Phase.explicit, Phase.generate],
         derandomize=True,
         database=None,

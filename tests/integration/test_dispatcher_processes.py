@@ -18,9 +18,13 @@ __all__ = ["embedded", "on_postgres", "servers"]
 GATED = job("a", operator="gated", config={"gate": "gate"})
 
 
-@pytest.fixture(params=["embedded", "on_postgres"])
-def either(request: pytest.FixtureRequest) -> Site:
-    """By the database that the state is in."""
+@pytest.fixture(params=["on_postgres", pytest.param("embedded", marks=pytest.mark.long)])
+def on_postgres_first(request: pytest.FixtureRequest) -> Site:
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(params=["embedded", pytest.param("on_postgres", marks=pytest.mark.long)])
+def embedded_first(request: pytest.FixtureRequest) -> Site:
     return request.getfixturevalue(request.param)
 
 
@@ -83,9 +87,9 @@ async def test_a_dispatcher_never_takes_from_a_queue(embedded: Site) -> None:
     assert {(row["status"], row["attempt"]) for row in site.tasks("a")} == {("pending", 0)}
 
 
-async def test_a_worker_outlives_an_outage_of_its_dispatcher(either: Site) -> None:
+async def test_a_worker_outlives_an_outage_of_its_dispatcher(on_postgres_first: Site) -> None:
     """Longer than the lease: as long as nobody else has begun, the result still counts."""
-    site = either
+    site = on_postgres_first
     async with site.worker("w1"):
         async with site.dispatcher() as before:
             await site.deploy(pipeline(GATED, lease_s=SHORT_LEASE_S))
@@ -109,9 +113,9 @@ async def test_a_worker_outlives_an_outage_of_its_dispatcher(either: Site) -> No
     site.audit(["a"], ["p"])
 
 
-async def test_a_worker_that_was_frozen_for_too_long_settles_nothing(either: Site) -> None:
+async def test_a_worker_that_was_frozen_for_too_long_settles_nothing(embedded_first: Site) -> None:
     """It wakes up when its successor is done, finishes its own attempt, and is told that nobody wants it."""
-    site = either
+    site = embedded_first
     async with site.dispatcher(), site.worker("w1") as frozen:
         await site.deploy(pipeline(GATED, lease_s=SHORT_LEASE_S))
         await site.emit("p")
@@ -134,6 +138,7 @@ async def test_a_worker_that_was_frozen_for_too_long_settles_nothing(either: Sit
     site.audit(["a"], ["p"])
 
 
+@pytest.mark.long
 async def test_a_worker_that_loses_only_its_wake_up_gives_the_task_back_at_no_cost(embedded: Site) -> None:
     """The message has a short lease and goes to another; the task's own lease is long and still good. To keep quiet
     about it would keep the task from everyone until that has run out."""
@@ -161,6 +166,7 @@ async def test_a_worker_that_loses_only_its_wake_up_gives_the_task_back_at_no_co
     site.audit(["a"], ["p"])
 
 
+@pytest.mark.long
 async def test_a_worker_that_is_told_to_stop_gives_its_task_back_at_no_cost(embedded: Site) -> None:
     site = embedded
     async with site.dispatcher(), site.worker("w1", QO_SHUTDOWN_GRACE_S="0.2") as leaving:

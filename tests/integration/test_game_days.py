@@ -61,6 +61,7 @@ async def test_a_dispatcher_may_be_restarted_or_killed_at_any_instant(site: Site
 # Kill a worker mid-task
 
 
+@pytest.mark.long
 async def test_the_task_of_a_killed_worker_is_finished_by_another(embedded: Site) -> None:
     """Its lease runs out, the reaper takes it back, and attempt 2 is another worker's."""
     site, gate = embedded, embedded.directory / "gate"
@@ -83,6 +84,7 @@ async def test_the_task_of_a_killed_worker_is_finished_by_another(embedded: Site
 # Duplicate wake-ups
 
 
+@pytest.mark.long
 async def test_duplicate_wake_ups_run_nothing_twice(embedded: Site) -> None:
     """A wake-up is only a hint: any number of them, from anyone, begins one attempt."""
     site, names = embedded, [f"p{n}" for n in range(5)]
@@ -180,6 +182,7 @@ async def test_work_goes_on_after_the_state_database_stood_still(
 # Pause the data store
 
 
+@pytest.mark.long
 async def test_tasks_are_tried_again_when_the_data_store_refuses(embedded: Site) -> None:
     """The data is no database here but files, so its outage is a directory that cannot be written to."""
     site, data = embedded, embedded.directory / ".qo" / "data"
@@ -325,6 +328,7 @@ async def test_malformed_wake_ups_are_set_aside(embedded: Site) -> None:
 # Delivery retries
 
 
+@pytest.mark.long
 async def test_a_delivery_is_tried_again_until_it_succeeds(embedded: Site) -> None:
     """A job without outputs: its effect is all there is. Every attempt can be looked at afterwards."""
     site = embedded

@@ -134,7 +134,7 @@ async def test_a_worker_without_grace_gives_back_what_it_holds_at_no_cost(place:
         assert (now.status, now.attempt, now.retry_count) == (P, 1, 0)
 
 
-@pytest.mark.parametrize("task_type", ["gated", "gated_plain"])
+@pytest.mark.parametrize("task_type", ["gated", pytest.param("gated_plain", marks=pytest.mark.long)])
 async def test_a_frozen_worker_that_wakes_after_its_lease_changes_nothing(
     place: Place, tmp_path: Path, task_type: str
 ) -> None:

@@ -51,6 +51,7 @@ async def test_two_versions_are_run_at_the_same_time_by_one_worker(embedded: Sit
         assert shop.serving() == {name: "2" for name in ("p1", "p2", "p3", "p4")}
 
 
+@pytest.mark.long
 async def test_editing_the_directory_without_a_deploy_changes_nothing(embedded: Site) -> None:
     shop = Shop(embedded)
     shop.write(rate=1)
@@ -67,7 +68,7 @@ async def test_editing_the_directory_without_a_deploy_changes_nothing(embedded: 
             await shop.served({"p1": "1", "p2": "1", "p3": "1"})
 
 
-@pytest.mark.parametrize("harm", ["gone", "tampered"])
+@pytest.mark.parametrize("harm", ["gone", pytest.param("tampered", marks=pytest.mark.long)])
 async def test_without_its_code_a_task_waits_and_a_deploy_of_the_same_file_brings_it_back(
     embedded: Site, harm: str
 ) -> None:
@@ -128,6 +129,7 @@ async def test_a_process_of_a_version_that_is_killed_costs_an_attempt_and_the_ne
         assert task["attempt"] == 2
 
 
+@pytest.mark.long
 async def test_a_worker_that_ends_gives_back_what_the_process_of_a_version_runs(embedded: Site) -> None:
     shop = Shop(embedded, own_process=True)
     shop.write(rate=1)
@@ -169,6 +171,7 @@ async def test_code_that_a_deploy_leaves_out_is_the_workers_own_and_is_marked_so
     assert [each["ownCode"] for each in lineage] == [True]
 
 
+@pytest.mark.long
 async def test_an_attempt_reports_the_code_that_it_ran(embedded: Site) -> None:
     shop = Shop(embedded)
     shop.write(rate=1)
@@ -182,7 +185,7 @@ async def test_an_attempt_reports_the_code_that_it_ran(embedded: Site) -> None:
     assert (shown["runtime"], shown["state"]) == ("pipeline", "final")
 
 
-@pytest.mark.parametrize("policy", ["warn", "refuse"])
+@pytest.mark.parametrize("policy", [pytest.param("warn", marks=pytest.mark.long), "refuse"])
 async def test_an_installed_package_that_differs_from_the_recorded_one_is_reported_and_can_be_refused(
     embedded: Site, policy: str
 ) -> None:
