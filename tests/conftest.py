@@ -5,6 +5,7 @@ The imports are where they are needed, so that fast tests do not wait for what o
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 # How long an example takes says more of the machine than of the code. Each run draws others; make prove draws many.
 settings.register_profile("qo", deadline=None, max_examples=500 if os.environ.get("PROVE") else 50)
 settings.load_profile("qo")
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays to the end: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -201,6 +201,7 @@ def test_what_others_deploy_activate_and_roll_back_is_run_and_told(qo: Qo) -> No
         assert up.find("open: other version 2, being built: other.shouted (0 running, 2 waiting, paused)")
 
 
+@pytest.mark.long
 def test_once_does_not_wait_for_pipelines_that_it_was_not_given(qo: Qo) -> None:
     (qo.cwd / "letters.py").write_text(OPERATORS)
     (qo.cwd / "pipeline.yaml").write_text(PIPELINE)
@@ -214,6 +215,7 @@ def test_once_does_not_wait_for_pipelines_that_it_was_not_given(qo: Qo) -> None:
     assert "open: other: other.counted (0 running, 1 waiting, paused)" in once.out
 
 
+@pytest.mark.long
 def test_a_version_of_ours_that_another_replaced_before_it_was_built_is_left_alone(qo: Qo) -> None:
     (qo.cwd / "letters.py").write_text(OPERATORS)
     (qo.cwd / "pipeline.yaml").write_text(PIPELINE)
@@ -235,6 +237,7 @@ def test_a_version_of_ours_that_another_replaced_before_it_was_built_is_left_alo
     assert qo.json("dag", "show", "letters")["version"] == 1
 
 
+@pytest.mark.long
 def test_a_pipeline_that_is_deployed_beside_ours_gets_the_workers_that_it_needs(
     qo: Qo, postgres_server: PostgresServer
 ) -> None:

@@ -258,6 +258,7 @@ def test_an_archive_that_is_broken_is_done_without(spark: SparkSession, tmp_path
         assert child.process.wait(60) == 0
 
 
+@pytest.mark.long
 def test_a_session_whose_jvm_is_killed_is_made_anew(spark: SparkSession, tmp_path: Path) -> None:
     with Child(tmp_path, "classic") as child:
         assert child.next()  # The attempt that was at work learned of it.

@@ -121,6 +121,7 @@ def files_of(flow: Flow, task_id: str, attempt: int) -> list[Path]:
     ]
 
 
+@pytest.mark.long
 async def test_a_worker_that_was_paused_past_its_lease_commits_nothing(plant: Plant) -> None:
     """It stands still with its files written and its word unsaid, while another does its task. Then it goes on.
 

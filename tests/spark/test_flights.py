@@ -270,6 +270,7 @@ def running(qo: Qo) -> Iterator[Qo]:
             up.wait(60)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(LIMIT_S)
 def test_an_edit_of_one_line_shows_with_a_running_qo_up_and_a_rollback_takes_it_back(built: Qo) -> None:
     daily = expected()["daily"]
