@@ -10,6 +10,7 @@ SEED   ?= 1
 RUNS   ?= 5
 HOURS  ?= 2
 SHUFFLE ?=
+PART   ?= all
 ORDER  := --dist loadfile --no-loadscope-reorder
 FOUND  := command -v chromium || command -v chromium-browser || command -v google-chrome
 
@@ -79,11 +80,8 @@ demo-queue: setup ## A few hundred tasks, two workers, one of them killed with -
 bench: setup ## Run the benchmark suites (ONLY=queue for one)
 	@$(BIN)/python -m bench $(ONLY)
 
-prove: setup ui browser ## Longer runs: contention and fault schedules over many more seeds, models of three workers, clusters, s3a, all pages
-	@PROVE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not fast" tests/simulation tests/conformance tests/integration/test_dispatcher_http_fuzz.py
-	@PROVE=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/property
-	@PROVE=1 $(BIN)/python -m pytest -n 2 $(ORDER) -m long --ignore tests/simulation
-	@$(MAKE) --no-print-directory chaos
+prove: setup ui browser ## Longer runs: contention and fault schedules over many more seeds, models of three workers, clusters, s3a, all pages (PART=simulation, properties, processes, spark or chaos)
+	@PYTHONPATH=tests $(BIN)/python -m suite --prove $(PART)
 
 chaos: setup ## Ten minutes of faults on real processes, servers and Spark, and a checker (MINUTES=2 SEED=7)
 	@PYTHONPATH=tests $(BIN)/python -m chaos --minutes $(MINUTES) --seed $(SEED)

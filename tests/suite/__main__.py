@@ -3,7 +3,8 @@
 python -m suite                          what make test runs
 python -m suite --shuffle 7              in another order, which the number decides (0: one that is drawn)
 python -m suite --alone                  every test file in a process of its own
-    python -m suite --stable 5               make stable: every file alone, then all of it 5 times in each way
+python -m suite --stable 5               make stable: every file alone, then all of it 5 times in each way
+python -m suite --prove all              make prove: what is too long for make test; or one part of it
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import random
 import sys
 from collections.abc import Sequence
 
-from suite.step import Result, run_step
-from suite.steps import file_step, list_files, list_steps
+from suite.step import Result, Step, run_step
+from suite.steps import file_step, list_files, list_proofs, list_steps
 
 SEEDS = 1_000_000
 
@@ -24,9 +25,12 @@ def main() -> int:
     parser.add_argument("--shuffle", type=int, help="the order's number; 0 draws one")
     parser.add_argument("--alone", action="store_true", help="every test file in a process of its own")
     parser.add_argument("--stable", type=int, metavar="RUNS", help="repeat the whole so often, in both ways")
+    parser.add_argument("--prove", metavar="PART", choices=["all", *(each.name for each in list_proofs())])
     chosen = parser.parse_args()
     if chosen.stable is not None and chosen.stable < 1:
         parser.error("--stable needs at least 1 run")
+    if chosen.prove is not None:
+        return _conclude(run_steps([each for each in list_proofs() if chosen.prove in ("all", each.name)]))
     if chosen.alone:
         return _conclude(run_alone())
     if chosen.stable is not None:
@@ -37,7 +41,11 @@ def main() -> int:
 def run_whole(shuffle: int | None, title: str = "") -> list[Result]:
     if shuffle is not None:
         _print(f"The order of the tests follows from --shuffle {shuffle} (make test SHUFFLE={shuffle}).")
-    results = [run_step(step) for step in list_steps(shuffle)]
+    return run_steps(list_steps(shuffle), title)
+
+
+def run_steps(steps: Sequence[Step], title: str = "") -> list[Result]:
+    results = [run_step(step) for step in steps]
     for each in results:
         _print(f"{title}{each.name}: {'passed' if each.ok else 'FAILED'} in {each.wall_s:.0f} s")
     return results

@@ -7,8 +7,8 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 FAILURE_MARKS = ("FAILED ", "ERROR ")  # How pytest's summary names a test that failed.
 NO_TESTS = 5  # Pytest's exit code where the marker leaves none of a file.
@@ -18,9 +18,9 @@ NO_TESTS = 5  # Pytest's exit code where the marker leaves none of a file.
 class Step:
     name: str
     command: Sequence[str]
-    may_be_empty: bool = (
-        False  # A file whose tests are all left out by their marks is no failure; a whole step is.
-    )
+    # A file whose tests are all left out by their marks is no failure; a whole step is.
+    may_be_empty: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])  # Beside what is set already.
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,12 @@ def run_step(step: Step, *, quiet: bool = False) -> Result:
     before, began = _children_cpu_s(), time.monotonic()
     failures: list[str] = []
     output: list[str] = []
+    inherited = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+    }  # It led to this package.
     with subprocess.Popen(
         step.command,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},  # It led to this package.
+        env={**inherited, **step.environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

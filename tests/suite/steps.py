@@ -1,4 +1,4 @@
-"""What ``make test`` consists of, and the same for one file."""
+"""What ``make test`` and ``make prove`` consist of, and the same for one file."""
 
 from __future__ import annotations
 
@@ -27,6 +27,29 @@ def list_steps(shuffle: int | None) -> list[Step]:
             (*PYTEST, "-n", "4", *IN_FILES, *order, "-m", "not spark and not long", "--ignore", "tests/spark"),
         ),
         Step("spark", (*PYTEST, "-n", "3", *IN_FILES, *order, "-m", "spark and not long", *SPARK_FOLDERS)),
+    ]
+
+
+def list_proofs() -> list[Step]:
+    """What is too long for ``make test``, in parts that each take less than an hour, in this order."""
+    many = {"PROVE": "1"}  # More seeds, examples and days in the same tests.
+    drawn = (*PYTEST, "-n", "2", "--dist", "worksteal")
+    longest = (*PYTEST, "-n", "2", *IN_FILES)
+    fuzz = "tests/integration/test_dispatcher_http_fuzz.py"
+    return [
+        Step(
+            "simulation",
+            (*drawn, "-m", "not fast", "tests/simulation", "tests/conformance", fuzz),
+            environment=many,
+        ),
+        Step("properties", (*drawn, "tests/property"), environment=many),
+        Step(
+            "processes",
+            (*longest, "-m", "long and not spark", "--ignore", "tests/spark", "--ignore", "tests/simulation"),
+            environment=many,
+        ),
+        Step("spark", (*longest, "-m", "long and spark", *SPARK_FOLDERS), environment=many),
+        Step("chaos", ("make", "--no-print-directory", "chaos")),
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from suite import __main__ as program
 from suite.step import NO_TESTS, Step, run_step
-from suite.steps import list_steps, order_options
+from suite.steps import list_proofs, list_steps, order_options
 
 pytestmark = pytest.mark.fast
 
@@ -33,6 +33,37 @@ def test_a_failing_step_does_not_keep_the_next_one_from_running_and_the_end_name
     assert "--shuffle 7" in printed
     assert "1 passed" in printed
     assert printed.endswith("lint: ended with exit code 2\ntests: FAILED a.py::b - c\n2 failures, listed above\n")
+
+
+def test_what_is_proved_has_a_name_by_which_it_runs_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert [each.name for each in list_proofs()] == ["simulation", "properties", "processes", "spark", "chaos"]
+    parts = [step("simulation", "1 passed", 0), step("chaos", "FAILED", 1)]
+    monkeypatch.setattr(program, "list_proofs", lambda: parts)
+    monkeypatch.setattr(sys, "argv", ["suite", "--prove", "simulation"])
+    assert program.main() == 0
+    assert "chaos" not in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["suite", "--prove", "all"])
+    assert program.main() == 1
+    assert "chaos: FAILED in" in capsys.readouterr().out
+
+
+def test_every_long_test_is_in_a_part_of_what_is_proved() -> None:
+    """A test is long with Spark, long without it, or in a folder that is proved whole."""
+    with_spark = [each for each in list_proofs() if "long and spark" in each.command]
+    without = [each for each in list_proofs() if "long and not spark" in each.command]
+    assert len(with_spark) == len(without) == 1
+    left_out = {without[0].command[n + 1] for n, each in enumerate(without[0].command) if each == "--ignore"}
+    assert left_out == {"tests/spark", "tests/simulation"}
+    assert "tests/simulation" in list_proofs()[0].command
+
+
+def test_the_environment_of_a_step_reaches_its_command() -> None:
+    shown = Step(
+        "shown", (sys.executable, "-c", "import os; print(os.environ['PROVE'])"), environment={"PROVE": "7"}
+    )
+    assert run_step(shown, quiet=True).output == "7\n"
 
 
 def test_a_step_without_a_single_test_has_failed_unless_it_may_be_empty() -> None:
