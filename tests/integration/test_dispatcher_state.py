@@ -3,16 +3,19 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
+from postgres import PostgresServer
 from qo.dispatcher import topology
-from qo.dispatcher.state import quality, schema
-from qo.dispatcher.state.database import State, open_state
+from qo.dispatcher.state import quality, resting, schema
+from qo.dispatcher.state.database import State, Tx, database_clock, open_state
 from qo.dispatcher.state.upgrade import require, status, upgrade
 from qo.errors import Refused, Unavailable
 from states import Clock
@@ -204,3 +207,55 @@ def test_a_state_on_sqlite_waits_for_the_disk_if_that_is_set(tmp_path: Path, dur
     with state.write() as tx:
         assert tx.value(sa.text("PRAGMA synchronous")) == level  # pyright: ignore
     state.close()
+
+
+def test_a_transaction_that_wants_no_time_asks_for_none(state: State) -> None:
+    asked = 0
+
+    def clock(connection: sa.Connection) -> datetime:
+        nonlocal asked
+        asked += 1
+        return database_clock(connection)
+
+    counting = State(state.engine, clock=clock)
+    with counting.read() as tx:
+        topology.load(tx)
+    assert asked == 0
+    with counting.write() as tx:
+        assert tx.now == tx.now
+    assert asked == 1
+
+
+def test_a_connection_that_broke_while_it_rested_is_replaced_before_it_is_used(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = open_state(postgres_server.make_database())
+    try:
+        broken = end_connection(state)
+        monkeypatch.setattr(resting, "RESTED_S", 0.0)
+        with state.read() as tx:
+            assert pid_of(tx) != broken
+        end_connection(state)
+        monkeypatch.setattr(resting, "RESTED_S", 3600.0)
+        with (
+            pytest.raises(Unavailable),
+            state.read() as tx,
+        ):  # It did not rest: whoever gets it is told to ask again.
+            pid_of(tx)
+        with state.read() as tx:
+            pid_of(tx)
+    finally:
+        state.close()
+
+
+def end_connection(state: State) -> int:
+    """Use one, and have the server end it afterwards."""
+    with state.read() as tx:
+        pid = pid_of(tx)
+    with psycopg.connect(state.engine.url.render_as_string(hide_password=False).replace("+psycopg", "")) as admin:
+        admin.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+    return pid
+
+
+def pid_of(tx: Tx) -> int:
+    return int(tx.connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())

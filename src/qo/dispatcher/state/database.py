@@ -28,6 +28,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from qo.ambient import SYSTEM, Ambient
 from qo.dispatcher.state import sqlite_file
 from qo.dispatcher.state.prepared import NOTHING, Prepared, Values, answered, carried_out
+from qo.dispatcher.state.resting import try_rested
 from qo.errors import ConfigError, CorruptRecord, Unavailable
 
 BUSY_S = 30.0  # How long a process waits for another one's transaction on SQLite.
@@ -42,14 +43,21 @@ class Tx:
 
     def __init__(self, connection: sa.Connection, clock: Clock, ambient: Ambient) -> None:
         self.connection = connection
-        self.now = clock(connection)
         self.ambient = ambient
         self.execute = connection.execute
         self.known: dict[str, Any] = {}  # What cannot change until it ends, and need not be asked for twice.
         self.woken: set[str] = set()  # Loops that have something to do after it, say those who write it.
         self.durable = False
         self._clock = clock
+        self._now: datetime | None = None
         self._driver = None if self.on_postgres or _listened_to(connection) else _driver(connection)
+
+    @property
+    def now(self) -> datetime:
+        """What time it is in it. The database is asked once, if anybody wants to know: many only look."""
+        if self._now is None:
+            self._now = self._clock(self.connection)
+        return self._now
 
     @property
     def on_postgres(self) -> bool:
@@ -142,7 +150,7 @@ class Tx:
     def catch_up(self) -> None:
         """Look at the clock once more, where time decides something and others may have been waited for."""
         if self.on_postgres:  # On SQLite a writer waits before it begins.
-            self.now = max(self.now, self._clock(self.connection))
+            self._now = max(self.now, self._clock(self.connection))
 
     def hold(self, number: int, *, shared: bool = False) -> None:
         """Take the lock of that number until the end, alone or with others that share it. First come, first served:
@@ -268,12 +276,17 @@ def _engine(url: str, durable: bool) -> sa.Engine:
     if url.startswith(("postgresql:", "postgres:")):
         named = _postgres_url(url)
         try:
-            return sa.create_engine(named, pool_size=16, max_overflow=16, pool_pre_ping=True, hide_parameters=True)
+            # The last one used is the next one: few are in use, and those that are do not rest.
+            engine = sa.create_engine(
+                named, pool_size=16, max_overflow=16, pool_use_lifo=True, hide_parameters=True
+            )
         except ModuleNotFoundError as missing:
             raise ConfigError(
                 f"a PostgreSQL state needs {missing.name}: install qo with its extra, from a checkout, "
                 "pip install '.[dispatcher,postgres]'"
             ) from None
+        try_rested(engine)
+        return engine
     raise ConfigError(f"{url.partition(':')[0]!r} is no state database: write sqlite:PATH or postgresql://…")
 
 
