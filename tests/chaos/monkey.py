@@ -45,9 +45,10 @@ class Monkey:
             elif fault.kind == "restart":
                 await self._server(fault)
             elif fault.kind == "full":
-                await asyncio.to_thread(self._ground.disk.fill)
+                disk = self._ground.disks[fault.target]
+                await asyncio.to_thread(disk.fill)
                 await asyncio.sleep(fault.lasts_s)
-                self._ground.disk.clear()
+                disk.clear()
             else:
                 link = self._ground.links[fault.target]
                 link.turn(fault.kind)
@@ -67,8 +68,7 @@ class Monkey:
             process.resume(family)
 
     async def _server(self, fault: Fault) -> None:
-        s3, postgres = self._ground.s3, self._ground.postgres
-        stop, start = (s3.kill, s3.start) if fault.target == "s3" else (postgres.stop, postgres.start)
-        await asyncio.to_thread(stop)
+        server = self._ground.servers[fault.target]
+        await asyncio.to_thread(server.stop)
         await asyncio.sleep(fault.lasts_s)
-        await asyncio.to_thread(start)  # On a thread that lives on: a server ends with who started it.
+        await asyncio.to_thread(server.start)  # On a thread that lives on: a server ends with who started it.

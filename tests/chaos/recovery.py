@@ -20,6 +20,7 @@ SHOWN_BY = {
     "s3": (*FLEET, *PIPELINES),
     "queue-s3": FLEET,
     "disk": (*FLEET, *PIPELINES),
+    "home-disk": (*FLEET, *PIPELINES),
     **dict.fromkeys(("dispatcher", "postgres", "state", "pipeline-s3", "dispatcher-http"), PIPELINES),
 }
 
