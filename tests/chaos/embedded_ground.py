@@ -14,9 +14,11 @@ from pathlib import Path
 import qo
 from chaos.disk import Disk
 from chaos.ground import Ground
+from chaos.locks import WriteLock
 from chaos.versions import Histories, read_directory
 from qo.queue.queue import Queue
 from qo.runner.storage import path_of
+from qo.store.sqlite_file import FILE
 from sites import Site
 
 
@@ -27,6 +29,11 @@ class EmbeddedGround(Ground):
         self._home = directory / ".qo"
         super().__init__(directory, Site(directory, f"sqlite:{self._home / 'state.db'}", {}), spark=spark)
         self.disks["home-disk"] = Disk(self._home, lambda: self.pids_of(self.processes), kept=directory / "kept")
+        self.locks = {
+            "state-file": WriteLock(self._home / "state.db"),
+            "queue-file": WriteLock(self._home / FILE),
+            "wake-ups-file": WriteLock(self._home / "queues" / "python" / FILE),
+        }
         self.connect({"dispatcher-http": self.site.ports[1]})
 
     def queue_settings(self) -> Mapping[str, str]:

@@ -18,6 +18,7 @@ from typing import ClassVar
 
 import sparks
 from chaos.disk import Disk
+from chaos.locks import WriteLock
 from chaos.plan import LEASE_S, Targets
 from chaos.supervised import Supervised, orphans
 from chaos.versions import Histories
@@ -59,6 +60,7 @@ class Ground(ABC):
         self.links: dict[str, FickleProxy] = {}
         work = Disk(directory / "work", lambda: self.pids_of(WORKERS))
         self.disks: dict[str, Disk] = {"disk": work}
+        self.locks: dict[str, WriteLock] = {}
         self._work, self._spark = work.path, spark
 
     # What differs
@@ -105,6 +107,7 @@ class Ground(ABC):
             "slow": links,
             "cut": links,
             "full": list(self.disks),
+            "lock": list(self.locks),
         }
 
     @property
@@ -161,6 +164,8 @@ class Ground(ABC):
                 os.kill(each, signal.SIGKILL)
         for each in self.links.values():
             each.close()
+        for each in self.locks.values():
+            each.release()
         await self.site.close()
         for each in self.disks.values():
             each.close()

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 from chaos.ground import Ground
 from chaos.plan import Fault
@@ -40,20 +41,28 @@ class Monkey:
     async def _inject(self, fault: Fault) -> None:
         async with self._busy[fault.target]:
             began = time.monotonic()
-            if fault.kind in ("kill", "pause"):
-                await self._process(fault)
-            elif fault.kind == "restart":
-                await self._server(fault)
-            elif fault.kind == "full":
-                disk = self._ground.disks[fault.target]
-                await asyncio.to_thread(disk.fill)
-                await asyncio.sleep(fault.lasts_s)
-                disk.clear()
-            else:
-                link = self._ground.links[fault.target]
-                link.turn(fault.kind)
-                await asyncio.sleep(fault.lasts_s)
-                link.turn("fair")
+            match fault.kind:
+                case "kill" | "pause":
+                    await self._process(fault)
+                case "restart":
+                    await self._server(fault)
+                case "drop" | "slow" | "cut":
+                    link = self._ground.links[fault.target]
+                    link.turn(fault.kind)
+                    await asyncio.sleep(fault.lasts_s)
+                    link.turn("fair")
+                case "full":
+                    disk = self._ground.disks[fault.target]
+                    await asyncio.to_thread(disk.fill)
+                    await asyncio.sleep(fault.lasts_s)
+                    disk.clear()
+                case "lock":
+                    lock = self._ground.locks[fault.target]
+                    await asyncio.to_thread(lock.take)
+                    await asyncio.sleep(fault.lasts_s)
+                    lock.release()
+                case _:
+                    assert_never(fault.kind)
             self.injected.append(Injected(fault, began, time.monotonic()))
 
     async def _process(self, fault: Fault) -> None:

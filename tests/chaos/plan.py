@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["kill", "pause", "restart", "drop", "slow", "cut", "full"]
+Kind = Literal["kill", "pause", "restart", "drop", "slow", "cut", "full", "lock"]
 Targets = Mapping[Kind, Sequence[str]]  # What each kind can hit.
 
 GAP_S = (1.0, 4.0)  # From one fault to the next; those that last may meet.
@@ -20,6 +20,7 @@ LASTS_S: dict[Kind, tuple[float, float]] = {
     "slow": (3.0, 8.0),
     "cut": (1.0, 4.0),
     "full": (3.0, 8.0),
+    "lock": (3.0, LEASE_S + 6.0),
 }
 
 
