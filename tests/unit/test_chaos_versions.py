@@ -1,4 +1,4 @@
-"""What a chaos run reads of an embedded store: every version of every task, and that nobody can write while it is locked."""
+"""A chaos run reads every version of every task of an embedded store, and can lock its file."""
 
 from __future__ import annotations
 
