@@ -7,6 +7,7 @@ ONLY   ?=
 DAYS   ?= 90
 MINUTES ?= 10
 SEED   ?= 1
+GROUND ?= servers embedded
 RUNS   ?= 5
 HOURS  ?= 2
 SHUFFLE ?=
@@ -83,8 +84,9 @@ bench: setup ## Run the benchmark suites (ONLY=queue for one)
 prove: setup ui browser ## Longer runs: contention and fault schedules over many more seeds, models of three workers, clusters, s3a, all pages (PART=simulation, properties, processes, spark or chaos)
 	@PYTHONPATH=tests $(BIN)/python -m suite --prove $(PART)
 
-chaos: setup ## Ten minutes of faults on real processes, servers and Spark, and a checker (MINUTES=2 SEED=7)
-	@PYTHONPATH=tests $(BIN)/python -m chaos --minutes $(MINUTES) --seed $(SEED)
+chaos: setup ## Ten minutes of faults on real processes, servers and Spark, and a checker; as long without servers (MINUTES=2 SEED=7 GROUND=embedded)
+	@for ground in $(GROUND); do \
+	  PYTHONPATH=tests $(BIN)/python -m chaos --ground $$ground --minutes $(MINUTES) --seed $(SEED) || exit 1; done
 
 soak: setup ## Two hours of steady load on dispatcher, worker and scheduler: what they use must not grow (HOURS=0.5)
 	@PYTHONPATH=tests $(BIN)/python -m soak --hours $(HOURS)

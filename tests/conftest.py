@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from fresh_states import FreshStates
     from postgres import PostgresServer
     from qo.dispatcher.state.database import State
     from qo.store.s3 import S3Store
@@ -124,3 +125,20 @@ def state(state_url: str, state_clock: Clock) -> Iterator[State]:
 
     with opened(state_url, state_clock) as state:
         yield state
+
+
+PROVING = pytest.mark.timeout(
+    1800 if os.environ.get("PROVE") else 120
+)  # Hundreds of examples, each on a database.
+
+
+@pytest.fixture(
+    params=[pytest.param("sqlite", marks=[pytest.mark.fast, PROVING]), pytest.param("postgres", marks=PROVING)]
+)
+def fresh_states(request: pytest.FixtureRequest) -> FreshStates:
+    """An empty state database for every example of a property. See ``fresh_states``."""
+    from fresh_states import POSTGRES_SHARE, FreshStates, borrow_sqlite_url
+
+    if request.param == "sqlite":
+        return FreshStates(borrow_sqlite_url)
+    return FreshStates(request.getfixturevalue("state_pool").borrowed, POSTGRES_SHARE)

@@ -35,11 +35,13 @@ class StatePool:
         if url not in pooled:
             pooled[url] = open_state(url).engine
             pooled[url].connect().close()  # Its dialect gets to know the server.
-        yield url
-        if _emptied(pooled[url]):
-            self._free.append(url)
-        else:
-            pooled.pop(url).dispose()
+        try:
+            yield url
+        finally:
+            if _emptied(pooled[url]):
+                self._free.append(url)
+            else:
+                pooled.pop(url).dispose()
 
     def close(self) -> None:
         """Close all connections."""

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from chaos.run import run
+from chaos.run import GROUNDS, run
 
 SHOWN = 200
 
@@ -17,6 +17,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long there are load and faults")
     parser.add_argument("--seed", type=int, default=1, help="what the faults are drawn from")
+    parser.add_argument(
+        "--ground", choices=list(GROUNDS), default="servers", help="PostgreSQL and S3, or files in a directory"
+    )
     parser.add_argument("--without", choices=["spark"], action="append", default=[], help="leave this out")
     parser.add_argument("--keep", type=Path, help="an empty directory for all files; they are kept")
     chosen = parser.parse_args()
@@ -24,13 +27,16 @@ def main() -> int:
         directory = (chosen.keep or Path(temporary)).resolve()
         directory.mkdir(parents=True, exist_ok=True)
         spark = "spark" not in chosen.without
-        report = asyncio.run(run(directory, seed=chosen.seed, seconds=60 * chosen.minutes, spark=spark, say=_say))
+        seconds = 60 * chosen.minutes
+        report = asyncio.run(
+            run(directory, seed=chosen.seed, seconds=seconds, spark=spark, say=_say, on=chosen.ground)
+        )
     report.show()
     _say(f"written to {report.write()}")
     for each in report.violations[:SHOWN]:
         print(f"VIOLATED  {each}")
     if report.violations:
-        print(f"{len(report.violations)} violations with --seed {chosen.seed}")
+        print(f"{len(report.violations)} violations with --ground {chosen.ground} --seed {chosen.seed}")
     return 1 if report.violations else 0
 
 

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import resource
+import shutil
 import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,10 +19,11 @@ SIZE = "256m"
 
 
 class Disk:
-    def __init__(self, directory: Path, writers: Callable[[], Iterable[int]]) -> None:
-        """``writers``: the processes that write to it, for a disk that cannot be mounted."""
+    def __init__(self, directory: Path, writers: Callable[[], Iterable[int]], *, kept: Path | None = None) -> None:
+        """``writers``: the processes that write to it, for a disk that cannot be mounted. ``kept``: where its files go
+        before it is unmounted, for who wants to look into them."""
         directory.mkdir(parents=True)
-        self.path, self._writers = directory, writers
+        self.path, self._writers, self._kept = directory, writers, kept
         mounted = os.geteuid() == 0 and self._mount("mount", "-t", "tmpfs", "-o", f"size={SIZE}", "chaos")
         self.how = f"tmpfs of {SIZE}" if mounted else "limit on the size of files"
         self._mounted = mounted
@@ -55,6 +57,8 @@ class Disk:
     def close(self) -> None:
         self.clear()
         if self._mounted:
+            if self._kept is not None:
+                shutil.copytree(self.path, self._kept)
             self._mount("umount", "--lazy")
 
     def _mount(self, *command: str) -> bool:

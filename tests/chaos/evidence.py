@@ -1,10 +1,9 @@
-"""Everything that was stored, read beside the processes that stored it: by SQL, and by another client of the bucket."""
+"""Everything that was stored, read beside the processes that stored it."""
 
 from __future__ import annotations
 
 import asyncio
 import io
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,27 +12,19 @@ import pyarrow.parquet as parquet
 import sqlalchemy as sa
 
 from chaos import history
-from chaos.ground import Ground
+from chaos.ground import RUNTIMES, Ground
 from chaos.load import SALES, SPARK_JOBS
 from chaos.notes import Execution, executions
-from qo.core import keys, wire
+from chaos.versions import Histories, Version
 from qo.core.task import Task
 from qo.dispatcher import accounting, reading
 from qo.dispatcher.state import schema
 from qo.spark.appending import uris_of
-from qo.store.retrying import Retrying
 from sites import DAG
 
 Row = Mapping[str, Any]
 Deaths = Sequence[tuple[float, float]]
-READS_AT_ONCE = 32
 STAMP_S = 2.0  # The server tells whole seconds, and a write takes its time.
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    task: Task
-    written: float  # Says the server.
 
 
 @dataclass(frozen=True)
@@ -52,10 +43,10 @@ class Evidence:
 async def gather(ground: Ground, jobs: Sequence[str], deaths: Deaths) -> Evidence:
     """``deaths``: of the S3 server, each from when to when, by the time of day."""
     rows = {table.name: await asyncio.to_thread(_rows, ground, table) for table in _TABLES}
-    written = await histories(ground, ground.load_bucket, "")
-    woken: dict[str, list[Version]] = {}
-    for runtime in ("python", "spark"):
-        woken |= await histories(ground, ground.site.bucket, f"queues/{runtime}/")
+    written = await ground.read_queue()
+    woken: dict[str, Sequence[Version]] = {}
+    for runtime in RUNTIMES:
+        woken |= await ground.read_wake_ups(runtime)
     fleet, wake_ups = (_standing(versions, deaths) for versions in (written, woken))
     return Evidence(
         fleet=fleet,
@@ -71,38 +62,10 @@ async def gather(ground: Ground, jobs: Sequence[str], deaths: Deaths) -> Evidenc
     )
 
 
-# The bucket
+# The queues
 
 
-async def histories(ground: Ground, bucket: str, prefix: str) -> dict[str, list[Version]]:
-    """By key: every version of every task object, oldest first."""
-    versions = await asyncio.to_thread(_versions, ground, bucket, prefix + keys.TASKS)
-    found: defaultdict[str, list[Version]] = defaultdict(list)
-    store = Retrying(await ground.s3.open_store(bucket))
-    try:
-        for at in range(0, len(versions), READS_AT_ONCE):
-            some = versions[at : at + READS_AT_ONCE]
-            bodies = await asyncio.gather(*(store.get(key, version=version) for key, version, _ in some))
-            for (key, _, written), stored in zip(some, bodies, strict=True):
-                assert stored is not None, f"a version of {key} is listed and cannot be read"
-                found[key].append(Version(wire.decode_task(stored.body, key), written))
-    finally:
-        await store.close()
-    return dict(found)
-
-
-def _versions(ground: Ground, bucket: str, prefix: str) -> list[tuple[str, str, float]]:
-    """Keys, versions and when they were written, oldest first. The server lists those of a key newest first."""
-    pages = ground.s3.admin.get_paginator("list_object_versions").paginate(Bucket=bucket, Prefix=prefix)
-    listed = [
-        (each["Key"], each["VersionId"], each["LastModified"].timestamp())
-        for page in pages
-        for each in page.get("Versions", ())
-    ]
-    return listed[::-1]
-
-
-def _standing(versions: Mapping[str, Sequence[Version]], deaths: Deaths) -> dict[str, list[Task]]:
+def _standing(versions: Histories, deaths: Deaths) -> dict[str, list[Task]]:
     found: dict[str, list[Task]] = {}
     for key, some in versions.items():
         torn = {each.task.token for each in some if any(a - STAMP_S <= each.written <= b for a, b in deaths)}
@@ -145,14 +108,9 @@ def _table(ground: Ground, job: str) -> list[tuple[Any, ...]]:
             page = reading.pieces(tx, f"{dag}.{job}", after=after)
         for piece in page.pieces:
             for uri in uris_of([piece]):
-                rows += _rows_of(_body(ground, uri), piece.partition_key, is_parquet=job in SPARK_JOBS)
+                rows += _rows_of(ground.read_file(uri), piece.partition_key, is_parquet=job in SPARK_JOBS)
         if (after := page.after) is None:
             return sorted(rows)
-
-
-def _body(ground: Ground, uri: str) -> bytes:
-    key = uri.removeprefix(f"s3://{ground.site.bucket}/")
-    return ground.s3.admin.get_object(Bucket=ground.site.bucket, Key=key)["Body"].read()
 
 
 def _rows_of(body: bytes, partition: str | None, *, is_parquet: bool) -> list[tuple[Any, ...]]:

@@ -1,4 +1,7 @@
-"""What is disturbed: an S3 server, PostgreSQL, links to them that can be bad, a disk, and all processes of qo."""
+"""What is disturbed: all processes of qo, what they keep their state and data in, links that can be bad, and disks.
+
+What this has in common wherever state and data are. ``servers_ground`` and ``embedded_ground`` say the rest.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,27 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import ClassVar
 
 import sparks
 from chaos.disk import Disk
-from chaos.plan import LEASE_S
+from chaos.locks import WriteLock
+from chaos.plan import LEASE_S, Targets
 from chaos.supervised import Supervised, orphans
-from postgres import LASTING, PostgresServer, start_postgres
+from chaos.versions import Histories
 from proxies import FickleProxy
 from qo.queue.queue import Queue
-from qo.store.retrying import Retrying
-from servers import S3Server, start_seaweed
-from sites import BucketSite, proven
+from sites import Site
 from spark_sites import family_of
 
 QUEUE_WORKERS, PYTHON_WORKERS, SPARK_WORKERS = ("w1", "w2", "w3"), ("p1", "p2"), ("s1", "s2")
-STARTED_WITHIN_S = 300.0  # However slow the machine: that a server comes back is no promise of ours.
+WORKERS = (*QUEUE_WORKERS, *PYTHON_WORKERS, *SPARK_WORKERS)
+RUNTIMES = ("python", "spark")
 SETTINGS = {
     "QO_LEASE_S": f"{LEASE_S:g}",
     "QO_CONCURRENCY": "6",
@@ -35,50 +40,103 @@ SETTINGS = {
 }
 
 
-class Ground:
-    def __init__(
-        self, directory: Path, s3: S3Server, postgres: PostgresServer, bucket: str, database: str, *, spark: bool
-    ) -> None:
-        self.directory, self.s3, self.postgres = directory, s3, postgres
-        self.load_bucket = bucket
-        self.notes = directory / "notes"
-        self.site = BucketSite(directory, database, s3, s3.make_bucket())
-        self.processes: dict[str, Supervised] = {}
-        self.disk = Disk(directory / "work", self._writers)
-        self.links: dict[str, FickleProxy] = {}
-        self._database, self._spark = database, spark
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Dies at once, and comes back on what it had stored."""
 
-    def connect(self) -> None:
-        """The links, all fair."""
-        s3 = urlsplit(self.s3.endpoint).port or 0
-        targets = {
-            "queue-s3": s3,
-            "pipeline-s3": s3,
-            "state": self.postgres.port,
-            "dispatcher-http": self.site.ports[1],
+    stop: Callable[[], None]
+    start: Callable[[], None]
+
+
+class Ground(ABC):
+    name: ClassVar[str]
+    not_paused: ClassVar[Collection[str]] = ()  # Processes that nobody waits for while they stand still.
+
+    def __init__(self, directory: Path, site: Site, *, spark: bool) -> None:
+        self.directory, self.site = directory, site
+        self.notes = directory / "notes"
+        self.processes: dict[str, Supervised] = {}
+        self.servers: dict[str, Server] = {}
+        self.links: dict[str, FickleProxy] = {}
+        work = Disk(directory / "work", lambda: self.pids_of(WORKERS))
+        self.disks: dict[str, Disk] = {"disk": work}
+        self.locks: dict[str, WriteLock] = {}
+        self._work, self._spark = work.path, spark
+
+    # What differs
+
+    @abstractmethod
+    def queue_settings(self) -> Mapping[str, str]:
+        """What leads the workers of the queue, and its monitor, to it."""
+
+    @abstractmethod
+    def pipeline_settings(self) -> Mapping[str, str]:
+        """What leads dispatcher, scheduler and workers of the pipelines to the data and to their queues."""
+
+    @abstractmethod
+    def state_settings(self) -> Mapping[str, str]:
+        """What leads the dispatcher to its state."""
+
+    @abstractmethod
+    def queue(self, *, direct: bool = False) -> AbstractAsyncContextManager[Queue]:
+        """The queue of the workers, by the way that they take, or beside it."""
+
+    @abstractmethod
+    async def read_queue(self) -> Histories:
+        """Every version of every task of the queue."""
+
+    @abstractmethod
+    async def read_wake_ups(self, runtime: str) -> Histories:
+        """The same of a queue between dispatcher and workers."""
+
+    @abstractmethod
+    def read_file(self, uri: str) -> bytes:
+        """A file of a dataset."""
+
+    # What does not
+
+    @property
+    def targets(self) -> Targets:
+        """What each kind of fault can hit."""
+        links = list(self.links)
+        return {
+            "kill": list(self.processes),
+            "pause": [each for each in self.processes if each not in self.not_paused],
+            "restart": list(self.servers),
+            "drop": links,
+            "slow": links,
+            "cut": links,
+            "full": list(self.disks),
+            "lock": list(self.locks),
         }
+
+    @property
+    def disk_kind(self) -> str:
+        return self.disks["disk"].how
+
+    def connect(self, targets: Mapping[str, int]) -> None:
+        """Make a link to each of these ports. All are fair."""
         self.links = {name: FickleProxy("127.0.0.1", port) for name, port in targets.items()}
 
     def start(self) -> None:
         """Every process of qo."""
         outside, inside = self.site.ports[:2]
-        fleet = {"S3_BUCKET": self.load_bucket, "S3_ENDPOINT": self.links["queue-s3"].endpoint}
-        state = self._database.replace(f":{self.postgres.port}/", f":{self.links['state'].port}/")
+        queue = self.queue_settings()
         flow = {
-            "S3_ENDPOINT": self.links["pipeline-s3"].endpoint,
+            **self.pipeline_settings(),
             "QO_DISPATCHER_INTERNAL_URL": self.links["dispatcher-http"].endpoint,
         }
         serving = {
             **flow,
-            "QO_STATE": state,
+            **self.state_settings(),
             "QO_DISPATCHER_LISTEN": f"127.0.0.1:{outside}",
             "QO_DISPATCHER_INTERNAL_LISTEN": f"127.0.0.1:{inside}",
         }
         self._supervise("dispatcher", serving, "dispatcher", "--json")
         self._supervise("scheduler", flow, "scheduler")
-        self._supervise("monitor", fleet, "monitor")
+        self._supervise("monitor", queue, "monitor")
         for each in QUEUE_WORKERS:
-            self._supervise(each, fleet, "worker", "--app", "chaos.handlers:app", "--id", each)
+            self._supervise(each, queue, "worker", "--app", "chaos.handlers:app", "--id", each)
         for each in PYTHON_WORKERS:
             self._supervise(each, flow, "worker", "--runtime", "python", "--id", each)
         for each in SPARK_WORKERS if self._spark else ():
@@ -87,24 +145,17 @@ class Ground:
             self._supervise(each, few, "worker", "--runtime", "spark", "--id", each)
 
     def _supervise(self, name: str, settings: Mapping[str, str], *args: str) -> None:
-        command = self.site.qo(**{**SETTINGS, "TMPDIR": str(self.disk.path), **settings})
+        command = self.site.qo(**{**SETTINGS, "TMPDIR": str(self._work), **settings})
         self.processes[name] = Supervised(name, command, args, self.directory)
 
-    def _writers(self) -> list[int]:
-        workers = (*QUEUE_WORKERS, *PYTHON_WORKERS, *SPARK_WORKERS)
-        found = [each for name, each in self.processes.items() if name in workers]
+    def pids_of(self, names: Collection[str]) -> Sequence[int]:
+        """Of these processes and their children, as far as they run."""
+        found = [each for name, each in self.processes.items() if name in names]
         return [pid for each in found if each.pid for pid in family_of(each.pid)]
-
-    @asynccontextmanager
-    async def queue(self, *, direct: bool = False) -> AsyncIterator[Queue]:
-        """The queue of the fleet, by the way that its workers take, or beside it."""
-        endpoint = None if direct else self.links["queue-s3"].endpoint
-        async with Queue(Retrying(await self.s3.open_store(self.load_bucket, endpoint=endpoint))) as queue:
-            yield queue
 
     def orphans(self) -> list[int]:
         """What outlived the process that had started it."""
-        return orphans(f"TMPDIR={self.disk.path}")
+        return orphans(f"TMPDIR={self._work}")
 
     async def close(self) -> None:
         await asyncio.gather(*(each.stop() for each in self.processes.values()))
@@ -113,25 +164,8 @@ class Ground:
                 os.kill(each, signal.SIGKILL)
         for each in self.links.values():
             each.close()
-        self.disk.close()
+        for each in self.locks.values():
+            each.release()
         await self.site.close()
-
-
-@asynccontextmanager
-async def grounds(directory: Path, *, spark: bool) -> AsyncIterator[Ground]:
-    """With everything started. At the end nothing is left but the directory."""
-    async with AsyncExitStack() as stack:
-        s3 = start_seaweed(directory / "seaweed")
-        stack.callback(s3.stop)
-        s3.ready_within_s = STARTED_WITHIN_S
-        (directory / "postgres").mkdir()
-        postgres = start_postgres(directory / "postgres", LASTING)
-        stack.callback(postgres.stop)
-        bucket = s3.make_bucket()
-        ground = Ground(directory, s3, postgres, bucket, postgres.make_database(), spark=spark)
-        stack.push_async_callback(ground.close)
-        for each in (bucket, ground.site.bucket):
-            await proven(s3, each)
-        ground.connect()
-        ground.start()
-        yield ground
+        for each in self.disks.values():
+            each.close()

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 from chaos.ground import Ground
 from chaos.plan import Fault
@@ -40,19 +41,28 @@ class Monkey:
     async def _inject(self, fault: Fault) -> None:
         async with self._busy[fault.target]:
             began = time.monotonic()
-            if fault.kind in ("kill", "pause"):
-                await self._process(fault)
-            elif fault.kind == "restart":
-                await self._server(fault)
-            elif fault.kind == "full":
-                await asyncio.to_thread(self._ground.disk.fill)
-                await asyncio.sleep(fault.lasts_s)
-                self._ground.disk.clear()
-            else:
-                link = self._ground.links[fault.target]
-                link.turn(fault.kind)
-                await asyncio.sleep(fault.lasts_s)
-                link.turn("fair")
+            match fault.kind:
+                case "kill" | "pause":
+                    await self._process(fault)
+                case "restart":
+                    await self._server(fault)
+                case "drop" | "slow" | "cut":
+                    link = self._ground.links[fault.target]
+                    link.turn(fault.kind)
+                    await asyncio.sleep(fault.lasts_s)
+                    link.turn("fair")
+                case "full":
+                    disk = self._ground.disks[fault.target]
+                    await asyncio.to_thread(disk.fill)
+                    await asyncio.sleep(fault.lasts_s)
+                    disk.clear()
+                case "lock":
+                    lock = self._ground.locks[fault.target]
+                    await asyncio.to_thread(lock.take)
+                    await asyncio.sleep(fault.lasts_s)
+                    lock.release()
+                case _:
+                    assert_never(fault.kind)
             self.injected.append(Injected(fault, began, time.monotonic()))
 
     async def _process(self, fault: Fault) -> None:
@@ -67,8 +77,7 @@ class Monkey:
             process.resume(family)
 
     async def _server(self, fault: Fault) -> None:
-        s3, postgres = self._ground.s3, self._ground.postgres
-        stop, start = (s3.kill, s3.start) if fault.target == "s3" else (postgres.stop, postgres.start)
-        await asyncio.to_thread(stop)
+        server = self._ground.servers[fault.target]
+        await asyncio.to_thread(server.stop)
         await asyncio.sleep(fault.lasts_s)
-        await asyncio.to_thread(start)  # On a thread that lives on: a server ends with who started it.
+        await asyncio.to_thread(server.start)  # On a thread that lives on: a server ends with who started it.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["kill", "pause", "restart", "drop", "slow", "cut", "full"]
+Kind = Literal["kill", "pause", "restart", "drop", "slow", "cut", "full", "lock"]
+Targets = Mapping[Kind, Sequence[str]]  # What each kind can hit.
 
 GAP_S = (1.0, 4.0)  # From one fault to the next; those that last may meet.
 LEASE_S = 10.0  # Of all leases in the run.
@@ -19,9 +20,8 @@ LASTS_S: dict[Kind, tuple[float, float]] = {
     "slow": (3.0, 8.0),
     "cut": (1.0, 4.0),
     "full": (3.0, 8.0),
+    "lock": (3.0, LEASE_S + 6.0),
 }
-
-SERVERS, LINKS, DISK = ("s3", "postgres"), ("queue-s3", "pipeline-s3", "state", "dispatcher-http"), "disk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Fault:
         return f"{self.kind} {self.target}"
 
 
-def plan(seed: int, seconds: float, processes: Sequence[str], calm_s: float = 2.0) -> list[Fault]:
+def plan(seed: int, seconds: float, targets: Targets, calm_s: float = 2.0) -> list[Fault]:
     """The faults of a run, none in its first and last seconds. Every pair of kind and target has its turn before any
     comes again."""
-    chance, turns = random.Random(seed), _turns(random.Random(f"turns {seed}"), processes)
+    chance, turns = random.Random(seed), _turns(random.Random(f"turns {seed}"), targets)
     faults: list[Fault] = []
     at_s = calm_s
     while (at_s := at_s + chance.uniform(*GAP_S)) < seconds - calm_s:
@@ -47,12 +47,8 @@ def plan(seed: int, seconds: float, processes: Sequence[str], calm_s: float = 2.
     return faults
 
 
-def _turns(chance: random.Random, processes: Sequence[str]) -> Iterator[tuple[Kind, str]]:
-    pairs: list[tuple[Kind, str]] = [("kill", each) for each in processes]
-    pairs += [("pause", each) for each in processes if each not in ("monitor", "scheduler")]  # They hold no lease.
-    pairs += [("restart", each) for each in SERVERS]
-    pairs += [(kind, each) for kind in ("drop", "slow", "cut") for each in LINKS]
-    pairs += [("full", DISK)]
+def _turns(chance: random.Random, targets: Targets) -> Iterator[tuple[Kind, str]]:
+    pairs: list[tuple[Kind, str]] = [(kind, each) for kind, its_targets in targets.items() for each in its_targets]
     while True:
         chance.shuffle(pairs)
         # Kinds by turns, so that a short run meets most of them.

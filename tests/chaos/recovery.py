@@ -18,9 +18,11 @@ FLEET, PIPELINES = QUEUE_WORKERS, (*PYTHON_WORKERS, *SPARK_WORKERS)
 # Whose progress shows that these work again; everyone else speaks for itself.
 SHOWN_BY = {
     "s3": (*FLEET, *PIPELINES),
-    "queue-s3": FLEET,
+    **dict.fromkeys(("queue-s3", "queue-file"), FLEET),
     "disk": (*FLEET, *PIPELINES),
+    "home-disk": (*FLEET, *PIPELINES),
     **dict.fromkeys(("dispatcher", "postgres", "state", "pipeline-s3", "dispatcher-http"), PIPELINES),
+    **dict.fromkeys(("state-file", "wake-ups-file"), PIPELINES),
 }
 
 

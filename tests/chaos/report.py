@@ -16,6 +16,7 @@ from chaos.recovery import Recovery
 
 @dataclass(frozen=True)
 class Report:
+    ground: str
     seed: int
     settings: Mapping[str, Any]
     counts: Mapping[str, int]  # What there was, by its name.
@@ -25,7 +26,7 @@ class Report:
 
     @property
     def results(self) -> list[Result]:
-        common = {"seed": self.seed, **self.settings}
+        common = {"ground": self.ground, "seed": self.seed, **self.settings}
         figures = [result(name, number, "", **common) for name, number in self.counts.items()]
         figures.append(result("faults", len(self.injected), "", **common))
         kinds = Counter(each.fault.kind for each in self.injected)
@@ -39,8 +40,12 @@ class Report:
         figures.append(result("violations", len(self.violations), "", **common))
         return figures
 
+    @property
+    def _suite(self) -> str:
+        return f"chaos-{self.ground}"
+
     def show(self) -> None:
-        show("chaos", self.results)
+        show(self._suite, self.results)
 
     def write(self) -> str:
-        return str(write("chaos", self.results, whole=True))
+        return str(write(self._suite, self.results, whole=True))

@@ -8,25 +8,31 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chaos import checker, evidence
+from chaos.embedded_ground import embedded_ground
 from chaos.evidence import Evidence
-from chaos.ground import Ground, grounds
+from chaos.ground import Ground
 from chaos.load import Load
 from chaos.monkey import Injected, Monkey
 from chaos.plan import plan
 from chaos.recovery import progress_of, recoveries
 from chaos.report import Report
+from chaos.servers_ground import servers_ground
 from chaos.supervised import Supervised
+
+GROUNDS = {"servers": servers_ground, "embedded": embedded_ground}
 
 Say = Callable[[str], None]
 
 
-async def run(directory: Path, *, seed: int, seconds: float, spark: bool, say: Say) -> Report:
-    """``directory`` is empty, and keeps what processes said."""
-    async with grounds(directory, spark=spark) as ground:
+async def run(directory: Path, *, seed: int, seconds: float, spark: bool, say: Say, on: str = "servers") -> Report:
+    """``directory`` is empty, and keeps what processes said. ``on``: the name of the ground."""
+    async with GROUNDS[on](directory, spark=spark) as ground:
         load, monkey = Load(ground, spark=spark), Monkey(ground)
         await load.deploy()
-        faults = plan(seed, seconds, list(ground.processes))
-        say(f"seed {seed}: {len(faults)} faults in {seconds:.0f} s; disk: {ground.disk.how}; in {directory}")
+        faults = plan(seed, seconds, ground.targets)
+        say(
+            f"{on}, seed {seed}: {len(faults)} faults in {seconds:.0f} s; disk: {ground.disk_kind}; in {directory}"
+        )
         async with asyncio.TaskGroup() as group:
             group.create_task(load.feed(seconds))
             group.create_task(monkey.run(faults))
@@ -41,8 +47,9 @@ async def run(directory: Path, *, seed: int, seconds: float, spark: bool, say: S
         if not settled and not wrong:
             wrong.append("not everything was done in time")
         return Report(
+            ground=on,
             seed=seed,
-            settings={"seconds": seconds, "spark": spark, "disk": ground.disk.how},
+            settings={"seconds": seconds, "spark": spark, "disk": ground.disk_kind},
             counts=_counts(ground, found),
             injected=monkey.injected,
             recoveries=recoveries(monkey.injected, progress_of(found, offset_s)),

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import itertools
 import os
+import resource
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -198,6 +199,25 @@ async def test_a_full_disk_is_unavailable_and_loses_nothing(store: LocalStore) -
     assert found.body == b"before"
     connection.execute("PRAGMA max_page_count = 1000000")
     await store.put("b", b"x" * 100_000)
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["opened before", "never opened"])
+async def test_a_full_disk_is_unavailable_to_who_opens_a_store(tmp_path: Path, is_there: bool) -> None:
+    """It is no reason to name another directory, nor to restore a backup."""
+    if is_there:
+        async with opened(tmp_path) as store:
+            await store.put("a", b"before")
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (0, unlimited[1])
+    )  # As without root in place of a disk that is full.
+    try:
+        with pytest.raises(Unavailable, match="make room"):
+            await LocalStore.open(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    async with opened(tmp_path) as store:
+        await store.put("b", b"after")
 
 
 async def test_a_call_that_is_cancelled_does_not_disturb_the_others(store: LocalStore) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from fresh_states import FreshStates
 from pipeline_tasks import all_of, ask, beat, finish, lapse, output, partition_task, row_of
 from pipelines import dag, deployed, job, live, source
 from qo.core.flow.late import reopened
@@ -21,9 +22,7 @@ from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks import moves, rows
 from qo.errors import LeaseLost, Refused
-from states import Clock, opened
-
-pytestmark = pytest.mark.fast
+from states import Clock
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders", max_attempts=3))
 
@@ -46,12 +45,10 @@ class World:
     accepted: list[Claimed] = field(default_factory=list)
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+@pytest.fixture
+def world(fresh_states: FreshStates) -> Iterator[World]:
     clock = Clock()
-    path = tmp_path_factory.mktemp("state") / "state.db"
-    manager = opened(f"sqlite:{path}", clock)
-    with manager as state:
+    with fresh_states.opened(clock) as state:
         yield World(state, clock, live(deployed(state, SHOP), "shop.clean"))
 
 
@@ -91,11 +88,19 @@ def speak(world: World, held: Claimed, what: str) -> None:
                 world.accepted.append(held)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(history=st.lists(steps, max_size=25))
 def test_at_most_one_completion_is_accepted_and_all_commits_are_its_own(
-    world: World, history: list[tuple[str, object]]
+    fresh_states: FreshStates, world: World
 ) -> None:
+    @fresh_states.settings(max_examples=60)
+    @given(history=st.lists(steps, max_size=25))
+    def check(history: list[tuple[str, object]]) -> None:
+        live_through(world, history)
+
+    check()
+
+
+def live_through(world: World, history: list[tuple[str, object]]) -> None:
+    """Of a task of its own: one database serves all examples."""
     world.runs += 1
     world.held, world.accepted = [], []
     task = partition_task(world.state, world.job, f"p{world.runs}")
@@ -116,22 +121,27 @@ def test_at_most_one_completion_is_accepted_and_all_commits_are_its_own(
     assert sum(each["outcome"] is None for each in attempts) == (row_of(world.state, task)["status"] == "running")
 
 
-@given(
-    status=st.sampled_from(list(Status)),
-    late=st.sampled_from([None, "a", "b"]),
-    lease=st.sampled_from(["a", "b"]),
-    attempt=st.integers(1, 2),
-)
 def test_only_the_last_attempt_may_be_late_and_only_until_the_task_has_moved_on(
-    world: World, status: Status, late: str | None, lease: str, attempt: int
+    fresh_states: FreshStates, world: World
 ) -> None:
     row = row_of(world.state, partition_task(world.state, world.job, "pure"))
-    task = rows.task_of({**row, "status": status.value, "attempt": 2})
-    found = reopened(task, late, lease, attempt)
-    allowed = late == lease and attempt == 2 and status in (Status.PENDING, Status.FAILED)
-    assert (found is not None) == allowed
-    if found is not None:
-        assert (found.status, found.lease_id) == (Status.RUNNING, lease)
+
+    @fresh_states.settings()
+    @given(
+        status=st.sampled_from(list(Status)),
+        late=st.sampled_from([None, "a", "b"]),
+        lease=st.sampled_from(["a", "b"]),
+        attempt=st.integers(1, 2),
+    )
+    def check(status: Status, late: str | None, lease: str, attempt: int) -> None:
+        task = rows.task_of({**row, "status": status.value, "attempt": 2})
+        found = reopened(task, late, lease, attempt)
+        allowed = late == lease and attempt == 2 and status in (Status.PENDING, Status.FAILED)
+        assert (found is not None) == allowed
+        if found is not None:
+            assert (found.status, found.lease_id) == (Status.RUNNING, lease)
+
+    check()
 
 
 def test_a_command_that_does_not_apply_leaves_the_row_alone(world: World) -> None:

@@ -1,4 +1,7 @@
-"""What goes to the driver as text comes to the same as what SQLAlchemy carries out."""
+"""What goes to the driver as text comes to the same as what SQLAlchemy carries out.
+
+On SQLite only: on PostgreSQL SQLAlchemy carries everything out.
+"""
 
 from __future__ import annotations
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import pytest
 import sqlalchemy as sa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from fresh_states import FreshStates
 from pipelines import dag, deployed, edited, job, source, staged
 from qo.core.flow.dag import Dag, Job
 from qo.core.flow.event import Event
@@ -22,11 +18,8 @@ from qo.dispatcher import accounting, cutover
 from qo.dispatcher.events import accept
 from qo.dispatcher.loops import router
 from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import State, open_state
+from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks.creation import joined_prefix
-from states import create_tables
-
-pytestmark = pytest.mark.fast
 
 STRATEGIES = ("PerPartition", "PerUpdate")
 
@@ -64,31 +57,12 @@ SAYINGS = st.builds(
 )
 
 
-@contextmanager
-def database(template: Path) -> Iterator[State]:
-    copy = template.with_name("copy.db")
-    shutil.copyfile(template, copy)
-    state = open_state(f"sqlite:{copy}")
-    try:
-        yield state
-    finally:
-        state.close()
-        for left in copy.parent.glob("copy.db*"):
-            left.unlink()
-
-
-def prepare(template: Path, versions: Sequence[Dag]) -> None:
-    state = open_state(f"sqlite:{template}")
-    create_tables(state)
+def deploy_versions(state: State, versions: Sequence[Dag]) -> None:
     deployed(state, versions[0])
     number = staged(state, versions[1]).version
     with state.write() as tx:
         cutover.activate(tx, "d", number, "ada", force=True)
     staged(state, versions[2])
-    with state.engine.connect() as connection:
-        connection.exec_driver_sql("ROLLBACK")
-        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
-    state.close()
 
 
 def event(said: Said, versions: Sequence[Dag]) -> Event:
@@ -158,18 +132,18 @@ def _check(state: State, datasets: set[str]) -> None:
         assert [problem for each in sorted(datasets) for problem in accounting.check(tx, each).problems] == []
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(data=st.data(), first=dags(), sayings=st.lists(SAYINGS, max_size=16))
-def test_the_books_balance_at_all_times_and_order_changes_no_task(
-    data: st.DataObject, first: Dag, sayings: list[Said]
-) -> None:
-    versions = [edited(first, "s0", config={"v": 0}), first, edited(first, "s1", config={"v": 2})]
-    shuffled = data.draw(st.permutations(sayings))
-    with TemporaryDirectory() as directory:
-        template = Path(directory) / "template.db"
-        prepare(template, versions)
-        with database(template) as state:
+def test_the_books_balance_at_all_times_and_order_changes_no_task(fresh_states: FreshStates) -> None:
+    @fresh_states.settings(max_examples=25)
+    @given(data=st.data(), first=dags(), sayings=st.lists(SAYINGS, max_size=16))
+    def check(data: st.DataObject, first: Dag, sayings: list[Said]) -> None:
+        versions = [edited(first, "s0", config={"v": 0}), first, edited(first, "s1", config={"v": 2})]
+        shuffled = data.draw(st.permutations(sayings))
+        with fresh_states.opened() as state:
+            deploy_versions(state, versions)
             once = history(state, versions, sayings, batch=data.draw(st.integers(1, 5)))
-        with database(template) as state:
+        with fresh_states.opened() as state:
+            deploy_versions(state, versions)
             again = history(state, versions, [*shuffled, *shuffled], batch=4)
-    assert once == again == expected(versions, sayings)
+        assert once == again == expected(versions, sayings)
+
+    check()

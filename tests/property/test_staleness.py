@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import pytest
 import sqlalchemy as sa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from fresh_states import FreshStates
 from pipeline_tasks import claimed, route_all, succeed, tasks_of
 from pipelines import dag, deployed, job, live, source
 from qo.core.flow.topology import Topology
@@ -22,9 +20,6 @@ from qo.dispatcher.loops import invalidation, refresh
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from stale_pipelines import announce, run_all, stale_keys
-from states import Clock, opened
-
-pytestmark = pytest.mark.fast
 
 KEYS = ("a", "b", "c")
 SOURCES = ("left", "right", "rates")
@@ -56,6 +51,7 @@ steps = st.one_of(
     st.tuples(st.just("route"), st.just(""), st.just(0)),
     st.tuples(st.just("refresh"), st.just(""), st.integers(1, 3)),
 )
+histories = st.lists(steps, max_size=40)
 
 
 @dataclass
@@ -105,11 +101,9 @@ class World:
 
 
 @contextmanager
-def world(how: str) -> Iterator[World]:
-    with tempfile.TemporaryDirectory() as directory:
-        manager = opened(f"sqlite:{Path(directory, 'state.db')}", Clock())
-        with manager as state:
-            yield World(state, deployed(state, pipeline(how)))
+def opened_world(fresh_states: FreshStates, how: str) -> Iterator[World]:
+    with fresh_states.opened() as state:
+        yield World(state, deployed(state, pipeline(how)))
 
 
 def act(world: World, what: str, name: str, which: object) -> None:
@@ -130,26 +124,32 @@ def act(world: World, what: str, name: str, which: object) -> None:
             pass
 
 
-@given(history=st.lists(steps, max_size=40), how=st.sampled_from(["manual", "on_change"]))
-@settings(deadline=None)
 def test_a_partition_is_called_stale_exactly_if_a_task_would_read_something_else_now(
-    history: list[tuple[str, str, object]], how: str
+    fresh_states: FreshStates,
 ) -> None:
-    with world(how) as here:
-        for each in history:
-            act(here, *each)
-        for name in JOBS:
-            assert stale_keys(here.state, f"shop.{name}") == here.stale(name)
+    @fresh_states.settings()
+    @given(history=histories, how=st.sampled_from(["manual", "on_change"]))
+    def check(history: list[tuple[str, str, object]], how: str) -> None:
+        with opened_world(fresh_states, how) as world:
+            for each in history:
+                act(world, *each)
+            for name in JOBS:
+                assert stale_keys(world.state, f"shop.{name}") == world.stale(name)
+
+    check()
 
 
-@given(history=st.lists(steps, max_size=40))
-@settings(deadline=None)
-def test_with_on_change_nothing_is_stale_once_all_is_quiet(history: list[tuple[str, str, object]]) -> None:
-    with world("on_change") as here:
-        for each in history:
-            act(here, *each)
-        for held in here.held:
-            succeed(here.state, held)
-        run_all(here.state)
-        for name in JOBS:
-            assert stale_keys(here.state, f"shop.{name}") == []
+def test_with_on_change_nothing_is_stale_once_all_is_quiet(fresh_states: FreshStates) -> None:
+    @fresh_states.settings()
+    @given(history=histories)
+    def check(history: list[tuple[str, str, object]]) -> None:
+        with opened_world(fresh_states, "on_change") as world:
+            for each in history:
+                act(world, *each)
+            for held in world.held:
+                succeed(world.state, held)
+            run_all(world.state)
+            for name in JOBS:
+                assert stale_keys(world.state, f"shop.{name}") == []
+
+    check()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from typing import Any
 
-import pytest
 import sqlalchemy as sa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from fresh_states import FreshStates
 from pipelines import dag, edited, job, source
 from qo.core.flow.plan import plan
 from qo.core.flow.topology import LIVE
@@ -17,14 +16,10 @@ from qo.dispatcher import cutover, topology
 from qo.dispatcher.deploy import deploy
 from qo.dispatcher.registry import DEFAULT
 from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import State, Tx, open_state
+from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks.creation import NewTask, create
 from qo.errors import NotFound, Refused
-from states import create_tables
 
-pytestmark = pytest.mark.fast
-
-EXAMPLES = 25
 FIRST = dag(
     "shop", source("orders"), job("clean", reads="orders"), job("daily", reads="clean"), publish={"a": "clean"}
 )
@@ -60,19 +55,17 @@ moves = st.lists(
 )
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(moves)
-def test_any_history_leaves_one_version_serving_and_at_most_one_waiting(history: list[tuple[str, int]]) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        state = open_state(f"sqlite:{directory}/state.db")
-        create_tables(state)
-        try:
+def test_any_history_leaves_one_version_serving_and_at_most_one_waiting(fresh_states: FreshStates) -> None:
+    @fresh_states.settings(max_examples=25)
+    @given(moves)
+    def check(history: list[tuple[str, int]]) -> None:
+        with fresh_states.opened() as state:
             for step, argument in [("deploy", 0), *history]:
                 _move(state, step, argument)
                 with state.read() as tx:
                     _check(tx)
-        finally:
-            state.close()
+
+    check()
 
 
 def _move(state: State, step: str, argument: int) -> None:

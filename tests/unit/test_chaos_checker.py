@@ -200,8 +200,10 @@ def test_a_row_too_many_or_too_few_is_found() -> None:
 
 def test_a_seed_draws_the_same_faults_and_every_kind_in_half_a_minute() -> None:
     names = ("dispatcher", "scheduler", "monitor", "w1", "p1")
-    assert plan(7, 600, names) == plan(7, 600, names) != plan(8, 600, names)
-    assert {each.kind for each in plan(7, 45, names)} == set(LASTS_S)
-    killed = {each.target for each in plan(7, 600, names) if each.kind == "kill"}
+    targets = dict.fromkeys(LASTS_S, names)
+    assert plan(7, 600, targets) == plan(7, 600, targets) != plan(8, 600, targets)
+    assert {each.kind for each in plan(7, 45, targets)} == set(LASTS_S)
+    killed = {each.target for each in plan(7, 600, targets) if each.kind == "kill"}
     assert killed == set(names)
+    assert {each.kind for each in plan(7, 600, {"kill": names, "restart": ()})} == {"kill"}
     assert str(Fault(1.0, "kill", "w1", 0.0)) == "kill w1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ PAGE_BYTES = 4096
 # Most of the time ``sqlite_checkpoint`` has done so before.
 LOG_PAGES_MAX = 32_000
 CACHE_KIB = 65_536
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 # ``heads`` has the latest version of each key, ``archive`` the versions before, each naming the one before itself.
 # A version without ETag and body is a delete marker. ``modified`` is in microseconds since 1970.
@@ -54,16 +56,21 @@ def connect(path: Path, *, durable: bool) -> sqlite3.Connection:
     """A connection to the file in the directory ``path``; both are created if need be.
 
     Raises ConfigError if that cannot be a store (the message says why), Unavailable if other processes keep the
-    file locked. The connection may be used by one thread at a time, not necessarily this one.
+    file locked, or the disk is full or fails. The connection may be used by one thread at a time, not necessarily
+    this one.
     """
     deadline = time.monotonic() + BUSY_S_MAX
     while True:
         try:
             return _connect(path, durable)
         except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise _disk_failed(path, error) from error
             raise ConfigError(f"no store can be kept in {path}: {error}. Name a directory.") from error
         except sqlite3.Error as error:
-            if not _busy(error):
+            if _code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+                raise _disk_failed(path, error) from error
+            if _code(error) != sqlite3.SQLITE_BUSY:
                 raise ConfigError(_unusable(path, error)) from error
             # While another process creates the file or closes it as the last one, SQLite does not wait.
             if time.monotonic() > deadline:
@@ -114,9 +121,16 @@ def _schema_version(connection: sqlite3.Connection, path: Path) -> int:
     return version
 
 
-def _busy(error: sqlite3.Error) -> bool:
+def _code(error: sqlite3.Error) -> int:
     # The low byte is the error; the others say more about it. Errors of the Python module carry no code.
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _disk_failed(path: Path, error: Exception) -> Unavailable:
+    """SQLite calls it an I/O error, too, if there is no room for its log."""
+    return Unavailable(
+        f"the store in {path} cannot be opened: {error}. If the disk is full, make room, and try again."
+    )
 
 
 def _unusable(path: Path, error: sqlite3.Error) -> str:
