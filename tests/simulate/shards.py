@@ -39,7 +39,12 @@ class Watched(dict[str, Held]):
 
     def __setitem__(self, unit: str, held: Held) -> None:
         super().__setitem__(unit, held)
-        believers = [each.name for each in self._fleet.members if unit in each.ownership.owned]
+        now = virtual.monotonic()
+        believers = [
+            each.name
+            for each in self._fleet.members
+            if (theirs := each.ownership._held.get(unit)) is not None and now < theirs.until
+        ]
         if len(believers) > 1:
             self._broken.append(f"{unit} at {virtual.monotonic()}: {believers}")
 
