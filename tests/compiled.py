@@ -19,9 +19,11 @@ _statements: MutableMapping[Any, Any] = LRUCache(2000)
 
 def _share(connection: sa.Connection) -> None:
     dialect = _dialects.setdefault(connection.dialect.name, connection.dialect)
+    if connection.engine.dialect is dialect and connection.engine._compiled_cache is _statements:
+        return  # Connections have both from their engine; only its first must be set right by itself.
     for each in (connection, connection.engine):
         each.dialect = dialect
-    connection.execution_options(compiled_cache=_statements)
+    connection.engine._compiled_cache = _statements
 
 
 def share() -> None:

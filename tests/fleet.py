@@ -12,9 +12,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from qo.ambient import Ambient
-from qo.core.discovery import IndexMode
+from qo.core import keys
+from qo.core.discovery import Due, IndexMode
 from qo.core.ownership import LeasingConfig, units
 from qo.core.poll import Pace
+from qo.core.task import Status, Task
 from qo.errors import StoreError
 from qo.queue import roster
 from qo.queue.feed import Feed
@@ -23,6 +25,7 @@ from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
 from qo.store.port import ObjectStore
 from qo.testing import virtual
+from qo.worker.mailbox import CLAIM_AGAIN_AFTER_S, STALE_AFTER
 from qo.worker.ownership import Ownership
 
 HEARTBEAT_S = 15.0
@@ -129,16 +132,32 @@ class Member:
         except StoreError:
             return False
         for due in found:
+            seen: list[Task] = []
             try:
-                claim = await self.queue.claim(due.task_id, worker_id=self.name)
+                claim = await self.queue.claim(
+                    due.task_id, worker_id=self.name, accepts=lambda task, seen=seen: seen.append(task) is None
+                )
                 if isinstance(claim, Claim):
                     await self.queue.complete(claim, None)
                     self.done.append((due.task_id, virtual.monotonic()))
-                    continue
+                elif await self._is_lasting(due, seen):
+                    self.feed.defer(due, CLAIM_AGAIN_AFTER_S)
             except StoreError:
-                pass
-            self.feed.defer(due, 2.0)
+                self.feed.defer(due, CLAIM_AGAIN_AFTER_S)
         return bool(found)
+
+    async def _is_lasting(self, due: Due, seen: list[Task]) -> bool:
+        """Whether a hint that led to no claim stays. As a worker does, drop one whose task has moved on: otherwise each
+        poll would read that task again."""
+        if not due.key or (seen and seen[0].status is Status.PENDING):
+            return True
+        if seen and due.listed_at - seen[0].updated_at <= STALE_AFTER:
+            self.feed.defer(due, STALE_AFTER.total_seconds(), gone=True)
+            return False
+        if seen and (wanted := keys.index_key(seen[0])) is not None:
+            await self.queue.hints.restore(wanted, seen[0].token)
+        await self.queue.hints.drop_stale(due.key, due.etag)
+        return False
 
 
 class Fleet:

@@ -45,6 +45,7 @@ from qo.dispatcher.onward import Hand, Onward
 from qo.dispatcher.runtimes import in_process
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx, open_state
+from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.tasks import claiming, completion, moves, running
 from qo.dispatcher.wakeup import WakeUp
 from qo.errors import LeaseLost, QoError
@@ -53,6 +54,9 @@ from states import create_tables
 
 DATA = "file:data"
 SWEEP_S = 120.0
+QUICK_LOOPS = ("router", "release", "publisher", "in_process")
+SLOW_LOOPS_CHANCE = 0.25
+SILENCES_S = (400.0, 400.0, 2800.0)  # It is at rest when for so long, one after the other, nothing happens.
 BEGINNING = datetime(2024, 1, 1, tzinfo=UTC)
 
 
@@ -125,12 +129,92 @@ def _at_once(work: Coroutine[Any, Any, int]) -> int:
         return runner.run(work)
 
 
+def _torn_tasks() -> sa.Select[*tuple[Any, ...]]:
+    tasks = schema.tasks
+    return sa.select(tasks.c.id).where(
+        sa.or_(
+            sa.and_(tasks.c.status == "running", tasks.c.lease_id.is_(None)),
+            sa.and_(tasks.c.status != "running", tasks.c.lease_id.is_not(None)),
+            sa.and_(tasks.c.status == "running", tasks.c.released_at.is_(None)),
+        )
+    )
+
+
+def _tasks_with_two_open_attempts() -> sa.Select[*tuple[Any, ...]]:
+    attempts = schema.attempts
+    is_open = sa.select(attempts.c.task_id).where(attempts.c.ended_at.is_(None))
+    return is_open.group_by(attempts.c.task_id).having(sa.func.count() > 1)
+
+
+def _partitions_committed_twice() -> sa.Select[*tuple[Any, ...]]:
+    commits = schema.commits
+    of = (commits.c.task_id, commits.c.generation_id, commits.c.partition_key, commits.c.cursor)
+    return sa.select(*of).group_by(*of).having(sa.func.count() > 1)
+
+
+def _pointers_to_replaced_commits() -> sa.Select[*tuple[Any, ...]]:
+    commits, partitions = schema.commits, schema.partitions
+    joined = sa.select(partitions.c.partition_key).join(commits, commits.c.revision == partitions.c.revision)
+    return joined.where(commits.c.replaced_by.is_not(None))
+
+
+def _commits_of_attempts_that_failed() -> sa.Select[*tuple[Any, ...]]:
+    commits, attempts = schema.commits, schema.attempts
+    made_by = sa.and_(attempts.c.task_id == commits.c.task_id, attempts.c.attempt == commits.c.attempt)
+    joined = sa.select(commits.c.task_id, commits.c.attempt).join(attempts, made_by)
+    return joined.where(attempts.c.outcome != "completed")
+
+
+def _tasks_committed_by_several_attempts() -> sa.Select[*tuple[Any, ...]]:
+    commits = schema.commits
+    several = sa.func.count(sa.distinct(commits.c.attempt)) > 1
+    return sa.select(commits.c.task_id).group_by(commits.c.task_id).having(several)
+
+
+def _cursors_that_no_completed_task_has_reached() -> sa.Select[*tuple[Any, ...]]:
+    cursors, tasks, read = schema.cursors, schema.tasks, schema.task_inputs
+    reached = (
+        sa.select(read.c.task_id)
+        .join(tasks, tasks.c.id == read.c.task_id)
+        .where(
+            tasks.c.edition_id == cursors.c.edition_id,
+            tasks.c.status == "completed",
+            read.c.generation_id == cursors.c.generation_id,
+            read.c.cursor_upto == cursors.c.value,
+        )
+    )
+    return sa.select(cursors.c.edition_id, cursors.c.value).where(~sa.exists(reached))
+
+
+# Built once: to build a statement takes longer than to carry it out.
+LAWS = {  # What is wrong if the query finds anything.
+    "a task is torn": Prepared(_torn_tasks()),
+    "two attempts are open at once": Prepared(_tasks_with_two_open_attempts()),
+    "a task was committed twice": Prepared(_partitions_committed_twice()),
+    "a pointer leads to what was replaced": Prepared(_pointers_to_replaced_commits()),
+    "what an attempt that did not succeed has made is committed": Prepared(_commits_of_attempts_that_failed()),
+    "a task's commits are of several attempts": Prepared(_tasks_committed_by_several_attempts()),
+    "a cursor is ahead of what was committed": Prepared(_cursors_that_no_completed_task_has_reached()),
+}
+_DATASETS = Prepared(sa.select(schema.datasets.c.id))
+_TASKS = Prepared(
+    sa.select(schema.tasks.c.id, schema.tasks.c.status, schema.tasks.c.attempt).order_by(schema.tasks.c.id)
+)
+_LAST = Prepared(
+    sa.select(
+        sa.select(sa.func.max(schema.events.c.seq)).scalar_subquery(),
+        sa.select(sa.func.max(schema.commits.c.revision)).scalar_subquery(),
+    )
+)
+_VERSION = Prepared(sa.text("SELECT total_changes()"))
+_OTHERS_VERSION = Prepared(sa.text("PRAGMA data_version"))
+
+
 def _version(tx: Tx) -> tuple[Any, ...]:
     """Another one after every change: by whoever else has a connection, or over this one."""
     if tx.on_postgres:  # The number of the next transaction that writes, in whichever database of the server.
         return (tx.execute(sa.text("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")).scalar_one(),)
-    others = tx.execute(sa.text("PRAGMA data_version")).scalar_one()
-    own = tx.execute(sa.text("SELECT total_changes()")).scalar_one()
+    [(others,)], [(own,)] = tx.rows(_OTHERS_VERSION), tx.rows(_VERSION)
     return id(tx.connection.connection.dbapi_connection), others, own
 
 
@@ -307,104 +391,35 @@ class World:
 
     # What must be true
 
-    def check(self) -> None:
-        """After every step; one that has changed nothing has broken nothing."""
+    def check(self) -> bool:
+        """After every step; one that has changed nothing has broken nothing. Whether anything has changed."""
         with self.truth.read() as tx:
             if (seen := _version(tx)) == self._checked:
-                return
+                return False
             self._checked = seen
-            for (dataset,) in tx.execute(sa.select(schema.datasets.c.id)):
+            for (dataset,) in tx.rows(_DATASETS):
                 books = accounting.check(tx, dataset)
                 assert not books.problems, f"seed {self.seed}: {books.problems}"
-            self._check_tasks(tx)
-            self._check_commits(tx)
-            self._check_cursors(tx)
-
-    def _check_tasks(self, tx: Tx) -> None:
-        tasks, attempts = schema.tasks, schema.attempts
-        torn = sa.select(tasks.c.id).where(
-            sa.or_(
-                sa.and_(tasks.c.status == "running", tasks.c.lease_id.is_(None)),
-                sa.and_(tasks.c.status != "running", tasks.c.lease_id.is_not(None)),
-                sa.and_(tasks.c.status == "running", tasks.c.released_at.is_(None)),
-            )
-        )
-        assert tx.all(torn) == [], f"seed {self.seed}: a task is torn"
-        open_attempts = (
-            sa.select(attempts.c.task_id)
-            .where(attempts.c.ended_at.is_(None))
-            .group_by(attempts.c.task_id)
-            .having(sa.func.count() > 1)
-        )
-        assert tx.all(open_attempts) == [], f"seed {self.seed}: two attempts are open at once"
-
-    def _check_commits(self, tx: Tx) -> None:
-        """A pointer leads to the newest commit, and a task has committed a partition at most once."""
-        commits, partitions = schema.commits, schema.partitions
-        twice = (
-            sa.select(commits.c.task_id, commits.c.generation_id, commits.c.partition_key, commits.c.cursor)
-            .group_by(*[sa.column(name) for name in ("task_id", "generation_id", "partition_key", "cursor")])
-            .having(sa.func.count() > 1)
-        )
-        assert tx.all(twice) == [], f"seed {self.seed}: a task was committed twice"
-        astray = (
-            sa.select(partitions.c.partition_key)
-            .join(commits, commits.c.revision == partitions.c.revision)
-            .where(commits.c.replaced_by.is_not(None))
-        )
-        assert tx.all(astray) == [], f"seed {self.seed}: a pointer leads to what was replaced"
-        self._check_mixed(tx)
-
-    def _check_mixed(self, tx: Tx) -> None:
-        """All that a task has committed was written by one attempt: the one that completed it."""
-        commits, attempts = schema.commits, schema.attempts
-        completed = sa.and_(attempts.c.task_id == commits.c.task_id, attempts.c.attempt == commits.c.attempt)
-        foreign = (
-            sa.select(commits.c.task_id, commits.c.attempt)
-            .join(attempts, completed)
-            .where(attempts.c.outcome != "completed")
-        )
-        assert tx.all(foreign) == [], (
-            f"seed {self.seed}: what an attempt that did not succeed has made is committed"
-        )
-        mixed = (
-            sa.select(commits.c.task_id)
-            .group_by(commits.c.task_id)
-            .having(sa.func.count(sa.distinct(commits.c.attempt)) > 1)
-        )
-        assert tx.all(mixed) == [], f"seed {self.seed}: a task's commits are of several attempts"
-
-    def _check_cursors(self, tx: Tx) -> None:
-        """A cursor stands where a task that is done has read to."""
-        cursors, tasks, read = schema.cursors, schema.tasks, schema.task_inputs
-        done = (
-            sa.select(read.c.task_id)
-            .join(tasks, tasks.c.id == read.c.task_id)
-            .where(
-                tasks.c.edition_id == cursors.c.edition_id,
-                tasks.c.status == "completed",
-                read.c.generation_id == cursors.c.generation_id,
-                read.c.cursor_upto == cursors.c.value,
-            )
-        )
-        early = sa.select(cursors.c.edition_id, cursors.c.value).where(~sa.exists(done))
-        assert tx.all(early) == [], f"seed {self.seed}: a cursor is ahead of what was committed"
+            for broken, query in LAWS.items():
+                assert not tx.rows(query), f"seed {self.seed}: {broken}"
+        return True
 
     def told(self) -> str:
         """Everything there is, in short: for a trace."""
-        tasks, events, commits = schema.tasks, schema.events, schema.commits
         with self.truth.read() as tx:
-            where = tx.execute(sa.select(tasks.c.id, tasks.c.status, tasks.c.attempt).order_by(tasks.c.id)).all()
-            said = tx.value(sa.select(sa.func.max(events.c.seq)))
-            made = tx.value(sa.select(sa.func.max(commits.c.revision)))
-        return f"{self.now} {said} {made} {where}"
+            where = tx.rows(_TASKS)
+            [(said, made)] = tx.rows(_LAST)
+        return f"{said} {made} {[*map(tuple, where)]}"
 
     def settle(self, rounds_max: int = 400) -> None:
         """No more faults, workers that work: run until nothing is left to do."""
         self.calm()
         idle = 0
         for _ in range(rounds_max):
-            did = sum(self.tick(name) for name in self.loops)
+            did = sum(self.tick(name) for name in QUICK_LOOPS)
+            # As in a real dispatcher these come round less often, but always where nothing else is left to do.
+            if not did or self.rng.random() < SLOW_LOOPS_CHANCE:
+                did += sum(self.tick(name) for name in self.loops if name not in QUICK_LOOPS)
             while self.messages.waiting:
                 self.claim()
                 did += 1
@@ -412,10 +427,14 @@ class World:
                 self.finish(Outcome.SUCCESS)
                 did += 1
             did += self._replay_failed()
-            idle = 0 if did else idle + 1
-            if idle > 8:
+            if did:
+                idle = 0
+                self.pass_time(1.0)
+            elif idle < len(SILENCES_S):
+                self.pass_time(SILENCES_S[idle])
+                idle += 1
+            else:
                 return
-            self.pass_time(1.0 if did else 400.0)
         raise AssertionError(f"seed {self.seed}: it never came to rest")
 
     def _replay_failed(self) -> int:

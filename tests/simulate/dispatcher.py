@@ -5,6 +5,7 @@ step; in the end every task has ended and every table is up to date.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,7 +81,8 @@ def simulate(faults: Faults, server: PostgresServer | None = None, steps: int = 
 
 @contextmanager
 def _sqlite() -> Iterator[str]:
-    with TemporaryDirectory(prefix="qo-simulate-") as directory:
+    in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with TemporaryDirectory(prefix="qo-simulate-", dir=in_memory) as directory:
         yield f"sqlite:{Path(directory) / 'state.db'}"
 
 
@@ -98,16 +100,18 @@ def _live(world: World, steps: int) -> None:
     staged(world.truth, SHOP)
     staged(world.truth, OTHER)
     woken: set[tuple[str, int]] = set()
+    told = ""
     for step in range(steps):
         _act(world, step)
-        world.check()
-        _rebuilds_read_what_is_complete(world, woken)
-        world.faults.trace.say(f"{step} {world.told()}")
+        if world.check():
+            _rebuilds_read_what_is_complete(world, woken)
+            told = world.told()
+        world.faults.trace.say(f"{step} {world.now} {told}")
     world.begin("end")
     _everything_arrived(world)
     world.settle()
     world.check()
-    world.faults.trace.say(world.told())
+    world.faults.trace.say(f"{world.now} {world.told()}")
     _nothing_is_left_open(world)
     _every_table_is_up_to_date(world)
     _nothing_is_stale(world)

@@ -21,8 +21,7 @@ class Trace:
         self.lines = 0
 
     def say(self, line: str) -> None:
-        self._hash.update(line.encode())
-        self._hash.update(b"\n")
+        self._hash.update(f"{line}\n".encode())
         self.lines += 1
         if self._loud:
             print(line)

@@ -86,35 +86,43 @@ class Line(Faulty):
         if PROCESS.get() != self._home:
             machines().refuse(f"{sent:.3f}: request {number} of {self._home!r} was sent by {PROCESS.get()!r}")
         # As many draws for each request, whatever comes of them: so those of the next stay as they are.
-        slow, which, fate, when, long = (self._chance.random() for _ in range(5))
+        draw, perils = self._chance.random, self._perils
+        slow, which, fate, when, long = draw(), draw(), draw(), draw(), draw()
+        is_stopped = fate < perils.crash + perils.pause
         least_s, most_s = self.plan.latency_s
         pause_s = (least_s + slow * (most_s - least_s)) / 2
-        await _rest(pause_s)
+        if pause_s > 0:
+            await asyncio.sleep(pause_s)
         await self._passes()
         self._faults.trace.say(f"{sent:.3f} {number} {what}")
-        if when < 0.5:
+        if is_stopped and when < 0.5:
             await self._stopped(number, fate, long)
         fault = self._befalls(number, which, possible)
         if fault in (Fault.OUTAGE, Fault.REFUSED, Fault.CONFLICT):
             raise self._error(fault, what)
         result = await act()
-        second = math.floor((await self.store.now()).timestamp())
-        if when >= 0.5:
+        second = math.floor((await self.store.now()).timestamp()) if perils.learns_time else None
+        if is_stopped and when >= 0.5:
             await self._stopped(number, fate, long)
-        await _rest(pause_s)
+        if pause_s > 0:
+            await asyncio.sleep(pause_s)
         await self._passes()
         if fault is not None:
             raise self._error(fault, what)
-        self._offset = storetime.observe(self._offset, sent=sent, received=virtual.monotonic(), second=second)
+        if second is not None:
+            received = virtual.monotonic()
+            self._offset = storetime.observe(self._offset, sent=sent, received=received, second=second)
         return result
 
     def _befalls(self, number: str, which: float, possible: Sequence[Fault]) -> Fault | None:
-        at = virtual.monotonic()
         for n, (start, end) in enumerate(self._perils.outages_s):
-            if start <= at < end and self._faults.strikes(f"{self.name}.o{n}", "outage"):
+            if start <= virtual.monotonic() < end and self._faults.strikes(f"{self.name}.o{n}", "outage"):
                 return Fault.OUTAGE
         if self._away:
             return Fault.OUTAGE
+        plan = self.plan
+        if which >= plan.refused + plan.lost_reply + plan.conflict + plan.own_412:
+            return None
         for fault in possible:
             which -= self.plan.chance(fault)
             if which < 0:
@@ -124,7 +132,7 @@ class Line(Faulty):
     async def _stopped(self, number: str, fate: float, long: float) -> None:
         """The process dies here, or stands still for a while. Who has none is never stopped."""
         perils, process = self._perils, PROCESS.get()
-        if not process or fate >= perils.crash + perils.pause:
+        if not process:
             return
         if fate < perils.crash:
             if self._faults.strikes(f"{number}x", "crash"):
@@ -145,8 +153,3 @@ class Line(Faulty):
             await self._cut.wait()
         if machines().over and PROCESS.get():
             raise Unavailable("this process is gone")
-
-
-async def _rest(pause_s: float) -> None:
-    if pause_s > 0:
-        await asyncio.sleep(pause_s)

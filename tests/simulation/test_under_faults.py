@@ -15,10 +15,10 @@ from simulate.dispatcher import STEPS
 from simulate.playing import OnPostgres, check, play
 
 SEEDS = {
-    "queue": (46, 1000),
-    "worker": (46, 1000),
-    "shards": (4, 150),
-    "dispatcher": (6, 400),
+    "queue": (12, 1000),
+    "worker": (20, 1000),
+    "shards": (3, 150),
+    "dispatcher": (4, 400),
 }  # PROVE: the second.
 ON_POSTGRES = (2, 40) if not os.environ.get("PROVE") else (40, STEPS)  # Seeds, and steps of each.
 # Each of these failed once. Worker 1001353 by a claim that was answered after its worker had stopped; the others by

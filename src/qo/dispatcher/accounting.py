@@ -11,6 +11,7 @@ from qo.dispatcher import datasets, tallies, topology
 from qo.dispatcher.contract.event import CountsAnswer, ReaderCounts
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.prepared import Prepared
 
 STATES = frozenset({"pending", "routed", "superseded", "filtered"})
 OUTCOMES = frozenset({"consumed", "merged", "superseded", "filtered", "pending"})
@@ -20,23 +21,27 @@ Counts = Mapping[str, Mapping[str, int]]
 _events, _deliveries = schema.events, schema.deliveries
 # Built once: to build a statement takes longer than to carry it out.
 _OF_DATASET = sa.bindparam("dataset", type_=sa.String)
-_TOTALS = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(_events.c.fanout), 0)).where(
-    _events.c.dataset_id == _OF_DATASET
+_TOTALS = Prepared(
+    sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(_events.c.fanout), 0)).where(
+        _events.c.dataset_id == _OF_DATASET
+    )
 )
-_BY_STATE = (
+_BY_STATE = Prepared(
     sa.select(sa.literal(tallies.EVENTS).label("edition"), _events.c.state.label("outcome"), sa.func.count())
     .where(_events.c.dataset_id == _OF_DATASET)
     .group_by(_events.c.state)
 )
-_BY_OUTCOME = (
+_BY_OUTCOME = Prepared(
     sa.select(_deliveries.c.edition_id, _deliveries.c.outcome, sa.func.count())
     .where(_deliveries.c.dataset_id == _OF_DATASET)
     .group_by(_deliveries.c.edition_id, _deliveries.c.outcome)
 )
-_TASKLESS = sa.select(sa.func.count()).where(
-    _deliveries.c.dataset_id == _OF_DATASET,
-    _deliveries.c.outcome.in_(("consumed", "merged")),
-    _deliveries.c.task_id.is_(None),
+_TASKLESS = Prepared(
+    sa.select(sa.func.count()).where(
+        _deliveries.c.dataset_id == _OF_DATASET,
+        sa.or_(_deliveries.c.outcome == "consumed", _deliveries.c.outcome == "merged"),
+        _deliveries.c.task_id.is_(None),
+    )
 )
 
 
@@ -52,14 +57,14 @@ class Books:
 def check(tx: Tx, dataset_id: str) -> Books:
     """Count everything again. Reads all events of the dataset: for tests and for people in doubt."""
     tallied, found = tallies.counts(tx, dataset_id), _found(tx, dataset_id)
-    total, fanout = tx.execute(_TOTALS, {"dataset": dataset_id}).one()
+    [(total, fanout)] = tx.rows(_TOTALS, {"dataset": dataset_id})
     delivered = sum(sum(by.values()) for edition, by in found.items() if edition != tallies.EVENTS)
     problems = [*_differences(tallied, found)]
     if sum(tallied.get(tallies.EVENTS, {}).values()) != total:
         problems.append(f"{total} events, but the counts add up to something else")
     if delivered != int(fanout):
         problems.append(f"events say {int(fanout)} deliveries, and there are {delivered}")
-    taskless = tx.execute(_TASKLESS, {"dataset": dataset_id}).scalar()
+    [(taskless,)] = tx.rows(_TASKLESS, {"dataset": dataset_id})
     if taskless:
         problems.append(f"{taskless} deliveries were consumed or merged by no task")
     return Books(int(total), int(fanout), tallied, found, tuple(problems))
@@ -91,7 +96,7 @@ def counts(tx: Tx, text: str, *, checked: bool = False) -> CountsAnswer:
 def _found(tx: Tx, dataset_id: str) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for query in (_BY_STATE, _BY_OUTCOME):
-        for edition, outcome, n in tx.execute(query, {"dataset": dataset_id}):
+        for edition, outcome, n in tx.rows(query, {"dataset": dataset_id}):
             found.setdefault(edition, {})[outcome] = n
     return found
 

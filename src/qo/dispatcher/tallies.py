@@ -43,6 +43,13 @@ _WAITING = Prepared(
 )
 
 
+_COUNTS = Prepared(
+    sa.select(schema.tallies.c.edition_id, schema.tallies.c.outcome, schema.tallies.c.n).where(
+        schema.tallies.c.dataset_id == sa.bindparam("dataset", type_=sa.String), schema.tallies.c.n != 0
+    )
+)
+
+
 _UNROUTED = Prepared(
     sa.select(schema.tallies.c.dataset_id).where(
         schema.tallies.c.dataset_id.in_(sa.bindparam("datasets", expanding=True)),
@@ -66,10 +73,9 @@ def add(tx: Tx, changes: Mapping[Counted, int]) -> None:
 
 def counts(tx: Tx, dataset_id: str) -> dict[str, dict[str, int]]:
     """Counts by state for EVENTS and by outcome for each edition that reads the dataset; zeros are left out."""
-    table = schema.tallies
     found: dict[str, dict[str, int]] = {}
-    for row in tx.all(sa.select(table).where(table.c.dataset_id == dataset_id, table.c.n != 0)):
-        found.setdefault(row["edition_id"], {})[row["outcome"]] = row["n"]
+    for edition, outcome, n in tx.rows(_COUNTS, {"dataset": dataset_id}):
+        found.setdefault(edition, {})[outcome] = n
     return found
 
 

@@ -12,13 +12,15 @@ from qo.core.task import Status
 from qo.dispatcher.loops.progress import Input
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.prepared import Values
 
 _tasks, _commits, _pins = schema.tasks, schema.commits, schema.task_inputs
 
-_Rows = Mapping[str, sa.RowMapping]  # By partition.
+_Row = sa.RowMapping | Values
+_Rows = Mapping[str, _Row]  # By partition.
 
 
-def stale(tx: Tx, each: Input, partitions: Sequence[sa.RowMapping]) -> list[tuple[str, int, int]]:
+def stale(tx: Tx, each: Input, partitions: Sequence[Values]) -> list[tuple[str, int, int]]:
     """Partitions of the input of which the job has made something out of date, and does not make it anew already.
 
     Each with the revision of what it has made and that of what it should be made of.
@@ -85,7 +87,7 @@ def _covered(tx: Tx, each: Input, now: _Rows, standing: _Rows) -> set[str]:
     }
 
 
-def _will_do(each: Input, task: sa.RowMapping, now: sa.RowMapping, made_at: Any) -> bool:
+def _will_do(each: Input, task: _Row, now: _Row, made_at: Any) -> bool:
     follows = task["dataset_id"] != each.planned.dataset_id or task["generation_id"] == each.generation_id
     if task["status"] in (Status.FAILED, Status.CANCELLED):
         # It was tried with what is there now. Whether to try again is for people to say.
@@ -95,7 +97,7 @@ def _will_do(each: Input, task: sa.RowMapping, now: sa.RowMapping, made_at: Any)
     return follows
 
 
-def _read(each: Input, row: sa.RowMapping, now: sa.RowMapping) -> bool:
+def _read(each: Input, row: _Row, now: _Row) -> bool:
     """Whether a task has read the partition as it is now."""
     return row["read_generation"] == each.generation_id and (row["read_revision"] or 0) >= now["revision"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,10 +13,41 @@ from qo.core.flow.plan import PlannedInput
 from qo.core.flow.topology import LiveJob
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.state.prepared import Prepared
 
 FULL_PASS_S = 86_400.0  # How often everything is compared once more.
 
-_kept = schema.operator_state
+_kept, _generations, _cursors = schema.operator_state, schema.generations, schema.cursors
+
+# Built once: to build a statement takes longer than to carry it out.
+_MARKS = Prepared(
+    sa.select(_kept.c.edition_id, _kept.c.key, _kept.c.value).where(
+        _kept.c.edition_id.in_(sa.bindparam("editions", expanding=True)),
+        _kept.c.key.in_(sa.bindparam("keys", expanding=True)),
+    )
+)
+_LAST_REVISION = (
+    sa.select(sa.func.max(schema.partitions.c.revision))
+    .where(schema.partitions.c.generation_id == _generations.c.id)
+    .correlate(_generations)
+    .scalar_subquery()
+)
+# Asked for each by itself: that takes one look into an index, however many partitions there are.
+_HEADS = Prepared(
+    sa.select(_generations.c.id, _LAST_REVISION).where(
+        _generations.c.id.in_(sa.bindparam("generations", expanding=True))
+    )
+)
+_FURTHEST = Prepared(
+    sa.select(_generations.c.id, _generations.c.cursor).where(
+        _generations.c.id.in_(sa.bindparam("generations", expanding=True))
+    )
+)
+_READ_CURSORS = Prepared(
+    sa.select(_cursors.c.edition_id, _cursors.c.generation_id, _cursors.c.value).where(
+        _cursors.c.edition_id.in_(sa.bindparam("editions", expanding=True))
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +113,13 @@ def behind(tx: Tx, inputs: Sequence[Input]) -> list[Input]:
 
 def unread(tx: Tx, inputs: Sequence[Input]) -> list[Input]:
     """Those whose generations have come further than their jobs have read them."""
-    generations, cursors = schema.generations, schema.cursors
     furthest: dict[str, int] = {}
     for some in batches(sorted({each.generation_id for each in inputs})):
-        query = sa.select(generations.c.id, generations.c.cursor).where(generations.c.id.in_(some))
-        furthest |= {id_: cursor for id_, cursor in tx.execute(query) if cursor is not None}
+        rows = tx.rows(_FURTHEST, {"generations": some})
+        furthest |= {id_: cursor for id_, cursor in rows if cursor is not None}
     read: dict[tuple[str, str], int] = {}
     for some in batches(sorted({each.job.edition_id for each in inputs})):
-        query = sa.select(cursors.c.edition_id, cursors.c.generation_id, cursors.c.value)
-        for edition, generation, value in tx.execute(query.where(cursors.c.edition_id.in_(some))):
+        for edition, generation, value in tx.rows(_READ_CURSORS, {"editions": some}):
             read[edition, generation] = value
     return [
         each
@@ -106,10 +135,7 @@ def _marks(tx: Tx, inputs: Sequence[Input]) -> Mapping[tuple[str, str], Mark]:
     keys = sorted({key for _, key in of})
     found: dict[tuple[str, str], Mark] = {}
     for some in batches(sorted({edition for edition, _ in of})):
-        query = sa.select(_kept.c.edition_id, _kept.c.key, _kept.c.value).where(
-            _kept.c.edition_id.in_(some), _kept.c.key.in_(keys)
-        )
-        for edition, key, value in tx.execute(query):
+        for edition, key, value in tx.rows(_MARKS, {"editions": some, "keys": keys}):
             if of.get((edition, key)) == value["generation"]:
                 found[edition, key] = _mark(value)
     return found
@@ -122,16 +148,8 @@ def _mark(value: Mapping[str, Any]) -> Mark:
 
 def _heads(tx: Tx, generations: Collection[str]) -> dict[str, int]:
     """The last revision of each that has any."""
-    table, partitions = schema.generations, schema.partitions
-    last = (
-        sa.select(sa.func.max(partitions.c.revision))
-        .where(partitions.c.generation_id == table.c.id)
-        .correlate(table)
-        .scalar_subquery()
-    )
     found: dict[str, int] = {}
     for some in batches(sorted(generations)):
-        # Asked for each by itself: that takes one look into an index, however many partitions there are.
-        rows: Iterable[Any] = tx.execute(sa.select(table.c.id, last).where(table.c.id.in_(some)))
+        rows = tx.rows(_HEADS, {"generations": some})
         found |= {id_: revision for id_, revision in rows if revision is not None}
     return found

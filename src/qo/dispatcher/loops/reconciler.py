@@ -28,11 +28,43 @@ from qo.dispatcher.loops import freshness, progress
 from qo.dispatcher.loops.progress import Input, Mark
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx
+from qo.dispatcher.state.prepared import Prepared, Values
 from qo.dispatcher.tasks import creation
 from qo.dispatcher.tasks.creation import NewTask
 from qo.dispatcher.tasks.pins import first_deployed
 
-_partitions = schema.partitions
+_partitions, _events, _invalidations = schema.partitions, schema.events, schema.invalidations
+
+# Built once: to build a statement takes longer than to carry it out.
+_NEXT_PARTITIONS = Prepared(
+    sa.select(
+        _partitions.c.partition_key,
+        _partitions.c.start,
+        _partitions.c.end,
+        _partitions.c.revision,
+        _partitions.c.committed_at,
+    )
+    .where(
+        _partitions.c.generation_id == sa.bindparam("generation"), _partitions.c.revision > sa.bindparam("after")
+    )
+    .order_by(_partitions.c.revision)
+    .limit(sa.bindparam("most", type_=sa.Integer))
+)
+_UNROUTED_PARTITIONS = Prepared(
+    sa.select(_events.c.partition_key).where(
+        _events.c.dataset_id == sa.bindparam("dataset"),
+        _events.c.generation_id == sa.bindparam("generation"),
+        _events.c.partition_key.in_(sa.bindparam("keys", expanding=True)),
+        _events.c.state == PENDING,
+    )
+)
+_UNSPREAD_PARTITIONS = Prepared(
+    sa.select(_invalidations.c.partition_key).where(
+        _invalidations.c.generation_id == sa.bindparam("generation"),
+        _invalidations.c.partition_key.in_(sa.bindparam("keys", expanding=True)),
+        _invalidations.c.spread_at.is_(None),
+    )
+)
 
 
 def tick(state: State, limit: int = 500) -> int:
@@ -113,18 +145,8 @@ class _Step:
 def _partition_step(tx: Tx, live: Topology, each: Input, followed: Sequence[Input], limit: int) -> _Step:
     stored = progress.mark(tx, each)
     mark = stored or _begin(tx, each)
-    found = tx.all(
-        sa.select(
-            _partitions.c.partition_key,
-            _partitions.c.start,
-            _partitions.c.end,
-            _partitions.c.revision,
-            _partitions.c.committed_at,
-        )
-        .where(_partitions.c.generation_id == each.generation_id, _partitions.c.revision > mark.revision)
-        .order_by(_partitions.c.revision)
-        .limit(limit)
-    )
+    asked = {"generation": each.generation_id, "after": mark.revision, "most": limit}
+    found = tx.mappings(_NEXT_PARTITIONS, asked)
     if not found:
         mark = mark.restarted(tx.now) if mark.due(tx.now) else mark
         if mark != stored:
@@ -152,7 +174,7 @@ def _begin(tx: Tx, each: Input) -> Mark:
 
 
 def _make(
-    tx: Tx, live: Topology, each: Input, followed: Sequence[Input], rows: Sequence[sa.RowMapping]
+    tx: Tx, live: Topology, each: Input, followed: Sequence[Input], rows: Sequence[Values]
 ) -> tuple[int, Mapping[tallies.Counted, int]]:
     """The tasks that those partitions lack; how many, and how the counts of deliveries change."""
     complete = _complete(tx, each, followed, rows)
@@ -186,9 +208,7 @@ def _settle_joins(
     return changes
 
 
-def _complete(
-    tx: Tx, each: Input, followed: Sequence[Input], rows: Sequence[sa.RowMapping]
-) -> list[sa.RowMapping]:
+def _complete(tx: Tx, each: Input, followed: Sequence[Input], rows: Sequence[Values]) -> list[Values]:
     """Of a job that joins, those that all of its inputs have."""
     keys = {row["partition_key"] for row in rows}
     if routing.joins(each.job):
@@ -201,7 +221,7 @@ def _complete(
     return [row for row in rows if row["partition_key"] in keys]
 
 
-def _wanted(tx: Tx, live: Topology, each: Input, rows: Sequence[sa.RowMapping]) -> list[NewTask]:
+def _wanted(tx: Tx, live: Topology, each: Input, rows: Sequence[Values]) -> list[NewTask]:
     dataset, generation = each.planned.dataset_id, each.generation_id
     said = events.attributes(tx, dataset, generation, [row["partition_key"] for row in rows])
     return [
@@ -221,7 +241,7 @@ def _wanted(tx: Tx, live: Topology, each: Input, rows: Sequence[sa.RowMapping]) 
     ]
 
 
-def _settled(found: Sequence[sa.RowMapping], under_way: set[str], before: int) -> int:
+def _settled(found: Sequence[Values], under_way: set[str], before: int) -> int:
     """How far nothing is left to look at again: up to the first partition that others are still to deal with."""
     for row in found:
         if row["partition_key"] in under_way:
@@ -233,22 +253,9 @@ def _settled(found: Sequence[sa.RowMapping], under_way: set[str], before: int) -
 def _under_way(tx: Tx, each: Input, keys: Iterable[str]) -> set[str]:
     """Partitions with an event that is still to be routed, or an invalidation that is still to be spread: those make
     the tasks, and are accounted for."""
-    announced, replaced = schema.events, schema.invalidations
-    wanted = sorted(keys)
-    queries = (
-        sa.select(announced.c.partition_key).where(
-            announced.c.dataset_id == each.planned.dataset_id,
-            announced.c.generation_id == each.generation_id,
-            announced.c.partition_key.in_(wanted),
-            announced.c.state == PENDING,
-        ),
-        sa.select(replaced.c.partition_key).where(
-            replaced.c.generation_id == each.generation_id,
-            replaced.c.partition_key.in_(wanted),
-            replaced.c.spread_at.is_(None),
-        ),
-    )
-    return {key for query in queries for key in tx.execute(query).scalars()}
+    of = {"generation": each.generation_id, "keys": sorted(keys)}
+    unrouted = tx.rows(_UNROUTED_PARTITIONS, {**of, "dataset": each.planned.dataset_id})
+    return {key for (key,) in (*unrouted, *tx.rows(_UNSPREAD_PARTITIONS, of))}
 
 
 def _present(tx: Tx, each: Input, keys: Iterable[str]) -> set[str]:

@@ -215,6 +215,18 @@ def _outdated(tx: Tx, entries: Sequence[Entry], standing: Mapping[_Place, Sequen
     }
     if not any(others.values()):
         return set()
+    weighed: dict[tuple[str, str], bool] = {}
+    for some in batches({(each.row["id"], other) for each in entries for other in others[each.place]}):
+        asked = {"ours": sorted({one for one, _ in some}), "theirs": sorted({other for _, other in some})}
+        for one, other, ours in tx.rows(_LATER_READS, asked):
+            weighed[one, other] = weighed.get((one, other), True) and not ours
+    return {
+        each.place for each in entries if any(weighed.get((each.row["id"], other)) for other in others[each.place])
+    }
+
+
+def _later_reads() -> sa.Select[*tuple[Any, ...]]:
+    """Pairs of tasks of which one has read a later state of an input than the other."""
     mine, theirs = schema.task_inputs.alias("mine"), schema.task_inputs.alias("theirs")
     later = sa.and_(
         theirs.c.generation_id == mine.c.generation_id,
@@ -230,22 +242,16 @@ def _outdated(tx: Tx, entries: Sequence[Entry], standing: Mapping[_Place, Sequen
     differ = theirs.c.generation_id != mine.c.generation_id
     ours_is_current = sa.and_(differ, _is_current(mine.c.generation_id)).label("ours")
     theirs_is_later = sa.or_(later, sa.and_(differ, _is_current(theirs.c.generation_id))).label("theirs")
-    weighed: dict[tuple[str, str], bool] = {}
-    for some in batches({(each.row["id"], other) for each in entries for other in others[each.place]}):
-        query = (
-            sa.select(mine.c.task_id, theirs.c.task_id, ours_is_current)
-            .join(theirs, theirs.c.position == mine.c.position)
-            .where(
-                mine.c.task_id.in_({one for one, _ in some}),
-                theirs.c.task_id.in_({other for _, other in some}),
-                sa.or_(theirs_is_later, ours_is_current),
-            )
+    return (
+        sa.select(mine.c.task_id, theirs.c.task_id, ours_is_current)
+        .join(theirs, theirs.c.position == mine.c.position)
+        .where(
+            mine.c.task_id.in_(sa.bindparam("ours", expanding=True)),
+            theirs.c.task_id.in_(sa.bindparam("theirs", expanding=True)),
+            sa.or_(theirs_is_later, ours_is_current),
         )
-        for one, other, ours in tx.execute(query.distinct()):
-            weighed[one, other] = weighed.get((one, other), True) and not ours
-    return {
-        each.place for each in entries if any(weighed.get((each.row["id"], other)) for other in others[each.place])
-    }
+        .distinct()
+    )
 
 
 def _is_current(generation: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
@@ -255,6 +261,9 @@ def _is_current(generation: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
     return sa.exists(
         serving.where(pointers.c.generation_id == generation, versions.c.status == VersionStatus.ACTIVE)
     )
+
+
+_LATER_READS = Prepared(_later_reads())
 
 
 def _insert(tx: Tx, entries: Sequence[Entry], hashes: _Hashes) -> dict[_Place, int]:
