@@ -11,12 +11,12 @@ from qo.ambient import Ambient
 from qo.core import keys
 from qo.core.pricing import Operation
 from qo.core.task import Status
-from qo.errors import LeaseLost
+from qo.errors import LeaseLost, Unavailable
 from qo.queue import roster
 from qo.queue.monitor import CheckReport, Monitor, MonitorConfig
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
-from qo.store.faulty import FaultPlan, Faulty
+from qo.store.faulty import Fault, FaultPlan, Faulty
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
 from qo.testing import virtual
@@ -259,3 +259,46 @@ def test_a_running_monitor_checks_and_sweeps_and_outlasts_an_outage() -> None:
         await running
 
     virtual.run(main())
+
+
+@pytest.mark.fast
+def test_hints_are_repaired_while_the_records_of_silent_workers_cannot_be_read() -> None:
+    async def main() -> None:
+        inner = MemoryStore(clock=virtual.wall_clock)
+        faulty = Faulty(inner, ambient=Ambient.seeded(1, virtual.monotonic))
+        queue = Queue(faulty, ambient=Ambient.seeded(1, virtual.monotonic))
+        now = virtual.wall_clock()
+        await roster.report(inner, roster.WorkerInfo(worker_id="silent", started_at=now, last_heartbeat=now))
+        await asyncio.sleep(1000)
+        faulty.inject(Fault.REFUSED, on="get", under=keys.WORKERS, times=1_000_000)
+        hidden = await queue.submit("t")
+        for key in wanted_hints(hidden):
+            await inner.delete(key)
+        stop = asyncio.Event()
+        running = asyncio.create_task(Monitor(queue, MonitorConfig(sweep_interval_s=60)).run(stop))
+        await asyncio.sleep(300)
+        stop.set()
+        await running
+        assert await keys_under(inner, keys.READY) == sorted(wanted_hints(hidden))
+
+    virtual.run(main())
+
+
+@pytest.mark.fast
+async def test_a_record_that_cannot_be_read_does_not_have_the_others_read_again(
+    clocked_queue: Queue, clock: StoreClock
+) -> None:
+    names, now = [f"silent-{n}" for n in range(5)], clock.now()
+    for name in names:
+        info = roster.WorkerInfo(worker_id=name, started_at=now, last_heartbeat=now)
+        await roster.report(clocked_queue.store, info)
+    clock.advance(100)
+    meter = Metered(clocked_queue.store)
+    faulty = Faulty(meter)
+    monitor = Monitor(Queue(faulty))
+    faulty.inject(Fault.REFUSED, on="get", under=keys.worker(names[-1]))
+    with pytest.raises(Unavailable):
+        await monitor.check()
+    before = meter.counts[Operation.GET]
+    assert (await monitor.check()).stale_workers == names
+    assert meter.counts[Operation.GET] - before == 1

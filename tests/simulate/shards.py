@@ -97,10 +97,11 @@ class World:
 
     async def join(self, count: int = 1) -> None:
         for _ in range(count):
-            process, before = f"m{len(self.lines) + 1}", len(self.fleet.members)
+            process = f"m{len(self.lines) + 1}"
             machines().spawn(process, self.fleet.join())
             await asyncio.sleep(0)
-            for member in self.fleet.members[before:]:
+            # Not by their number: others may have died in this turn.
+            for member in [each for each in self.fleet.members if each.name not in self.homes]:
                 self.homes[member.name] = process
                 assert member.ownership.owned == ()
                 member.ownership._held = Watched(member, self.fleet, self.broken)

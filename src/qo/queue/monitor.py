@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -57,6 +57,7 @@ class Monitor:
         self._config = config or MonitorConfig()
         self._walk = Walk(queue.store, keys.LEASES, all_shards(queue.prefix_len), LEASE_PAGE_SIZE, queue.ambient)
         self._told_stale: set[str] = set()
+        self._read_stale: set[str] = set()  # Silent workers whose records say that they should have reported.
         self._sweeper = Sweeper(queue, self._config.sweep_page_size)
 
     async def run(self, stop: asyncio.Event, *, on_duty: Callable[[], bool] = lambda: True) -> None:
@@ -64,17 +65,13 @@ class Monitor:
         monotonic = self._queue.ambient.monotonic
         sweep_at = monotonic()
         while not stop.is_set():
-            try:
-                if on_duty():
-                    await self.check()
-                if on_duty() and self._config.sweep_interval_s > 0 and monotonic() >= sweep_at:
-                    sweep_at = monotonic() + self._config.sweep_interval_s
-                    # However many monitors there are, together they sweep one page an interval.
-                    await self.sweep(unless_within_s=self._config.sweep_interval_s * 0.9)
-            except QoError as error:
-                log.warning("monitor: %s", error)
-            except Exception:
-                log.exception("monitor: this should not happen; the next check may fare better")
+            if on_duty():
+                await _log_errors(self.check())
+            if on_duty() and self._config.sweep_interval_s > 0 and monotonic() >= sweep_at:
+                sweep_at = monotonic() + self._config.sweep_interval_s
+                # Whether or not the check got through: only a sweep finds tasks whose hints were never written.
+                # However many monitors there are, together they sweep one page an interval.
+                await _log_errors(self.sweep(unless_within_s=self._config.sweep_interval_s * 0.9))
             try:
                 async with asyncio.timeout(self._config.check_interval_s):
                     await stop.wait()
@@ -151,6 +148,7 @@ class Monitor:
                 log.info("worker %s was silent for so long that it is forgotten", worker_id)
                 heard.pop(worker_id, None)
         silent = [worker_id for worker_id, at in heard.items() if at < since]
+        self._read_stale.intersection_update(silent)
         stale = (
             silent if threshold_s is not None else [each for each in silent if await self._missed_beats(each, now)]
         )
@@ -160,12 +158,26 @@ class Monitor:
         return stale
 
     async def _missed_beats(self, worker_id: str, now: datetime) -> bool:
-        """Whether a silent worker should have reported by now. Its record says how often it does; a worker that was
-        reported before is not read again."""
-        if worker_id in self._told_stale:
+        """Whether a silent worker should have reported by now. Its record says how often it does. One that was found
+        late is not read again: with many dead workers, a check that a failed request ends would otherwise never get
+        through."""
+        if worker_id in self._read_stale:
             return True
         try:
             info = await roster.find(self._queue.store, worker_id)
+            is_late = info is not None and info.stale(now)
         except (CorruptRecord, UsageError):
-            return True  # It cannot say otherwise.
-        return info is not None and info.stale(now)
+            is_late = True  # It cannot say otherwise.
+        if is_late:
+            self._read_stale.add(worker_id)
+        return is_late
+
+
+async def _log_errors(work: Awaitable[object]) -> None:
+    """Nothing that goes wrong once ends the monitor."""
+    try:
+        await work
+    except QoError as error:
+        log.warning("monitor: %s", error)
+    except Exception:
+        log.exception("monitor: this should not happen; the next round may fare better")
