@@ -268,8 +268,7 @@ def test_tasks_are_cancelled_in_bulk_as_the_rules_cancel_them_one_by_one(state: 
             expected[each] = rows.load(tx, each)
         now = tx.now
         tx.connection.get_transaction().rollback()
-    with state.write() as tx:
-        tx.now = now
+    with State(state.engine, clock=lambda _: now).write() as tx:  # At the same instant.
         stopped = backlog.cancel(tx, {clean.edition_id}, token="token", by="bob", reason="given up")
         assert {each: rows.load(tx, each) for each in made} == expected
     assert (stopped.cancelled, stopped.requested) == (2, 1)
@@ -289,8 +288,7 @@ def test_tasks_are_taken_up_in_bulk_as_the_rules_replay_them_one_by_one(state: S
             expected[each] = rows.load(tx, each)
         now = tx.now
         tx.connection.get_transaction().rollback()
-    with state.write() as tx:
-        tx.now = now
+    with State(state.engine, clock=lambda _: now).write() as tx:  # At the same instant.
         assert backlog.revive(tx, {clean.edition_id}, token="again", dag="shop") == 2
         assert {each: rows.load(tx, each) for each in made} == expected
         assert backlog.revive(tx, {clean.edition_id}, token="again", dag="shop") == 0
