@@ -14,6 +14,7 @@ from process_handlers import CULPRIT
 from processes import LEASE_S, Place, stages
 from qo.core.task import Status, Task
 from qo.queue.options import NewTask, Options
+from qo.queue.queue import Queue
 from qo.store.s3 import S3Store
 from stores import AT_ONCE, until
 
@@ -31,15 +32,21 @@ def _gone(pid: int) -> bool:
         return True
 
 
+async def held_by(queue: Queue, worker_id: str) -> list[Task]:
+    return [task for task in await queue.list(status=R) if task.worker_id == worker_id]
+
+
 async def test_what_a_killed_worker_held_is_finished_by_another(place: Place) -> None:
     queue = place.queue
     tasks = await queue.submit_many(_work(40, 0.2))
     async with place.worker("victim") as victim, place.worker("survivor") as survivor:
         await place.counted(C, "victim", 2)
         victim.signal(signal.SIGSTOP)
-        while not (held := [t for t in await queue.list(status=R) if t.worker_id == "victim"]):
+        while not (held := await held_by(queue, "victim")):
+            # It was between two tasks, and the other may have taken the rest since.
+            tasks += await queue.submit_many(_work(40, 0.2))
             victim.signal(signal.SIGCONT)
-            await asyncio.sleep(0.05)
+            await until(lambda: held_by(queue, "victim"))
             victim.signal(signal.SIGSTOP)
         victim.signal(signal.SIGKILL)
         assert await victim.code() == -signal.SIGKILL
