@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from pipelines import dag, deployed, job, source
 from ports import free_ports
 from qo import errors
 from qo.config.dispatcher import DispatcherSettings
+from qo.dispatcher import asking
 from qo.dispatcher.asking import Asker, HttpxCarrier, Reply, problem_of
 from qo.dispatcher.auth.local_tokens import LocalTokens
 from qo.dispatcher.client import DispatcherClient
@@ -300,3 +302,11 @@ async def test_without_a_dispatcher_the_same_routes_answer_in_this_process(
         assert [each["name"] for each in (await user.get("/v1/dags"))["dags"]] == ["shop"]
         with pytest.raises(errors.NotFound):
             await user.get("/v1/dags/nobody")
+
+
+def test_servers_are_checked_against_the_known_authorities_and_without_tls_none_is_known() -> None:
+    checked, unknown = asking._trust(True), asking._trust(False)  # pyright: ignore[reportPrivateUsage]
+    assert checked.verify_mode is unknown.verify_mode is ssl.CERT_REQUIRED
+    assert checked.check_hostname
+    assert checked.cert_store_stats()["x509_ca"] > 0
+    assert unknown.cert_store_stats()["x509_ca"] == 0

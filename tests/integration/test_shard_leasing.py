@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
@@ -25,7 +24,7 @@ from qo.testing import virtual
 from stores import app_of, ended, until, wanted_hints, working
 
 TTL_S = LeasingConfig().ttl_s
-PREFIX_LENS = [1, 2, 3, 4] if os.environ.get("PROVE") else [1, 4]
+PREFIX_LENS = [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long), 4]
 UNCAPPED = LeasingConfig(shards_per_worker=256)
 
 

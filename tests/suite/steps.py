@@ -31,7 +31,7 @@ def list_steps(shuffle: int | None) -> list[Step]:
 
 
 def list_proofs() -> list[Step]:
-    """What is too long for ``make test``, in parts that each take less than an hour, in this order."""
+    """What is too long for ``make test``, in parts that can be run by themselves, in this order."""
     many = {"PROVE": "1"}  # More seeds, examples and days in the same tests.
     drawn = (*PYTEST, "-n", "2", "--dist", "worksteal")
     longest = (*PYTEST, "-n", "2", *IN_FILES)

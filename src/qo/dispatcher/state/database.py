@@ -150,7 +150,8 @@ class Tx:
     def catch_up(self) -> None:
         """Look at the clock once more, where time decides something and others may have been waited for."""
         if self.on_postgres:  # On SQLite a writer waits before it begins.
-            self._now = max(self.now, self._clock(self.connection))
+            latest = self._clock(self.connection)
+            self._now = latest if self._now is None else max(self._now, latest)
 
     def hold(self, number: int, *, shared: bool = False) -> None:
         """Take the lock of that number until the end, alone or with others that share it. First come, first served:
