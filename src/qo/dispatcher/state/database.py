@@ -268,6 +268,8 @@ def _engine(url: str, durable: bool) -> sa.Engine:
             connect_args={"timeout": BUSY_S, "check_same_thread": False, "isolation_level": None},
             pool_size=16,
             max_overflow=64,
+            # The last one used is the next one: each that is used at all fills a cache of its own.
+            pool_use_lifo=True,
             hide_parameters=True,
         )
         event.listen(engine, "do_connect", lambda *_: sqlite_file.create_private(path))
