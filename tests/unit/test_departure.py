@@ -61,6 +61,32 @@ def test_a_claim_that_is_answered_after_the_worker_has_stopped_is_nobodys() -> N
     virtual.run(story())
 
 
+def test_a_worker_that_is_cancelled_leaves_in_order_though_its_last_report_is_not_answered() -> None:
+    async def story() -> None:
+        store = Hanging()
+        store.answers.set()
+        queue = Queue(store, ambient=Ambient.seeded(1, virtual.monotonic))
+        task = await queue.submit("work")
+        begun = asyncio.Event()
+
+        async def work(input: Any) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        worker = Worker(queue, app_of(work), config(cancel_grace_s=1.0, lease_s=60.0))
+        running = asyncio.create_task(worker.run())
+        await begun.wait()
+        store.answers.clear()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert worker.state is State.STOPPED
+        assert (worker.stats.held, worker.stats.lost, worker.stats.released) == (0, 1, 0)
+        assert (await queue.get(task.id)).status is Status.RUNNING  # Until its lease runs out.
+
+    virtual.run(story())
+
+
 def test_a_lease_that_is_shorter_than_clocks_may_differ_is_refused_with_what_to_set() -> None:
     with pytest.raises(UsageError, match="QO_LEASE_S to 5 or more"):
         config(lease_s=1.0, clock_doubt_s=1.5)

@@ -68,10 +68,10 @@ class Teller:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        try:
-            async with asyncio.timeout(DRAIN_S):
-                await self._waiting.join()
-        except TimeoutError:
+        draining = asyncio.create_task(self._waiting.join())
+        await asyncio.wait({draining}, timeout=DRAIN_S)
+        if not draining.done():
+            draining.cancel()
             log.warning("%s lineage events were not told", self._waiting.qsize())
         if self._telling is not None:
             self._telling.cancel()

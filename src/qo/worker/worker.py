@@ -261,7 +261,8 @@ class Worker:
             self._control.hurry()
             raise
         finally:
-            await self._end()
+            # In a task of its own: before Python 3.11.3, a timeout within one that was cancelled is a cancellation.
+            await asyncio.create_task(self._end())
         return self.stats
 
     async def _begin(self) -> None:

@@ -147,9 +147,7 @@ class VersionProcess:
 
     async def close(self) -> None:
         self._leave()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GRACE_S):
-                await self._child.wait()
+        await asyncio.wait({asyncio.create_task(self._child.wait())}, timeout=GRACE_S)
         if self._child.returncode is None:
             log.warning("the process %d of a version did not end in %g s and was killed", self.pid, GRACE_S)
             with contextlib.suppress(ProcessLookupError):
