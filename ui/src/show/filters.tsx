@@ -72,14 +72,20 @@ export function Choice({
 }
 
 export function Word({ label, value, disabled, onChoose }: Asked & { disabled?: boolean }): JSX.Element {
+  // The list is looked at anew while somebody types: what is typed stays until it is chosen.
+  const [typed, setTyped] = useState<string | null>(null);
   return (
     <label class="field">
       {label}
       <input
-        value={value ?? ""}
+        value={typed ?? value ?? ""}
         placeholder="any"
         disabled={disabled}
-        onChange={(event) => onChoose(event.currentTarget.value.trim())}
+        onInput={(event) => setTyped(event.currentTarget.value)}
+        onChange={(event) => {
+          setTyped(null);
+          onChoose(event.currentTarget.value.trim());
+        }}
       />
     </label>
   );
