@@ -65,7 +65,7 @@ audit: setup ## Known vulnerabilities of what this depends on, and the lists of 
 	@$(BIN)/python audit.py
 
 check: lint audit ## Both, and the fast tests
-	@$(BIN)/python -m pytest -n 4 $(ORDER) -m "fast and not long"
+	@$(BIN)/python -m pytest -n 3 $(ORDER) -m "fast and not long"
 
 test: setup ## The same, and all tests but the longest: a real S3 server, PostgreSQL, Spark, a browser (SHUFFLE=7: in another order)
 	@PYTHONPATH=tests $(BIN)/python -m suite $(if $(SHUFFLE),--shuffle $(SHUFFLE))

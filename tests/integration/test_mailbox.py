@@ -541,7 +541,9 @@ class Crowd:
         return sum(s for count, s in self.spent_s.items() if count >= least) / sum(self.spent_s.values())
 
 
-@pytest.mark.parametrize("request_s", [0.01, 0.03, 0.1])
+@pytest.mark.parametrize(
+    "request_s", [pytest.param(0.01, marks=pytest.mark.long), 0.03, pytest.param(0.1, marks=pytest.mark.long)]
+)
 @in_virtual_time
 async def test_08_a_slow_store_keeps_no_slot_empty(request_s: float) -> None:
     ambient = Ambient.seeded(1, virtual.monotonic)
@@ -1195,7 +1197,7 @@ async def test_22d_a_payload_that_cannot_be_read_ends_its_task_after_its_retries
 # 25: the books
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [pytest.param(n, marks=[pytest.mark.long] if n >= 8 else []) for n in range(20)])
 @in_virtual_time
 async def test_25_every_claim_has_one_outcome_and_every_moment_adds_up(seed: int, books: Books) -> None:
     ambient = Ambient.seeded(seed, virtual.monotonic)

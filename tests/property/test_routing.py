@@ -133,7 +133,7 @@ def _check(state: State, datasets: set[str]) -> None:
 
 
 def test_the_books_balance_at_all_times_and_order_changes_no_task(fresh_states: FreshStates) -> None:
-    @fresh_states.settings(max_examples=25)
+    @fresh_states.settings(max_examples=15)
     @given(data=st.data(), first=dags(), sayings=st.lists(SAYINGS, max_size=16))
     def check(data: st.DataObject, first: Dag, sayings: list[Said]) -> None:
         versions = [edited(first, "s0", config={"v": 0}), first, edited(first, "s1", config={"v": 2})]

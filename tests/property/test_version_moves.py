@@ -56,7 +56,7 @@ moves = st.lists(
 
 
 def test_any_history_leaves_one_version_serving_and_at_most_one_waiting(fresh_states: FreshStates) -> None:
-    @fresh_states.settings(max_examples=25)
+    @fresh_states.settings(max_examples=15)
     @given(moves)
     def check(history: list[tuple[str, int]]) -> None:
         with fresh_states.opened() as state:

@@ -27,7 +27,33 @@ from qo.errors import Unavailable
 _HELD = "topology"
 LOCK = 0x716F746F  # "qoto": nothing else in the database takes a lock of this number.
 
+# To build a statement takes longer than to carry it out; these are built once.
 _ROW = Prepared(sa.select(schema.topology.c.epoch).where(schema.topology.c.id == 1))
+_LIVES = schema.dag_versions.c.status.in_(sorted(LIVE))
+_JOBS = (
+    sa.select(schema.jobs, schema.dag_versions.c.number, schema.dag_versions.c.status)
+    .join(schema.dag_versions, schema.dag_versions.c.id == schema.jobs.c.version_id)
+    .where(_LIVES)
+    .order_by(schema.jobs.c.dag, schema.dag_versions.c.number, schema.jobs.c.name)
+)
+_INPUTS = (
+    sa.select(schema.job_inputs)
+    .join(schema.jobs, schema.jobs.c.id == schema.job_inputs.c.job_id)
+    .join(schema.dag_versions, schema.dag_versions.c.id == schema.jobs.c.version_id)
+    .where(_LIVES)
+    .order_by(schema.job_inputs.c.job_id, schema.job_inputs.c.position)
+)
+_OUTPUTS = (
+    sa.select(schema.version_generations, schema.datasets.c.job, schema.datasets.c.output)
+    .join(schema.datasets, schema.datasets.c.id == schema.version_generations.c.dataset_id)
+    .join(schema.dag_versions, schema.dag_versions.c.id == schema.version_generations.c.version_id)
+    .where(_LIVES)
+    .order_by(schema.version_generations.c.version_id, schema.datasets.c.job, schema.datasets.c.output)
+)
+_CURRENT = sa.select(schema.version_generations.c.dataset_id, schema.version_generations.c.generation_id).join(
+    schema.dags, schema.dags.c.active_version_id == schema.version_generations.c.version_id
+)
+_PAUSES = sa.select(schema.pauses.c.scope, schema.pauses.c.reason)
 
 _known: WeakKeyDictionary[sa.Pool, Topology] = WeakKeyDictionary()  # By what leads to a database.
 _moved: WeakSet[Tx] = WeakSet()  # Those that have counted up: what they see may yet be undone.
@@ -82,16 +108,7 @@ def _epoch(tx: Tx) -> int:
 
 
 def _read(tx: Tx, epoch: int) -> Topology:
-    jobs, versions, dags = schema.jobs, schema.dag_versions, schema.dags
-    live = versions.c.status.in_(sorted(LIVE))
-    inputs = _inputs(tx, live)
-    made = _outputs(tx, live)
-    found = tx.execute(
-        sa.select(jobs, versions.c.number, versions.c.status)
-        .join(versions, versions.c.id == jobs.c.version_id)
-        .where(live)
-        .order_by(jobs.c.dag, versions.c.number, jobs.c.name)
-    )
+    inputs, outputs = _inputs(tx), _outputs(tx)
     listed = [
         LiveJob(
             id=row.id,
@@ -105,39 +122,24 @@ def _read(tx: Tx, epoch: int) -> Topology:
             job=msgspec.convert(row.definition, Job),
             config_hash=row.config_hash,
             inputs=tuple(inputs.get(row.id, ())),
-            outputs=tuple(made.get((row.version_id, row.name), ())),
+            outputs=tuple(outputs.get((row.version_id, row.name), ())),
             timeout_s=row.timeout_seconds,
             bundle=row.bundle,
         )
-        for row in found
+        for row in tx.execute(_JOBS)
     ]
-    pointers = schema.version_generations
-    current = tx.execute(
-        sa.select(pointers.c.dataset_id, pointers.c.generation_id).join(
-            dags, dags.c.active_version_id == pointers.c.version_id
-        )
-    )
-    paused = tx.execute(sa.select(schema.pauses.c.scope, schema.pauses.c.reason))
     return indexed(
         epoch,
         listed,
-        {row.dataset_id: row.generation_id for row in current},
-        {row.scope: row.reason for row in paused},
+        {row.dataset_id: row.generation_id for row in tx.execute(_CURRENT)},
+        {row.scope: row.reason for row in tx.execute(_PAUSES)},
     )
 
 
-def _inputs(tx: Tx, live: sa.ColumnElement[bool]) -> Mapping[str, list[PlannedInput]]:
+def _inputs(tx: Tx) -> Mapping[str, list[PlannedInput]]:
     """By row of a job."""
-    inputs, jobs, versions = schema.job_inputs, schema.jobs, schema.dag_versions
-    rows = tx.execute(
-        sa.select(inputs)
-        .join(jobs, jobs.c.id == inputs.c.job_id)
-        .join(versions, versions.c.id == jobs.c.version_id)
-        .where(live)
-        .order_by(inputs.c.job_id, inputs.c.position)
-    )
     found: dict[str, list[PlannedInput]] = {}
-    for row in rows:
+    for row in tx.execute(_INPUTS):
         each = PlannedInput(
             row.position, row.name, row.dataset_id, row.generation_id, row.trigger_, row.where_ or {}
         )
@@ -145,18 +147,10 @@ def _inputs(tx: Tx, live: sa.ColumnElement[bool]) -> Mapping[str, list[PlannedIn
     return found
 
 
-def _outputs(tx: Tx, live: sa.ColumnElement[bool]) -> Mapping[tuple[str, str], list[PlannedOutput]]:
+def _outputs(tx: Tx) -> Mapping[tuple[str, str], list[PlannedOutput]]:
     """By version and name of a job."""
-    pointers, datasets, versions = schema.version_generations, schema.datasets, schema.dag_versions
-    rows = tx.execute(
-        sa.select(pointers, datasets.c.job, datasets.c.output)
-        .join(datasets, datasets.c.id == pointers.c.dataset_id)
-        .join(versions, versions.c.id == pointers.c.version_id)
-        .where(live)
-        .order_by(pointers.c.version_id, datasets.c.job, datasets.c.output)
-    )
     found: dict[tuple[str, str], list[PlannedOutput]] = {}
-    for row in rows:
+    for row in tx.execute(_OUTPUTS):
         made = PlannedOutput(row.output, row.dataset_id, row.generation_id)
         found.setdefault((row.version_id, row.job), []).append(made)
     return found
