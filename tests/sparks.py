@@ -13,6 +13,12 @@ import pytest
 
 from qo.config.spark import SparkSettings
 
+# To write Java for each query and compile it takes longer than a query of a test; clusters and make prove do it.
+INTERPRETED = (
+    ()
+    if os.environ.get("PROVE")
+    else (("spark.sql.codegen.wholeStage", "false"), ("spark.sql.codegen.factoryMode", "NO_CODEGEN"))
+)
 # A session that starts quickly, for work that is small: Java compiles little and keeps house with one thread.
 SETTINGS = SparkSettings(
     master="local[2]",
@@ -20,6 +26,7 @@ SETTINGS = SparkSettings(
     conf=(
         ("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1"),
         ("spark.sql.shuffle.partitions", "2"),
+        *INTERPRETED,
     ),
 )
 
