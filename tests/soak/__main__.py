@@ -21,7 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m soak", description=__doc__)
     parser.add_argument("--hours", type=float, default=2.0, help="how long there is load")
     parser.add_argument(
-        "--ground", choices=sorted(GROUNDS), default="servers", help="PostgreSQL and S3, or neither"
+        "--ground", choices=sorted(GROUNDS), default="embedded", help="PostgreSQL and S3, or neither"
     )
     parser.add_argument("--keep", type=Path, help="an empty directory for all files; they are kept")
     chosen = parser.parse_args()
