@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import pytest_asyncio
@@ -64,10 +65,10 @@ async def serving(settings: Settings) -> AsyncIterator[str]:
         await running
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def embedded(tmp_path_factory: pytest.TempPathFactory, built: Assets) -> AsyncIterator[Place]:
+@pytest_asyncio.fixture(loop_scope="session")
+async def embedded(tmp_path: Path, built: Assets) -> AsyncIterator[Place]:
     """As ``qo ui`` shows the store of a directory."""
-    settings = Settings(store=f"local:{tmp_path_factory.mktemp('embedded') / '.qo'}")
+    settings = Settings(store=f"local:{tmp_path / '.qo'}")
     async with filled(settings) as (queue, there), serving(settings) as link:
         yield Place(link, queue, there)
 
@@ -81,11 +82,13 @@ def sts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.endpoint
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(loop_scope="session")
 async def bucket(sts: str, built: Assets) -> AsyncIterator[Place]:
     """As ``qo ui deploy --public`` and ``qo ui credentials --link`` leave it; no process of qo runs."""
     settings = Settings(
-        store="s3://shown/team", s3=S3Settings(endpoint=sts, region=REGION), ui=UiSettings(role_arn=ROLE)
+        store=f"s3://shown/team-{uuid4()}",
+        s3=S3Settings(endpoint=sts, region=REGION),
+        ui=UiSettings(role_arn=ROLE),
     )
     async with filled(settings) as (queue, there):
         deployed = await deploy(settings, public=True, assets=built)

@@ -151,7 +151,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     for bucket in (BUCKET, OTHER):
         server.admin.create_bucket(Bucket=bucket)
         server.admin.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
-    asyncio.run(_proven(server))
     yield server
     server.stop()
 
@@ -163,8 +162,18 @@ async def _proven(server: S3Server) -> None:
     await store.close()
 
 
+def _empty(server: S3Server) -> None:
+    """The policies name the bucket, so all tests share it: what one wrote there is not for the next."""
+    for bucket in (BUCKET, OTHER):
+        for page in server.admin.get_paginator("list_object_versions").paginate(Bucket=bucket):
+            for each in (*page.get("Versions", ()), *page.get("DeleteMarkers", ())):
+                server.admin.delete_object(Bucket=bucket, Key=each["Key"], VersionId=each["VersionId"])
+
+
 @pytest.fixture
 def roles(server: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Roles:
+    _empty(server)
+    asyncio.run(_proven(server))
     caplog.set_level(logging.DEBUG, "qo")  # What fails without harm is said there alone.
     return Roles(server, tmp_path, caplog)
 
@@ -270,9 +279,10 @@ OUTSIDE = ("other/tasks/a/t.json", "tasks/a/t.json", "teamtasks/a/t.json", "team
 OFTEN = {"producer"}  # Each takes a second; the others in make prove.
 
 
-@pytest.fixture(scope="module")
-def versions(server: S3Server) -> Mapping[str, str]:
+@pytest.fixture
+def versions(roles: Roles) -> Mapping[str, str]:
     """One object of each kind, and a version of each."""
+    server = roles.server
     for bucket in (BUCKET, OTHER):
         for key in (*(PREFIX + each for each in MAY if each != "queue.json"), *OUTSIDE):
             server.admin.put_object(Bucket=bucket, Key=key, Body=b"1")
