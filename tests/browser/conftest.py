@@ -56,21 +56,27 @@ def screenshots(tmp_path: Path) -> Screenshots:
     return Screenshots(tmp_path)
 
 
-# A queue with a bit of everything, and the way to its dashboard. Modules that want others have their own.
+# A queue with a bit of everything, and the way to its dashboard; each test has another one. Modules that want others
+# have their own.
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def queue() -> AsyncIterator[Queue]:
+@pytest_asyncio.fixture(loop_scope="session")
+async def stocked() -> AsyncIterator[tuple[Queue, Showcase]]:
     async with await queue_on(MemoryStore()) as queue:
-        yield queue
+        yield queue, await fill(queue)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def there(queue: Queue) -> Showcase:
-    return await fill(queue)
+@pytest.fixture
+def queue(stocked: tuple[Queue, Showcase]) -> Queue:
+    return stocked[0]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def visitor(queue: Queue, there: Showcase) -> AsyncIterator[Visitor]:
+@pytest.fixture
+def there(stocked: tuple[Queue, Showcase]) -> Showcase:
+    return stocked[1]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def visitor(queue: Queue) -> AsyncIterator[Visitor]:
     async with visiting(queue.store) as visitor:
         yield visitor

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,13 +41,12 @@ class Place:
         return self.visitor.dashboard.link
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def place(tmp_path_factory: pytest.TempPathFactory, built: Assets) -> AsyncIterator[Place]:
-    directory = tmp_path_factory.mktemp("shop")
-    state = open_state(f"sqlite:{directory / 'state.db'}")
+@pytest_asyncio.fixture(loop_scope="session")
+async def place(tmp_path: Path, built: Assets) -> AsyncIterator[Place]:
+    state = open_state(f"sqlite:{tmp_path / 'state.db'}")
     create_tables(state)
     shop = open_shop(state)
-    async with served(state, directory) as dispatcher, await queue_on(MemoryStore()) as queue:
+    async with served(state, tmp_path) as dispatcher, await queue_on(MemoryStore()) as queue:
         upstream = Upstream(dispatcher.addresses.public, dispatcher.tokens["admin"])
         async with visiting(queue.store, dispatcher=upstream) as visitor:
             yield Place(state, shop, visitor, dispatcher)
