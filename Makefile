@@ -1,8 +1,8 @@
 # Every target sets up what it needs; nothing has to be installed by hand beside Python and Make.
 # The system's Python, if it will do: distributions build it with optimisation, pyenv by default does not, and then
 # everything takes a third longer (PYTHON=python3: the first on the PATH).
-WANTED := import ensurepip, sys; sys.exit(sys.version_info < (3, 11))
-PYTHON ?= $(shell /usr/bin/python3 -c '$(WANTED)' 2>/dev/null && echo /usr/bin/python3 || echo python3)
+PYTHON_CHECK := import ensurepip, sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell /usr/bin/python3 -c '$(PYTHON_CHECK)' 2>/dev/null && echo /usr/bin/python3 || echo python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.locked

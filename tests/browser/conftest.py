@@ -61,19 +61,19 @@ def screenshots(tmp_path: Path) -> Screenshots:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def stocked() -> AsyncIterator[tuple[Queue, Showcase]]:
+async def stocked_queue() -> AsyncIterator[tuple[Queue, Showcase]]:
     async with await queue_on(MemoryStore()) as queue:
         yield queue, await fill(queue)
 
 
 @pytest.fixture
-def queue(stocked: tuple[Queue, Showcase]) -> Queue:
-    return stocked[0]
+def queue(stocked_queue: tuple[Queue, Showcase]) -> Queue:
+    return stocked_queue[0]
 
 
 @pytest.fixture
-def there(stocked: tuple[Queue, Showcase]) -> Showcase:
-    return stocked[1]
+def there(stocked_queue: tuple[Queue, Showcase]) -> Showcase:
+    return stocked_queue[1]
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -29,6 +29,7 @@ from qo.dispatcher.contract.task import (
     WorkOutput,
 )
 from qo.errors import Unavailable
+from qo.runner import lineage as runner_lineage
 from qo.runner.lineage import WAITING_MAX, Teller
 from qo.runner.storage import FileStorage
 
@@ -252,6 +253,32 @@ async def test_an_event_that_cannot_be_made_does_not_keep_others_from_being_told
         lineage.began(broken, AT)
         lineage.began(work(), AT)
     assert files(tmp_path) == ["t-2-start.json"]
+
+
+async def test_a_worker_that_is_cancelled_waits_for_a_silent_listener_no_longer_than_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(runner_lineage, "DRAIN_S", 0.1)
+    asked = asyncio.Event()
+
+    async def stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await reader.read()  # Until the worker hangs up.
+        writer.close()
+
+    async def tell(address: str) -> None:
+        async with Teller(f"file:{tmp_path}", FileStorage(), address) as lineage:
+            lineage.began(work(), AT)
+            await asyncio.Event().wait()
+
+    server = await asyncio.start_server(stay_silent, "127.0.0.1", 0)
+    async with server:
+        telling = asyncio.create_task(tell(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"))
+        await asked.wait()
+        telling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await telling
+    assert "lineage events were not told" in caplog.text
 
 
 async def test_who_refuses_or_is_not_there_holds_nothing_up(tmp_path: Path) -> None:

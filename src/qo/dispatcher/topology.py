@@ -29,25 +29,25 @@ LOCK = 0x716F746F  # "qoto": nothing else in the database takes a lock of this n
 
 # To build a statement takes longer than to carry it out; these are built once.
 _ROW = Prepared(sa.select(schema.topology.c.epoch).where(schema.topology.c.id == 1))
-_LIVES = schema.dag_versions.c.status.in_(sorted(LIVE))
+_IS_LIVE = schema.dag_versions.c.status.in_(sorted(LIVE))
 _JOBS = (
     sa.select(schema.jobs, schema.dag_versions.c.number, schema.dag_versions.c.status)
     .join(schema.dag_versions, schema.dag_versions.c.id == schema.jobs.c.version_id)
-    .where(_LIVES)
+    .where(_IS_LIVE)
     .order_by(schema.jobs.c.dag, schema.dag_versions.c.number, schema.jobs.c.name)
 )
 _INPUTS = (
     sa.select(schema.job_inputs)
     .join(schema.jobs, schema.jobs.c.id == schema.job_inputs.c.job_id)
     .join(schema.dag_versions, schema.dag_versions.c.id == schema.jobs.c.version_id)
-    .where(_LIVES)
+    .where(_IS_LIVE)
     .order_by(schema.job_inputs.c.job_id, schema.job_inputs.c.position)
 )
 _OUTPUTS = (
     sa.select(schema.version_generations, schema.datasets.c.job, schema.datasets.c.output)
     .join(schema.datasets, schema.datasets.c.id == schema.version_generations.c.dataset_id)
     .join(schema.dag_versions, schema.dag_versions.c.id == schema.version_generations.c.version_id)
-    .where(_LIVES)
+    .where(_IS_LIVE)
     .order_by(schema.version_generations.c.version_id, schema.datasets.c.job, schema.datasets.c.output)
 )
 _CURRENT = sa.select(schema.version_generations.c.dataset_id, schema.version_generations.c.generation_id).join(

@@ -68,10 +68,13 @@ class Teller:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        # No asyncio.timeout: before Python 3.11.3 it raises CancelledError in a worker that was cancelled.
         draining = asyncio.create_task(self._waiting.join())
-        await asyncio.wait({draining}, timeout=DRAIN_S)
-        if not draining.done():
+        try:
+            await asyncio.wait({draining}, timeout=DRAIN_S)
+        finally:
             draining.cancel()
+        if not draining.done():
             log.warning("%s lineage events were not told", self._waiting.qsize())
         if self._telling is not None:
             self._telling.cancel()

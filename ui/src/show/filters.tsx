@@ -72,7 +72,7 @@ export function Choice({
 }
 
 export function Word({ label, value, disabled, onChoose }: Asked & { disabled?: boolean }): JSX.Element {
-  // The list is looked at anew while somebody types: what is typed stays until it is chosen.
+  // The list is looked at anew while somebody types: what is typed stays until it is chosen or the field is left.
   const [typed, setTyped] = useState<string | null>(null);
   return (
     <label class="field">
@@ -82,6 +82,7 @@ export function Word({ label, value, disabled, onChoose }: Asked & { disabled?: 
         placeholder="any"
         disabled={disabled}
         onInput={(event) => setTyped(event.currentTarget.value)}
+        onBlur={() => setTyped(null)}
         onChange={(event) => {
           setTyped(null);
           onChoose(event.currentTarget.value.trim());

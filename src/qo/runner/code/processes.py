@@ -147,6 +147,7 @@ class VersionProcess:
 
     async def close(self) -> None:
         self._leave()
+        # No asyncio.timeout: before Python 3.11.3 it raises CancelledError in a worker that was cancelled.
         await asyncio.wait({asyncio.create_task(self._child.wait())}, timeout=GRACE_S)
         if self._child.returncode is None:
             log.warning("the process %d of a version did not end in %g s and was killed", self.pid, GRACE_S)
