@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml uv.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@VIRTUAL_ENV= UV_PROJECT_ENVIRONMENT=$(VENV) UV_PYTHON_DOWNLOADS=never $(BIN)/uv sync --frozen --quiet --inexact --compile-bytecode
-	@$(BIN)/python -m qo.spark.java >/dev/null 2>&1 || VIRTUAL_ENV= UV_PROJECT_ENVIRONMENT=$(VENV) UV_PYTHON_DOWNLOADS=never $(BIN)/uv sync --frozen --quiet --inexact --compile-bytecode --extra java
+	@$(BIN)/python -m qo.spark.engine.java >/dev/null 2>&1 || VIRTUAL_ENV= UV_PROJECT_ENVIRONMENT=$(VENV) UV_PYTHON_DOWNLOADS=never $(BIN)/uv sync --frozen --quiet --inexact --compile-bytecode --extra java
 	@$(BIN)/python -m compileall -q src/qo
 	@touch $(STAMP)
 

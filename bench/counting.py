@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 
 from bench import lab  # noqa: F401 - makes the proxies importable.
 
-from proxies import RequestLink  # isort: skip
+from support.servers.proxies import RequestLink  # isort: skip
 
 _counts: Counter[str] = Counter()
 

@@ -20,7 +20,7 @@ if TESTS not in sys.path:
     sys.path.append(TESTS)  # Where the servers and proxies are that tests use too.
 
 if TYPE_CHECKING:
-    from servers import S3Server
+    from support.servers.s3 import S3Server
 
 Requests = Counter[str]
 
@@ -28,7 +28,7 @@ Requests = Counter[str]
 @contextmanager
 def seaweed() -> Iterator[S3Server]:
     """A fresh SeaweedFS server, gone with its data after the block."""
-    from servers import start_seaweed
+    from support.servers.s3 import start_seaweed
 
     with tempfile.TemporaryDirectory(prefix="qo-bench-") as directory:
         server = start_seaweed(Path(directory) / "seaweed")
@@ -41,7 +41,7 @@ def seaweed() -> Iterator[S3Server]:
 @contextmanager
 def delayed(server: S3Server, delay_s: float) -> Iterator[str]:
     """An endpoint at which every request to the server takes that much longer; the server's own for zero."""
-    from proxies import LatencyProxy
+    from support.servers.proxies import LatencyProxy
 
     if delay_s == 0:
         yield server.endpoint

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from fresh_states import FreshStates
-    from postgres import PostgresServer
     from qo.dispatcher.state.database import State
     from qo.store.s3 import S3Store
-    from servers import S3Server
-    from state_pool import StatePool
-    from states import Clock
+    from support.dispatcher.fresh_states import FreshStates
+    from support.dispatcher.state_pool import StatePool
+    from support.dispatcher.states import Clock
+    from support.servers.postgres import PostgresServer
+    from support.servers.s3 import S3Server
 
 
 # How long an example takes says more of the machine than of the code. Each run draws others; make prove draws many.
@@ -38,7 +38,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A real S3 server, one for the whole run."""
-    from servers import start_seaweed
+    from support.servers.s3 import start_seaweed
 
     server = start_seaweed(tmp_path_factory.mktemp("seaweed"))
     yield server
@@ -48,7 +48,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 @pytest.fixture(scope="session")
 def moto_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A second implementation of S3, in memory; it believes any credentials."""
-    from servers import start_moto
+    from support.servers.s3 import start_moto
 
     server = start_moto(tmp_path_factory.mktemp("moto"))
     yield server
@@ -60,7 +60,7 @@ def postgres_server() -> Iterator[PostgresServer]:
     """A real PostgreSQL, one for the whole run."""
     from tempfile import TemporaryDirectory
 
-    from postgres import start_postgres
+    from support.servers.postgres import start_postgres
 
     # Not below pytest's own directory: the next session to start closes that to other users, and root's server is one.
     with TemporaryDirectory(prefix="qo-postgres-") as directory:
@@ -91,7 +91,7 @@ async def s3_store(s3_server: S3Server, s3_bucket: str) -> AsyncIterator[S3Store
 
 @pytest.fixture(scope="session")
 def state_pool(postgres_server: PostgresServer) -> Iterator[StatePool]:
-    from state_pool import StatePool
+    from support.dispatcher.state_pool import StatePool
 
     pool = StatePool(postgres_server)
     yield pool
@@ -113,7 +113,7 @@ def state_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def state_clock() -> Clock:
     """The clock of ``state``, which a test can move on."""
-    from states import Clock
+    from support.dispatcher.states import Clock
 
     return Clock()
 
@@ -121,7 +121,7 @@ def state_clock() -> Clock:
 @pytest.fixture
 def state(state_url: str, state_clock: Clock) -> Iterator[State]:
     """An open state database with its tables, once on SQLite and once on PostgreSQL."""
-    from states import opened
+    from support.dispatcher.states import opened
 
     with opened(state_url, state_clock) as state:
         yield state
@@ -137,7 +137,7 @@ PROVING = pytest.mark.timeout(
 )
 def fresh_states(request: pytest.FixtureRequest) -> FreshStates:
     """An empty state database for every example of a property. See ``fresh_states``."""
-    from fresh_states import POSTGRES_SHARE, FreshStates, borrow_sqlite_url
+    from support.dispatcher.fresh_states import POSTGRES_SHARE, FreshStates, borrow_sqlite_url
 
     if request.param == "sqlite":
         return FreshStates(borrow_sqlite_url)

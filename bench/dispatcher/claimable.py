@@ -17,10 +17,10 @@ import sqlalchemy as sa
 from bench.dispatcher.ground import DATABASES, HOW, databases, deployed, emit, pipeline, running
 from bench.harness import Family, Result, result
 from qo.config.settings import Settings
-from qo.dispatcher.queues import BucketQueues
+from qo.dispatcher.outbox.queues import BucketQueues
+from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.wakeup import WakeUp
 
 SAMPLES = 300
 WARM_UP = 20

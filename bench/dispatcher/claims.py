@@ -17,10 +17,10 @@ import sqlalchemy as sa
 from bench.dispatcher.ground import DATABASES, HOW, counted, databases, deployed, emit, pipeline
 from bench.harness import Family, Result, result
 from bench.process import ROOT
-from qo.dispatcher.client import DispatcherClient
-from qo.dispatcher.contract.task import Claimed, CompleteRequest, Outcome, OutputBody
-from qo.dispatcher.limits import Limits
-from qo.dispatcher.loops import release, router
+from qo.api.contract.task import Claimed, CompleteRequest, Outcome, OutputBody
+from qo.api.internal_client import DispatcherClient
+from qo.dispatcher.engine import release, router
+from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 

@@ -11,9 +11,8 @@ from contextlib import contextmanager
 
 import sqlalchemy as sa
 
-from qo.core.flow.topology import LiveJob
-from qo.dispatcher import topology
-from qo.dispatcher.state import schema
+from qo.core.pipeline.topology import LiveJob
+from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import State, Tx
 
 FILLED = (

@@ -13,20 +13,20 @@ from typing import Any
 import sqlalchemy as sa
 
 from bench.lab import TESTS
+from qo.api.contract.task import EventBody
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
-from qo.core.flow.dag import Dag
-from qo.dispatcher import emission
-from qo.dispatcher.contract.task import EventBody
-from qo.dispatcher.definition.reading import read
-from qo.dispatcher.definition.writing import to_yaml
-from qo.dispatcher.deploy import deploy
-from qo.dispatcher.registry import DEFAULT
+from qo.core.pipeline.dag import Dag
+from qo.dispatcher.outbox.wakeup import WakeUps
 from qo.dispatcher.service import Dispatcher
+from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.state.upgrade import upgrade
-from qo.dispatcher.wakeup import WakeUps
+from qo.dispatcher.versions.deploy import deploy
+from qo.pipeline.reading import read
+from qo.pipeline.registry import DEFAULT
+from qo.pipeline.writing import to_yaml
 
 assert TESTS  # The import lets the modules of the tests be found: PostgreSQL is started as they start it.
 
@@ -45,7 +45,7 @@ HOW: Mapping[str, str] = {
 @contextmanager
 def databases() -> Iterator[Callable[[str], State]]:
     """Makes fresh state databases, "sqlite" or "postgres"; all are gone after the block."""
-    from postgres import start_postgres
+    from support.servers.postgres import start_postgres
 
     opened: list[State] = []
     with tempfile.TemporaryDirectory(prefix="qo-bench-") as directory:

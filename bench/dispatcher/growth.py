@@ -9,13 +9,13 @@ from functools import partial
 from bench.dispatcher.filling import fill
 from bench.dispatcher.ground import HOW, databases, deployed, emit, pipeline
 from bench.harness import Family, Result, Target, by_turns, result
-from qo.dispatcher import datasets
-from qo.dispatcher.limits import Limits
-from qo.dispatcher.loops import release, router
+from qo.dispatcher.effects import operator_actions
+from qo.dispatcher.engine import release, router
+from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.runtimes import in_process
 from qo.dispatcher.state.database import State, Tx
-from qo.dispatcher.tasks import moves
-from qo.dispatcher.why import why
+from qo.dispatcher.views import datasets
+from qo.dispatcher.views.why.answer import why
 
 FEW, MANY = 1_000, 1_000_000
 # On PostgreSQL fewer: a million rows of each table take it minutes to write.
@@ -51,8 +51,10 @@ class _Side:
             "why": lambda tx: why(tx, f"shop.clean@p{middle}"),
             "partitions": lambda tx: datasets.list_partitions(tx, "shop.clean", after=f"p{middle}"),
             "events": lambda tx: datasets.list_events(tx, "shop.orders", before=middle),
-            "tasks": lambda tx: moves.list_tasks(tx),
-            "tasks of a job": lambda tx: moves.list_tasks(tx, dag="shop", job="clean", status="completed"),
+            "tasks": lambda tx: operator_actions.list_tasks(tx),
+            "tasks of a job": lambda tx: operator_actions.list_tasks(
+                tx, dag="shop", job="clean", status="completed"
+            ),
         }
         return {name: _timed(partial(self._ask, question)) for name, question in asked.items()}
 

@@ -12,7 +12,7 @@ from qo.queue.feed import Feed
 from qo.queue.options import NewTask
 from qo.queue.queue import Queue
 from qo.store.opening import open_store
-from qo.worker.app import App
+from qo.worker.api.app import App
 from qo.worker.worker import Worker, WorkerConfig
 
 SUBMITS_AT_ONCE = 64

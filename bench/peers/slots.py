@@ -16,7 +16,7 @@ from qo.queue.queue import Queue
 from qo.store.faulty import FaultPlan, Faulty
 from qo.store.opening import open_store
 from qo.store.port import ObjectStore
-from qo.worker.app import App
+from qo.worker.api.app import App
 from qo.worker.worker import Worker, WorkerConfig
 
 SHORT_S, SLOW_S = 0.001, 2.0

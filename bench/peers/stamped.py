@@ -10,7 +10,7 @@ from bench.peers.qo import open_queue
 from bench.peers.stamps import NAP_S, stamp
 from bench.process import Go, serve
 from qo.queue.options import NewTask
-from qo.worker.app import App
+from qo.worker.api.app import App
 
 app = App()
 

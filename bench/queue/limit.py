@@ -17,7 +17,7 @@ from bench.process import run
 from bench.queue.sides import CONCURRENCY, Answer, Qo
 
 if TYPE_CHECKING:
-    from servers import S3Server
+    from support.servers.s3 import S3Server
 
 ROUNDS = 3
 TASKS = 600

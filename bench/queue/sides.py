@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from bench.process import run, run_all
 
 if TYPE_CHECKING:
-    from servers import S3Server
+    from support.servers.s3 import S3Server
 
 CONCURRENCY = 64
 BUQUET_VERSION = version("buquet")

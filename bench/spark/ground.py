@@ -14,13 +14,13 @@ from typing import Any, Self
 import sqlalchemy as sa
 
 from bench.spark.talking import ROOT
-from qo.dispatcher.auth.secret_files import read_secret
-from qo.dispatcher.definition.reading import read
+from qo.api.public_client import UserClient
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.user_client import UserClient
-from qo.site.pipeline import Pipeline
-from qo.site.site import Site
+from qo.pipeline.reading import read
+from qo.store.secret_files import read_secret
+from qo.up.machine import Site
+from qo.up.targets import Pipeline
 
 WITHIN_S = 300.0
 POLL_S = 0.5  # Rarely: on few cores, who looks on takes part. When tasks ended, they say themselves.

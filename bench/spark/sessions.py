@@ -40,7 +40,7 @@ def ordinary() -> dict[str, Any]:
 
 
 def _told(settings: SparkSettings) -> dict[str, Any]:
-    from qo.spark import java, session
+    from qo.spark.engine import java, session
 
     found = java.find(settings, os.environ)
     environment = session.environment(settings, found)
@@ -53,7 +53,7 @@ def described() -> dict[str, Any]:
     import pyspark
 
     from qo.config.spark import SparkSettings
-    from qo.spark import java
+    from qo.spark.engine import java
 
     settings = SparkSettings()
     found = java.find(settings, os.environ)

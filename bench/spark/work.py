@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
-    from qo.runner.run import Run
+    from qo.agent.operator_run import Run
 
 SCHEMA = "kind string, amount bigint"
 KINDS = 10

@@ -20,8 +20,8 @@ from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered, Usage
 from qo.testing import virtual
-from qo.worker.app import App
-from qo.worker.lookout import LeasingConfig
+from qo.worker.api.app import App
+from qo.worker.leasing.lookout import LeasingConfig
 from qo.worker.worker import Worker, WorkerConfig
 
 FROM_MIN, UNTIL_MIN = 3, 13  # After all have found their share.

@@ -13,7 +13,7 @@ import sys
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from qo.spark import task_source
+from qo.spark.io import task_source
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 ENDED = ("completed", "failed", "cancelled", "expired")

@@ -21,48 +21,48 @@ from typing import TYPE_CHECKING, Any
 from qo.version import VERSION
 
 if TYPE_CHECKING:
+    from qo.agent.operator_run import Run
     from qo.core.task import RetryPolicy, Status, Task
-    from qo.dispatcher.definition.declare import Pipeline
     from qo.errors import QoError
+    from qo.pipeline.declare import Pipeline
     from qo.queue.connecting import blocking, connect
     from qo.queue.options import NewTask, Options
     from qo.queue.queue import Claim, Queue
-    from qo.runner.run import Run
-    from qo.spark.reader import read
-    from qo.worker.app import App
-    from qo.worker.cancel import Stopped
+    from qo.spark.io.reader import read
+    from qo.worker.api.app import App
+    from qo.worker.api.context import BlockingContext, Context
+    from qo.worker.api.handler import Rate
+    from qo.worker.api.signals import Reject, Reschedule, Retry
     from qo.worker.config import WorkerConfig
-    from qo.worker.context import BlockingContext, Context
-    from qo.worker.handler import Rate
-    from qo.worker.signals import Reject, Reschedule, Retry
+    from qo.worker.loop.cancel import Stopped
     from qo.worker.worker import Worker
 
 __version__ = VERSION
 
 _HOMES = {
-    "App": "qo.worker.app",
-    "BlockingContext": "qo.worker.context",
+    "App": "qo.worker.api.app",
+    "BlockingContext": "qo.worker.api.context",
     "Claim": "qo.queue.queue",
-    "Context": "qo.worker.context",
+    "Context": "qo.worker.api.context",
     "NewTask": "qo.queue.options",
     "Options": "qo.queue.options",
-    "Pipeline": "qo.dispatcher.definition.declare",
+    "Pipeline": "qo.pipeline.declare",
     "QoError": "qo.errors",
     "Queue": "qo.queue.queue",
-    "Rate": "qo.worker.handler",
-    "Reject": "qo.worker.signals",
-    "Reschedule": "qo.worker.signals",
-    "Retry": "qo.worker.signals",
+    "Rate": "qo.worker.api.handler",
+    "Reject": "qo.worker.api.signals",
+    "Reschedule": "qo.worker.api.signals",
+    "Retry": "qo.worker.api.signals",
     "RetryPolicy": "qo.core.task",
-    "Run": "qo.runner.run",
+    "Run": "qo.agent.operator_run",
     "Status": "qo.core.task",
-    "Stopped": "qo.worker.cancel",
+    "Stopped": "qo.worker.loop.cancel",
     "Task": "qo.core.task",
     "Worker": "qo.worker.worker",
     "WorkerConfig": "qo.worker.config",
     "blocking": "qo.queue.connecting",
     "connect": "qo.queue.connecting",
-    "read": "qo.spark.reader",
+    "read": "qo.spark.io.reader",
 }
 
 __all__ = [

@@ -22,7 +22,7 @@
     └── CorruptRecord           an object is not what its key promises: a person must look
 
 Control words that a task handler raises (Retry, Reject, Reschedule) are not errors of qo; they live in
-``qo.worker.signals``.
+``qo.worker.api.signals``.
 """
 
 from __future__ import annotations

@@ -12,13 +12,13 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, async_playwright
 
-from browsers import HOW_TO_GET_IT, Screenshots, Tabs, find_chromium, launch
-from dashboards import Visitor, visiting
 from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
 from qo.ui.assets import STATIC as BUILT
 from qo.ui.assets import Assets
-from showcases import Showcase, fill, queue_on
+from support.ui.browsers import HOW_TO_GET_IT, Screenshots, Tabs, find_chromium, launch
+from support.ui.dashboards import Visitor, visiting
+from support.ui.showcases import Showcase, fill, queue_on
 
 ROOT = Path(__file__).parents[2]
 

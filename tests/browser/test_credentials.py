@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 from playwright.async_api import expect
 
-from browsers import Tab, Tabs
-from dashboards import Visitor, visiting
 from qo.core.task import Status
 from qo.queue.queue import Queue
 from qo.ui.assets import STATIC
 from qo.ui.credentials import PageCredentials
 from qo.ui.dashboard import Dashboard, Served
+from support.ui.browsers import Tab, Tabs
+from support.ui.dashboards import Visitor, visiting
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 import pytest
 from playwright.async_api import expect
 
-from browsers import Tabs
-from dashboards import ROLE, running_with_sts
 from qo.config.settings import S3Settings, Settings
 from qo.config.ui import UiSettings
 from qo.core.task import Status
 from qo.ui.assets import Assets
 from qo.ui.deploying import deploy
 from qo.ui.minting import mint
-from servers import REGION, S3Server
-from showcases import fail, fill, queue_on
+from support.servers.s3 import REGION, S3Server
+from support.ui.browsers import Tabs
+from support.ui.dashboards import ROLE, running_with_sts
+from support.ui.showcases import fail, fill, queue_on
 
 pytestmark = [pytest.mark.s3, pytest.mark.asyncio(loop_scope="session")]
 

@@ -10,15 +10,15 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import expect
 
-from attacks import ATTEMPTS, EVIL, SCRIPT, harmless
-from browsers import Tabs
-from dashboards import Visitor, visiting
 from qo.core import keys
 from qo.queue import control
 from qo.queue.queue import Queue
 from qo.queue.schedules import Schedules
 from qo.store.memory import MemoryStore
-from showcases import WORKER, claimed, fail, hire, queue_on
+from support.ui.attacks import ATTEMPTS, EVIL, SCRIPT, harmless
+from support.ui.browsers import Tabs
+from support.ui.dashboards import Visitor, visiting
+from support.ui.showcases import WORKER, claimed, fail, hire, queue_on
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,11 +7,11 @@ import re
 import pytest
 from playwright.async_api import Page, expect
 
-from browsers import Tabs
-from dashboards import Visitor
 from qo.core.task import Status
 from qo.queue.queue import Queue
-from showcases import Showcase
+from support.ui.browsers import Tabs
+from support.ui.dashboards import Visitor
+from support.ui.showcases import Showcase
 
 pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="session")]
 

@@ -12,16 +12,16 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import expect
 
-from browsers import PHONE, Screenshots, Tab, Tabs
-from dashboards import visiting
-from dispatchers import served
 from qo.dispatcher.state.database import open_state
 from qo.store.memory import MemoryStore
 from qo.ui.assets import STATIC, Assets
 from qo.ui.forwarding import Upstream
-from shops import DAYS, open_shop
-from showcases import WORKER, fill, queue_on
-from states import create_tables
+from support.dispatcher.listeners import served
+from support.dispatcher.states import create_tables
+from support.ui.browsers import PHONE, Screenshots, Tab, Tabs
+from support.ui.dashboards import visiting
+from support.ui.shops import DAYS, open_shop
+from support.ui.showcases import WORKER, fill, queue_on
 
 AXE = Path(__file__).parents[2] / "ui/node_modules/axe-core/axe.min.js"
 GZIPPED_MAX = 300_000

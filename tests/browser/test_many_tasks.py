@@ -7,11 +7,11 @@ import time
 import pytest
 from playwright.async_api import expect
 
-from browsers import PERIOD_MS, Tab, Tabs
-from dashboards import visiting
 from qo.queue.options import NewTask
 from qo.store.memory import MemoryStore
-from showcases import fail, queue_on
+from support.ui.browsers import PERIOD_MS, Tab, Tabs
+from support.ui.dashboards import visiting
+from support.ui.showcases import fail, queue_on
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="session")]
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from playwright.async_api import Route, expect
 
-from browsers import PERIOD_MS, Tab, Tabs
-from dashboards import visiting
 from qo.core import keys
 from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
-from showcases import ERROR, WORKER, claimed, fail, fill, queue_on
+from support.ui.browsers import PERIOD_MS, Tab, Tabs
+from support.ui.dashboards import visiting
+from support.ui.showcases import ERROR, WORKER, claimed, fail, fill, queue_on
 
 pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="session")]
 

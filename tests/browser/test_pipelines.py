@@ -12,17 +12,17 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Route, expect
 
-from attacks import ATTEMPTS, EVIL, harmless
-from browsers import PERIOD_MS, Tabs
-from dashboards import Visitor, visiting
-from dispatchers import Served, served
 from qo.dispatcher.state.database import State, open_state
 from qo.store.memory import MemoryStore
 from qo.ui.assets import Assets
 from qo.ui.forwarding import Upstream
-from shops import DAYS, ERROR, Shop, open_shop, status_of
-from showcases import queue_on
-from states import create_tables
+from support.dispatcher.listeners import Served, served
+from support.dispatcher.states import create_tables
+from support.ui.attacks import ATTEMPTS, EVIL, harmless
+from support.ui.browsers import PERIOD_MS, Tabs
+from support.ui.dashboards import Visitor, visiting
+from support.ui.shops import DAYS, ERROR, Shop, open_shop, status_of
+from support.ui.showcases import queue_on
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,18 +9,18 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import expect
 
-from browsers import Tabs
-from dashboards import visiting
-from dispatchers import served
-from pipeline_tasks import feed
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
 from qo.dispatcher.state.database import open_state
 from qo.store.memory import MemoryStore
 from qo.ui.assets import Assets
 from qo.ui.forwarding import Upstream
-from rebuilds import claim, fail, released, run, run_loops
-from showcases import queue_on
-from states import create_tables
+from support.dispatcher.listeners import served
+from support.dispatcher.pipeline_tasks import feed
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.rebuilds import claim, fail, released, run, run_loops
+from support.dispatcher.states import create_tables
+from support.ui.browsers import Tabs
+from support.ui.dashboards import visiting
+from support.ui.showcases import queue_on
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

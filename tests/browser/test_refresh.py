@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from playwright.async_api import expect
 
-from browsers import PERIOD_MS, Tab, Tabs
-from dashboards import Visitor, visiting
 from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
-from showcases import WORKER, Showcase, claimed, fail, hire, queue_on
+from support.ui.browsers import PERIOD_MS, Tab, Tabs
+from support.ui.dashboards import Visitor, visiting
+from support.ui.showcases import WORKER, Showcase, claimed, fail, hire, queue_on
 
 pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="session")]
 

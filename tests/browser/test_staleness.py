@@ -9,17 +9,17 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import expect
 
-from browsers import Tabs
-from dashboards import visiting
-from dispatchers import served
-from pipelines import deployed
 from qo.dispatcher.state.database import open_state
 from qo.store.memory import MemoryStore
 from qo.ui.assets import Assets
 from qo.ui.forwarding import Upstream
-from showcases import queue_on
-from stale_pipelines import announce, calendar, run_all
-from states import create_tables
+from support.dispatcher.listeners import served
+from support.dispatcher.pipelines import deployed
+from support.dispatcher.stale_pipelines import announce, calendar, run_all
+from support.dispatcher.states import create_tables
+from support.ui.browsers import Tabs
+from support.ui.dashboards import visiting
+from support.ui.showcases import queue_on
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from browsers import Screenshots, Tabs
-from command import Qo
+from support.cli.command import Qo
+from support.ui.browsers import Screenshots, Tabs
 
 pytestmark = [
     pytest.mark.long,

@@ -10,21 +10,21 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Locator, expect
 
-from browsers import Tab, Tabs
-from dashboards import visiting
-from dispatchers import served
-from pipeline_tasks import all_of, claimed, feed, finish, route_all, settle, tasks_of
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.dispatcher import cutover
-from qo.dispatcher.contract.task import Outcome
-from qo.dispatcher.loops import reconciler
+from qo.api.contract.task import Outcome
+from qo.dispatcher.engine import reconciler
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
+from qo.dispatcher.versions import cutover
 from qo.store.memory import MemoryStore
 from qo.ui.assets import Assets
 from qo.ui.forwarding import Upstream
-from showcases import queue_on
-from states import create_tables
+from support.dispatcher.listeners import served
+from support.dispatcher.pipeline_tasks import all_of, claimed, feed, finish, route_all, settle, tasks_of
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.states import create_tables
+from support.ui.browsers import Tab, Tabs
+from support.ui.dashboards import visiting
+from support.ui.showcases import queue_on
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -14,8 +14,6 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import expect
 
-from browsers import Tabs
-from dashboards import ROLE, running_with_sts
 from qo.config.settings import S3Settings, Settings
 from qo.config.ui import UiSettings
 from qo.core.task import Status
@@ -27,8 +25,10 @@ from qo.ui.dashboard import Dashboard
 from qo.ui.deploying import deploy
 from qo.ui.minting import mint
 from qo.ui.serving import serve
-from servers import REGION
-from showcases import DEAD, ERROR, WORKER, Showcase, fill, queue_on
+from support.servers.s3 import REGION
+from support.ui.browsers import Tabs
+from support.ui.dashboards import ROLE, running_with_sts
+from support.ui.showcases import DEAD, ERROR, WORKER, Showcase, fill, queue_on
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

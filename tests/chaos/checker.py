@@ -8,7 +8,7 @@ from typing import Any
 from chaos import expected, history, notes, rows
 from chaos.evidence import Evidence
 from qo.core.task import Status, Task
-from spark_sites import tables_of
+from support.spark.sites import tables_of
 
 
 def violations(found: Evidence, numbers: Iterable[int], wanted: Mapping[str, Sequence[str]]) -> list[str]:

@@ -16,10 +16,10 @@ from chaos.disk import Disk
 from chaos.ground import Ground
 from chaos.locks import WriteLock
 from chaos.versions import Histories, read_directory
+from qo.agent.dataset_files import path_of
 from qo.queue.queue import Queue
-from qo.runner.storage import path_of
 from qo.store.sqlite_file import FILE
-from sites import Site
+from support.dispatcher.sites import Site
 
 
 class EmbeddedGround(Ground):

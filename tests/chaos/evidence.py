@@ -17,10 +17,11 @@ from chaos.load import SALES, SPARK_JOBS
 from chaos.notes import Execution, executions
 from chaos.versions import Histories, Version
 from qo.core.task import Task
-from qo.dispatcher import accounting, reading
 from qo.dispatcher.state import schema
-from qo.spark.appending import uris_of
-from sites import DAG
+from qo.dispatcher.views import reading
+from qo.spark.io.appending import uris_of
+from support.dispatcher import accounting
+from support.dispatcher.sites import DAG
 
 Row = Mapping[str, Any]
 Deaths = Sequence[tuple[float, float]]

@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import sparks
 from chaos.disk import Disk
 from chaos.locks import WriteLock
 from chaos.plan import LEASE_S, Targets
 from chaos.supervised import Supervised, orphans
 from chaos.versions import Histories
-from proxies import FickleProxy
 from qo.queue.queue import Queue
-from sites import Site
-from spark_sites import family_of
+from support.dispatcher.sites import Site
+from support.servers.proxies import FickleProxy
+from support.spark import session
+from support.spark.sites import family_of
 
 QUEUE_WORKERS, PYTHON_WORKERS, SPARK_WORKERS = ("w1", "w2", "w3"), ("p1", "p2"), ("s1", "s2")
 WORKERS = (*QUEUE_WORKERS, *PYTHON_WORKERS, *SPARK_WORKERS)
@@ -141,7 +141,7 @@ class Ground(ABC):
             self._supervise(each, flow, "worker", "--runtime", "python", "--id", each)
         for each in SPARK_WORKERS if self._spark else ():
             # Few at a time: a lease must not run out only because many share the machine.
-            few = {**flow, **sparks.ENVIRONMENT, "QO_CONCURRENCY": "2"}
+            few = {**flow, **session.ENVIRONMENT, "QO_CONCURRENCY": "2"}
             self._supervise(each, few, "worker", "--runtime", "spark", "--id", each)
 
     def _supervise(self, name: str, settings: Mapping[str, str], *args: str) -> None:

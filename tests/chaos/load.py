@@ -19,8 +19,8 @@ from chaos.plan import LEASE_S
 from qo.errors import QoError
 from qo.queue.options import build
 from qo.queue.queue import Queue
-from sites import job, pipeline
-from spark_sites import land, orders_of, shop
+from support.dispatcher.sites import job, pipeline
+from support.spark.sites import land, orders_of, shop
 
 BATCH = 5
 BEHIND_MAX = 200  # So many tasks may wait; who cannot keep up is not buried.

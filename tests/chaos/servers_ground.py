@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 from chaos.ground import Ground, Server
 from chaos.versions import Histories, read_bucket
-from postgres import LASTING, PostgresServer, start_postgres
 from qo.queue.queue import Queue
 from qo.store.retrying import Retrying
-from servers import S3Server, start_seaweed
-from sites import BucketSite, proven
+from support.dispatcher.sites import BucketSite, proven
+from support.servers.postgres import LASTING, PostgresServer, start_postgres
+from support.servers.s3 import S3Server, start_seaweed
 
 STARTED_WITHIN_S = 300.0  # However slow the machine: that a server comes back is no promise of ours.
 

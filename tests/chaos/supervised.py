@@ -11,9 +11,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from command import Qo
-from servers import LAUNCH
-from spark_sites import family_of
+from support.cli.command import Qo
+from support.servers.s3 import LAUNCH
+from support.spark.sites import family_of
 
 AGAIN_AFTER_S = 0.5
 

@@ -14,7 +14,7 @@ from qo.core import keys, wire
 from qo.core.task import Task
 from qo.store.retrying import Retrying
 from qo.store.sqlite_file import FILE
-from servers import S3Server
+from support.servers.s3 import S3Server
 
 READS_AT_ONCE = 32
 

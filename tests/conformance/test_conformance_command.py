@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from command import Qo
-from proxies import HeaderDroppingProxy
 from qo.errors import AccessDenied, Unproven
 from qo.store.memory import MemoryStore
 from qo.store.opening import shared
@@ -19,7 +17,9 @@ from qo.store.port import LIST_LIMIT_MAX, Page, Stored, Written
 from qo.testing import examination
 from qo.testing.conformance import StoreConformance
 from qo.testing.conformance.meaning import DISPENSABLE, PARTS, UNSAFE_TOO, meaning
-from servers import S3Server
+from support.cli.command import Qo
+from support.servers.proxies import HeaderDroppingProxy
+from support.servers.s3 import S3Server
 
 LIGHT = {"RACERS": 4, "ROUNDS": 2, "VERSIONS_MANY": 5}
 

@@ -14,7 +14,7 @@ from qo.testing.conformance.deletes import Deletes
 from qo.testing.conformance.history import History
 from qo.testing.conformance.lists import Lists
 from qo.testing.conformance.writes import Writes
-from servers import S3Server
+from support.servers.s3 import S3Server
 
 pytestmark = pytest.mark.s3
 

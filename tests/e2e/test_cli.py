@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from command import Qo
 from qo.cli.main import COMMANDS, Commands, main
 from qo.cli.session import SHARED
-from sparks import pretend
+from support.cli.command import Qo
+from support.spark.session import pretend
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 SLOW = {"aiohttp", "botocore", "cronsim", "pydantic", "qo.worker.worker", "rich"}

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from command import Answer, Qo
-from ports import free_ports
 from qo.store import manifest
 from qo.store.checks import UNSAFE
 from qo.store.local import LocalStore
 from qo.store.proof import CheckResult, Report, prove
-from servers import S3Server
+from support.cli.command import Answer, Qo
+from support.servers.ports import free_ports
+from support.servers.s3 import S3Server
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 
@@ -227,7 +227,7 @@ def test_a_wrong_answer_takes_the_proof_back_and_no_answer_does_not(
     async def failing(*_: object, **__: object) -> Report:
         return Report((CheckResult("create race", False, True, "seen", advice),))
 
-    monkeypatch.setattr("qo.cli.doctor.prove", failing)
+    monkeypatch.setattr("qo.cli.admin.doctor.prove", failing)
     answer = qo.here("doctor")
     assert answer.code == code
     assert "create race" in answer.err
@@ -255,7 +255,7 @@ def test_an_endpoint_where_nobody_answers_is_unreachable(qo: Qo) -> None:
 @pytest.fixture
 def brief_races(monkeypatch: pytest.MonkeyPatch) -> None:
     """What doctor finds out with many writers is tested elsewhere; some servers take seconds for each race."""
-    monkeypatch.setattr("qo.cli.doctor.prove", partial(prove, writers=2, rounds=1))
+    monkeypatch.setattr("qo.cli.admin.doctor.prove", partial(prove, writers=2, rounds=1))
 
 
 @pytest.mark.s3

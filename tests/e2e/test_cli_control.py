@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from command import Answer, Qo
 from qo.core import keys
 from qo.core.control import Wanted, wanted
 from qo.queue import control, roster
 from qo.queue.roster import WorkerInfo
 from qo.store.local import LocalStore
 from qo.store.port import ObjectStore
+from support.cli.command import Answer, Qo
 
 
 @pytest.fixture

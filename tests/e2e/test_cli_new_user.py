@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from command import Qo
+from support.cli.command import Qo
 
 SHOP = """\
 name: shop

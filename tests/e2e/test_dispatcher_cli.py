@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from command import Qo
+from support.cli.command import Qo
 
 SHOP = """
 name: shop
@@ -257,7 +257,7 @@ def test_a_deploy_that_is_activated_waits_for_its_rebuild(qo: Qo) -> None:
 def test_a_document_has_all_versions_and_the_table_says_that_it_has_not(
     qo: Qo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qo.cli.dag.VERSIONS_SHOWN", 1)
+    monkeypatch.setattr("qo.cli.pipelines.dag.VERSIONS_SHOWN", 1)
     qo.ok("dag", "deploy", "shop.yaml")
     (qo.cwd / "shop.yaml").write_text(SHOP.replace("shop.clean:run", "shop.clean:other"))
     qo.ok("dag", "deploy", "shop.yaml")

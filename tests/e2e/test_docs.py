@@ -25,10 +25,10 @@ from pathlib import Path
 
 import pytest
 
-import sparks
-from ports import free_ports
 from qo.config import sources
-from qo.dispatcher.definition.reading import read
+from qo.pipeline.reading import read
+from support.servers.ports import free_ports
+from support.spark import session
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -126,7 +126,7 @@ class Desk:
             "QO_DISPATCHER_INTERNAL_LISTEN": self.ports[WORKERS],
             "QO_DISPATCHER_RECONCILE_S": "1",
             "QO_SHUTDOWN_GRACE_S": "1",
-            **sparks.ENVIRONMENT,
+            **session.ENVIRONMENT,
         }
 
     def placed(self, text: str) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from command import Qo
-from sites import Site
+from support.cli.command import Qo
+from support.dispatcher.sites import Site
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "orders"
 DAYS = ["2026-01-01", "2026-01-02"]

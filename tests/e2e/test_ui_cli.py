@@ -20,12 +20,12 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from command import Qo
-from dashboards import page, read_fragment
 from qo.dispatcher import aws
-from qo.site.pipeline import read
-from qo.site.site import Site
 from qo.ui import assets
+from qo.up.machine import Site
+from qo.up.targets import read
+from support.cli.command import Qo
+from support.ui.dashboards import page, read_fragment
 
 PIPELINE = """\
 name: letters
@@ -137,7 +137,7 @@ def test_help_tells_of_all_three(qo: Qo) -> None:
 
 def test_the_dashboard_of_the_embedded_store_needs_no_extra() -> None:
     extras = ("aiohttp", "botocore", "fastapi", "httpx", "pydantic", "sqlalchemy", "uvicorn", "yaml")
-    hide = f"import sys; sys.modules.update(dict.fromkeys({extras})); import qo.cli.ui, qo.ui.serving"
+    hide = f"import sys; sys.modules.update(dict.fromkeys({extras})); import qo.cli.run.ui, qo.ui.serving"
     done = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 

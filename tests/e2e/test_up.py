@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from command import Qo
-from letters import OPERATORS, PIPELINE, done, parts, processes, tasks, until
-from qo.site.pipeline import read
-from qo.site.rollout import Rollout
-from qo.site.site import Site
-from qo.site.view import SilentView
-from qo.site.watch import Watch
+from qo.up.machine import Site
+from qo.up.rollout import Rollout
+from qo.up.targets import read
+from qo.up.view import SilentView
+from qo.up.watch import Watch
+from support.cli.command import Qo
+from support.cli.letters import OPERATORS, PIPELINE, done, parts, processes, tasks, until
 
 # Many processes of their own.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

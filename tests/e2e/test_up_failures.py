@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from command import Qo
-from postgres import PostgresServer
+from support.cli.command import Qo
+from support.servers.postgres import PostgresServer
 
 # Many processes of their own.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

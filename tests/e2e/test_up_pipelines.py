@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-import sparks
-from command import Qo
-from letters import OPERATORS, PIPELINE, parts, until
-from postgres import PostgresServer
+from support.cli.command import Qo
+from support.cli.letters import OPERATORS, PIPELINE, parts, until
+from support.servers.postgres import PostgresServer
+from support.spark import session
 
 # Many processes of their own.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -246,7 +246,7 @@ def test_a_pipeline_that_is_deployed_beside_ours_gets_the_workers_that_it_needs(
     (qo.cwd / "letters.py").write_text(OPERATORS)
     (qo.cwd / "pipeline.yaml").write_text(MANUAL)
     (qo.cwd / "other.yaml").write_text(SPARK)
-    with running(Qo(qo.cwd, {**qo.environ, **sparks.ENVIRONMENT, "QO_SPARK_UI": "1"})) as up:
+    with running(Qo(qo.cwd, {**qo.environ, **session.ENVIRONMENT, "QO_SPARK_UI": "1"})) as up:
         up.wait_for("letters version 1 is new")
         qo.ok("dag", "deploy", "other.yaml")
         up.wait_for("worker:spark is started, for other")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from command import Qo
+from support.cli.command import Qo
 
 # Many processes of their own.
 pytestmark = pytest.mark.timeout(300)

@@ -1,5 +1,4 @@
-from processes import local_place, place, s3_place
-from stores import (
+from support.stores.queues import (
     any_store,
     clock,
     clocked_queue,
@@ -9,6 +8,7 @@ from stores import (
     queue,
     shared_bucket,
 )
+from support.worker.processes import local_place, place, s3_place
 
 __all__ = [
     "any_store",

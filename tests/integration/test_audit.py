@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ports import free_ports
+from support.servers.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from qo.cli import doctor
+from qo.cli.admin import doctor
 from qo.config.location import S3
 from qo.config.sources import load
 from qo.core.keys import EPHEMERAL
 from qo.store.s3.setup import UPLOADS_DONE, aborts_uploads, set_up
-from servers import S3Server
+from support.servers.s3 import S3Server
 
 pytestmark = pytest.mark.s3
 

@@ -23,14 +23,14 @@ import boto3
 import pytest
 import sqlalchemy as sa
 
-from dashboards import IAM, ROLE, read_fragment
-from ports import free_ports
-from servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server, start_seaweed
-from sites import Site, job, proven
-from stores import until
+from support.dispatcher.sites import Site, job, proven
+from support.servers.ports import free_ports
+from support.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server, start_seaweed
+from support.stores.queues import until
+from support.ui.dashboards import IAM, ROLE, read_fragment
 
 if TYPE_CHECKING:
-    from postgres import PostgresServer
+    from support.servers.postgres import PostgresServer
 
 # Many processes, which wait for each other on a busy machine.
 pytestmark = [pytest.mark.long, pytest.mark.timeout(360)]

@@ -14,18 +14,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import child_functions as functions
 import pytest
 
-import child_functions as functions
-from attempts import Attempts
 from qo.errors import UsageError
 from qo.queue.queue import Queue
 from qo.store.local import LocalStore
-from qo.worker.cancel import Stopped, Why
+from qo.worker.api.request import Request
 from qo.worker.executors.processes import ProcessExecutor
-from qo.worker.outcome import Dead, Outcome, Released, Retried, outcome_of
-from qo.worker.request import Request
-from stores import until
+from qo.worker.loop.cancel import Stopped, Why
+from qo.worker.loop.outcome import Dead, Outcome, Released, Retried, outcome_of
+from support.stores.queues import until
+from support.worker.attempts import Attempts
 
 
 class Pool(ProcessExecutor):

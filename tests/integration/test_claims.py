@@ -22,7 +22,7 @@ from qo.store.faulty import Fault, FaultPlan, Faulty
 from qo.store.memory import MemoryStore
 from qo.store.retrying import Retrying
 from qo.testing import virtual
-from stores import AT_ONCE, another, claimed, hints, path_of, until, wanted_hints
+from support.stores.queues import AT_ONCE, another, claimed, hints, path_of, until, wanted_hints
 
 P, R, C = Status.PENDING, Status.RUNNING, Status.COMPLETED
 CLAIMERS = 32

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from qo.dispatcher.contract.garbage import Judged
-from qo.runner.collecting import Bucket, Directory, Root, collect
+from qo.agent.collection import Bucket, Directory, Root, collect
+from qo.api.contract.garbage import Judged
 from qo.store.memory import MemoryStore
 
 FILES = ("part-0.parquet", "deep/part-1.parquet", "_SUCCESS")

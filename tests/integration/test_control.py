@@ -24,7 +24,7 @@ from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
 from qo.store.port import Written
 from qo.testing import virtual
-from stores import StoreClock, another, claimed, virtual_queue
+from support.stores.queues import StoreClock, another, claimed, virtual_queue
 
 
 async def signed_on(queue: Queue, *worker_ids: str) -> None:

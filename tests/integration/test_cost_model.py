@@ -28,7 +28,7 @@ from qo.queue.queue import Claim, Queue
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
 from qo.testing import virtual
-from qo.worker.app import App
+from qo.worker.api.app import App
 from qo.worker.config import WorkerConfig
 from qo.worker.worker import Worker
 

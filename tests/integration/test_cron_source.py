@@ -8,16 +8,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from pipelines import dag, deployed, edited, source, staged
-from qo.dispatcher import cutover, pausing
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
+from qo.dispatcher.versions import cutover, pausing
 from qo.errors import UsageError
-from qo.sources import cron
-from qo.sources.plan import Memory, Plan, recalled
-from qo.sources.scheduler import run_scheduler
-from speaking import LocalEmitter
-from states import Clock
+from qo.scheduler import cron
+from qo.scheduler.service import run_scheduler
+from qo.scheduler.timetable import Memory, Plan, recalled
+from support.dispatcher.local_emitter import LocalEmitter
+from support.dispatcher.pipelines import dag, deployed, edited, source, staged
+from support.dispatcher.states import Clock
 
 HOURLY = dag("d", source("tick", "cron", of={"schedule": "0 * * * *"}))
 BERLIN = Plan("30 2 * * *", "Europe/Berlin")

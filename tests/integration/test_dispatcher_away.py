@@ -12,8 +12,8 @@ import pytest
 
 from qo.dispatcher.http.rights import INTERNAL, PUBLIC, Need
 from qo.dispatcher.state.database import State, open_state
-from states import create_tables
-from surfaces import Surface, surface
+from support.dispatcher.states import create_tables
+from support.dispatcher.surfaces import Surface, surface
 
 ANSWERED = {"livez", "task_keys"}  # Without the database.
 UNKNOWN_FORM = {"emit_source", "remember_source", "fetch_task", "emit_events", "commit_segments"} | {

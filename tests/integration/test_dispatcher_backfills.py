@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline_tasks import all_of, claimed, feed, finish, settle
-from pipelines import dag, deployed, edited, job, live, source, staged
-from qo.core.flow.topology import Topology
-from qo.dispatcher import backfilling, cutover
-from qo.dispatcher.contract.backfill import BackfillAnswer, BackfillRequest
-from qo.dispatcher.contract.task import Outcome
-from qo.dispatcher.loops import backfill
+from qo.api.contract.backfill import BackfillAnswer, BackfillRequest
+from qo.api.contract.task import Outcome
+from qo.core.pipeline.topology import Topology
+from qo.dispatcher.engine import backfill
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.why import why
+from qo.dispatcher.versions import backfills, cutover
+from qo.dispatcher.views.why.answer import why
 from qo.errors import NotFound, Refused, UsageError
+from support.dispatcher.pipeline_tasks import all_of, claimed, feed, finish, settle
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, source, staged
 
 SHOP = dag(
     "shop",
@@ -47,12 +47,12 @@ def begun(
         {"dag": "shop", "job": name, "from_key": low, "to_key": high, "at_once": 2, **how}
     )
     with state.write() as tx:
-        return backfilling.create(tx, wanted, "ann")
+        return backfills.create(tx, wanted, "ann")
 
 
 def shown(state: State, id_: str) -> BackfillAnswer:
     with state.read() as tx:
-        return backfilling.show(tx, id_)
+        return backfills.show(tx, id_)
 
 
 def own(state: State, id_: str) -> list[dict[str, object]]:
@@ -102,16 +102,16 @@ def test_a_step_that_is_taken_twice_makes_its_tasks_once(state: State, shop: Top
 def test_paused_it_makes_nothing_and_cancelled_it_drops_what_waits(state: State, shop: Topology) -> None:
     made = begun(state, "clean", at_once=1)
     with state.write() as tx:
-        backfilling.pause(tx, made.id)
+        backfills.pause(tx, made.id)
     assert backfill.tick(state) == 0
     with state.write() as tx:
-        backfilling.resume(tx, made.id)
+        backfills.resume(tx, made.id)
     assert backfill.tick(state) == 1
     with state.write() as tx:
-        assert backfilling.cancel(tx, made.id, "ann").tasks == {"cancelled": 1}
+        assert backfills.cancel(tx, made.id, "ann").tasks == {"cancelled": 1}
     assert backfill.tick(state) == 0
     with state.write() as tx, pytest.raises(Refused):
-        backfilling.resume(tx, made.id)
+        backfills.resume(tx, made.id)
 
 
 def test_a_failed_task_does_not_keep_the_rest_from_being_made(state: State, shop: Topology) -> None:

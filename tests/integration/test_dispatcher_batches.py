@@ -7,20 +7,35 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipeline_tasks import ask, claimed, fence, finish, lapse, output, partition_task, row_of, tasks_of, woken
-from pipelines import dag, deployed, job, live, source
-from qo.core.flow.topology import LiveJob
-from qo.dispatcher import accounting, emission, invalidations, outbox
-from qo.dispatcher.contract.task import Claimed, ClaimRequest, CompleteRequest, EventBody, NotClaimed, Outcome
-from qo.dispatcher.limits import Limits
-from qo.dispatcher.loops import invalidation, release, router
+from qo.api.contract.task import Claimed, ClaimRequest, CompleteRequest, EventBody, NotClaimed, Outcome
+from qo.core.pipeline.topology import LiveJob
+from qo.dispatcher.attempts import claiming, completion
+from qo.dispatcher.attempts.completion import Ending
+from qo.dispatcher.effects import operator_actions
+from qo.dispatcher.engine import invalidation, release, router
+from qo.dispatcher.engine.limits import Limits
+from qo.dispatcher.events import invalidations
+from qo.dispatcher.outbox import outbox
 from qo.dispatcher.runtimes import in_process
+from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import claiming, completion, moves
-from qo.dispatcher.tasks.completion import Ending
 from qo.errors import LeaseLost
-from states import Clock
+from support.dispatcher import accounting
+from support.dispatcher.pipeline_tasks import (
+    ask,
+    claimed,
+    fence,
+    finish,
+    lapse,
+    output,
+    partition_task,
+    row_of,
+    tasks_of,
+    woken,
+)
+from support.dispatcher.pipelines import dag, deployed, job, live, source
+from support.dispatcher.states import Clock
 
 ROOT = "file:/data"
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"))
@@ -164,7 +179,7 @@ def test_a_run_that_was_cancelled_takes_nothing_from_the_others(state: State, li
     due(state)
     [task_id] = [row["id"] for row in tasks_of(state, cut) if row["partition_key"] == "b"]
     with state.write() as tx:
-        moves.cancel(tx, task_id, "somebody")
+        operator_actions.cancel(tx, task_id, "somebody")
     done(state, limit)
     assert statuses(state, cut) == {"a": "completed", "b": "cancelled", "c": "completed"}
 
@@ -179,7 +194,7 @@ def test_of_several_claims_each_is_answered_for_itself(state: State) -> None:
     claimed(state, ids["running"])
     finish(state, held := claimed(state, ids["completed"]), outputs=[output(held)])
     with state.write() as tx:
-        moves.cancel(tx, ids["cancelled"], "somebody")
+        operator_actions.cancel(tx, ids["cancelled"], "somebody")
         for name in ("free", "other"):
             woken(tx, ids[name])
     wanted = [*ids.values(), "unheard of"]

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from pipeline_tasks import feed, manual_task, row_of, succeed, tasks_of
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.core.flow.dag import Dag
-from qo.dispatcher import beside, cutover, rebuilding, versions, why
-from qo.dispatcher.contract.task import Claimed
+from qo.api.contract.task import Claimed
+from qo.core.pipeline.dag import Dag
+from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import moves
+from qo.dispatcher.versions import cutover, overview, rebuilding, side_inputs
+from qo.dispatcher.views.why import answer
 from qo.errors import Refused
-from rebuilds import claim, cut_over, fail, holds, pieces, progress, released, run, run_loops
+from support.dispatcher.pipeline_tasks import feed, manual_task, row_of, succeed, tasks_of
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.rebuilds import claim, cut_over, fail, holds, pieces, progress, released, run, run_loops
 
 DAYS = {f"2024-01-0{day}" for day in range(1, 7)}
 
@@ -77,8 +78,8 @@ def test_who_waits_is_told_for_what(state: State) -> None:
     assert not found.caught_up
     [month] = tasks_of(state, live(loaded(state), "shop.month", 2))
     with state.read() as tx:
-        assert why.why(tx, month["id"]).blocked_by == f"task {month['id']} of shop.month waits: {reason}"
-        lines = {each.name: each.hold for each in versions.show(tx, "shop", 2).jobs}
+        assert answer.why(tx, month["id"]).blocked_by == f"task {month['id']} of shop.month waits: {reason}"
+        lines = {each.name: each.hold for each in overview.show(tx, "shop", 2).jobs}
     assert lines["month"] == reason
     with state.write() as tx, pytest.raises(Refused, match=f"still being rebuilt: month {reason}"):
         cutover.mark_ready(tx, "shop", 2, "tests")
@@ -111,7 +112,7 @@ def test_the_active_version_waits_for_nobody(state: State) -> None:
     run_loops(state)
     assert {row_of(state, each)["job"] for each in released(state)} == {"day", "month"}
     with state.read() as tx:
-        assert beside.rebuilds(tx, loaded(state)) == {}
+        assert side_inputs.rebuilds(tx, loaded(state)) == {}
 
 
 def test_what_is_carried_over_is_waited_for_while_it_is_on_its_first_build(state: State) -> None:
@@ -156,7 +157,7 @@ def test_what_failed_keeps_who_reads_it_until_it_is_replayed(state: State) -> No
     assert holds(state) == ["waits for inputs read beside: day"]
     [failed] = [each for each in tasks_of(state, live(loaded(state), "shop.day", 2)) if each["status"] == "failed"]
     with state.write() as tx:
-        moves.replay(tx, failed["id"], "tests")
+        operator_actions.replay(tx, failed["id"], "tests")
     [month] = of(run(state), "month")
     assert pieces(month, "day") == DAYS
     cut_over(state, "shop", 2)
@@ -194,7 +195,7 @@ def test_events_that_come_while_it_is_built_are_waited_for(state: State) -> None
     feed(state, live(loaded(state), "shop.orders"), "2024-01-07")
     with state.read() as tx:
         found = loaded(state)
-        rebuild = beside.rebuilds(tx, found)[live(found, "shop.month", 2).edition_id]
+        rebuild = side_inputs.rebuilds(tx, found)[live(found, "shop.month", 2).edition_id]
         assert rebuilding.explain(tx, rebuild) == (
             "waits for inputs read beside: events that day reads are to be routed"
         )

@@ -13,20 +13,20 @@ import pytest
 import sqlalchemy as sa
 from pydantic import ValidationError
 
-from ports import free_ports
+from qo.api.contract.bundle import CreateBundle
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import S3Settings, Settings
-from qo.core.flow import bundle as rules
+from qo.core.pipeline import bundle as rules
 from qo.dispatcher import aws
-from qo.dispatcher.contract.bundle import CreateBundle
-from qo.dispatcher.runtimes import archive, bundles
-from qo.dispatcher.runtimes.bundles import Shelf
+from qo.dispatcher.bundles import archive, bundle_store
+from qo.dispatcher.bundles.bundle_store import Shelf
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
 from qo.errors import NotFound, Refused, Unavailable, UsageError
-from servers import REGION, S3Server
-from states import clock, create_tables, state  # noqa: F401
-from zips import MAIN, bundle, manifest_of, sha256, zipped
+from support.dispatcher.states import clock, create_tables, state  # noqa: F401
+from support.dispatcher.zips import MAIN, bundle, manifest_of, sha256, zipped
+from support.servers.ports import free_ports
+from support.servers.s3 import REGION, S3Server
 
 FILES = {MAIN: b"print('{}')", "lib/deep/a.py": b"A = 1"}
 
@@ -166,12 +166,14 @@ def test_other_bytes_than_were_promised_are_not_even_opened(tmp_path: Path) -> N
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Shelf:
-    return bundles.shelf_of(Settings(dispatcher=DispatcherSettings(data=f"file:{tmp_path / 'data'}")))
+    return bundle_store.shelf_of(Settings(dispatcher=DispatcherSettings(data=f"file:{tmp_path / 'data'}")))
 
 
 def registered(state: State, shelf: Shelf, body: bytes) -> str:
     with state.write() as tx:
-        return bundles.register(tx, CreateBundle(sha256=sha256(body), bytes=len(body)), "ada", shelf).bundle_id
+        return bundle_store.register(
+            tx, CreateBundle(sha256=sha256(body), bytes=len(body)), "ada", shelf
+        ).bundle_id
 
 
 def test_a_bundle_is_registered_uploaded_and_finalized(state: State, shelf: Shelf) -> None:
@@ -179,39 +181,39 @@ def test_a_bundle_is_registered_uploaded_and_finalized(state: State, shelf: Shel
     made = registered(state, shelf, body)
     assert registered(state, shelf, body) == made
     with state.read() as tx, pytest.raises(Refused, match="finalize"):
-        bundles.usable(tx, made)
-    bundles.upload(state, shelf, made, body)
-    final = bundles.finalize(state, shelf, made)
+        bundle_store.usable(tx, made)
+    bundle_store.upload(state, shelf, made, body)
+    final = bundle_store.finalize(state, shelf, made)
     assert (final.state, final.runtime, final.entrypoint, final.files) == ("final", "python", MAIN, 2)
-    assert bundles.finalize(state, shelf, made) == final
+    assert bundle_store.finalize(state, shelf, made) == final
     with state.read() as tx:
-        assert bundles.usable(tx, made) == final
+        assert bundle_store.usable(tx, made) == final
     assert shelf.read(sha256(body)) == body
 
 
 def test_only_the_announced_bytes_are_taken(state: State, shelf: Shelf) -> None:
     made = registered(state, shelf, bundle(FILES))
     with pytest.raises(UsageError, match="sha256"):
-        bundles.upload(state, shelf, made, bundle({MAIN: "evil"}))
+        bundle_store.upload(state, shelf, made, bundle({MAIN: "evil"}))
     with pytest.raises(NotFound, match="upload"):
-        bundles.finalize(state, shelf, made)
+        bundle_store.finalize(state, shelf, made)
 
 
 def test_an_unsound_bundle_is_never_final(state: State, shelf: Shelf) -> None:
     body = zipped({**FILES, "../evil": b""}, manifest_of(FILES))
     made = registered(state, shelf, body)
-    bundles.upload(state, shelf, made, body)
+    bundle_store.upload(state, shelf, made, body)
     with pytest.raises(UsageError):
-        bundles.finalize(state, shelf, made)
+        bundle_store.finalize(state, shelf, made)
     with state.read() as tx, pytest.raises(Refused):
-        bundles.usable(tx, made)
+        bundle_store.usable(tx, made)
 
 
 @pytest.mark.parametrize("name", ["", "nothing", "../../etc/passwd", "' OR 1=1 --"])
 def test_a_bundle_that_nobody_registered_is_not_found(state: State, shelf: Shelf, name: str) -> None:
     for ask in (
-        lambda: bundles.upload(state, shelf, name, b""),
-        lambda: bundles.finalize(state, shelf, name),
+        lambda: bundle_store.upload(state, shelf, name, b""),
+        lambda: bundle_store.finalize(state, shelf, name),
     ):
         with pytest.raises(NotFound):
             ask()
@@ -254,12 +256,12 @@ def test_bundles_are_kept_in_a_bucket_too(
         dispatcher=DispatcherSettings(data=f"s3://{s3_bucket}/root"),
         s3=S3Settings(endpoint=s3_server.endpoint, region=REGION),
     )
-    shelf, body = bundles.shelf_of(settings), bundle(FILES)
+    shelf, body = bundle_store.shelf_of(settings), bundle(FILES)
     made = registered(books, shelf, body)
     with pytest.raises(NotFound):
-        bundles.finalize(books, shelf, made)
-    bundles.upload(books, shelf, made, body)
-    assert bundles.finalize(books, shelf, made).state == "final"
+        bundle_store.finalize(books, shelf, made)
+    bundle_store.upload(books, shelf, made, body)
+    assert bundle_store.finalize(books, shelf, made).state == "final"
     assert shelf.read(sha256(body)) == body
     assert s3_server.endpoint in (shelf.get_url(sha256(body)) or "")
     aws.client.cache_clear()
@@ -269,6 +271,6 @@ def test_bundles_are_kept_in_a_bucket_too(
 def test_a_bucket_that_does_not_answer_may_be_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    shelf = bundles.BucketShelf("s3://data/root", REGION, f"http://127.0.0.1:{free_ports(1)[0]}")
+    shelf = bundle_store.BucketShelf("s3://data/root", REGION, f"http://127.0.0.1:{free_ports(1)[0]}")
     with pytest.raises(Unavailable):
         shelf.read("0" * 64)

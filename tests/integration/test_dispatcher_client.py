@@ -11,18 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dispatchers import Served, context_of, listening, served
-from pipelines import dag, deployed, job, source
-from ports import free_ports
 from qo import errors
-from qo.config.dispatcher import DispatcherSettings
-from qo.dispatcher import asking
-from qo.dispatcher.asking import Asker, HttpxCarrier, Reply, problem_of
-from qo.dispatcher.auth.local_tokens import LocalTokens
-from qo.dispatcher.client import DispatcherClient
-from qo.dispatcher.contract.credential import CredentialsRequest
-from qo.dispatcher.contract.source import EmitRequest
-from qo.dispatcher.contract.task import (
+from qo.api import transport
+from qo.api.contract.credential import CredentialsRequest
+from qo.api.contract.source import EmitRequest
+from qo.api.contract.task import (
     Claimed,
     CompleteRequest,
     EventBody,
@@ -33,14 +26,21 @@ from qo.dispatcher.contract.task import (
     Outcome,
     OutputBody,
 )
-from qo.dispatcher.definition.writing import to_yaml
+from qo.api.internal_client import DispatcherClient
+from qo.api.transport import Asker, HttpxCarrier, Reply, problem_of
+from qo.config.dispatcher import DispatcherSettings
+from qo.dispatcher.auth.local_tokens import LocalTokens
+from qo.dispatcher.engine import invalidation, release, router
+from qo.dispatcher.engine.limits import limits
+from qo.dispatcher.http.embedded_client import open_embedded_client
 from qo.dispatcher.http.errors import KINDS
-from qo.dispatcher.limits import limits
-from qo.dispatcher.loops import invalidation, release, router
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.user_client import UserClient
-from states import Clock, clock, state  # noqa: F401
+from qo.pipeline.writing import to_yaml
+from support.dispatcher.listeners import Served, context_of, listening, served
+from support.dispatcher.pipelines import dag, deployed, job, source
+from support.dispatcher.states import Clock, clock, state  # noqa: F401
+from support.servers.ports import free_ports
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"))
 SEEN = EmitRequest(idempotency_key="k", events=[EventBody(partition_key="a")])
@@ -296,7 +296,7 @@ async def test_without_a_dispatcher_the_same_routes_answer_in_this_process(
     context = type(context)(
         state=state, settings=context.settings, keyring=context.keyring, tokens=LocalTokens((), "qo_admin")
     )
-    async with UserClient.inside(context) as user:
+    async with open_embedded_client(context) as user:
         made = await user.post("/v1/dags/shop/versions", {"source": to_yaml(SHOP)})
         assert made["status"] == "active"
         assert [each["name"] for each in (await user.get("/v1/dags"))["dags"]] == ["shop"]
@@ -305,7 +305,7 @@ async def test_without_a_dispatcher_the_same_routes_answer_in_this_process(
 
 
 def test_servers_are_checked_against_the_known_authorities_and_without_tls_none_is_known() -> None:
-    checked, unknown = asking._trust(True), asking._trust(False)  # pyright: ignore[reportPrivateUsage]
+    checked, unknown = transport._trust(True), transport._trust(False)  # pyright: ignore[reportPrivateUsage]
     assert checked.verify_mode is unknown.verify_mode is ssl.CERT_REQUIRED
     assert checked.check_hostname
     assert checked.cert_store_stats()["x509_ca"] > 0

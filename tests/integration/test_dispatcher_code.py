@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from pipeline_tasks import (
+from qo.api.contract.dag import DeployAnswer, DeployBundle
+from qo.api.contract.task import Claimed, CommitRequest, CompleteAnswer, Outcome
+from qo.core.pipeline.dag import Dag
+from qo.core.pipeline.topology import Topology
+from qo.dispatcher.attempts import completion, segments
+from qo.dispatcher.effects import operator_actions
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import State
+from qo.dispatcher.versions import cutover, deploy
+from qo.errors import LeaseLost, UsageError
+from qo.pipeline.registry import DEFAULT
+from support.dispatcher.pipeline_tasks import (
     all_of,
     claimed,
     fence,
@@ -19,18 +30,8 @@ from pipeline_tasks import (
     row_of,
     tasks_of,
 )
-from pipelines import dag, edited, job, live, loaded, source
-from qo.core.flow.dag import Dag
-from qo.core.flow.topology import Topology
-from qo.dispatcher import cutover, deploy
-from qo.dispatcher.contract.dag import DeployAnswer, DeployBundle
-from qo.dispatcher.contract.task import Claimed, CommitRequest, CompleteAnswer, Outcome
-from qo.dispatcher.registry import DEFAULT
-from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import completion, moves, segments
-from qo.errors import LeaseLost, UsageError
-from states import Clock
+from support.dispatcher.pipelines import dag, edited, job, live, loaded, source
+from support.dispatcher.states import Clock
 
 FIRST, SECOND, THIRD = ("a" * 64, "b" * 64, "c" * 64)
 SHOP = dag(
@@ -94,7 +95,7 @@ def test_the_code_of_the_edition_is_accepted_and_kept_with_the_attempt(state: St
     assert attempt_of(state, held)["code"] == "one"
     assert attempt_of(state, held)["packages"] == ["pandas is 2, was 1"]
     with state.read() as tx:
-        shown = moves.show_task(tx, held.work.task_id)
+        shown = operator_actions.show_task(tx, held.work.task_id)
     assert (shown.code, shown.bundle, shown.attempts[0].code) == ("one", FIRST, "one")
 
 

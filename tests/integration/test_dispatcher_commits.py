@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline_tasks import (
+from qo.api.contract.task import Claimed, CompleteRequest, EventBody, InputMode, Outcome, OutputBody
+from qo.core.pipeline.topology import LiveJob, Topology
+from qo.dispatcher.attempts import completion
+from qo.dispatcher.commits import replacing
+from qo.dispatcher.effects import operator_actions
+from qo.dispatcher.engine import invalidation
+from qo.dispatcher.events import invalidations
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import State
+from qo.errors import UsageError
+from support.dispatcher.pipeline_tasks import (
     all_of,
     append,
     claimed,
@@ -21,16 +31,8 @@ from pipeline_tasks import (
     succeed,
     tasks_of,
 )
-from pipelines import dag, deployed, job, live, source
-from qo.core.flow.topology import LiveJob, Topology
-from qo.dispatcher import invalidations
-from qo.dispatcher.contract.task import Claimed, CompleteRequest, EventBody, InputMode, Outcome, OutputBody
-from qo.dispatcher.loops import invalidation
-from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import completion, moves, replacing
-from qo.errors import UsageError
-from states import Clock
+from support.dispatcher.pipelines import dag, deployed, job, live, source
+from support.dispatcher.states import Clock
 
 SHOP = dag(
     "shop",
@@ -210,7 +212,7 @@ def test_lineage_names_the_revision_that_was_read(state: State, shop: Topology) 
     feed(state, orders, "p", "2")
     succeed(state, claimed(state, task))  # The next attempt reads anew, and says so.
     with state.read() as tx:
-        shown = moves.show_task(tx, task)
+        shown = operator_actions.show_task(tx, task)
     [partition] = [each for each in all_of(state, schema.partitions) if each["task_id"] not in {task}]
     assert [(each.partition_key, each.revision) for each in shown.inputs] == [("p", partition["revision"])]
     assert len(shown.commits) == 2

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline_tasks import append, feed, row_of, succeed, tasks_of
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.core.flow.dag import Dag
-from qo.dispatcher import beside, cutover
-from qo.dispatcher.contract.task import Claimed
-from qo.dispatcher.loops import comparison, reaper
+from qo.api.contract.task import Claimed
+from qo.core.pipeline.dag import Dag
+from qo.dispatcher.commits import replacing
+from qo.dispatcher.engine import comparison, reaper
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import replacing
+from qo.dispatcher.versions import cutover, side_inputs
 from qo.errors import LeaseLost, Refused
-from rebuilds import claim, cut_over, pieces, progress, released, run, run_loops
-from states import Clock
+from support.dispatcher.pipeline_tasks import append, feed, row_of, succeed, tasks_of
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.rebuilds import claim, cut_over, pieces, progress, released, run, run_loops
+from support.dispatcher.states import Clock
 
 DAYS = {f"2024-01-0{day}" for day in range(1, 7)}
 MONTHS = dag(
@@ -149,7 +149,7 @@ def test_the_late_reply_of_an_attempt_that_began_before_does_not_count(state: St
     feed(state, live(loaded(state), "shop.orders"), "2024-01-07")
     with state.write() as tx:
         edition = live(loaded(state), "shop.month", 2).edition_id
-        beside.forget(tx, [edition])  # As if it were staged once more.
+        side_inputs.forget(tx, [edition])  # As if it were staged once more.
     run(state)
     assert row_of(state, began.work.task_id)["late_lease_id"] is None
     with pytest.raises(LeaseLost):

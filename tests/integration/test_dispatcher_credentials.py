@@ -19,25 +19,25 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipeline_tasks import woken
-from pipelines import dag, deployed, job, live, source
-from ports import free_ports
+from qo.api.contract.credential import CredentialsAnswer
+from qo.api.contract.task import Claimed, ClaimRequest, Fence
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import S3Settings, Settings
 from qo.dispatcher import aws
+from qo.dispatcher.attempts.claiming import claim
 from qo.dispatcher.auth import capability as capabilities
 from qo.dispatcher.auth import credentials, scopes
 from qo.dispatcher.auth.capability import Capability, Scope
 from qo.dispatcher.auth.keys import KeyRing
-from qo.dispatcher.contract.credential import CredentialsAnswer
-from qo.dispatcher.contract.task import Claimed, ClaimRequest, Fence
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
-from qo.dispatcher.tasks.claiming import claim
 from qo.dispatcher.tasks.creation import NewTask, create
 from qo.errors import ConfigError, Forbidden, LeaseLost, Refused, Unavailable, UsageError
-from servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server, client_of, is_refused, start_seaweed
-from states import Clock, clock, create_tables, state  # noqa: F401
+from support.dispatcher.pipeline_tasks import woken
+from support.dispatcher.pipelines import dag, deployed, job, live, source
+from support.dispatcher.states import Clock, clock, create_tables, state  # noqa: F401
+from support.servers.ports import free_ports
+from support.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server, client_of, is_refused, start_seaweed
 
 ROLE = "arn:aws:iam::role/tasks"
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"))

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.core.flow.topology import LiveJob
+from qo.api.contract.dag import CutoverAnswer
 from qo.core.lifecycle import Cancel, Claim, Replay
-from qo.dispatcher import backlog, cutover, pausing, topology
-from qo.dispatcher.contract.dag import CutoverAnswer
-from qo.dispatcher.state import schema
+from qo.core.pipeline.topology import LiveJob
+from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import State, Tx
-from qo.dispatcher.tasks import rows
+from qo.dispatcher.tasks import backlog, rows
 from qo.dispatcher.tasks.creation import NewTask, create
+from qo.dispatcher.versions import cutover, pausing
 from qo.errors import NotFound, Refused
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
 
 SHOP = dag(
     "shop",

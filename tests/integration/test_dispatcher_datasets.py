@@ -9,20 +9,24 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipeline_tasks import woken
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.core.flow.event import Event
-from qo.dispatcher import accounting, cutover, datasets, emission
-from qo.dispatcher.contract.task import ClaimRequest, CompleteRequest, EventBody, Outcome, OutputBody
-from qo.dispatcher.events import accept
-from qo.dispatcher.lineage import lineage
-from qo.dispatcher.loops import router
+from qo.api.contract.task import ClaimRequest, CompleteRequest, EventBody, Outcome, OutputBody
+from qo.core.pipeline.event import Event
+from qo.dispatcher.attempts import claiming, completion
+from qo.dispatcher.engine import router
+from qo.dispatcher.events.event_log import accept
+from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
-from qo.dispatcher.tasks import claiming, completion
-from qo.dispatcher.why import why
+from qo.dispatcher.state.datasets import resolve
+from qo.dispatcher.versions import cutover
+from qo.dispatcher.views import datasets
+from qo.dispatcher.views.lineage import lineage
+from qo.dispatcher.views.why.answer import why
 from qo.errors import NotFound, UsageError
-from states import Clock, opened
+from support.dispatcher import accounting
+from support.dispatcher.pipeline_tasks import woken
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.states import Clock, opened
 
 SHOP = dag(
     "shop",
@@ -82,12 +86,12 @@ def test_a_dataset_is_found_by_published_name_or_by_its_job(state: State) -> Non
             ("rejected", 1),
             ("shop.clean[1]", 1),
         ):
-            assert datasets.resolve(tx, text).id == clean.outputs[output].dataset_id
-        assert datasets.resolve(tx, "shop.clean[1]").label == "rejected"
-        assert datasets.resolve(tx, "shop.daily").label == "shop.daily"
+            assert resolve(tx, text).id == clean.outputs[output].dataset_id
+        assert resolve(tx, "shop.clean[1]").label == "rejected"
+        assert resolve(tx, "shop.daily").label == "shop.daily"
         for text in ("nope", "shop.nope", "shop.clean[2]", "shop", "shop.clean[x]", "", "@", "shop.clean@a"):
             with pytest.raises(NotFound):
-                datasets.resolve(tx, text)
+                resolve(tx, text)
 
 
 def test_datasets_are_listed_in_pages_and_each_once(state: State) -> None:

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.core.flow.dag import Dag
-from qo.core.flow.topology import VersionStatus
-from qo.dispatcher import cutover, deploy, topology
-from qo.dispatcher.registry import DEFAULT, registry
-from qo.dispatcher.state import schema
+from qo.core.pipeline.dag import Dag
+from qo.core.pipeline.topology import VersionStatus
+from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.tasks.creation import NewTask, create
+from qo.dispatcher.versions import cutover, deploy
 from qo.errors import Refused, UsageError
+from qo.pipeline.registry import DEFAULT, registry
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
 
 SHOP = dag(
     "shop",

@@ -10,11 +10,11 @@ from typing import Any
 import jwt
 import pytest
 
-from dispatchers import Served, served
-from pipeline_tasks import feed, route_all, tasks_of, woken
-from pipelines import dag, deployed, job, live, source
 from qo.dispatcher.http.principals import CAPABILITY
 from qo.dispatcher.state.database import State
+from support.dispatcher.listeners import Served, served
+from support.dispatcher.pipeline_tasks import feed, route_all, tasks_of, woken
+from support.dispatcher.pipelines import dag, deployed, job, live, source
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"))
 CLAIM, BEAT, COMPLETE = "/internal/task-claim", "/v1/task/heartbeat", "/v1/task/complete"

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipelines import dag, deployed, job, live, source
-from qo.core.flow.event import Event
-from qo.core.flow.topology import LiveJob
-from qo.dispatcher import accounting, tallies
-from qo.dispatcher.events import accept
+from qo.core.pipeline.event import Event
+from qo.core.pipeline.topology import LiveJob
+from qo.dispatcher.events import tallies
+from qo.dispatcher.events.event_log import accept
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.errors import NotFound, UsageError
+from support.dispatcher import accounting
+from support.dispatcher.pipelines import dag, deployed, job, live, source
 
 SHOP = dag("shop", source("orders", outputs=2), job("clean", reads="orders"))
 

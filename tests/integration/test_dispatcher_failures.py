@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipeline_tasks import (
+from qo.api.contract.task import Outcome
+from qo.api.contract.task_view import TaskRow
+from qo.core.pipeline.topology import LiveJob, Topology
+from qo.dispatcher.effects import operator_actions
+from qo.dispatcher.engine import invalidation
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import State
+from qo.dispatcher.tasks import creation, failures
+from qo.dispatcher.tasks.creation import NewTask
+from qo.dispatcher.versions import cutover, overview, rebuilding
+from qo.dispatcher.views.why.answer import why
+from qo.errors import Refused
+from support.dispatcher.pipeline_tasks import (
     append,
     claimed,
     cursor_task,
@@ -20,19 +32,8 @@ from pipeline_tasks import (
     succeed,
     tasks_of,
 )
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.core.flow.topology import LiveJob, Topology
-from qo.dispatcher import cutover, failures, rebuilding, versions
-from qo.dispatcher.contract.task import Outcome
-from qo.dispatcher.contract.task_view import TaskRow
-from qo.dispatcher.loops import invalidation
-from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import creation, moves
-from qo.dispatcher.tasks.creation import NewTask
-from qo.dispatcher.why import why
-from qo.errors import Refused
-from states import Clock
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.states import Clock
 
 SHOP = dag(
     "shop",
@@ -56,7 +57,7 @@ def fail(state: State, task_id: str) -> str:
 
 def failed(state: State, **how: Any) -> list[TaskRow]:
     with state.read() as tx:
-        return moves.list_tasks(tx, status="failed", **how).tasks
+        return operator_actions.list_tasks(tx, status="failed", **how).tasks
 
 
 def ids(found: list[TaskRow]) -> set[str]:
@@ -95,8 +96,8 @@ def test_a_failure_is_open_until_its_partition_is_committed_by_another_task(
     assert said is not None
     assert (said.by_task, said.text) == (mended, f"committed later by task {mended}")
     with state.read() as tx:
-        assert moves.show_task(tx, first).superseded == said
-        assert [each.superseded for each in moves.list_tasks(tx).tasks if each.id == first] == [said]
+        assert operator_actions.show_task(tx, first).superseded == said
+        assert [each.superseded for each in operator_actions.list_tasks(tx).tasks if each.id == first] == [said]
         assert failures.counts(tx, {clean.edition_id})[clean.edition_id]["failed"] == 1
         told = why(tx, first)
         assert f"committed later by task {mended}" in "\n".join(told.lines)
@@ -171,12 +172,12 @@ def test_a_task_that_no_live_version_has_is_not_replayed(state: State, shop: Top
     with state.write() as tx:
         cutover.abandon(tx, "shop", number, "ada")
     with state.write() as tx, pytest.raises(Refused, match=f"version {number} was abandoned.*deploy"):
-        moves.replay(tx, task, "ada")
+        operator_actions.replay(tx, task, "ada")
     assert row_of(state, task)["status"] == "failed"
     again = staged(state, edited(SHOP, "clean", config={"v": 2}))
     assert again.version == number
     with state.write() as tx:
-        assert moves.replay(tx, task, "ada").status == "pending"
+        assert operator_actions.replay(tx, task, "ada").status == "pending"
 
 
 def test_a_version_whose_failures_were_mended_may_take_over(
@@ -195,7 +196,7 @@ def test_a_version_whose_failures_were_mended_may_take_over(
     settle(state)
     with state.read() as tx:
         assert rebuilding.rebuild(tx, "shop", number).tasks.get("failed", 0) == 0
-        lines = {each.name: each for each in versions.show(tx, "shop", number).jobs}
+        lines = {each.name: each for each in overview.show(tx, "shop", number).jobs}
         assert lines["clean"].tasks.get("failed", 0) == 0
     with state.write() as tx:
         assert cutover.mark_ready(tx, "shop", number, "ada").changed
@@ -224,7 +225,7 @@ def test_pages_of_open_failures_leave_none_out_and_end(
     after: str | None = None
     for _ in range(20):
         with state.read() as tx:
-            page = moves.list_tasks(tx, status="failed", after=after, limit=2)
+            page = operator_actions.list_tasks(tx, status="failed", after=after, limit=2)
         seen += [each.id for each in page.tasks]
         after = page.after
         if after is None:

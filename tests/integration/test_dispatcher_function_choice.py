@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from function_sites import Site
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
 from qo.dispatcher.runtimes.aws_lambda import AwsFunctions
 from qo.dispatcher.runtimes.invoker import LocalFunctions
 from qo.dispatcher.service import functions_of
 from qo.dispatcher.state.database import State
-from states import clock, state  # noqa: F401
+from support.dispatcher.function_sites import Site
+from support.dispatcher.states import clock, state  # noqa: F401
 
 
 def test_without_a_choice_no_bundle_runs_and_the_task_says_what_to_set(

@@ -12,7 +12,21 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from pipeline_tasks import (
+from qo.agent.collection import Directory, collect
+from qo.api.contract.garbage import Judged, JudgeRequest
+from qo.api.contract.task import Claimed, Outcome
+from qo.core.pipeline.topology import LIVE
+from qo.dispatcher.commits import pieces, removals
+from qo.dispatcher.commits.retention import COLLECTION_LOCK
+from qo.dispatcher.engine import garbage, invalidation, reconciler, release, router
+from qo.dispatcher.engine.limits import Limits
+from qo.dispatcher.runtimes import in_process
+from qo.dispatcher.state import datasets, schema
+from qo.dispatcher.state.database import State
+from qo.dispatcher.versions import cutover, pausing
+from qo.dispatcher.views import reading
+from qo.errors import NotFound, QoError, Refused
+from support.dispatcher.pipeline_tasks import (
     ROOT,
     all_of,
     ask,
@@ -26,20 +40,8 @@ from pipeline_tasks import (
     row_of,
     succeed,
 )
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.core.flow.topology import LIVE
-from qo.dispatcher import cutover, datasets, garbage, pausing, reading, removals
-from qo.dispatcher.contract.garbage import Judged, JudgeRequest
-from qo.dispatcher.contract.task import Claimed, Outcome
-from qo.dispatcher.limits import Limits
-from qo.dispatcher.loops import invalidation, reconciler, release, router
-from qo.dispatcher.runtimes import in_process
-from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import pieces
-from qo.errors import NotFound, QoError, Refused
-from qo.runner.collecting import Directory, collect
-from states import Clock, opened
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.states import Clock, opened
 
 DAY = 86_400.0
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"), job("daily", reads="clean"))
@@ -112,7 +114,7 @@ def test_two_who_collect_at_once_do_so_one_after_the_other(state: State) -> None
         if not tx.on_postgres:
             return  # A writer is alone there.
         with state.engine.connect() as other:
-            free = other.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({garbage.LOCK:d})").scalar_one()
+            free = other.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({COLLECTION_LOCK:d})").scalar_one()
     assert not free
 
 

@@ -7,15 +7,25 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipeline_tasks import all_of, append, claimed, feed, finish, manual_task, output, succeed, tasks_of
-from pipelines import dag, deployed, job, live, source
-from qo.core.flow.topology import Topology
-from qo.dispatcher import history, reading
-from qo.dispatcher.contract.dataset import ChangesPage
-from qo.dispatcher.loops import invalidation, router
+from qo.api.contract.dataset import ChangesPage
+from qo.core.pipeline.topology import Topology
+from qo.dispatcher.engine import invalidation, router
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
+from qo.dispatcher.views import history, reading
 from qo.errors import NotFound, UsageError
+from support.dispatcher.pipeline_tasks import (
+    all_of,
+    append,
+    claimed,
+    feed,
+    finish,
+    manual_task,
+    output,
+    succeed,
+    tasks_of,
+)
+from support.dispatcher.pipelines import dag, deployed, job, live, source
 
 SHOP = dag(
     "shop",

@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from dispatchers import Served, served
-from pipelines import dag, deployed, job, source
-from qo.dispatcher.definition.writing import to_yaml
 from qo.dispatcher.http import limits, serving
 from qo.dispatcher.state.database import State
-from states import clock, state  # noqa: F401
+from qo.pipeline.writing import to_yaml
+from support.dispatcher.listeners import Served, served
+from support.dispatcher.pipelines import dag, deployed, job, source
+from support.dispatcher.states import clock, state  # noqa: F401
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"), publish={"clean_orders": "clean"})
 
@@ -151,7 +151,7 @@ async def test_what_nobody_foresaw_is_told_by_its_number_only(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the password is swordfish")
 
-    monkeypatch.setattr("qo.dispatcher.tasks.moves.list_tasks", broken)
+    monkeypatch.setattr("qo.dispatcher.effects.operator_actions.list_tasks", broken)
     answer = await dispatcher.get("/v1/tasks", "reader")
     body = problem(answer, 500, "internal")
     assert "swordfish" not in answer.text

@@ -23,12 +23,12 @@ from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
 from schemathesis.core.transport import Response
 
-from qo.dispatcher.contract.body import Problem
-from qo.dispatcher.contract.plain import DEPTH_MAX
+from qo.api.contract.body import Problem
+from qo.api.contract.plain import DEPTH_MAX
 from qo.dispatcher.http.rights import INTERNAL, PUBLIC, Need
 from qo.dispatcher.state.database import State
-from states import clock, fresh_url, state  # noqa: F401
-from surfaces import Reply, Surface, surface
+from support.dispatcher.states import clock, fresh_url, state  # noqa: F401
+from support.dispatcher.surfaces import Reply, Surface, surface
 
 MORE = 40 if os.environ.get("PROVE") else 1
 WHO = {need: str(need) for need in Need} | {Need.NOTHING: None, Need.SIGNATURE: None}

@@ -13,24 +13,24 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from fastapi.routing import APIRoute
 
-from dispatchers import Served, context_of, served
-from pipelines import dag, deployed, job, source
+from qo.api.contract.task import Claimed, EventBody
+from qo.api.contract.token import CreateToken, Role
 from qo.config.dispatcher import DispatcherSettings
 from qo.dispatcher.auth import capability
 from qo.dispatcher.auth.local_tokens import LocalTokens
 from qo.dispatcher.auth.principals import create_token, revoke_token
-from qo.dispatcher.contract.task import Claimed, EventBody
-from qo.dispatcher.contract.token import CreateToken, Role
-from qo.dispatcher.emission import emit
+from qo.dispatcher.engine import release, router
+from qo.dispatcher.engine.limits import limits
 from qo.dispatcher.http.app import internal_app, public_app
 from qo.dispatcher.http.rights import INTERNAL, PUBLIC, Need
 from qo.dispatcher.http.routes import Routes
-from qo.dispatcher.limits import limits
-from qo.dispatcher.loops import release, router
+from qo.dispatcher.sources.emission import emit
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from states import Clock, clock, state  # noqa: F401
-from surfaces import Surface, surface
+from support.dispatcher.listeners import Served, context_of, served
+from support.dispatcher.pipelines import dag, deployed, job, source
+from support.dispatcher.states import Clock, clock, state  # noqa: F401
+from support.dispatcher.surfaces import Surface, surface
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"))
 USERS = (Need.READER, Need.WRITER, Need.ADMIN)  # Each may do what the ones before it may.

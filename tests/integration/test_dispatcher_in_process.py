@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipelines import dag, deployed, source
-from pipelines import job as reactive
+from qo.api.contract.task import EventBody
 from qo.core.lifecycle import Cancel
-from qo.dispatcher import emission
-from qo.dispatcher.contract.task import EventBody
-from qo.dispatcher.limits import Limits
-from qo.dispatcher.loops import release, router
+from qo.dispatcher.commits.pieces import PIECES_MAX
+from qo.dispatcher.engine import release, router
+from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.runtimes import in_process
+from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks import rows
-from qo.dispatcher.tasks.pieces import PIECES_MAX
+from support.dispatcher.pipelines import dag, deployed, source
+from support.dispatcher.pipelines import job as reactive
 
 ROOT = "file:/data"
 

@@ -15,12 +15,12 @@ from urllib.parse import quote
 import pytest
 import sqlalchemy as sa
 
-from qo.dispatcher import webhooks
-from qo.dispatcher.definition.writing import to_yaml
+from qo.dispatcher.sources import webhooks
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from states import clock, fresh_url, state  # noqa: F401
-from surfaces import SHOP, ZIP, Reply, Surface, surface
+from qo.pipeline.writing import to_yaml
+from support.dispatcher.states import clock, fresh_url, state  # noqa: F401
+from support.dispatcher.surfaces import SHOP, ZIP, Reply, Surface, surface
 
 SQL = (
     "'; DROP TABLE tasks; --",
@@ -242,9 +242,9 @@ def test_what_callers_write_forges_no_line_of_the_log(
     found: Surface, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG, "qo")
-    monkeypatch.setattr("qo.dispatcher.versions.show", lambda *_: 1 / 0)
+    monkeypatch.setattr("qo.dispatcher.versions.overview.show", lambda *_: 1 / 0)
     name = quote(FORGED, safe="")
-    monkeypatch.setattr("qo.dispatcher.cutover.active", lambda *_: {})
+    monkeypatch.setattr("qo.dispatcher.versions.cutover.active", lambda *_: {})
     assert found.ask("GET", f"/v1/dags/{name}", "reader").status == 500
     refused(found.ask("POST", "/v1/tokens", "admin", send={"name": FORGED, "role": "reader"}), 422)
     refused(found.ask("POST", "/v1/tokens", "admin", send={"name": "x\x85y", "role": "reader"}), 422)

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from pipeline_tasks import (
+from qo.api.contract.task import Claimed
+from qo.core.pipeline.topology import LiveJob, Topology
+from qo.dispatcher.commits import replacing
+from qo.dispatcher.engine import invalidation
+from qo.dispatcher.events import invalidations
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import State
+from qo.errors import NotFound, UsageError
+from support.dispatcher.pipeline_tasks import (
     all_of,
     append,
     ask,
@@ -20,15 +28,7 @@ from pipeline_tasks import (
     succeed,
     tasks_of,
 )
-from pipelines import dag, deployed, job, live, source
-from qo.core.flow.topology import LiveJob, Topology
-from qo.dispatcher import invalidations
-from qo.dispatcher.contract.task import Claimed
-from qo.dispatcher.loops import invalidation
-from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import replacing
-from qo.errors import NotFound, UsageError
+from support.dispatcher.pipelines import dag, deployed, job, live, source
 
 SHOP = dag(
     "shop",

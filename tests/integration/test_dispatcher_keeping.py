@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline_tasks import all_of, claimed, feed, partition_task, settle, succeed
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.core.flow.topology import Topology
-from qo.dispatcher import cutover, garbage
-from qo.dispatcher.contract.garbage import JudgeRequest
-from qo.dispatcher.contract.task import Claimed, KeptAnswer
+from qo.api.contract.garbage import JudgeRequest
+from qo.api.contract.task import Claimed, KeptAnswer
+from qo.core.pipeline.topology import Topology
+from qo.dispatcher.commits import keeping
+from qo.dispatcher.engine import garbage
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import keeping
+from qo.dispatcher.versions import cutover
 from qo.errors import NotFound
-from states import Clock
+from support.dispatcher.pipeline_tasks import all_of, claimed, feed, partition_task, settle, succeed
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.states import Clock
 
 SHOP = dag("shop", source("landing"), job("raw", reads="landing"))
 DAY = 86_400.0

@@ -19,28 +19,31 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from function_sites import WITHIN_S, Site, eventually
-from ports import free_ports
+from qo.api.contract.bundle import Invocation
+from qo.api.contract.task import EventBody, InputMode, Outcome, Piece, Work, WorkInput
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
-from qo.dispatcher import aws, emission, outbox
+from qo.dispatcher import aws
 from qo.dispatcher.auth import capability as capabilities
-from qo.dispatcher.contract.bundle import Invocation
-from qo.dispatcher.contract.task import EventBody, InputMode, Outcome, Piece, Work, WorkInput
-from qo.dispatcher.outbox import Effect, Kind
-from qo.dispatcher.runtimes import bundles, subprocess_lambda
+from qo.dispatcher.bundles import bundle_store
+from qo.dispatcher.effects import operator_actions
+from qo.dispatcher.outbox import outbox
+from qo.dispatcher.outbox.outbox import Effect, Kind
+from qo.dispatcher.runtimes import subprocess_lambda
 from qo.dispatcher.runtimes.aws_lambda import PAYLOAD_MAX, AwsFunctions, payload_of
 from qo.dispatcher.runtimes.invoker import LocalFunctions
 from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
 from qo.dispatcher.service import run_dispatcher
+from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.state.upgrade import upgrade
-from qo.dispatcher.tasks import moves
 from qo.errors import NotFound, Refused, Unavailable
-from servers import REGION, S3Server
-from states import Clock, clock, state  # noqa: F401
-from zips import MAIN, bundle, sha256
+from support.dispatcher.function_sites import WITHIN_S, Site, eventually
+from support.dispatcher.states import Clock, clock, state  # noqa: F401
+from support.dispatcher.zips import MAIN, bundle, sha256
+from support.servers.ports import free_ports
+from support.servers.s3 import REGION, S3Server
 
 TOKEN = "header.claims.signature-of-this-test"
 
@@ -415,7 +418,7 @@ def test_a_retryable_end_brings_another_attempt(site: Callable[..., Site]) -> No
 def test_a_bundle_that_is_gone_is_fatal_and_one_that_cannot_be_read_now_is_not(site: Callable[..., Site]) -> None:
     here = site("print('{}')")
 
-    class Broken(bundles.FileShelf):
+    class Broken(bundle_store.FileShelf):
         def __init__(self, error: Exception) -> None:
             self._error = error
 
@@ -525,7 +528,7 @@ def test_a_running_function_keeps_its_lease_and_hears_of_its_cancellation(site: 
     first = here.settled(task_id, "running")["lease_expires_at"]
     eventually(lambda: here.task(task_id)["lease_expires_at"] > first)
     with here.state.write() as tx:
-        moves.cancel(tx, task_id, "ada", "changed my mind")
+        operator_actions.cancel(tx, task_id, "ada", "changed my mind")
     assert here.settled(task_id, "cancelled")["attempt"] == 1
 
 
@@ -706,7 +709,7 @@ def test_another_implementation_of_lambda_takes_the_invocation(
         Handler="main.handler",
         Code={"ZipFile": bundle({MAIN: ""})},
     )
-    shelf = bundles.FileShelf(tmp_path)
+    shelf = bundle_store.FileShelf(tmp_path)
     functions = AwsFunctions("qo-udf", shelf, region=REGION, endpoint=moto_server.endpoint)
     assert functions.launch(invocation_of(b""), lambda: None) is None
     missing = AwsFunctions("missing", shelf, region=REGION, endpoint=moto_server.endpoint)

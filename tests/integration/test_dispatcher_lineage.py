@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline_tasks import append, claimed, cursor_task, feed, finish, output, partition_task, succeed
-from pipelines import dag, deployed, job, live, source
-from qo.core.flow.topology import Topology
-from qo.dispatcher.contract.dataset import LineageEdge
-from qo.dispatcher.lineage import lineage
+from qo.api.contract.dataset import LineageEdge
+from qo.core.pipeline.topology import Topology
 from qo.dispatcher.state.database import State
+from qo.dispatcher.views.lineage import lineage
+from support.dispatcher.pipeline_tasks import (
+    append,
+    claimed,
+    cursor_task,
+    feed,
+    finish,
+    output,
+    partition_task,
+    succeed,
+)
+from support.dispatcher.pipelines import dag, deployed, job, live, source
 
 SHOP = dag(
     "shop",

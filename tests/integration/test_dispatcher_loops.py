@@ -16,24 +16,24 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from pipelines import dag, deployed, job, live, source
+from qo.api.contract.task import ClaimRequest, EventBody
 from qo.config.dispatcher import PressureSettings
 from qo.config.settings import Settings
-from qo.dispatcher import metrics, outbox
-from qo.dispatcher.contract.task import ClaimRequest, EventBody
-from qo.dispatcher.emission import emit
+from qo.dispatcher.attempts.claiming import claim
+from qo.dispatcher.engine import metrics, reaper, release
+from qo.dispatcher.engine.limits import Limits, limits
+from qo.dispatcher.engine.loop import FAILURES_MAX, Loop
 from qo.dispatcher.http.serving import Addresses
-from qo.dispatcher.limits import Limits, limits
-from qo.dispatcher.loops import reaper, release
-from qo.dispatcher.loops.loop import FAILURES_MAX, Loop
+from qo.dispatcher.outbox import outbox
+from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.service import Dispatcher, run_dispatcher
+from qo.dispatcher.sources.emission import emit
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx, open_state
-from qo.dispatcher.tasks.claiming import claim
 from qo.dispatcher.tasks.creation import NewTask, create
-from qo.dispatcher.wakeup import WakeUp
 from qo.errors import ConfigError, Unavailable
-from states import Clock
+from support.dispatcher.pipelines import dag, deployed, job, live, source
+from support.dispatcher.states import Clock
 
 SHOP = dag(
     "shop",

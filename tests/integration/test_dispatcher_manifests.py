@@ -13,19 +13,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline_tasks import claimed, feed, finish, manual_task, output
-from pipelines import dag, deployed, edited, live, loaded, source, staged
+from qo.agent.collection import Directory, collect
+from qo.api.contract.garbage import Judged, JudgeRequest
+from qo.api.contract.task import ColumnBody
 from qo.config.settings import S3Settings, Settings
-from qo.dispatcher import cutover, garbage, manifests
-from qo.dispatcher.contract.garbage import Judged, JudgeRequest
-from qo.dispatcher.contract.task import ColumnBody
-from qo.dispatcher.loops import manifest
-from qo.dispatcher.loops.manifest import Bucket, Files, Place
+from qo.dispatcher.engine import garbage, manifest
+from qo.dispatcher.engine.manifest import Bucket, Files, Place
 from qo.dispatcher.state.database import State
-from qo.runner.collecting import Directory, collect
+from qo.dispatcher.versions import cutover
+from qo.dispatcher.views import manifests
 from qo.store.memory import MemoryStore
-from servers import S3Server
-from states import Clock
+from support.dispatcher.pipeline_tasks import claimed, feed, finish, manual_task, output
+from support.dispatcher.pipelines import dag, deployed, edited, live, loaded, source, staged
+from support.dispatcher.states import Clock
+from support.servers.s3 import S3Server
 
 SHOP = dag("shop", source("orders"), source("hidden"), publish={"orders": "orders"})
 

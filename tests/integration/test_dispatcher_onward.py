@@ -10,23 +10,23 @@ from typing import Any
 
 import pytest
 
-from pipeline_tasks import ROOT, all_of, claimed, feed, fence, made, output, route_all, tasks_of
-from pipelines import dag, deployed, job, live, source
+from qo.api.contract.task import Claimed, CompleteRequest, Outcome
 from qo.config.settings import Settings
-from qo.core.flow.topology import Topology
-from qo.dispatcher import onward, outbox, publisher
-from qo.dispatcher.contract.task import Claimed, CompleteRequest, Outcome
-from qo.dispatcher.limits import Limits
-from qo.dispatcher.loops import release, router
-from qo.dispatcher.onward import Hand, Onward
+from qo.core.pipeline.topology import Topology
+from qo.dispatcher.attempts import completion
+from qo.dispatcher.engine import fast_path, release, router
+from qo.dispatcher.engine.fast_path import Hand, Onward
+from qo.dispatcher.engine.limits import Limits
+from qo.dispatcher.outbox import outbox, publisher
+from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.service import SEARCH_S, Dispatcher
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
-from qo.dispatcher.tasks import completion
 from qo.dispatcher.tasks.creation import BACKFILL_KEYS, NewTask
-from qo.dispatcher.wakeup import WakeUp
 from qo.errors import Unavailable
-from states import Clock
+from support.dispatcher.pipeline_tasks import ROOT, all_of, claimed, feed, fence, made, output, route_all, tasks_of
+from support.dispatcher.pipelines import dag, deployed, job, live, source
+from support.dispatcher.states import Clock
 
 SHOP = dag(
     "shop",
@@ -161,7 +161,7 @@ def test_a_database_that_has_undone_the_end_itself_does_not_let_it_be_taken_for_
 def test_an_end_takes_only_so_many_with_it_and_leaves_the_rest_to_the_loops(
     state: State, shop: Topology, ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onward, "MOST", 2)
+    monkeypatch.setattr(fast_path, "MOST", 2)
     [held] = clean(state, shop, "a")
     for key in "bcde":
         feed(state, live(shop, "shop.orders"), key)

@@ -15,25 +15,25 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipelines import dag, deployed, job, live, source
 from qo.config.settings import Settings
 from qo.config.sources import load
 from qo.core.task import Status
-from qo.dispatcher import outbox, publisher
-from qo.dispatcher.limits import Limits
-from qo.dispatcher.loops import release, sweeper
-from qo.dispatcher.outbox import Effect, Kind
-from qo.dispatcher.queues import BucketQueues, open_queue, queue_settings
+from qo.dispatcher.engine import release, sweeper
+from qo.dispatcher.engine.limits import Limits
+from qo.dispatcher.outbox import outbox, publisher
+from qo.dispatcher.outbox.outbox import Effect, Kind
+from qo.dispatcher.outbox.queues import BucketQueues, open_queue, queue_settings
+from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks.creation import NewTask, create
-from qo.dispatcher.wakeup import WakeUp
 from qo.errors import Unavailable, Unproven
 from qo.store import manifest
 from qo.store.manifest import Proof
 from qo.store.opening import open_store
-from servers import S3Server
-from states import Clock
+from support.dispatcher.pipelines import dag, deployed, job, live, source
+from support.dispatcher.states import Clock
+from support.servers.s3 import S3Server
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders", runtime="spark", operator="sql"))
 CHAIN = (

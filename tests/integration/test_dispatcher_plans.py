@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from pipeline_tasks import all_of, append, claimed, feed, route_all, succeed, tasks_of
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.core.flow.dag import Dag
-from qo.dispatcher import cutover, planning
-from qo.dispatcher.contract.planning import PlanAnswer
-from qo.dispatcher.loops import invalidation, reconciler
-from qo.dispatcher.registry import DEFAULT
+from qo.api.contract.planning import PlanAnswer
+from qo.core.pipeline.dag import Dag
+from qo.dispatcher.engine import invalidation, reconciler
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
+from qo.dispatcher.versions import cutover, planning
 from qo.errors import NotFound
+from qo.pipeline.registry import DEFAULT
+from support.dispatcher.pipeline_tasks import all_of, append, claimed, feed, route_all, succeed, tasks_of
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
 
 SHOP = dag(
     "shop",

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipeline_tasks import beat, claimed, fence, woken
-from pipelines import dag, deployed, job, live, source
-from qo.core.flow.pressure import Thresholds
-from qo.core.flow.topology import LiveJob, Topology
-from qo.dispatcher.contract.task import EventBody, EventsRequest
-from qo.dispatcher.limits import Limits
-from qo.dispatcher.loops import pressure, release
+from qo.api.contract.task import EventBody, EventsRequest
+from qo.core.pipeline.pressure import Thresholds
+from qo.core.pipeline.topology import LiveJob, Topology
+from qo.dispatcher.attempts import running
+from qo.dispatcher.engine import pressure, release
+from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
-from qo.dispatcher.tasks import running
 from qo.dispatcher.tasks.creation import SOURCE_KEY, NewTask, create, task_id
-from states import Clock
+from support.dispatcher.pipeline_tasks import beat, claimed, fence, woken
+from support.dispatcher.pipelines import dag, deployed, job, live, source
+from support.dispatcher.states import Clock
 
 # orders (python) -> split (dispatcher) -> left (spark), right (lambda) -> join (python)
 DIAMOND = dag(

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from qo.core.task import Status
-from sites import SHORT_LEASE_S, WITHIN_S, Site, embedded, job, on_postgres, pipeline, servers
-from stores import until
+from support.dispatcher.sites import SHORT_LEASE_S, WITHIN_S, Site, embedded, job, on_postgres, pipeline, servers
+from support.stores.queues import until
 
 __all__ = ["embedded", "on_postgres", "servers"]
 

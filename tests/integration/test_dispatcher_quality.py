@@ -6,7 +6,20 @@ from typing import Any
 
 import pytest
 
-from pipeline_tasks import (
+from qo.api.contract.task import CheckBody, Claimed, ColumnBody, Outcome
+from qo.api.contract.why import StepKind, Verdict
+from qo.core.pipeline.columns import Column
+from qo.core.pipeline.topology import LiveJob, Topology
+from qo.dispatcher.commits import dataset_columns, replacing
+from qo.dispatcher.effects import operator_actions
+from qo.dispatcher.engine import purge
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import State
+from qo.dispatcher.tasks.creation import NewTask
+from qo.dispatcher.views import quality
+from qo.dispatcher.views.why.answer import why
+from qo.errors import LeaseLost, NotFound, UsageError
+from support.dispatcher.pipeline_tasks import (
     ROOT,
     all_of,
     claimed,
@@ -19,21 +32,9 @@ from pipeline_tasks import (
     row_of,
     succeed,
 )
-from pipeline_tasks import made as new_task
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.core.flow.columns import Column
-from qo.core.flow.topology import LiveJob, Topology
-from qo.dispatcher import quality
-from qo.dispatcher.contract.task import CheckBody, Claimed, ColumnBody, Outcome
-from qo.dispatcher.contract.why import StepKind, Verdict
-from qo.dispatcher.loops import purge
-from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import moves, replacing, shapes
-from qo.dispatcher.tasks.creation import NewTask
-from qo.dispatcher.why import why
-from qo.errors import LeaseLost, NotFound, UsageError
-from states import Clock
+from support.dispatcher.pipeline_tasks import made as new_task
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.states import Clock
 
 DAY_S = 86_400
 SHOP = dag(
@@ -79,7 +80,7 @@ def check(passed: bool = True, **fields: Any) -> CheckBody:
 
 def columns_of(state: State, job_: LiveJob, revision: int | None = None) -> list[Column] | None:
     with state.read() as tx:
-        return shapes.as_of(tx, job_.outputs[0].generation_id, revision)
+        return dataset_columns.as_of(tx, job_.outputs[0].generation_id, revision)
 
 
 def names(columns: list[Any] | None) -> list[str] | None:
@@ -361,7 +362,7 @@ def test_what_is_said_twice_is_kept_once(state: State, clean: LiveJob) -> None:
 def test_who_was_cancelled_has_nothing_to_say_of_its_data(state: State, clean: LiveJob) -> None:
     held = claimed(state, partition_task(state, clean, "a"))
     with state.write() as tx:
-        moves.cancel(tx, held.work.task_id, by="ada")
+        operator_actions.cancel(tx, held.work.task_id, by="ada")
     finish(state, held, outputs=[output(held)], checks=[check()])
     assert all_of(state, schema.checks) == []
 

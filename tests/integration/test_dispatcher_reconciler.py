@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from pipeline_tasks import (
+from qo.api.contract.task import Outcome
+from qo.dispatcher.effects import operator_actions
+from qo.dispatcher.engine import progress, reconciler
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import State
+from qo.dispatcher.versions import cutover
+from support.dispatcher.pipeline_tasks import (
     all_of,
     append,
     claimed,
@@ -17,14 +23,8 @@ from pipeline_tasks import (
     succeed,
     tasks_of,
 )
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.dispatcher import cutover
-from qo.dispatcher.contract.task import Outcome
-from qo.dispatcher.loops import progress, reconciler
-from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import moves
-from states import Clock
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.states import Clock
 
 SHOP = dag(
     "shop",
@@ -185,7 +185,7 @@ def test_what_people_cancelled_or_what_failed_stays_so(state: State, how: str) -
     [task] = tasks_of(state, clean)
     if how == "cancelled":
         with state.write() as tx:
-            moves.cancel(tx, task["id"], "me")
+            operator_actions.cancel(tx, task["id"], "me")
     else:
         finish(state, claimed(state, task["id"]), Outcome.FATAL)
     assert reconciler.tick(state) == 0

@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from pipeline_tasks import claimed, finish, route_all, settle, succeed, tasks_of
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from qo.api.contract.task import Outcome
 from qo.core.task import Status
-from qo.dispatcher import topology
-from qo.dispatcher.contract.task import Outcome
-from qo.dispatcher.loops import invalidation, progress, refresh
-from qo.dispatcher.state import schema
+from qo.dispatcher.engine import invalidation, progress, refresh
+from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import State
-from stale_pipelines import (
+from support.dispatcher.pipeline_tasks import claimed, finish, route_all, settle, succeed, tasks_of
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.stale_pipelines import (
     activate,
     announce,
     ask_why,
@@ -23,7 +22,7 @@ from stale_pipelines import (
     run_all,
     stale_keys,
 )
-from states import Clock
+from support.dispatcher.states import Clock
 
 
 def built(state: State, how: str = "on_change", days: int = 3) -> None:

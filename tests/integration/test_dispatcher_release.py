@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipeline_tasks import woken
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.core.flow.topology import LiveJob
-from qo.dispatcher import outbox, pausing
-from qo.dispatcher.contract.task import ClaimRequest
-from qo.dispatcher.limits import Limits
-from qo.dispatcher.loops import reaper, release
-from qo.dispatcher.registry import DEFAULT, Registry
+from qo.api.contract.task import ClaimRequest
+from qo.core.pipeline.topology import LiveJob
+from qo.dispatcher.attempts.claiming import claim
+from qo.dispatcher.engine import reaper, release
+from qo.dispatcher.engine.limits import Limits
+from qo.dispatcher.outbox import outbox
 from qo.dispatcher.state import scans, schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks.claiming import claim
 from qo.dispatcher.tasks.creation import NewTask, create
-from states import Clock
+from qo.dispatcher.versions import pausing
+from qo.pipeline.registry import DEFAULT, Registry
+from support.dispatcher.pipeline_tasks import woken
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.states import Clock
 
 NONE = Limits()
 

@@ -6,7 +6,20 @@ from typing import Any
 
 import pytest
 
-from pipeline_tasks import (
+from qo.api.contract.removal import RemovedAnswer
+from qo.api.contract.task import Outcome
+from qo.core.pipeline.topology import LiveJob, Topology
+from qo.dispatcher.commits import removals
+from qo.dispatcher.engine import invalidation, reconciler
+from qo.dispatcher.events import tallies
+from qo.dispatcher.state import datasets, schema
+from qo.dispatcher.state.database import State
+from qo.dispatcher.tasks.creation import NewTask
+from qo.dispatcher.versions import cutover, rebuilding
+from qo.dispatcher.views import history
+from qo.dispatcher.views.why import answer as reasons
+from qo.errors import NotFound, Refused, UsageError
+from support.dispatcher.pipeline_tasks import (
     all_of,
     claimed,
     feed,
@@ -18,17 +31,7 @@ from pipeline_tasks import (
     succeed,
     tasks_of,
 )
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.core.flow.topology import LiveJob, Topology
-from qo.dispatcher import cutover, datasets, history, rebuilding, removals, tallies
-from qo.dispatcher import why as reasons
-from qo.dispatcher.contract.removal import RemovedAnswer
-from qo.dispatcher.contract.task import Outcome
-from qo.dispatcher.loops import invalidation, reconciler
-from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks.creation import NewTask
-from qo.errors import NotFound, Refused, UsageError
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
 
 SHOP = dag(
     "shop",

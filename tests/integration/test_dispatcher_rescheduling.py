@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline_tasks import claimed, feed, finish, partition_task, route_all, succeed
-from pipelines import dag, deployed, job, live, source
-from qo.core.flow.topology import Topology
-from qo.dispatcher.contract.task import Claimed, Outcome
+from qo.api.contract.task import Claimed, Outcome
+from qo.core.pipeline.topology import Topology
+from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import moves
-from qo.dispatcher.why import why
-from qo.site.survey import Survey, survey
-from states import Clock
+from qo.dispatcher.views.why.answer import why
+from qo.up.progress import Survey, survey
+from support.dispatcher.pipeline_tasks import claimed, feed, finish, partition_task, route_all, succeed
+from support.dispatcher.pipelines import dag, deployed, job, live, source
+from support.dispatcher.states import Clock
 
 SHOP = dag(
     "shop",
@@ -50,7 +50,7 @@ def test_why_says_how_often_a_task_was_put_off_for_what_and_until_when(
         state_clock.advance(5)
     put_off(state, claimed(state, task), "waits for 2 of 31 days", 60)
     with state.read() as tx:
-        shown, told = moves.show_task(tx, task), why(tx, task)
+        shown, told = operator_actions.show_task(tx, task), why(tx, task)
     assert (shown.rescheduled, shown.reschedule_reason) == (3, "waits for 2 of 31 days")
     assert shown.last_error is None
     assert [(each.outcome, each.error) for each in shown.attempts][-1] == (
@@ -77,7 +77,7 @@ def test_who_is_given_back_at_a_shutdown_was_not_put_off(state: State, shop: Top
     task = partition_task(state, live(shop, "shop.closed"), "m1")
     finish(state, claimed(state, task), Outcome.RELEASED)
     with state.read() as tx:
-        shown = moves.show_task(tx, task)
+        shown = operator_actions.show_task(tx, task)
     assert (shown.rescheduled, shown.attempts[-1].outcome) == (0, "released")
 
 
@@ -87,7 +87,7 @@ def test_an_attempt_that_says_twice_that_it_was_put_off_has_said_it_once(state: 
     put_off(state, held)
     put_off(state, held)
     with state.read() as tx:
-        assert moves.show_task(tx, held.work.task_id).rescheduled == 1
+        assert operator_actions.show_task(tx, held.work.task_id).rescheduled == 1
 
 
 def test_a_task_that_waits_for_failed_inputs_is_stuck_once_it_has_seen_all_there_is(
@@ -131,7 +131,7 @@ def test_nobody_is_stuck_once_the_failure_was_mended(state: State, shop: Topolog
     put_off(state, claimed(state, task))
     assert [each.task_id for each in look(state).stuck] == [task]
     with state.write() as tx:
-        moves.replay(tx, day, "ada")
+        operator_actions.replay(tx, day, "ada")
     assert not look(state).stuck
     state_clock.advance(1)
     succeed(state, claimed(state, day))

@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from dispatchers import served
-from pipelines import dag, deployed, edited, job, live, source, staged
-from qo.cli.deploying import Deploying
-from qo.core.flow.dag import Dag, to_json
-from qo.dispatcher import backlog, cutover, deploy, effects
-from qo.dispatcher.registry import DEFAULT
+from qo.cli.pipelines.deploying import Deploying
+from qo.core.pipeline.dag import Dag, to_json
+from qo.dispatcher.effects import external_effects, operator_actions
+from qo.dispatcher.effects.deferred import CALLED_OFF
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import moves, rows
+from qo.dispatcher.tasks import backlog, rows
 from qo.dispatcher.tasks.creation import NewTask, create
-from qo.dispatcher.yielding import CALLED_OFF
+from qo.dispatcher.versions import cutover, deploy
 from qo.errors import Refused, UsageError
+from qo.pipeline.registry import DEFAULT
+from support.dispatcher.listeners import served
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, source, staged
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"))
 EDITED = edited(SHOP, "clean", config={"v": 2})
@@ -128,8 +129,8 @@ def deploying(of: Dag, confirm: Callable[[str], Any]) -> Deploying:
     [
         "version 9 of shop was rolled back",
         "version 1 of shop was abandoned",
-        effects.REASON,
-        effects.WAITS,
+        external_effects.REASON,
+        external_effects.WAITS,
         CALLED_OFF,
     ],
 )
@@ -139,8 +140,8 @@ def test_what_a_person_has_cancelled_stays_so_whatever_the_reason(state: State, 
         made = create(tx, [NewTask(job=clean, dedupe_key=f"manual:{n}", partition_key=f"p{n}") for n in range(2)])
         ours, others = (each.task_id for each in made)
         with pytest.raises(UsageError, match="word yours differently"):
-            moves.cancel(tx, ours, "ann", reason)
-        moves.cancel(tx, ours, "ann", f"{reason}, they say")
+            operator_actions.cancel(tx, ours, "ann", reason)
+        operator_actions.cancel(tx, ours, "ann", f"{reason}, they say")
         backlog.cancel(tx, {clean.edition_id}, token="t", by="ann", reason="version 9 of shop was rolled back")
     with state.write() as tx:
         assert backlog.revive(tx, {clean.edition_id}, token="again", dag="shop") == 1

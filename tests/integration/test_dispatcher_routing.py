@@ -9,14 +9,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.core.flow.event import Event
-from qo.core.flow.topology import LiveJob
-from qo.dispatcher import accounting, cutover
-from qo.dispatcher.events import accept, settle
-from qo.dispatcher.loops import router
+from qo.core.pipeline.event import Event
+from qo.core.pipeline.topology import LiveJob
+from qo.dispatcher.engine import router
+from qo.dispatcher.events.event_log import accept, settle
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
+from qo.dispatcher.versions import cutover
+from support.dispatcher import accounting
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
 
 SHOP = dag(
     "shop",

@@ -6,8 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from dispatchers import served
-from pipeline_tasks import (
+from qo.api.contract.task import Claimed, CommitAnswer, CommitRequest, InputMode, Outcome
+from qo.core.lifecycle import Rejected
+from qo.core.pipeline.topology import LiveJob, Topology
+from qo.dispatcher.attempts import segments
+from qo.dispatcher.effects import operator_actions
+from qo.dispatcher.engine import source_monitor
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import State
+from qo.errors import Cancelled, LeaseLost, NotFound, Refused, UsageError
+from support.dispatcher import accounting
+from support.dispatcher.listeners import served
+from support.dispatcher.pipeline_tasks import (
     ROOT,
     all_of,
     claimed,
@@ -21,17 +31,8 @@ from pipeline_tasks import (
     tasks_of,
     woken,
 )
-from pipelines import dag, deployed, job, live, source
-from qo.core.flow.topology import LiveJob, Topology
-from qo.core.lifecycle import Rejected
-from qo.dispatcher import accounting
-from qo.dispatcher.contract.task import Claimed, CommitAnswer, CommitRequest, InputMode, Outcome
-from qo.dispatcher.loops import source_monitor
-from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import moves, segments
-from qo.errors import Cancelled, LeaseLost, NotFound, Refused, UsageError
-from states import Clock
+from support.dispatcher.pipelines import dag, deployed, job, live, source
+from support.dispatcher.states import Clock
 
 CLICKS = dag(
     "clicks",
@@ -138,7 +139,7 @@ def test_who_was_asked_to_stop_commits_nothing_more(state: State, clicks: LiveJo
     held = begun(state, clicks)
     commit(state, held, 0)
     with state.write() as tx:
-        moves.cancel(tx, held.work.task_id, "tests", "enough")
+        operator_actions.cancel(tx, held.work.task_id, "tests", "enough")
     with pytest.raises(Cancelled, match="asked to stop"):
         commit(state, held, 1)
     assert events(state) == [0]

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from starlette.exceptions import HTTPException
 
-from dispatchers import Served, served
-from pipelines import dag, deployed, source
 from qo.dispatcher.http.limits import Limits, Places
 from qo.dispatcher.state.database import State, open_state
-from states import create_tables
-from stores import until
+from support.dispatcher.listeners import Served, served
+from support.dispatcher.pipelines import dag, deployed, source
+from support.dispatcher.states import create_tables
+from support.stores.queues import until
 
 HOOK = dag("shop", source("hook", "webhook", of={"webhook_path": "/hooks/orders", "secret": "orders"}))
 

@@ -10,25 +10,20 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipeline_tasks import woken
-from pipelines import dag, deployed, edited, live, loaded, source, staged
-from pipelines import job as reactive
+from qo.api.contract.task import Claimed, ClaimRequest, CompleteRequest, HeartbeatRequest, Outcome
 from qo.core.lifecycle import Lapse
 from qo.core.task import Status
-from qo.dispatcher import pausing
-from qo.dispatcher.contract.task import (
-    Claimed,
-    ClaimRequest,
-    CompleteRequest,
-    HeartbeatRequest,
-    Outcome,
-)
-from qo.dispatcher.loops import source_monitor
+from qo.dispatcher.attempts import claiming, completion, running
+from qo.dispatcher.engine import source_monitor
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import claiming, completion, rows, running
+from qo.dispatcher.tasks import rows
 from qo.dispatcher.tasks.creation import SOURCE_KEY, task_id
-from states import Clock
+from qo.dispatcher.versions import pausing
+from support.dispatcher.pipeline_tasks import woken
+from support.dispatcher.pipelines import dag, deployed, edited, live, loaded, source, staged
+from support.dispatcher.pipelines import job as reactive
+from support.dispatcher.states import Clock
 
 FEED = dag("feed", source("live", "always_on"), reactive("clean", reads="live"))
 
@@ -193,7 +188,7 @@ def test_a_source_of_a_version_that_was_replaced_drains_and_the_new_one_starts(
 
 @pytest.fixture
 def replace_version(state: State) -> Callable[[], None]:
-    from qo.dispatcher import cutover
+    from qo.dispatcher.versions import cutover
 
     def replaced() -> None:
         answer = staged(state, edited(FEED, "live", config={"faster": True}))

@@ -9,17 +9,18 @@ import pytest
 import sqlalchemy as sa
 from pydantic import ValidationError
 
-from pipeline_tasks import claimed, feed, fence, route_all, tasks_of, woken
-from pipelines import dag, deployed, edited, live, loaded, source, staged
-from pipelines import job as reactive
-from qo.core.flow.dag import SourceKind
-from qo.dispatcher import emission, pausing, sources
-from qo.dispatcher.contract.source import EmitAnswer
-from qo.dispatcher.contract.task import EventBody, EventsRequest
+from qo.api.contract.source import EmitAnswer
+from qo.api.contract.task import EventBody, EventsRequest
+from qo.core.pipeline.dag import SourceKind
+from qo.dispatcher.attempts import running
+from qo.dispatcher.sources import emission, live_sources
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import running
+from qo.dispatcher.versions import pausing
 from qo.errors import Forbidden, IdempotencyConflict, NotFound, Refused, UsageError
+from support.dispatcher.pipeline_tasks import claimed, feed, fence, route_all, tasks_of, woken
+from support.dispatcher.pipelines import dag, deployed, edited, live, loaded, source, staged
+from support.dispatcher.pipelines import job as reactive
 
 SHOP = dag("shop", source("orders"), reactive("clean", reads="orders"))
 FEED = dag("feed", source("live", "always_on"), reactive("clean", reads="live"))
@@ -202,12 +203,12 @@ def test_live_sources_are_listed_in_pages_with_what_they_remember(state: State) 
     deployed(state, dag("shop", source("orders"), source("nightly", "cron", of=cron)))
     nightly = live(loaded(state), "shop.nightly").edition_id
     with state.write() as tx:
-        sources.remember(tx, nightly, {"after": 1})
+        live_sources.remember(tx, nightly, {"after": 1})
     with state.read() as tx:
-        first = sources.list_sources(tx, limit=1)
-        second = sources.list_sources(tx, after=first.next, limit=1)
+        first = live_sources.list_sources(tx, limit=1)
+        second = live_sources.list_sources(tx, after=first.next, limit=1)
         assert second.next is None
-        (found,) = sources.list_sources(tx, kind="cron").sources
+        (found,) = live_sources.list_sources(tx, kind="cron").sources
     assert {each.job for page in (first, second) for each in page.sources} == {"orders", "nightly"}
     assert (found.edition_id, found.memory, found.config) == (nightly, {"after": 1}, cron | found.config)
     assert found.active
@@ -218,11 +219,11 @@ def test_what_is_too_large_or_nobodys_is_not_remembered(state: State) -> None:
     deployed(state, SHOP)
     topology = loaded(state)
     with state.write() as tx, pytest.raises(NotFound):
-        sources.remember(tx, "gone", {})
+        live_sources.remember(tx, "gone", {})
     with state.write() as tx, pytest.raises(Refused):
-        sources.remember(tx, live(topology, "feed.live").edition_id, {})
+        live_sources.remember(tx, live(topology, "feed.live").edition_id, {})
     with state.write() as tx, pytest.raises(UsageError):
-        sources.remember(tx, live(topology, "shop.orders").edition_id, "x" * 300_000)
+        live_sources.remember(tx, live(topology, "shop.orders").edition_id, "x" * 300_000)
 
 
 def test_events_of_a_task_may_name_their_dataset_in_either_spelling(state: State) -> None:

@@ -6,14 +6,24 @@ import shlex
 
 import pytest
 
-from pipeline_tasks import append, claimed, cursor_task, settle, succeed, tasks_of
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.dispatcher import backfilling, cutover, datasets, invalidations, staleness
-from qo.dispatcher.contract.backfill import BackfillRequest
-from qo.dispatcher.contract.why import Verdict
-from qo.dispatcher.loops import backfill, invalidation
+from qo.api.contract.backfill import BackfillRequest
+from qo.api.contract.why import Verdict
+from qo.dispatcher.engine import backfill, invalidation
+from qo.dispatcher.events import invalidations
 from qo.dispatcher.state.database import State
-from stale_pipelines import activate, announce, ask_why, calendar, partition, run_all, stale_keys
+from qo.dispatcher.versions import backfills, cutover
+from qo.dispatcher.views import datasets, staleness
+from support.dispatcher.pipeline_tasks import append, claimed, cursor_task, settle, succeed, tasks_of
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.stale_pipelines import (
+    activate,
+    announce,
+    ask_why,
+    calendar,
+    partition,
+    run_all,
+    stale_keys,
+)
 
 
 def built(state: State, refresh: str = "manual") -> None:
@@ -112,7 +122,7 @@ def test_the_backfill_that_why_names_refreshes_it(state: State) -> None:
     dag_name, _, job_name = name.partition(".")
     with state.write() as tx:
         wanted = BackfillRequest(dag=dag_name, job=job_name, from_key=first, to_key=last, key="k")
-        backfilling.create(tx, wanted, "tests")
+        backfills.create(tx, wanted, "tests")
     assert backfill.tick(state) == 1
     assert "is being made again" in ask_why(state, "shop.month@m1").lines[0]
     run_all(state)

@@ -12,13 +12,12 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
-from postgres import PostgresServer
-from qo.dispatcher import topology
-from qo.dispatcher.state import quality, resting, schema
+from qo.dispatcher.state import quality, resting, schema, topology
 from qo.dispatcher.state.database import State, Tx, database_clock, open_state
 from qo.dispatcher.state.upgrade import require, status, upgrade
 from qo.errors import Refused, Unavailable
-from states import Clock
+from support.dispatcher.states import Clock
+from support.servers.postgres import PostgresServer
 
 PROCESS = """
 import sys

@@ -8,7 +8,19 @@ from functools import partial
 
 import pytest
 
-from pipeline_tasks import (
+from qo.api.contract.task import Claimed, EventBody, EventsRequest, InputMode, NotClaimed, Outcome
+from qo.core.lifecycle import Rejected
+from qo.core.pipeline.topology import LiveJob
+from qo.dispatcher.attempts import running
+from qo.dispatcher.attempts.claiming import REPORT_S
+from qo.dispatcher.effects import operator_actions
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import State
+from qo.dispatcher.tasks import creation
+from qo.dispatcher.tasks.creation import NewTask
+from qo.dispatcher.versions import cutover
+from qo.errors import Forbidden, LeaseLost, NotFound, Refused, UsageError
+from support.dispatcher.pipeline_tasks import (
     all_of,
     ask,
     beat,
@@ -23,25 +35,8 @@ from pipeline_tasks import (
     row_of,
     succeed,
 )
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.core.flow.topology import LiveJob
-from qo.core.lifecycle import Rejected
-from qo.dispatcher import cutover
-from qo.dispatcher.contract.task import (
-    Claimed,
-    EventBody,
-    EventsRequest,
-    InputMode,
-    NotClaimed,
-    Outcome,
-)
-from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import creation, moves, running
-from qo.dispatcher.tasks.claiming import REPORT_S
-from qo.dispatcher.tasks.creation import NewTask
-from qo.errors import Forbidden, LeaseLost, NotFound, Refused, UsageError
-from states import Clock
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.states import Clock
 
 SHOP = dag(
     "shop",
@@ -145,7 +140,7 @@ def test_a_claim_that_cannot_be_is_answered_with_the_reason(
     assert reason(done) == "completed"
     gone = partition_task(state, clean, "r")
     with state.write() as tx:
-        moves.cancel(tx, gone, "somebody")
+        operator_actions.cancel(tx, gone, "somebody")
     assert reason(gone) == "cancelled"
 
 
@@ -381,7 +376,7 @@ def test_late_reply_does_not_undo_a_cancellation(state: State, clean: LiveJob, s
     state_clock.advance(61)
     lapse(state, held)
     with state.write() as tx:
-        moves.cancel(tx, held.work.task_id, "somebody")
+        operator_actions.cancel(tx, held.work.task_id, "somebody")
     with pytest.raises(LeaseLost):
         succeed(state, held)
     assert all_of(state, schema.commits) == []
@@ -431,7 +426,7 @@ def test_max_attempts_ends_a_task_that_always_fails(state: State, clean: LiveJob
     row = row_of(state, task)
     assert (row["last_error"], row["attempt"]) == ("second", 2)
     with state.read() as tx:
-        shown = moves.show_task(tx, task)
+        shown = operator_actions.show_task(tx, task)
     assert [each.error for each in shown.attempts] == ["first", "second"]
     assert [each.outcome for each in shown.attempts] == ["retried", "failed"]
 
@@ -472,15 +467,15 @@ def test_a_running_task_that_is_cancelled_commits_nothing(state: State, clean: L
     task = partition_task(state, clean, "p")
     held = claimed(state, task)
     with state.write() as tx:
-        assert moves.cancel(tx, task, "somebody", "wrong day").status == "running"
+        assert operator_actions.cancel(tx, task, "somebody", "wrong day").status == "running"
     assert beat(state, held).cancel_requested
     assert succeed(state, held).status == "cancelled"
     assert (all_of(state, schema.commits), all_of(state, schema.events)) == ([], [])
     with state.write() as tx:
-        assert moves.replay(tx, task, "somebody").status == "pending"
+        assert operator_actions.replay(tx, task, "somebody").status == "pending"
     assert succeed(state, claimed(state, task)).status == "completed"
     with state.write() as tx, pytest.raises(Refused):
-        moves.replay(tx, task, "somebody")
+        operator_actions.replay(tx, task, "somebody")
 
 
 def test_a_worker_says_that_it_was_cancelled(state: State, clean: LiveJob) -> None:
@@ -498,7 +493,7 @@ def test_a_list_is_walked_page_by_page_and_misses_nothing(state: State, clean: L
         after: str | None = None
         while True:
             with state.read() as tx:
-                found = moves.list_tasks(tx, after=after, limit=3, **filters)
+                found = operator_actions.list_tasks(tx, after=after, limit=3, **filters)
             seen += [each.id for each in found.tasks]
             after = found.after
             if after is None:
@@ -512,7 +507,7 @@ def test_a_list_is_walked_page_by_page_and_misses_nothing(state: State, clean: L
     assert walk(status="completed") == walk(dag="shop", job="clean", status="completed") == [done]
     assert set(walk(dag="shop", job="clean", status="pending")) == made
     with state.read() as tx, pytest.raises(UsageError):
-        moves.list_tasks(tx, after="nonsense")
+        operator_actions.list_tasks(tx, after="nonsense")
 
 
 def test_fetch_tells_whether_to_go_on(state: State, clean: LiveJob) -> None:

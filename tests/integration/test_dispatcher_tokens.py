@@ -21,18 +21,18 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import ValidationError
 
+from qo.api.contract.task import Fence
+from qo.api.contract.token import CreateToken, Role
 from qo.config.dispatcher import DispatcherSettings
 from qo.dispatcher.auth import capability as capabilities
 from qo.dispatcher.auth import local_tokens, principals
 from qo.dispatcher.auth.capability import Grant, Scope
 from qo.dispatcher.auth.keys import OVERLAP, TOKEN_TTL_MAX, KeyRing
 from qo.dispatcher.auth.principals import Kind
-from qo.dispatcher.contract.task import Fence
-from qo.dispatcher.contract.token import CreateToken, Role
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.errors import ConfigError, Forbidden, LeaseLost, NotFound, Unauthenticated
-from states import Clock, clock, state  # noqa: F401
+from support.dispatcher.states import Clock, clock, state  # noqa: F401
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 TASK, LEASE = "0b5f8f1e-0000-5000-8000-000000000001", "5ec3e7ea-0000-4000-8000-000000000001"

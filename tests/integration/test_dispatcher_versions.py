@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.core.flow.topology import LiveJob
-from qo.dispatcher import backlog, cutover, pausing, topology, versions
-from qo.dispatcher.contract.dag import RebuildAnswer
-from qo.dispatcher.state import schema
+from qo.api.contract.dag import RebuildAnswer
+from qo.core.pipeline.topology import LiveJob
+from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import State, Tx
+from qo.dispatcher.tasks import backlog
 from qo.dispatcher.tasks.creation import NewTask, create, joined_prefix
+from qo.dispatcher.versions import cutover, overview, pausing
 from qo.errors import NotFound, UsageError
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
 
 SHOP = dag(
     "shop",
@@ -45,11 +46,11 @@ def test_dags_are_listed_page_by_page(state: State) -> None:
     with state.write() as tx:
         pausing.pause(tx, "dag2", "tired", "ann")
     with state.read() as tx:
-        first = versions.list_dags(tx, None, 2)
-        second = versions.list_dags(tx, first.next, 2)
-        third = versions.list_dags(tx, second.next, 2)
-        assert versions.list_dags(tx, dag=first.dags[1].name).dags == [first.dags[1]]
-        assert versions.list_dags(tx, dag="nobody").dags == []
+        first = overview.list_dags(tx, None, 2)
+        second = overview.list_dags(tx, first.next, 2)
+        third = overview.list_dags(tx, second.next, 2)
+        assert overview.list_dags(tx, dag=first.dags[1].name).dags == [first.dags[1]]
+        assert overview.list_dags(tx, dag="nobody").dags == []
     assert [each.name for page in (first, second, third) for each in page.dags] == [f"dag{n}" for n in range(5)]
     assert third.next is None
     one = first.dags[1]
@@ -62,18 +63,18 @@ def test_versions_are_listed_newest_first_page_by_page(state: State) -> None:
     for n in range(4):
         staged(state, edited(SHOP, "clean", config={"n": n}))
     with state.read() as tx:
-        first = versions.list_versions(tx, "shop", None, 3)
-        rest = versions.list_versions(tx, "shop", first.next, 3)
+        first = overview.list_versions(tx, "shop", None, 3)
+        rest = overview.list_versions(tx, "shop", first.next, 3)
         assert [each.version for each in (*first.versions, *rest.versions)] == [5, 4, 3, 2, 1]
         assert [each.status for each in rest.versions] == ["abandoned", "active"]
         assert rest.next is None
         with pytest.raises(NotFound):
-            versions.list_versions(tx, "nothing")
+            overview.list_versions(tx, "nothing")
         for limit in (0, 1001):
             with pytest.raises(UsageError, match="limit"):
-                versions.list_versions(tx, "shop", None, limit)
+                overview.list_versions(tx, "shop", None, limit)
         with pytest.raises(UsageError, match="next"):
-            versions.list_versions(tx, "shop", "²")
+            overview.list_versions(tx, "shop", "²")
 
 
 def test_a_version_is_shown_with_how_its_jobs_stand(state: State) -> None:
@@ -86,11 +87,11 @@ def test_a_version_is_shown_with_how_its_jobs_stand(state: State) -> None:
         tx.insert(schema.holds, [{"edition_id": clean.edition_id, "reason": "paused", "since": tx.now}])
     staged(state, EDITED)
     with state.read() as tx:
-        active, second = versions.show(tx, "shop"), versions.show(tx, "shop", 2)
+        active, second = overview.show(tx, "shop"), overview.show(tx, "shop", 2)
         with pytest.raises(NotFound):
-            versions.show(tx, "shop", 3)
+            overview.show(tx, "shop", 3)
         with pytest.raises(NotFound):
-            versions.show(tx, "nothing")
+            overview.show(tx, "nothing")
     assert (active.version, active.active, second.version, second.active) == (1, 1, 2, 1)
     assert active.publish == {"clean_orders": "clean"}
     assert active.source == "as Python"
@@ -119,7 +120,7 @@ def test_a_rebuild_is_followed_from_its_inputs_to_its_last_task(state: State) ->
 
     def progress() -> RebuildAnswer:
         with state.read() as tx:
-            return versions.rebuild(tx, "shop", 2)
+            return overview.rebuild(tx, "shop", 2)
 
     def key(kind: str, of: LiveJob, what: object) -> str:
         return f"{kind}:{of.inputs[0].dataset_id}:{of.inputs[0].generation_id}:{what}"
@@ -172,13 +173,13 @@ def test_a_rebuild_waits_for_what_joins_and_for_other_dags(state: State) -> None
     with state.write() as tx:
         committed(tx, generation, partitions=5)
     with state.read() as tx:
-        assert versions.rebuild(tx, "report").remaining == 5  # Only the copy: the join has rates for none.
+        assert overview.rebuild(tx, "report").remaining == 5  # Only the copy: the join has rates for none.
     with state.write() as tx:
         committed(tx, live(found, "report.rates").outputs[0].generation_id, partitions=2)
         read = [generation, live(found, "report.rates").outputs[0].generation_id]
         made(tx, live(found, "report.sum"), f"{joined_prefix(read)}p1")
     with state.read() as tx:
-        assert versions.rebuild(tx, "report").remaining == 6
+        assert overview.rebuild(tx, "report").remaining == 6
 
 
 def test_an_active_version_shows_what_it_built_when_it_came(state: State) -> None:
@@ -187,7 +188,7 @@ def test_an_active_version_shows_what_it_built_when_it_came(state: State) -> Non
     with state.write() as tx:
         cutover.activate(tx, "shop", 2, "tests", force=True)
     with state.read() as tx:
-        found = versions.rebuild(tx, "shop", None)
+        found = overview.rebuild(tx, "shop", None)
     assert (found.version, found.status, found.jobs) == (2, "active", ["alert", "clean", "totals"])
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipelines import dag, deployed, source
-from qo.dispatcher import webhooks
-from qo.dispatcher.contract.source import EmitAnswer
+from qo.api.contract.source import EmitAnswer
+from qo.dispatcher.sources import webhooks
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.errors import IdempotencyConflict, NotFound, QoError, Refused, Unauthenticated, UsageError
-from states import Clock
+from support.dispatcher.pipelines import dag, deployed, source
+from support.dispatcher.states import Clock
 
 SECRET = b"correct horse"
 HOOK = {"webhook_path": "/hooks/orders", "secret": "orders"}

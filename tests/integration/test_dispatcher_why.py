@@ -7,20 +7,22 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipeline_tasks import woken
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.core.flow.event import Event
+from qo.api.contract.task import ClaimRequest, CompleteRequest, EventBody, Outcome, OutputBody
+from qo.api.contract.why import StepKind, Verdict, WhyAnswer
 from qo.core.lifecycle import Cancel
-from qo.dispatcher import cutover, emission, pausing
-from qo.dispatcher.contract.task import ClaimRequest, CompleteRequest, EventBody, Outcome, OutputBody
-from qo.dispatcher.contract.why import StepKind, Verdict, WhyAnswer
-from qo.dispatcher.events import accept
-from qo.dispatcher.loops import router
+from qo.core.pipeline.event import Event
+from qo.dispatcher.attempts import claiming, completion
+from qo.dispatcher.engine import router
+from qo.dispatcher.events.event_log import accept
+from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import claiming, completion, rows
-from qo.dispatcher.why import why
+from qo.dispatcher.tasks import rows
+from qo.dispatcher.versions import cutover, pausing
+from qo.dispatcher.views.why.answer import why
 from qo.errors import NotFound
+from support.dispatcher.pipeline_tasks import woken
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
 
 DAY = "2024-01-02"
 SHOP = dag(

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from pipelines import dag, deployed, edited, source, staged
 from qo.config.settings import S3Settings, Settings
-from qo.core.flow.naming import partition_key
-from qo.dispatcher import pausing
+from qo.core.pipeline.naming import partition_key
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.sources.files import Watchers
-from qo.sources.listing import matches
-from qo.sources.sightings import BUCKETS, Sightings, digests
-from servers import S3Server
-from speaking import LocalEmitter
+from qo.dispatcher.versions import pausing
+from qo.scheduler.file_listing import matches
+from qo.scheduler.files import Watchers
+from qo.scheduler.sightings import BUCKETS, Sightings, digests
+from support.dispatcher.local_emitter import LocalEmitter
+from support.dispatcher.pipelines import dag, deployed, edited, source, staged
+from support.servers.s3 import S3Server
 
 
 class Inbox:

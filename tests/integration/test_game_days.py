@@ -18,13 +18,24 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from postgres import PostgresServer
 from qo.core.task import Status
 from qo.dispatcher.state import schema
 from qo.queue.options import NewTask, Options
-from servers import S3Server, start_seaweed
-from sites import SHORT_LEASE_S, WITHIN_S, BucketSite, Site, embedded, job, pipeline, proven, servers, site
-from stores import until
+from support.dispatcher.sites import (
+    SHORT_LEASE_S,
+    WITHIN_S,
+    BucketSite,
+    Site,
+    embedded,
+    job,
+    pipeline,
+    proven,
+    servers,
+    site,
+)
+from support.servers.postgres import PostgresServer
+from support.servers.s3 import S3Server, start_seaweed
+from support.stores.queues import until
 
 __all__ = ["embedded", "servers", "site"]
 

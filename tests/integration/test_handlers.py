@@ -18,21 +18,11 @@ from qo.queue.monitor import Monitor
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
 from qo.testing import virtual
-from qo.worker.app import App
-from qo.worker.context import Context
+from qo.worker.api.app import App
+from qo.worker.api.context import Context
+from qo.worker.api.signals import Reject, Reschedule, Retry
 from qo.worker.layers import ServiceOptions
-from qo.worker.signals import Reject, Reschedule, Retry
-from stores import (
-    AT_ONCE,
-    another,
-    app_of,
-    drain,
-    ended,
-    hints,
-    path_of,
-    virtual_queue,
-    working,
-)
+from support.stores.queues import AT_ONCE, another, app_of, drain, ended, hints, path_of, virtual_queue, working
 
 P, R, C, F = Status.PENDING, Status.RUNNING, Status.COMPLETED, Status.FAILED
 

@@ -11,7 +11,7 @@ from qo.core.task import Status
 from qo.errors import IdempotencyConflict
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
-from stores import another, claimed, hints, keys_under, wanted_hints
+from support.stores.queues import another, claimed, hints, keys_under, wanted_hints
 
 KEYED = Options(key="order-17")
 

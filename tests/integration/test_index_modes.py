@@ -16,8 +16,8 @@ from qo.queue.queue import Queue
 from qo.queue.sweeper import Sweeper
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
-from qo.worker.app import App
-from stores import StoreClock, drain, ended, hasty, wanted_hints, working
+from qo.worker.api.app import App
+from support.stores.queues import StoreClock, drain, ended, hasty, wanted_hints, working
 
 C, P = Status.COMPLETED, Status.PENDING
 MODES = list(IndexMode)

@@ -35,15 +35,15 @@ from qo.store.faulty import FaultPlan, Faulty
 from qo.store.memory import MemoryStore
 from qo.store.port import Written
 from qo.testing import virtual
-from qo.worker.app import App
-from qo.worker.context import Context
+from qo.worker.api.app import App
+from qo.worker.api.context import Context
+from qo.worker.api.producer import ProducerHandle
+from qo.worker.api.signals import Reject, Reschedule, Retry
 from qo.worker.layers import ServiceOptions
-from qo.worker.producer import ProducerHandle
-from qo.worker.signals import Reject, Reschedule, Retry
-from qo.worker.state import State
+from qo.worker.loop.state import State
 from qo.worker.worker import Worker
-from stores import AT_ONCE, app_of, claimed, config, drain, ended, until, virtual_queue, working
-from watched import Books, books, in_virtual_time, moody_queue
+from support.stores.queues import AT_ONCE, app_of, claimed, config, drain, ended, until, virtual_queue, working
+from support.worker.checked_worker import Books, books, in_virtual_time, moody_queue
 
 __all__ = ["books"]
 

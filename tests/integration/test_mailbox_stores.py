@@ -13,9 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import child_functions
 import pytest
 
-import child_functions
 from qo.core import keys
 from qo.core.task import Status, Task
 from qo.queue.monitor import Monitor, MonitorConfig
@@ -24,13 +24,13 @@ from qo.queue.queue import Queue
 from qo.store.local import LocalStore
 from qo.store.memory import MemoryStore
 from qo.store.port import LIST_LIMIT_MAX, Page
-from qo.worker import status
-from qo.worker.app import App
-from qo.worker.context import Context
-from qo.worker.state import State
+from qo.worker.api.app import App
+from qo.worker.api.context import Context
+from qo.worker.loop.state import State
+from qo.worker.observe import status
 from qo.worker.worker import Worker
-from stores import another, app_of, config, ended, until, working
-from watched import books
+from support.stores.queues import another, app_of, config, ended, until, working
+from support.worker.checked_worker import books
 
 __all__ = ["books"]
 

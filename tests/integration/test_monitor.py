@@ -20,7 +20,7 @@ from qo.store.faulty import Fault, FaultPlan, Faulty
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
 from qo.testing import virtual
-from stores import (
+from support.stores.queues import (
     AT_ONCE,
     StoreClock,
     another,

@@ -14,8 +14,8 @@ from qo.errors import CorruptRecord
 from qo.queue.monitor import Monitor
 from qo.queue.options import Options
 from qo.queue.queue import PAYLOAD_THRESHOLD_BYTES, Queue
-from qo.worker.app import App
-from stores import AT_ONCE, another, claimed, drain, hasty, keys_under, until
+from qo.worker.api.app import App
+from support.stores.queues import AT_ONCE, another, claimed, drain, hasty, keys_under, until
 
 LARGE = {"rows": ["x" * 1000] * 300}
 C, F = Status.COMPLETED, Status.FAILED

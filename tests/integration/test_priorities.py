@@ -10,8 +10,8 @@ from qo.core import keys
 from qo.queue.feed import Feed
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
-from qo.worker.app import App
-from stores import StoreClock, drain
+from qo.worker.api.app import App
+from support.stores.queues import StoreClock, drain
 
 
 async def order_of(queue: Queue, **changes: object) -> list[str]:

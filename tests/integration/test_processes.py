@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from process_handlers import CULPRIT
-from processes import LEASE_S, Place, stages
+
 from qo.core.task import Status, Task
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
 from qo.store.s3 import S3Store
-from stores import AT_ONCE, until
+from support.stores.queues import AT_ONCE, until
+from support.worker.processes import LEASE_S, Place, stages
 
 P, R, C = Status.PENDING, Status.RUNNING, Status.COMPLETED
 

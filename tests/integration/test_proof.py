@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from proxies import HeaderDroppingProxy, LostReplyProxy
 from qo.core.keys import EPHEMERAL
 from qo.errors import Unproven
 from qo.store import manifest
@@ -16,7 +15,8 @@ from qo.store.checks import DELETE_RACE
 from qo.store.local import LocalStore
 from qo.store.proof import CheckResult, Report, prove
 from qo.store.s3 import S3Store
-from servers import S3Server
+from support.servers.proxies import HeaderDroppingProxy, LostReplyProxy
+from support.servers.s3 import S3Server
 
 WRITERS, ROUNDS = 6, 2  # SeaweedFS makes the losers of a race wait, the longer the more there are.
 

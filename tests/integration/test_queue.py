@@ -15,7 +15,7 @@ from qo.core.task import Status
 from qo.errors import CorruptRecord, NotFound, Refused, UsageError
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
-from stores import AT_ONCE, StoreClock, claimed, hints, path_of, rejection, until, wanted_hints
+from support.stores.queues import AT_ONCE, StoreClock, claimed, hints, path_of, rejection, until, wanted_hints
 
 P, R, C, F = Status.PENDING, Status.RUNNING, Status.COMPLETED, Status.FAILED
 FORTY_TWO = "00000000-0000-4000-8000-000000000042"

@@ -21,21 +21,21 @@ from typing import Any
 import boto3
 import pytest
 
-from command import Qo
-from dashboards import ANYBODY, IAM
 from qo.config.settings import S3Settings, Settings
 from qo.core import keys
-from qo.core.flow.policy import normalise
+from qo.core.pipeline.policy import normalise
 from qo.core.roles import Bucket, Role, role_policy
 from qo.dispatcher import aws
-from qo.dispatcher.loops import manifest
-from qo.dispatcher.queues import BucketQueues
-from qo.dispatcher.runtimes.bundles import BucketShelf
-from qo.dispatcher.wakeup import WakeUp
+from qo.dispatcher.bundles.bundle_store import BucketShelf
+from qo.dispatcher.engine import manifest
+from qo.dispatcher.outbox.queues import BucketQueues
+from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.queue.queue import Claim, Queue
 from qo.store.manifest import Proof, record_proof
-from servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server, client_of, is_refused, start_seaweed
-from stores import until
+from support.cli.command import Qo
+from support.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server, client_of, is_refused, start_seaweed
+from support.stores.queues import until
+from support.ui.dashboards import ANYBODY, IAM
 
 pytestmark = pytest.mark.s3
 
@@ -110,7 +110,7 @@ class Roles:
             "S3_REGION": REGION,
             "QO_STORE": f"s3://{BUCKET}/{PREFIX}",
             "QO_PAYLOAD_THRESHOLD_BYTES": "1000",
-            "PYTHONPATH": str(Path(__file__).parent.parent),
+            "PYTHONPATH": str(Path(__file__).parents[1] / "apps"),
         }
 
     def qo(self, name: str, *args: str, **more: str) -> Any:

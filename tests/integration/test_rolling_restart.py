@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from processes import Place, WorkerProcess, stages
 from qo.core.task import Status, Task
 from qo.queue.options import NewTask, Options
-from stores import AT_ONCE, until
+from support.stores.queues import AT_ONCE, until
+from support.worker.processes import Place, WorkerProcess, stages
 
 P, R, C = Status.PENDING, Status.RUNNING, Status.COMPLETED
 

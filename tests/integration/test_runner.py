@@ -13,37 +13,39 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import runner_operators
 import sqlalchemy as sa
 
-import runner_operators
-from pipelines import dag, job, source
-from plants import dispatching
+from qo.agent import agent
+from qo.agent.agent import WAKE, Runner
+from qo.agent.dataset_files import AnyStorage
+from qo.agent.heartbeats import Heart
+from qo.agent.lineage import Teller
+from qo.agent.operators import PythonExecutor
 from qo.ambient import SYSTEM
+from qo.api.contract.task import CompleteAnswer, EventBody
+from qo.api.internal_client import DispatcherClient
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
-from qo.core.flow.dag import Dag
+from qo.core.pipeline.dag import Dag
 from qo.core.task import Status
-from qo.dispatcher import emission, pausing
+from qo.dispatcher.attempts import completion
 from qo.dispatcher.auth.local_tokens import worker_tokens
-from qo.dispatcher.client import DispatcherClient
-from qo.dispatcher.contract.task import CompleteAnswer, EventBody
+from qo.dispatcher.effects import operator_actions
+from qo.dispatcher.engine import reaper
 from qo.dispatcher.http.serving import Addresses
-from qo.dispatcher.loops import reaper
-from qo.dispatcher.queues import open_queue
+from qo.dispatcher.outbox.queues import open_queue
+from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import completion, moves
+from qo.dispatcher.versions import pausing
 from qo.errors import Contended, Unavailable
 from qo.queue.queue import Queue
-from qo.runner import runner
-from qo.runner.heart import Heart
-from qo.runner.lineage import Teller
-from qo.runner.operators import PythonExecutor
-from qo.runner.runner import WAKE, Runner
-from qo.runner.storage import AnyStorage
-from qo.worker.app import App
+from qo.worker.api.app import App
 from qo.worker.worker import Worker
-from stores import config, until
+from support.dispatcher.in_process_dispatcher import dispatching
+from support.dispatcher.pipelines import dag, job, source
+from support.stores.queues import config, until
 
 LEASE_S = 5  # The shortest that a job may ask for.
 
@@ -239,7 +241,7 @@ async def test_a_task_that_is_cancelled_while_it_runs_is_stopped_and_commits_not
         await shop.emit("a")
         running = await shop.reached("clean", "running")
         with shop.state.write() as tx:
-            moves.cancel(tx, running["id"], "ada", "not needed")
+            operator_actions.cancel(tx, running["id"], "ada", "not needed")
         ended = await shop.reached("clean", "cancelled")
         assert (ended["cancelled_by"], ended["cancel_reason"]) == ("ada", "not needed")
         assert shop.commits("clean") == []
@@ -394,7 +396,7 @@ async def test_a_result_is_told_again_until_somebody_has_taken_it(
         return taken(*given)
 
     monkeypatch.setattr(completion, "complete", troubled)
-    monkeypatch.setattr(runner, "ASK_AGAIN_S", 0.01)
+    monkeypatch.setattr(agent, "ASK_AGAIN_S", 0.01)
     async with plant(tmp_path, one_job("copy")) as shop:
         await shop.emit("a")
         done = await shop.reached("clean", "completed")
@@ -412,7 +414,7 @@ async def test_a_failed_attempt_is_one_line_in_the_log_and_counts_as_failed(
             await until(lambda: asyncio.to_thread(lambda: shop.worker.stats.held == 0))
         task = shop.task("clean")
         assert task is not None
-        (line,) = (each.getMessage() for each in caplog.records if each.name == "qo.runner.runner")
+        (line,) = (each.getMessage() for each in caplog.records if each.name == "qo.agent.agent")
         assert line.startswith(f"shop.clean@2024-01-01, task {task['id']}: attempt 1 failed")
         assert "is tried again" in line
         assert "ValueError: not the first time" in line

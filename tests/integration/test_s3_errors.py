@@ -9,15 +9,15 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from ports import free_ports
-from proxies import HeaderDroppingProxy, LatencyProxy, LostReplyProxy
 from qo.errors import AccessDenied, NoSuchBucket, Unavailable
 from qo.store import register
 from qo.store.port import Doomed
 from qo.store.retrying import Retrying
 from qo.store.s3 import Credentials, S3Store
 from qo.store.s3.sign import Signer
-from servers import S3Server, start_seaweed
+from support.servers.ports import free_ports
+from support.servers.proxies import HeaderDroppingProxy, LatencyProxy, LostReplyProxy
+from support.servers.s3 import S3Server, start_seaweed
 
 pytestmark = pytest.mark.s3
 

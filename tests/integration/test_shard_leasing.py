@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from fleet import Fleet, Member
 from qo.ambient import Ambient
 from qo.core.discovery import IndexMode
 from qo.core.ownership import LOOKOUT, LeasingConfig, unit_of, units
@@ -21,7 +20,8 @@ from qo.queue.queue import Queue
 from qo.queue.shard_leases import Held, ShardLeases
 from qo.store.port import ObjectStore
 from qo.testing import virtual
-from stores import app_of, ended, until, wanted_hints, working
+from support.stores.queues import app_of, ended, until, wanted_hints, working
+from support.worker.fleet import Fleet, Member
 
 TTL_S = LeasingConfig().ttl_s
 PREFIX_LENS = [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long), 4]

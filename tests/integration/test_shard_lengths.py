@@ -14,8 +14,8 @@ from qo.queue.queue import Queue
 from qo.queue.sweeper import Sweeper
 from qo.store import manifest
 from qo.store.port import ObjectStore
-from qo.worker.app import App
-from stores import AT_ONCE, another, claimed, drain, hasty, hints, until, wanted_hints
+from qo.worker.api.app import App
+from support.stores.queues import AT_ONCE, another, claimed, drain, hasty, hints, until, wanted_hints
 
 LENGTHS = [1, 2, 3, 4]
 P, R, C = Status.PENDING, Status.RUNNING, Status.COMPLETED

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from qo.site import processes
-from qo.site.processes import Child, Lifeline
+from qo.up import processes
+from qo.up.processes import Child, Lifeline
 
 HUNG = """\
 import signal, time

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.core.flow.topology import LiveJob, VersionStatus
+from qo.core.pipeline.topology import LiveJob, VersionStatus
 from qo.core.task import Status
-from qo.dispatcher import cutover, pausing
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks.creation import NewTask, create
-from qo.site.changes import Live, describe_changes, fates, live_pipelines
-from qo.site.survey import JobState, Survey, survey
+from qo.dispatcher.versions import cutover, pausing
+from qo.up.changes import Live, describe_changes, fates, live_pipelines
+from qo.up.progress import JobState, Survey, survey
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
 
 SHOP = dag(
     "shop",

@@ -9,22 +9,23 @@ from typing import Any
 
 import pytest
 
+from qo.agent.agent import _completion
+from qo.agent.heartbeats import Held
+from qo.agent.operator_run import Run
+from qo.agent.operators import ExecutorUnavailable
+from qo.api.contract.task import Claimed, CompleteRequest, Outcome
 from qo.config.settings import Settings
 from qo.config.spark import SparkSettings
-from qo.dispatcher.contract.task import Claimed, CompleteRequest, Outcome
-from qo.runner.heart import Held
-from qo.runner.operators import ExecutorUnavailable
-from qo.runner.run import Run
-from qo.runner.runner import _completion
-from qo.spark import cluster_watch, executor, supervisor
-from qo.spark.cluster_watch import Observation
-from qo.spark.endpoint import Reach
-from qo.spark.errors import SessionLost
+from qo.spark import executor
+from qo.spark.engine import cluster_watch, supervisor
+from qo.spark.engine.cluster_watch import Observation
+from qo.spark.engine.endpoint import Reach
+from qo.spark.engine.errors import SessionLost
 from qo.spark.executor import FREE_LOSSES_MAX, SparkExecutor
 from qo.testing.spark import run_of
-from qo.worker.cancel import Why
-from spark_engines import BEGUN, FakeEngine
-from stores import until
+from qo.worker.loop.cancel import Why
+from support.spark.engines import BEGUN, FakeEngine
+from support.stores.queues import until
 
 pytestmark = pytest.mark.fast
 
@@ -54,7 +55,7 @@ def spark(engine: FakeEngine) -> Iterator[SparkExecutor]:
 
 
 def work(operator: str = "waits_for_spark", task_id: str = "one", attempt: int = 1) -> Run:
-    return run_of(f"spark_engines:{operator}", [], {}, [], task_id=task_id, attempt=attempt)
+    return run_of(f"support.spark.engines:{operator}", [], {}, [], task_id=task_id, attempt=attempt)
 
 
 async def at_work(number: int = 1) -> None:

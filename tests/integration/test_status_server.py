@@ -18,11 +18,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from qo.errors import ConfigError
-from qo.worker.listener import THREADS_MAX
-from qo.worker.outcome import Acked, Released, Retried
-from qo.worker.state import State
-from qo.worker.stats import Stats, StatsSnapshot, snapshot
-from qo.worker.status import Health, StatusServer
+from qo.worker.loop.outcome import Acked, Released, Retried
+from qo.worker.loop.state import State
+from qo.worker.observe.listener import THREADS_MAX
+from qo.worker.observe.stats import Stats, StatsSnapshot, snapshot
+from qo.worker.observe.status import Health, StatusServer
 
 pytestmark = pytest.mark.fast
 

@@ -15,7 +15,7 @@ from qo.queue.queue import Queue
 from qo.queue.sweeper import Sweeper, SweepReport
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
-from stores import StoreClock, another, claimed, hints, wanted_hints
+from support.stores.queues import StoreClock, another, claimed, hints, wanted_hints
 
 P, R, C = Status.PENDING, Status.RUNNING, Status.COMPLETED
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dashboards import Visitor, page, visiting
 from qo.store.memory import MemoryStore
 from qo.ui.forwarding import Upstream
 from qo.ui.server import BODY_BYTES_MAX, DISCARDED_BYTES_MAX
+from support.ui.dashboards import Visitor, page, visiting
 
 LARGE = str(BODY_BYTES_MAX)
 

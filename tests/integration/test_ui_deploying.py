@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from dashboards import ROLE, Visitor, page, read_fragment, start_with_sts
-from ports import free_ports
 from qo.config.settings import S3Settings, Settings
 from qo.config.ui import UiSettings
 from qo.dispatcher import aws
@@ -24,7 +22,9 @@ from qo.ui.dashboard import Dashboard
 from qo.ui.deploying import deploy, place_of
 from qo.ui.minting import mint
 from qo.ui.serving import serve
-from servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server, client_of, is_refused
+from support.servers.ports import free_ports
+from support.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server, client_of, is_refused
+from support.ui.dashboards import ROLE, Visitor, page, read_fragment, start_with_sts
 
 pytestmark = pytest.mark.s3
 

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboards import visiting
-from dispatchers import served
-from qo.cli import ui
+from qo.cli.run import ui
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
 from qo.dispatcher.auth.local_tokens import LocalTokens, local_tokens, page_token
@@ -22,7 +20,9 @@ from qo.dispatcher.state.database import State, open_state
 from qo.store.memory import MemoryStore
 from qo.ui.forwarding import Dispatcher, Inside, Upstream
 from qo.ui.server import Request
-from states import create_tables
+from support.dispatcher.listeners import served
+from support.dispatcher.states import create_tables
+from support.ui.dashboards import visiting
 
 Page = Callable[[str], Dispatcher]  # By the role that the page has.
 PAGE = "https://bucket.example"

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from dashboards import Visitor, page, read_fragment, visiting
 from qo.config.settings import Settings
 from qo.core import keys
 from qo.errors import Unavailable
@@ -26,6 +25,7 @@ from qo.ui.branches import Branches
 from qo.ui.dashboard import Dashboard
 from qo.ui.forwarding import Upstream
 from qo.ui.server import Reply, Request, Server
+from support.ui.dashboards import Visitor, page, read_fragment, visiting
 
 ODD = ["a b", "100%", "a+b", "~x", "ümlaut/日本", "a%2Fb", "a//b", "'(1)!*", "q?x=1&y#z", "x\ty", "<a>&\"b'"]
 

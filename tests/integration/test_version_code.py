@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from qo.dispatcher.runtimes.bundles import bundle_id
-from sites import WITHIN_S, Site, embedded, servers, site
-from stores import until
-from versions import Shop
+from qo.dispatcher.bundles.bundle_store import bundle_id
+from support.dispatcher.code_versions import Shop
+from support.dispatcher.sites import WITHIN_S, Site, embedded, servers, site
+from support.stores.queues import until
 
 __all__ = ["embedded", "servers", "site"]
 

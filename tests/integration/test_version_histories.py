@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from qo.cli.deploying import Deploying
-from qo.dispatcher.definition.loading import load_whole
+from qo.cli.pipelines.deploying import Deploying
 from qo.dispatcher.state import schema
 from qo.errors import QoError, TaskFailed
-from sites import DAG, WITHIN_S, Process, Site, embedded, servers, site
-from stores import until
+from qo.pipeline.loading import load_whole
+from support.dispatcher.sites import DAG, WITHIN_S, Process, Site, embedded, servers, site
+from support.stores.queues import until
 
 __all__ = ["embedded", "servers", "site"]
 
@@ -202,7 +202,7 @@ class History:
 
     def _code(self, name: str, wanted: str) -> int:
         """What the code says that is known by this."""
-        from qo.dispatcher.definition.code import fingerprint
+        from qo.pipeline.code.fingerprint import fingerprint
 
         before = {each: (self.home / f"{each}.py").read_text() for each in ("days", "months")}
         try:

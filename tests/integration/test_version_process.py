@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from qo.runner.code import processes
-from qo.runner.code.processes import VersionProcess
+from qo.agent.code import processes
+from qo.agent.code.processes import VersionProcess
 
 
 async def test_a_process_that_does_not_end_is_killed_also_by_a_worker_that_was_cancelled(

@@ -26,11 +26,11 @@ from qo.store.faulty import FaultPlan, Faulty
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
 from qo.testing import virtual
-from qo.worker.app import App
-from qo.worker.context import Context
+from qo.worker.api.app import App
+from qo.worker.api.context import Context
 from qo.worker.service import run_worker
 from qo.worker.worker import Worker
-from stores import (
+from support.stores.queues import (
     AT_ONCE,
     StoreClock,
     another,

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from process_handlers import CULPRIT
-from processes import LEASE_S, Place, WorkerProcess
+
 from qo.core.task import Status, Task
 from qo.queue.options import NewTask, Options
-from stores import AT_ONCE, until
+from support.stores.queues import AT_ONCE, until
+from support.worker.processes import LEASE_S, Place, WorkerProcess
 
 P, R, C = Status.PENDING, Status.RUNNING, Status.COMPLETED
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qo.core.flow.beside import rebuilds
-from qo.core.flow.topology import LiveJob, Topology, VersionStatus
-from topologies import job, topology_of
+from qo.core.pipeline.beside import rebuilds
+from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
+from support.dispatcher.topologies import job, topology_of
 
 pytestmark = pytest.mark.fast
 

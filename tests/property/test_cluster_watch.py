@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qo.spark.cluster_watch import (
+from qo.spark.engine.cluster_watch import (
     AWAY_S,
     Cause,
     Driver,
@@ -21,7 +21,7 @@ from qo.spark.cluster_watch import (
     Waiting,
     judge,
 )
-from qo.spark.endpoint import Reach
+from qo.spark.engine.endpoint import Reach
 
 pytestmark = pytest.mark.fast
 

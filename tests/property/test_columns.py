@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qo.core.flow.columns import Column, Drift, Drifted, columns_hash, drift, refusal
+from qo.core.pipeline.columns import Column, Drift, Drifted, columns_hash, drift, refusal
 
 pytestmark = pytest.mark.fast
 

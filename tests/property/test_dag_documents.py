@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from qo.core.flow.dag import (
+from qo.core.pipeline.dag import (
     Bootstrap,
     Dag,
     Defaults,
@@ -27,11 +27,11 @@ from qo.core.flow.dag import (
     Udf,
     resolved,
 )
-from qo.core.flow.plan import content_hash, plan
-from qo.dispatcher.definition.jsonschema import schema
-from qo.dispatcher.definition.problems import DefinitionError
-from qo.dispatcher.definition.reading import read
-from qo.dispatcher.definition.writing import to_yaml
+from qo.core.pipeline.plan import content_hash, plan
+from qo.pipeline.jsonschema import schema
+from qo.pipeline.problems import DefinitionError
+from qo.pipeline.reading import read
+from qo.pipeline.writing import to_yaml
 
 pytestmark = pytest.mark.fast
 

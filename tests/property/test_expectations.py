@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qo.core.flow.columns import Column, Drift, Drifted, columns_hash, drift
-from qo.core.flow.expectation import KINDS, Expectation, parsed
+from qo.core.pipeline.columns import Column, Drift, Drifted, columns_hash, drift
+from qo.core.pipeline.expectation import KINDS, Expectation, parsed
 
 pytestmark = pytest.mark.fast
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qo.worker.inbox import Inboxes, Slot
+from qo.worker.loop.inbox import Inboxes, Slot
 
 pytestmark = pytest.mark.fast
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layered import attempt, calling
 from qo.testing import virtual
+from qo.worker.api.request import Overloaded, Request
 from qo.worker.layers import concurrency_limit, rate_limit
-from qo.worker.outcome import Outcome
-from qo.worker.request import Overloaded, Request
-from qo.worker.stack import Layer
+from qo.worker.layers.stack import Layer
+from qo.worker.loop.outcome import Outcome
+from support.worker.layer_requests import attempt, calling
 
 pytestmark = pytest.mark.fast
 

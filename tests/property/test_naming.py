@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qo.core.flow.event import PARTITION_KEY
-from qo.core.flow.naming import KEY_MAX, idempotency_key, partition_key
+from qo.core.pipeline.event import PARTITION_KEY
+from qo.core.pipeline.naming import KEY_MAX, idempotency_key, partition_key
 
 pytestmark = pytest.mark.fast
 

@@ -10,19 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fresh_states import FreshStates
-from pipeline_tasks import all_of, ask, beat, finish, lapse, output, partition_task, row_of
-from pipelines import dag, deployed, job, live, source
-from qo.core.flow.late import reopened
-from qo.core.flow.topology import LiveJob
+from qo.api.contract.task import Claimed, Outcome
 from qo.core.lifecycle import Rejected
+from qo.core.pipeline.late import reopened
+from qo.core.pipeline.topology import LiveJob
 from qo.core.task import Status
-from qo.dispatcher.contract.task import Claimed, Outcome
+from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import moves, rows
+from qo.dispatcher.tasks import rows
 from qo.errors import LeaseLost, Refused
-from states import Clock
+from support.dispatcher.fresh_states import FreshStates
+from support.dispatcher.pipeline_tasks import all_of, ask, beat, finish, lapse, output, partition_task, row_of
+from support.dispatcher.pipelines import dag, deployed, job, live, source
+from support.dispatcher.states import Clock
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders", max_attempts=3))
 
@@ -63,10 +64,10 @@ def act(world: World, task: str, what: str, which: object) -> None:
         world.clock.advance(float(str(which)))
     elif what == "cancel":
         with state.write() as tx:
-            moves.cancel(tx, task, "somebody")
+            operator_actions.cancel(tx, task, "somebody")
     elif what == "replay":
         with state.write() as tx:
-            moves.replay(tx, task, "somebody")
+            operator_actions.replay(tx, task, "somebody")
     elif world.held:
         speak(world, world.held[int(str(which)) % len(world.held)], what)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qo.dispatcher.contract import plain
+from qo.api.contract import plain
 
 pytestmark = pytest.mark.fast
 

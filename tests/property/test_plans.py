@@ -10,10 +10,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pipelines import dag, edited, job, source
-from qo.core.flow.dag import Dag, from_json, resolved, to_json
-from qo.core.flow.diff import diff
-from qo.core.flow.plan import Plan, plan
+from qo.core.pipeline.dag import Dag, from_json, resolved, to_json
+from qo.core.pipeline.diff import diff
+from qo.core.pipeline.plan import Plan, plan
+from support.dispatcher.pipelines import dag, edited, job, source
 
 pytestmark = pytest.mark.fast
 

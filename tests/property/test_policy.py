@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from iam import NOW, allowed
-from qo.core.flow.policy import POLICY_MAX, Prefix, encoded, normalise, session_policy
+from qo.core.pipeline.policy import POLICY_MAX, Prefix, encoded, normalise, session_policy
 from qo.errors import UsageError
+from support.stores.iam import NOW, allowed
 
 pytestmark = pytest.mark.fast
 

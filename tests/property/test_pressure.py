@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qo.core.flow.gates import InFlight, Waiting, open_gates
-from qo.core.flow.pressure import Graph, Measure, Thresholds, paused_by, reason
-from qo.core.flow.topology import Topology
-from topologies import job, topology_of
+from qo.core.pipeline.gates import InFlight, Waiting, open_gates
+from qo.core.pipeline.pressure import Graph, Measure, Thresholds, paused_by, reason
+from qo.core.pipeline.topology import Topology
+from support.dispatcher.topologies import job, topology_of
 
 pytestmark = pytest.mark.fast
 

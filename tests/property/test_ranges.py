@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qo.core.flow.ranges import Aggregate, Range, aggregate, split
+from qo.core.pipeline.ranges import Aggregate, Range, aggregate, split
 
 pytestmark = pytest.mark.fast
 

@@ -9,17 +9,18 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fresh_states import FreshStates
-from pipelines import dag, deployed, edited, job, source, staged
-from qo.core.flow.dag import Dag, Job
-from qo.core.flow.event import Event
-from qo.core.flow.plan import plan
-from qo.dispatcher import accounting, cutover
-from qo.dispatcher.events import accept
-from qo.dispatcher.loops import router
+from qo.core.pipeline.dag import Dag, Job
+from qo.core.pipeline.event import Event
+from qo.core.pipeline.plan import plan
+from qo.dispatcher.engine import router
+from qo.dispatcher.events.event_log import accept
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks.creation import joined_prefix
+from qo.dispatcher.versions import cutover
+from support.dispatcher import accounting
+from support.dispatcher.fresh_states import FreshStates
+from support.dispatcher.pipelines import dag, deployed, edited, job, source, staged
 
 STRATEGIES = ("PerPartition", "PerUpdate")
 

@@ -10,16 +10,16 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fresh_states import FreshStates
-from pipeline_tasks import claimed, route_all, succeed, tasks_of
-from pipelines import dag, deployed, job, live, source
-from qo.core.flow.topology import Topology
+from qo.api.contract.task import Claimed
+from qo.core.pipeline.topology import Topology
 from qo.core.task import Status
-from qo.dispatcher.contract.task import Claimed
-from qo.dispatcher.loops import invalidation, refresh
+from qo.dispatcher.engine import invalidation, refresh
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from stale_pipelines import announce, run_all, stale_keys
+from support.dispatcher.fresh_states import FreshStates
+from support.dispatcher.pipeline_tasks import claimed, route_all, succeed, tasks_of
+from support.dispatcher.pipelines import dag, deployed, job, live, source
+from support.dispatcher.stale_pipelines import announce, run_all, stale_keys
 
 KEYS = ("a", "b", "c")
 SOURCES = ("left", "right", "rates")

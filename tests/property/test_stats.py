@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from qo.worker.metrics import TASK_DURATION, Metrics
-from qo.worker.outcome import Acked, Dead, Lost, Outcome, Released, Retried
-from qo.worker.state import State
-from qo.worker.stats import Histogram, Stats, in_balance, plain_counts, snapshot, tellable
+from qo.worker.loop.outcome import Acked, Dead, Lost, Outcome, Released, Retried
+from qo.worker.loop.state import State
+from qo.worker.observe.metrics import TASK_DURATION, Metrics
+from qo.worker.observe.stats import Histogram, Stats, in_balance, plain_counts, snapshot, tellable
 
 pytestmark = pytest.mark.fast
 

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from qo.core import keys, wire
 from qo.core.control import Desired
-from qo.core.flow import bundle
 from qo.core.ownership import ShardLease
+from qo.core.pipeline import bundle
 from qo.core.schedule import Schedule
-from qo.dispatcher import webhooks
+from qo.dispatcher.sources import webhooks
 from qo.errors import CorruptRecord, StoreError, Unproven, UsageError
 from qo.queue.roster import WorkerInfo
 from qo.queue.sweeper import Cursor

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import pytest
 
-from histories import Codes, Installation, LawBroken
-from qo.dispatcher import beside
-from qo.dispatcher.contract.task import Work
+from qo.api.contract.task import Work
+from qo.dispatcher.attempts import completion
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import completion
-from states import Clock, opened
+from qo.dispatcher.versions import side_inputs
+from support.dispatcher.histories import Codes, Installation, LawBroken
+from support.dispatcher.states import Clock, opened
 
 pytestmark = pytest.mark.timeout(600)  # A planted bug may show in the last of many histories.
 
@@ -60,8 +60,8 @@ def _no_fence(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_wait(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(beside, "is_held", lambda *_: False)
-    patch.setattr(beside, "is_compared", lambda *_: True)
+    patch.setattr(side_inputs, "is_held", lambda *_: False)
+    patch.setattr(side_inputs, "is_compared", lambda *_: True)
 
 
 @pytest.mark.parametrize(

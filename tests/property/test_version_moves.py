@@ -8,17 +8,17 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fresh_states import FreshStates
-from pipelines import dag, edited, job, source
-from qo.core.flow.plan import plan
-from qo.core.flow.topology import LIVE
-from qo.dispatcher import cutover, topology
-from qo.dispatcher.deploy import deploy
-from qo.dispatcher.registry import DEFAULT
-from qo.dispatcher.state import schema
+from qo.core.pipeline.plan import plan
+from qo.core.pipeline.topology import LIVE
+from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks.creation import NewTask, create
+from qo.dispatcher.versions import cutover
+from qo.dispatcher.versions.deploy import deploy
 from qo.errors import NotFound, Refused
+from qo.pipeline.registry import DEFAULT
+from support.dispatcher.fresh_states import FreshStates
+from support.dispatcher.pipelines import dag, edited, job, source
 
 FIRST = dag(
     "shop", source("orders"), job("clean", reads="orders"), job("daily", reads="clean"), publish={"a": "clean"}

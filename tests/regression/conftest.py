@@ -1,4 +1,4 @@
-from stores import (
+from support.stores.queues import (
     any_store,
     clock,
     clocked_queue,

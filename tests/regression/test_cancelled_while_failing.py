@@ -13,13 +13,13 @@ import pytest
 
 from qo.core import keys
 from qo.errors import Unavailable
+from qo.queue.concurrency import together
 from qo.queue.monitor import Monitor, MonitorConfig
 from qo.queue.queue import Queue
 from qo.queue.scheduler import Scheduler
 from qo.queue.schedules import Schedules
-from qo.queue.together import together
-from stores import claimed
-from watched import Moody, in_virtual_time, moody_queue
+from support.stores.queues import claimed
+from support.worker.checked_worker import Moody, in_virtual_time, moody_queue
 
 pytestmark = pytest.mark.fast
 

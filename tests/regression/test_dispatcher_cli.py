@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from command import Answer, Qo
+from support.cli.command import Answer, Qo
 
 SHOP = """
 name: shop

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from command import Qo
-from pipeline_tasks import woken
-from pipelines import dag, deployed, job, source
-from qo.dispatcher import emission
-from qo.dispatcher.contract.task import ClaimRequest, CompleteRequest, EventBody, Outcome
-from qo.dispatcher.contract.why import Verdict, WhyAnswer
+from qo.api.contract.task import ClaimRequest, CompleteRequest, EventBody, Outcome
+from qo.api.contract.why import Verdict, WhyAnswer
+from qo.dispatcher.attempts import claiming, completion
+from qo.dispatcher.engine import router
 from qo.dispatcher.http import health
-from qo.dispatcher.loops import router
+from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema, upgrade
 from qo.dispatcher.state.database import State, open_state
-from qo.dispatcher.tasks import claiming, completion
-from qo.dispatcher.why import why
+from qo.dispatcher.views.why.answer import why
 from qo.errors import CorruptRecord, NotFound, Refused, Unavailable, UsageError
+from support.cli.command import Qo
+from support.dispatcher.pipeline_tasks import woken
+from support.dispatcher.pipelines import dag, deployed, job, source
 
 MAILS = dag("shop", source("orders"), job("mail", reads="orders", outputs=0, max_attempts=1))
 

@@ -8,17 +8,19 @@ from collections.abc import Sequence
 import pytest
 import sqlalchemy as sa
 
-from pipeline_tasks import claimed, finish, lapse, row_of, succeed
-from pipelines import dag, deployed, edited, job, source, staged
-from qo.dispatcher import accounting, cutover, effects, emission, yielding
-from qo.dispatcher.contract.task import Claimed, EventBody, Outcome
-from qo.dispatcher.limits import Limits
-from qo.dispatcher.loops import invalidation, reconciler, release, router
+from qo.api.contract.task import Claimed, EventBody, Outcome
+from qo.dispatcher.effects import deferred, external_effects, operator_actions
+from qo.dispatcher.engine import invalidation, reconciler, release, router
+from qo.dispatcher.engine.limits import Limits
+from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import moves
+from qo.dispatcher.versions import cutover
 from qo.errors import LeaseLost
-from states import Clock
+from support.dispatcher import accounting
+from support.dispatcher.pipeline_tasks import claimed, finish, lapse, row_of, succeed
+from support.dispatcher.pipelines import dag, deployed, edited, job, source, staged
+from support.dispatcher.states import Clock
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"), job("alert", reads="clean", outputs=0))
 NEXT = edited(SHOP, "clean", config={"sql": "other"})
@@ -150,7 +152,7 @@ def test_an_attempt_that_ends_well_is_the_only_one(state: State, state_clock: Cl
     succeed(state, held)
     state_clock.advance(RETRY_S)
     assert alerts(state) == []
-    assert reasons(state) == [effects.REASON]
+    assert reasons(state) == [external_effects.REASON]
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -227,11 +229,11 @@ def test_what_is_replaced_meanwhile_is_told_once(state: State, state_clock: Cloc
 def test_what_people_call_off_is_not_made_behind_their_backs(state: State, state_clock: Clock) -> None:
     held = under_way(state)
     with state.write() as tx:
-        moves.cancel(tx, held.work.task_id, "somebody", "a mistake")
+        operator_actions.cancel(tx, held.work.task_id, "somebody", "a mistake")
     finish(state, held, Outcome.CANCELLED)
     state_clock.advance(RETRY_S)
     assert alerts(state) == []
-    assert yielding.CALLED_OFF in reasons(state)
+    assert deferred.CALLED_OFF in reasons(state)
 
 
 # An attempt that runs at a rollback
@@ -306,7 +308,7 @@ def test_only_what_is_undecided_is_looked_at(state: State) -> None:
     sa.event.listen(state.engine, "before_cursor_execute", note)
     reconciler.tick(state)
     sa.event.remove(state.engine, "before_cursor_execute", note)
-    [question] = [each for each in asked if "RECURSIVE" in each and effects.WAITS in each]
+    [question] = [each for each in asked if "RECURSIVE" in each and external_effects.WAITS in each]
     with state.read() as tx:
         if tx.on_postgres:
             tx.execute(sa.text("SET LOCAL enable_seqscan = off"))

@@ -10,21 +10,23 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
-from pipeline_tasks import claimed, row_of, succeed
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from qo.api.contract.task import Claimed, EventBody
 from qo.config.settings import Settings
-from qo.core.flow.dag import Dag
-from qo.dispatcher import accounting, cutover, effects, emission
-from qo.dispatcher.contract.task import Claimed, EventBody
-from qo.dispatcher.limits import Limits
-from qo.dispatcher.loops import invalidation, progress, reconciler, release, router
+from qo.core.pipeline.dag import Dag
+from qo.dispatcher.effects import external_effects, operator_actions
+from qo.dispatcher.engine import invalidation, progress, reconciler, release, router
+from qo.dispatcher.engine.limits import Limits
+from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.service import Dispatcher
+from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import moves
-from qo.dispatcher.wakeup import WakeUp
-from states import Clock
-from stores import until
+from qo.dispatcher.versions import cutover
+from support.dispatcher import accounting
+from support.dispatcher.pipeline_tasks import claimed, row_of, succeed
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.states import Clock
+from support.stores.queues import until
 
 UP = dag("up", source("orders"), job("clean", reads="orders"), publish={"clean": "clean"})
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"), job("alert", reads="clean", outputs=0))
@@ -185,7 +187,7 @@ def test_what_people_cancelled_is_not_read_anew_behind_their_backs(state: State,
         pass
     [row] = waiting(state, "clean")
     with state.write() as tx:
-        moves.cancel(tx, row["id"], "somebody")
+        operator_actions.cancel(tx, row["id"], "somebody")
     state_clock.advance(progress.FULL_PASS_S)
     assert settle(state) == [] == settle(state)
 
@@ -257,7 +259,7 @@ def test_a_rebuild_repeats_no_effects_outside(state: State) -> None:
     assert ("shop.alert", "a") in settle(state)
     rebuilt(state, SHOP, "clean")
     assert settle(state) == []
-    assert reasons(state, "shop.alert") == {effects.REASON}
+    assert reasons(state, "shop.alert") == {external_effects.REASON}
     roll_back(state, "shop")
     assert settle(state) == []
 
@@ -286,7 +288,7 @@ def test_a_new_job_has_no_effects_for_history_that_is_made_anew_beside_it(
     settle(state)
     cut_over(state, "shop", 2)
     assert settle(state) == []
-    assert reasons(state, "shop.alert") == {effects.HISTORY}
+    assert reasons(state, "shop.alert") == {external_effects.HISTORY}
     say(state, "shop.orders", "new", partition_key="new")
     assert ("shop.alert", "new") in settle(state)
 

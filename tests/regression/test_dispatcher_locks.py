@@ -14,19 +14,21 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from pipeline_tasks import ROOT, beat, claimed, lapse, partition_task, row_of, succeed, woken
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from postgres import PostgresServer
-from qo.dispatcher import cutover, emission, pausing, topology
-from qo.dispatcher.contract.source import EmitAnswer
-from qo.dispatcher.contract.task import Claimed, ClaimRequest, EventBody
-from qo.dispatcher.limits import Limits
-from qo.dispatcher.loops import invalidation, reaper, reconciler, release, router, source_monitor, sweeper
+from qo.api.contract.source import EmitAnswer
+from qo.api.contract.task import Claimed, ClaimRequest, EventBody
+from qo.dispatcher.attempts import claiming
+from qo.dispatcher.effects import operator_actions
+from qo.dispatcher.engine import invalidation, reaper, reconciler, release, router, source_monitor, sweeper
+from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.runtimes import in_process
-from qo.dispatcher.state import schema
+from qo.dispatcher.sources import emission
+from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import State, Tx
-from qo.dispatcher.tasks import claiming, moves
-from states import Clock, opened
+from qo.dispatcher.versions import cutover, pausing
+from support.dispatcher.pipeline_tasks import ROOT, beat, claimed, lapse, partition_task, row_of, succeed, woken
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.states import Clock, opened
+from support.servers.postgres import PostgresServer
 
 T = TypeVar("T")
 
@@ -317,6 +319,6 @@ def test_the_topology_is_the_first_lock_of_every_transaction_that_takes_it(
             change(state, cut)
             all_loops(state)
         for task in released(state):
-            change(state, lambda tx, task=task: moves.cancel(tx, task, "tests"))
-            change(state, lambda tx, task=task: moves.replay(tx, task, "tests"))
+            change(state, lambda tx, task=task: operator_actions.cancel(tx, task, "tests"))
+            change(state, lambda tx, task=task: operator_actions.replay(tx, task, "tests"))
     assert len(seen) > 50

@@ -10,31 +10,33 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from command import Qo
-from dispatchers import served
-from pipeline_tasks import woken
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.cli import dag_view, deploying
+from qo.agent.service import run_runtime
+from qo.api.contract.task import Claimed, ClaimRequest, CompleteRequest, EventBody, Outcome, OutputBody
+from qo.api.contract.why import Verdict
+from qo.cli.pipelines import dag_view, deploying
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
-from qo.dispatcher import cutover, emission, invalidations, pausing, versions
+from qo.dispatcher.attempts import claiming, completion
 from qo.dispatcher.auth.local_tokens import presented_token
-from qo.dispatcher.contract.task import Claimed, ClaimRequest, CompleteRequest, EventBody, Outcome, OutputBody
-from qo.dispatcher.contract.why import Verdict
-from qo.dispatcher.definition.declare import Pipeline
-from qo.dispatcher.definition.problems import DefinitionError
-from qo.dispatcher.definition.writing import to_yaml
-from qo.dispatcher.limits import Limits
-from qo.dispatcher.loops import invalidation, reconciler, release, router, source_monitor
+from qo.dispatcher.engine import invalidation, reconciler, release, router, source_monitor
+from qo.dispatcher.engine.limits import Limits
+from qo.dispatcher.events import invalidations
+from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import claiming, completion
-from qo.dispatcher.why import why
+from qo.dispatcher.versions import cutover, overview, pausing
+from qo.dispatcher.views.why.answer import why
 from qo.errors import ConfigError, Refused, Unauthenticated
-from qo.runner.service import run_runtime
-from qo.sources import cron
-from speaking import LocalEmitter
-from states import Clock
+from qo.pipeline.declare import Pipeline
+from qo.pipeline.problems import DefinitionError
+from qo.pipeline.writing import to_yaml
+from qo.scheduler import cron
+from support.cli.command import Qo
+from support.dispatcher.listeners import served
+from support.dispatcher.local_emitter import LocalEmitter
+from support.dispatcher.pipeline_tasks import woken
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.states import Clock
 
 DAY = "2024-01-01"
 SHOP = dag("shop", source("orders"), job("clean", reads="orders", max_attempts=1), job("totals", reads="clean"))
@@ -82,7 +84,7 @@ def test_a_pause_without_a_reason_holds(state: State, scope: str) -> None:
     assert release.tick(state, Limits()) == 0
     assert "paused by ada\n" in lines(state, f"shop.clean@{DAY}")
     with state.read() as tx:
-        shown = {each.name: each.paused for each in versions.show(tx, "shop").jobs}
+        shown = {each.name: each.paused for each in overview.show(tx, "shop").jobs}
     assert shown["clean"] == ""
     with state.write() as tx:
         pausing.resume(tx, scope, "ada")
@@ -401,5 +403,5 @@ def test_a_pause_is_shown_once(tmp_path: Path, state: State) -> None:
     emit(state, "shop.orders", partition_key=DAY)
     release.tick(state, Limits())
     with state.read() as tx:
-        (clean,) = (each.model_dump() for each in versions.show(tx, "shop").jobs if each.name == "clean")
+        (clean,) = (each.model_dump() for each in overview.show(tx, "shop").jobs if each.name == "clean")
     assert dag_view._job(clean)[-1] == "paused: the move; runs the worker's own code"

@@ -13,29 +13,29 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from pipeline_tasks import beat, claimed, fence, partition_task, row_of, succeed, woken
-from pipelines import dag, deployed, job, live, source
+from qo.api.contract.bundle import CreateBundle, Invocation
+from qo.api.contract.task import EventBody, EventsRequest, Outcome
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
-from qo.core.flow.topology import LiveJob
-from qo.dispatcher import outbox
+from qo.core.pipeline.topology import LiveJob
+from qo.dispatcher.attempts import running
+from qo.dispatcher.attempts.claiming import REPORT_S
 from qo.dispatcher.auth.keys import KeyRing
-from qo.dispatcher.contract.bundle import CreateBundle, Invocation
-from qo.dispatcher.contract.task import EventBody, EventsRequest, Outcome
-from qo.dispatcher.loops import reaper
-from qo.dispatcher.runtimes import bundles
+from qo.dispatcher.bundles import bundle_store
+from qo.dispatcher.engine import reaper
+from qo.dispatcher.outbox import outbox
+from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.runtimes import invoker as invokers
 from qo.dispatcher.runtimes.invoker import Functions, Invoker
 from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
 from qo.dispatcher.service import Dispatcher
 from qo.dispatcher.state.database import State, Tx
-from qo.dispatcher.tasks import running
-from qo.dispatcher.tasks.claiming import REPORT_S
-from qo.dispatcher.wakeup import WakeUp
 from qo.errors import LeaseLost, Unavailable
-from states import Clock
-from stores import until
-from zips import MAIN, bundle, sha256
+from support.dispatcher.pipeline_tasks import beat, claimed, fence, partition_task, row_of, succeed, woken
+from support.dispatcher.pipelines import dag, deployed, job, live, source
+from support.dispatcher.states import Clock
+from support.dispatcher.zips import MAIN, bundle, sha256
+from support.stores.queues import until
 
 LEASE_S, TIMEOUT_S = 60, 1_000
 
@@ -237,12 +237,12 @@ class Goes(Functions):
 
 def invoked(state: State, directory: Path, refusals: float, **fields: object) -> tuple[Invoker, str]:
     """Who has started the function of a task, and the task."""
-    shelf = bundles.shelf_of(Settings(dispatcher=DispatcherSettings(data=f"file:{directory / 'data'}")))
+    shelf = bundle_store.shelf_of(Settings(dispatcher=DispatcherSettings(data=f"file:{directory / 'data'}")))
     body = bundle({MAIN: ""})
     with state.write() as tx:
-        created = bundles.register(tx, CreateBundle(sha256=sha256(body), bytes=len(body)), "tests", shelf)
-    bundles.upload(state, shelf, created.bundle_id, body)
-    bundles.finalize(state, shelf, created.bundle_id)
+        created = bundle_store.register(tx, CreateBundle(sha256=sha256(body), bytes=len(body)), "tests", shelf)
+    bundle_store.upload(state, shelf, created.bundle_id, body)
+    bundle_store.finalize(state, shelf, created.bundle_id)
     udf = {"bundle_id": created.bundle_id, "entrypoint": MAIN}
     tell = job("tell", reads="orders", runtime="lambda", operator="udf", udf=udf, outputs=0, **fields)
     task_id = partition_task(state, live(deployed(state, dag("shop", source("orders"), tell)), "shop.tell"), "p")

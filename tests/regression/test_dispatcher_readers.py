@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 
-from pipeline_tasks import all_of, claimed, feed, finish, lapse, partition_task, row_of, succeed
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from qo.core.flow.topology import Topology
-from qo.dispatcher import cutover, invalidations
-from qo.dispatcher.contract.task import Outcome
-from qo.dispatcher.loops import invalidation
+from qo.api.contract.task import Outcome
+from qo.core.pipeline.topology import Topology
+from qo.dispatcher.effects import operator_actions
+from qo.dispatcher.engine import invalidation
+from qo.dispatcher.events import invalidations
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import moves
-from states import Clock
+from qo.dispatcher.versions import cutover
+from support.dispatcher.pipeline_tasks import all_of, claimed, feed, finish, lapse, partition_task, row_of, succeed
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.states import Clock
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders", max_attempts=1), job("other", reads="orders"))
 
@@ -52,10 +53,10 @@ def test_a_reader_that_was_cancelled_keeps_nothing_open_until_it_is_replayed(sta
     (task,) = read_again(state, shop, "clean")
     assert only(state)["processed_at"] is None
     with state.write() as tx:
-        moves.cancel(tx, task, "ada")
+        operator_actions.cancel(tx, task, "ada")
     assert only(state)["processed_at"] is not None
     with state.write() as tx:
-        moves.replay(tx, task, "ada")
+        operator_actions.replay(tx, task, "ada")
     assert (only(state)["processed_at"], open_readers(state)) == (None, 1)
     succeed(state, claimed(state, task))
     assert only(state)["processed_at"] is not None
@@ -69,7 +70,7 @@ def test_a_reader_that_failed_for_good_keeps_nothing_open(state: State, shop: To
     finish(state, claimed(state, other), Outcome.RETRYABLE, error="once more")
     assert only(state)["processed_at"] is None, "it will be tried again"
     with state.write() as tx:
-        moves.cancel(tx, other, "ada")
+        operator_actions.cancel(tx, other, "ada")
     assert only(state)["processed_at"] is not None
 
 
@@ -104,5 +105,5 @@ def test_readers_of_editions_that_no_version_has_any_more_are_given_up(state: St
     ]
     with state.write() as tx:
         assert invalidations.forsaken(tx, loaded(state)) == []
-        moves.cancel(tx, waits["id"], "ada")
+        operator_actions.cancel(tx, waits["id"], "ada")
     assert only(state)["processed_at"] is not None

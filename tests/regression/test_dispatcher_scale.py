@@ -12,19 +12,22 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
-from postgres import PostgresServer
-from qo.core.flow import pressure
-from qo.core.flow.topology import LiveJob
-from qo.dispatcher import backlog, beside, congestion, garbage, pausing, topology
-from qo.dispatcher.contract.garbage import JudgeRequest
-from qo.dispatcher.limits import Limits
-from qo.dispatcher.loops import invalidation, release
-from qo.dispatcher.state import scans, schema
+from qo.api.contract.garbage import JudgeRequest
+from qo.core.pipeline import pressure
+from qo.core.pipeline.topology import LiveJob
+from qo.dispatcher.attempts import completion
+from qo.dispatcher.commits import replacing
+from qo.dispatcher.effects import operator_actions
+from qo.dispatcher.engine import garbage, invalidation, release
+from qo.dispatcher.engine.limits import Limits
+from qo.dispatcher.state import scans, schema, topology
 from qo.dispatcher.state.database import State, Tx
-from qo.dispatcher.tasks import completion, moves, replacing
+from qo.dispatcher.tasks import backlog, backpressure
 from qo.dispatcher.tasks.creation import NewTask, create
-from states import Clock, fresh_url, opened
+from qo.dispatcher.versions import pausing, side_inputs
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.states import Clock, fresh_url, opened
+from support.servers.postgres import PostgresServer
 
 Asked = list[tuple[str, Any]]
 COUNT = dag("c", source("feed"), job("count", reads="feed", execution_strategy="PerUpdate"))
@@ -108,7 +111,7 @@ def test_whether_a_rebuild_may_go_on_is_asked_of_partial_indexes(state: State) -
     staged(state, edited(shop, "a", config={"v": 2}))
     found = loaded(state)
     makers = [live(found, "s.feed"), live(found, "s.a", 2)]
-    plan = plans(state, lambda tx: list(beside.behind(tx, found, makers)))
+    plan = plans(state, lambda tx: list(side_inputs.behind(tx, found, makers)))
     for index in ("ix_tasks_withheld", "ix_tasks_inflight", "ix_invalidations_unspread", "ix_tasks_edition"):
         assert index in plan, plan
     assert "ix_tasks_status" not in plan, plan
@@ -180,7 +183,7 @@ def test_a_page_of_tasks_comes_from_an_index(state: State) -> None:
         ({"dag": "c", "job": "count"}, "ix_tasks_edition"),
     ]
     for asked, index in questions:
-        plan = plans(state, partial(moves.list_tasks, **asked))
+        plan = plans(state, partial(operator_actions.list_tasks, **asked))
         assert index in plan, (asked, plan)
         assert "SCAN tasks" not in plan, (asked, plan)
 
@@ -194,13 +197,17 @@ def test_a_list_of_tasks_without_a_job_is_in_order_page_by_page(state: State) ->
     after: str | None = None
     with state.read() as tx:
         while True:
-            page = moves.list_tasks(tx, dag="long", after=after, limit=2)
+            page = operator_actions.list_tasks(tx, dag="long", after=after, limit=2)
             seen += page.tasks
             after = page.after
             if after is None:
                 break
-        assert moves.list_tasks(tx, dag="long", limit=10).tasks == moves.list_tasks(tx, limit=10).tasks == seen
-        assert moves.list_tasks(tx, dag="other").tasks == []
+        assert (
+            operator_actions.list_tasks(tx, dag="long", limit=10).tasks
+            == operator_actions.list_tasks(tx, limit=10).tasks
+            == seen
+        )
+        assert operator_actions.list_tasks(tx, dag="other").tasks == []
     assert {each.id for each in seen} == ids
     assert seen == sorted(seen, key=lambda each: (each.created_at, each.id), reverse=True)
 
@@ -263,7 +270,7 @@ def test_a_heartbeat_works_out_once_who_is_paused(state: State, monkeypatch: pyt
         found: set[str] = set()
         for _ in range(3):
             with state.read() as tx:
-                found = set(congestion.paused(tx, topology.load(tx)))
+                found = set(backpressure.paused(tx, topology.load(tx)))
         return found
 
     assert paused() == set()
@@ -302,7 +309,7 @@ def test_a_queue_gets_no_more_wake_ups_than_it_has_room_for(state: State) -> Non
 
 
 def _next(state: State, wanted_dag: Any) -> Any:
-    from pipelines import loaded, staged
+    from support.dispatcher.pipelines import loaded, staged
 
     staged(state, wanted_dag)
     return loaded(state)

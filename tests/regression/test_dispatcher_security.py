@@ -14,26 +14,27 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from command import Qo
-from dispatchers import NO_TLS, context_of, listening
-from pipelines import dag, deployed, source
-from ports import free_ports
+from qo.agent.heartbeats import Held
+from qo.api.contract.task import Claimed, EventBody, HeartbeatAnswer, Work
 from qo.config import sources
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
-from qo.dispatcher import emission, outbox, webhooks
 from qo.dispatcher.auth.local_tokens import LocalTokens
-from qo.dispatcher.contract.task import Claimed, EventBody, HeartbeatAnswer, Work
-from qo.dispatcher.loops import purge
-from qo.dispatcher.loops.loop import FAILURES_MAX, Loop
-from qo.dispatcher.outbox import Effect, Kind
+from qo.dispatcher.engine import purge
+from qo.dispatcher.engine.loop import FAILURES_MAX, Loop
+from qo.dispatcher.outbox import outbox
+from qo.dispatcher.outbox.outbox import Effect, Kind
 from qo.dispatcher.service import Dispatcher, run_dispatcher
+from qo.dispatcher.sources import emission, webhooks
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
 from qo.errors import ConfigError, IdempotencyConflict, Unavailable
-from qo.runner.heart import Held
-from qo.worker.cancel import CancelToken
-from states import Clock, create_tables
+from qo.worker.loop.cancel import CancelToken
+from support.cli.command import Qo
+from support.dispatcher.listeners import NO_TLS, context_of, listening
+from support.dispatcher.pipelines import dag, deployed, source
+from support.dispatcher.states import Clock, create_tables
+from support.servers.ports import free_ports
 
 CANARY = "canary-in-the-coal-mine"
 USER = "keeper"

@@ -19,12 +19,12 @@ from qo.queue.queue import Queue
 from qo.queue.roster import validate_worker_id
 from qo.store.memory import MemoryStore
 from qo.testing import virtual
-from qo.worker.context import Context
-from qo.worker.outcome import text_of
+from qo.worker.api.context import Context
+from qo.worker.api.signals import Reject, Reschedule, Retry
+from qo.worker.loop.outcome import text_of
 from qo.worker.service import fresh_worker_id
-from qo.worker.signals import Reject, Reschedule, Retry
 from qo.worker.worker import Worker
-from stores import AT_ONCE, app_of, config, ended, hasty, until, virtual_queue, working
+from support.stores.queues import AT_ONCE, app_of, config, ended, hasty, until, virtual_queue, working
 
 P, R, C, F = Status.PENDING, Status.RUNNING, Status.COMPLETED, Status.FAILED
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from command import Qo
 from qo.core import keys, wire
 from qo.core.task import RetryPolicy, Status, Task
 from qo.errors import CorruptRecord, NotFound, UsageError
@@ -18,9 +17,10 @@ from qo.queue.options import NewTask, Options
 from qo.queue.queue import Claim, Queue
 from qo.queue.scheduler import Scheduler
 from qo.queue.schedules import Schedules
-from qo.worker.app import App
-from qo.worker.context import Context
-from stores import AT_ONCE, StoreClock, claimed, drain
+from qo.worker.api.app import App
+from qo.worker.api.context import Context
+from support.cli.command import Qo
+from support.stores.queues import AT_ONCE, StoreClock, claimed, drain
 
 pytestmark = pytest.mark.fast
 

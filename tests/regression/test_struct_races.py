@@ -23,7 +23,7 @@ LAYERS = ("qo.core", "qo.store", "qo.queue", "qo.worker", "qo.dispatcher")
 RACE = """
 import sys, threading
 import msgspec
-from qo.core.flow.dag import Job
+from qo.core.pipeline.dag import Job
 sys.setswitchinterval(1e-6)
 document = {
     "name": "x", "activation": "reactive", "runtime": "spark", "operator": "sql",

@@ -28,9 +28,9 @@ from qo.store.metered import Metered
 from qo.store.port import ObjectStore, Written
 from qo.store.proof import prove
 from qo.testing import virtual
-from qo.worker.app import App
-from qo.worker.context import Context
-from stores import (
+from qo.worker.api.app import App
+from qo.worker.api.context import Context
+from support.stores.queues import (
     AT_ONCE,
     StoreClock,
     claimed,

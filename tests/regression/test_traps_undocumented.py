@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from command import Qo
 from qo.ambient import Ambient
 from qo.config.settings import MonitorSettings, Settings
 from qo.config.worker import PackageDrift, ShardLeasingSettings, WorkerSettings
@@ -31,12 +30,13 @@ from qo.store.faulty import Fault, FaultPlan, Faulty
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
 from qo.testing import virtual
-from qo.worker.app import App
-from qo.worker.context import Context
+from qo.worker.api.app import App
+from qo.worker.api.context import Context
+from qo.worker.api.signals import Reschedule
 from qo.worker.service import monitor_config, worker_config
-from qo.worker.signals import Reschedule
 from qo.worker.worker import WorkerConfig
-from stores import (
+from support.cli.command import Qo
+from support.stores.queues import (
     AT_ONCE,
     StoreClock,
     another,

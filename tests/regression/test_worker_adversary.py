@@ -12,10 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import child_functions
 import pytest
 
-import child_functions
-from attempts import Attempts
 from qo.ambient import Ambient
 from qo.core import keys
 from qo.core.discovery import Due, IndexMode, Verdict
@@ -23,27 +22,28 @@ from qo.core.pricing import Operation
 from qo.core.task import Status
 from qo.errors import ConfigError, Unavailable
 from qo.queue import roster
+from qo.queue.deferred import Shelf
 from qo.queue.feed import Feed
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
-from qo.queue.shelf import Shelf
 from qo.store.faulty import FaultPlan, Faulty
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
 from qo.store.port import LIST_LIMIT_MAX, Page, Stored
 from qo.testing import virtual
-from qo.worker.app import App
+from qo.worker.api.app import App
+from qo.worker.api.handler import Rate
+from qo.worker.api.request import Request
 from qo.worker.executors.processes import ProcessExecutor
-from qo.worker.handler import Rate
 from qo.worker.layers import concurrency_limit
-from qo.worker.outcome import Outcome
-from qo.worker.request import Request
-from qo.worker.stack import Service
-from qo.worker.state import State
-from qo.worker.status import judge
+from qo.worker.layers.stack import Service
+from qo.worker.loop.outcome import Outcome
+from qo.worker.loop.state import State
+from qo.worker.observe.status import judge
 from qo.worker.worker import Worker
-from stores import app_of, config, drain, ended, until, virtual_queue, working
-from watched import in_virtual_time, moody_queue
+from support.stores.queues import app_of, config, drain, ended, until, virtual_queue, working
+from support.worker.attempts import Attempts
+from support.worker.checked_worker import in_virtual_time, moody_queue
 
 fast = pytest.mark.fast
 

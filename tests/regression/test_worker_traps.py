@@ -26,22 +26,22 @@ from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
 from qo.store.port import LIST_LIMIT_MAX, Page, Stored, Written
 from qo.testing import virtual
-from qo.worker.app import App
-from qo.worker.cancel import Why
-from qo.worker.clock import Clock, lease_time, now
+from qo.worker.api.app import App
+from qo.worker.api.context import Context
+from qo.worker.api.handler import describe
 from qo.worker.config import LeaseTimes
-from qo.worker.context import Context
-from qo.worker.handler import describe
-from qo.worker.hold import Hold, Holds, Phase
-from qo.worker.keeper import Keeper
 from qo.worker.layers import ServiceOptions
+from qo.worker.loop.cancel import Why
+from qo.worker.loop.clock import Clock, lease_time, now
+from qo.worker.loop.hold import Hold, Holds, Phase
+from qo.worker.loop.keeper import Keeper
+from qo.worker.loop.state import State
+from qo.worker.observe.stats import Stats
+from qo.worker.observe.status import judge
 from qo.worker.service import run_worker
-from qo.worker.state import State
-from qo.worker.stats import Stats
-from qo.worker.status import judge
 from qo.worker.worker import Worker
-from stores import StoreClock, app_of, claimed, config, drain, ended, until, virtual_queue, working
-from watched import in_virtual_time, moody_queue
+from support.stores.queues import StoreClock, app_of, claimed, config, drain, ended, until, virtual_queue, working
+from support.worker.checked_worker import in_virtual_time, moody_queue
 
 pytestmark = pytest.mark.fast
 

@@ -19,17 +19,17 @@ from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
 from qo.testing import virtual
-from qo.worker.app import App
-from qo.worker.cancel import CancelToken
-from qo.worker.context import BlockingContext, Context
-from qo.worker.handler import Rate
-from qo.worker.outcome import Outcome
-from qo.worker.request import Request
-from qo.worker.signals import Reject
-from qo.worker.stack import Service
+from qo.worker.api.app import App
+from qo.worker.api.context import BlockingContext, Context
+from qo.worker.api.handler import Rate
+from qo.worker.api.request import Request
+from qo.worker.api.signals import Reject
+from qo.worker.layers.stack import Service
+from qo.worker.loop.cancel import CancelToken
+from qo.worker.loop.outcome import Outcome
 from qo.worker.worker import Worker
-from stores import AT_ONCE, app_of, config, drain, ended, hasty, until, virtual_queue, working
-from watched import Books, books, in_virtual_time
+from support.stores.queues import AT_ONCE, app_of, config, drain, ended, hasty, until, virtual_queue, working
+from support.worker.checked_worker import Books, books, in_virtual_time
 
 __all__ = ["books"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from simulate.mutants import MUTANTS
-from simulate.playing import command, play
-from simulate.shrinking import shrink
+from simulation.engine.mutants import MUTANTS
+from simulation.engine.playing import command, play
+from simulation.engine.shrinking import shrink
 
 WITHIN = 200
 ROOT = Path(__file__).parents[2]

@@ -12,13 +12,13 @@ from qo.errors import Unavailable
 from qo.queue.options import NewTask
 from qo.store.memory import MemoryStore
 from qo.testing import virtual
-from qo.worker.app import App
+from qo.worker.api.app import App
+from qo.worker.api.context import Context
 from qo.worker.config import WorkerConfig
-from qo.worker.context import Context
 from qo.worker.worker import Worker
-from simulate import machines, worker
-from simulate.faults import Faults
-from simulate.line import Line, Perils
+from simulation.engine import machines, worker
+from simulation.engine.faults import Faults
+from simulation.engine.line import Line, Perils
 
 SECONDS = 60.0
 

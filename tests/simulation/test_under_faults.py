@@ -1,4 +1,4 @@
-"""Every part of the simulation over its seeds, each a history of its own. See ``simulate``.
+"""Every part of the simulation over its seeds, each a history of its own. See ``simulation.engine``.
 
 ``SIM_SEEDS=17`` or ``SIM_SEEDS=100-199`` chooses which are run; ``PROVE=1`` runs many more.
 """
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from postgres import PostgresServer
-from simulate.dispatcher import STEPS
-from simulate.playing import OnPostgres, check, play
+from simulation.engine.dispatcher import STEPS
+from simulation.engine.playing import OnPostgres, check, play
+from support.servers.postgres import PostgresServer
 
 SEEDS = {
     "queue": (12, 1000),

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from postgres import LASTING, start_postgres
 from qo.config.settings import SETTINGS as KNOWN
 from qo.dispatcher.state.database import State
-from servers import start_seaweed
-from sites import SETTINGS as HURRIED
-from sites import BucketSite, Site, job, pipeline, proven
 from soak.observation import Observation, observe, read_latencies
 from soak.verdict import Figure, judge
-from stores import until
+from support.dispatcher.sites import SETTINGS as HURRIED
+from support.dispatcher.sites import BucketSite, Site, job, pipeline, proven
+from support.servers.postgres import LASTING, start_postgres
+from support.servers.s3 import start_seaweed
+from support.stores.queues import until
 
 LOOK_S = 10.0
 EACH_S = 2.0  # Between two emissions.

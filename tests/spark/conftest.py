@@ -1,5 +1,5 @@
 """The one session of these tests."""
 
-from sparks import spark
+from support.spark.session import spark
 
 __all__ = ["spark"]

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from qo.errors import UsageError
 from qo.testing.spark import run_operator
-from qo.worker.signals import Reject, Retry
+from qo.worker.api.signals import Reject, Retry
 
 pytestmark = pytest.mark.spark
 

@@ -22,13 +22,13 @@ import pyarrow.parquet as parquet
 import pytest
 import pytest_asyncio
 
-from qo.core.flow.plan import dataset_id
-from qo.dispatcher.contract.task import Piece
+from qo.agent.dataset_files import path_of
+from qo.api.contract.task import Piece
+from qo.core.pipeline.plan import dataset_id
 from qo.errors import Refused
-from qo.runner.storage import path_of
-from qo.spark.appending import uris_of
-from spark_sites import WITHIN_S, Flow, Plant, feed, job, pipeline, planted, rows_of
-from stores import until
+from qo.spark.io.appending import uris_of
+from support.spark.sites import WITHIN_S, Flow, Plant, feed, job, pipeline, planted, rows_of
+from support.stores.queues import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 

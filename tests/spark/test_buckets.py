@@ -16,13 +16,13 @@ from pyspark.sql import SparkSession
 from qo.config.settings import S3Settings, Settings
 from qo.config.spark import BucketAccess, SparkSettings
 from qo.errors import UsageError
-from qo.spark import reading
-from qo.spark.bucket import bucket_access, bucket_conf, spark_settings
-from qo.spark.files import File, files_for
-from qo.spark.native import HadoopFiles
-from qo.spark.objects import BucketFiles
-from qo.spark.reading import FileMissing
-from servers import S3Server
+from qo.spark.io import reading
+from qo.spark.io.bucket import bucket_access, bucket_conf, spark_settings
+from qo.spark.io.files import File, files_for
+from qo.spark.io.native import HadoopFiles
+from qo.spark.io.objects import BucketFiles
+from qo.spark.io.reading import FileMissing
+from support.servers.s3 import S3Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3]
 
@@ -69,10 +69,10 @@ def test_a_frame_of_every_type_comes_back_from_a_bucket_without_jars(
 def test_rows_are_counted_on_the_way_to_a_bucket_and_none_are_no_files(
     spark: SparkSession, settings: Settings, s3_bucket: str
 ) -> None:
-    from qo.dispatcher.contract.task import StandingAnswer, Work, WorkOutput
-    from qo.runner.run import RunOutput
-    from qo.runner.storage import FileStorage
-    from qo.spark.writing import write
+    from qo.agent.dataset_files import FileStorage
+    from qo.agent.operator_run import RunOutput
+    from qo.api.contract.task import StandingAnswer, Work, WorkOutput
+    from qo.spark.io.writing import write
 
     files = files_for(settings, f"s3://{s3_bucket}")
 
@@ -163,8 +163,8 @@ S3A = """
     from qo.config.settings import S3Settings, Settings
     from qo.config.spark import SparkSettings
     from qo.spark import reading
-    from qo.spark.bucket import bucket_conf
-    from qo.spark.files import files_for
+    from qo.spark.io.bucket import bucket_conf
+    from qo.spark.io.files import files_for
 
     bucket, endpoint, region, jars, ivy = sys.argv[1:]
     settings = Settings(s3=S3Settings(endpoint=endpoint, region=region), spark=SparkSettings(packages=(jars,)))
@@ -201,12 +201,12 @@ CONNECT = """
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
     from qo.config.settings import S3Settings, Settings
-    from qo.dispatcher.contract.task import StandingAnswer, Work, WorkOutput
-    from qo.runner.run import RunOutput
-    from qo.runner.storage import FileStorage
+    from qo.api.contract.task import StandingAnswer, Work, WorkOutput
+    from qo.agent.operator_run import RunOutput
+    from qo.agent.dataset_files import FileStorage
     from qo.spark import reading
-    from qo.spark.files import files_for
-    from qo.spark.writing import Measure, write
+    from qo.spark.io.files import files_for
+    from qo.spark.io.writing import Measure, write
 
     directory, bucket, endpoint, region = sys.argv[1:]
     settings = Settings(s3=S3Settings(endpoint=endpoint, region=region))

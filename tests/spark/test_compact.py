@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from qo.dispatcher.contract.task import Piece
+from qo.api.contract.task import Piece
 from qo.spark.operators.compact import FILES_MAX, files_wanted
 from qo.testing.spark import run_operator
 

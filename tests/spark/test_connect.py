@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_children import SUMS, Child, runs, until
+from support.spark.children import SUMS, Child, runs, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 

@@ -18,13 +18,13 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-import sparks
-from command import Qo
 from qo.errors import UsageError
-from qo.spark import archive, java
-from qo.spark.classic import ClassicEngine
-from qo.spark.engine import Attempt, Progress, open_engine
-from spark_children import PARTS, SUMS, Child, Long, has_hardly_begun, until, worked_out
+from qo.spark.engine import archive, java
+from qo.spark.engine.classic import ClassicEngine
+from qo.spark.engine.engine import Attempt, Progress, open_engine
+from support.cli.command import Qo
+from support.spark import session
+from support.spark.children import PARTS, SUMS, Child, Long, has_hardly_begun, until, worked_out
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 @pytest.fixture
 def engine(spark: SparkSession) -> Iterator[ClassicEngine]:
     """On the session of all tests, which is not its own to end."""
-    engine = ClassicEngine(sparks.SETTINGS)
+    engine = ClassicEngine(session.SETTINGS)
     engine.start()
     yield engine
     engine.close()
@@ -195,7 +195,7 @@ def print_nothing(row: object) -> None:
 
 def test_what_spark_raises_is_raised_and_not_printed(engine: ClassicEngine) -> None:
     """PySpark would print it as well, with pages of Java."""
-    open_engine(sparks.SETTINGS)
+    open_engine(session.SETTINGS)
     heard = Heard()
     with engine.session(Attempt("raises", 1)) as spark:
         for name, wrong in {
@@ -232,12 +232,12 @@ def test_the_doctor_sees_to_the_class_archive(spark: SparkSession, tmp_path: Pat
 @pytest.mark.timeout(300)
 def test_a_java_without_an_archive_of_its_own_classes_gets_one(tmp_path: Path) -> None:
     """As it comes from PyPI."""
-    whole = java.find(sparks.SETTINGS, os.environ).home
+    whole = java.find(session.SETTINGS, os.environ).home
     home, environ = tmp_path / "java", os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
     shutil.copytree(whole / "bin", home / "bin")  # What starts and what runs know where they lie themselves.
     shutil.copytree(whole / "lib", home / "lib", ignore=shutil.ignore_patterns("classes*.jsa", "src.zip"))
     (home / "conf").symlink_to(whole / "conf")
-    settings = sparks.settings(java_home=str(home))
+    settings = session.settings(java_home=str(home))
     bare = java.find(settings, environ)
     archive.build(bare, settings, environ)
     made = archive.archive_of(bare, settings, environ)

@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from qo.agent.dataset_files import path_of
 from qo.config.settings import Settings
 from qo.queue.options import NewTask
-from qo.runner.storage import path_of
-from qo.spark.appending import uris_of
-from qo.spark.reader import pin
-from sites import Process
-from spark_sites import (
+from qo.spark.io.appending import uris_of
+from qo.spark.io.reader import pin
+from support.dispatcher.sites import Process
+from support.spark.sites import (
     DAYS,
     WITHIN_S,
     Flow,
@@ -40,7 +40,7 @@ from spark_sites import (
     rows_of,
     shop,
 )
-from stores import until
+from support.stores.queues import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 

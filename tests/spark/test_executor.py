@@ -10,38 +10,38 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import spark_operators
 import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
-import spark_operators
-from pipelines import dag, job, source
-from plants import dispatching
+from qo.agent.agent import WAKE, Runner
+from qo.agent.dataset_files import AnyStorage
+from qo.agent.heartbeats import Heart
+from qo.agent.operator_run import QualityFailed, Run
+from qo.api.contract.task import ColumnBody, EventBody, InputMode, Piece, WorkInput, WorkOutput
+from qo.api.internal_client import DispatcherClient
 from qo.config.settings import Settings
 from qo.config.spark import SparkSettings
-from qo.core.flow.dag import SourceKind
-from qo.dispatcher import emission
+from qo.core.pipeline.dag import SourceKind
 from qo.dispatcher.auth.local_tokens import worker_tokens
-from qo.dispatcher.client import DispatcherClient
-from qo.dispatcher.contract.task import ColumnBody, EventBody, InputMode, Piece, WorkInput, WorkOutput
-from qo.dispatcher.queues import open_queue
+from qo.dispatcher.outbox.queues import open_queue
+from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.errors import UsageError
-from qo.runner.heart import Heart
-from qo.runner.run import QualityFailed, Run
-from qo.runner.runner import WAKE, Runner
-from qo.runner.storage import AnyStorage
 from qo.spark import executor as executing
-from qo.spark.classic import ClassicEngine
-from qo.spark.engine import Attempt, Loss
-from qo.spark.errors import SessionLost
+from qo.spark.engine.classic import ClassicEngine
+from qo.spark.engine.engine import Attempt, Loss
+from qo.spark.engine.errors import SessionLost
 from qo.spark.executor import SparkExecutor
 from qo.testing.spark import run_of
-from qo.worker.app import App
-from qo.worker.cancel import Why
+from qo.worker.api.app import App
+from qo.worker.loop.cancel import Why
 from qo.worker.worker import Worker
-from spark_engines import FakeEngine
-from stores import config, until
+from support.dispatcher.in_process_dispatcher import dispatching
+from support.dispatcher.pipelines import dag, job, source
+from support.spark.engines import FakeEngine
+from support.stores.queues import config, until
 
 pytestmark = pytest.mark.spark
 

@@ -22,11 +22,11 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-import sparks
-from command import Qo
 from qo.dispatcher.state.database import open_state
-from qo.site.published import tables
-from qo.site.survey import planned
+from qo.up.progress import planned
+from qo.up.results import tables
+from support.cli.command import Qo
+from support.spark import session
 
 pytestmark = pytest.mark.spark
 
@@ -223,7 +223,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Qo:
     text = pipeline.read_text()
     assert text.count("days >= 7") == 1
     pipeline.write_text(text.replace("days >= 7", f"days >= {USUAL_DAYS}"))
-    qo = Qo(place, sparks.ENVIRONMENT)
+    qo = Qo(place, session.ENVIRONMENT)
     ran = qo("up", "example", "--once", timeout_s=LIMIT_S)
     assert ran.code == 0, ran
     return qo

@@ -17,19 +17,19 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
+from qo.api.contract.task import ColumnBody, InputMode, Piece, WorkInput, WorkOutput
 from qo.config.settings import Settings
 from qo.config.sources import load
 from qo.config.spark import SparkSettings
-from qo.dispatcher.contract.task import ColumnBody, InputMode, Piece, WorkInput, WorkOutput
 from qo.errors import Unavailable, UsageError
-from qo.spark.errors import BadData, explained
-from qo.spark.files import files_for
+from qo.spark.engine.errors import BadData, explained
+from qo.spark.io.files import files_for
+from qo.spark.io.reading import FileMissing
 from qo.spark.operators import ingest
 from qo.spark.operators.context import Context, Inputs
-from qo.spark.reading import FileMissing
 from qo.store.s3 import S3Store
 from qo.testing.spark import run_of, run_operator
-from qo.worker.cancel import CancelToken
+from qo.worker.loop.cancel import CancelToken
 
 pytestmark = pytest.mark.spark
 

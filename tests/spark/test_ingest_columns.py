@@ -13,13 +13,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from qo.api.contract.task import ColumnBody, InputMode, Piece, WorkInput, WorkOutput
 from qo.config.settings import Settings
-from qo.core.flow.columns import Column
-from qo.dispatcher.contract.task import ColumnBody, InputMode, Piece, WorkInput, WorkOutput
+from qo.core.pipeline.columns import Column
 from qo.errors import QoError
-from qo.spark.columns import columns_of, settled
-from qo.spark.errors import BadData, explained
-from qo.spark.files import files_for
+from qo.spark.engine.errors import BadData, explained
+from qo.spark.io.columns import columns_of, settled
+from qo.spark.io.files import files_for
 from qo.spark.operators import ingest
 from qo.spark.operators.context import Context, Inputs
 from qo.testing.spark import run_of

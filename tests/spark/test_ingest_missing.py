@@ -9,22 +9,23 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline_tasks import partition_task
-from pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from qo.agent.operator_run import Run
+from qo.api.contract.task import EventBody
 from qo.config.settings import Settings
-from qo.core.flow.dag import Dag, SourceKind
-from qo.dispatcher import datasets, emission, removals
-from qo.dispatcher.contract.task import EventBody
-from qo.dispatcher.tasks import pieces
-from qo.runner.run import Run
-from qo.spark import writing
-from qo.spark.errors import BadData
-from qo.spark.files import files_for
+from qo.core.pipeline.dag import Dag, SourceKind
+from qo.dispatcher.commits import pieces, removals
+from qo.dispatcher.sources import emission
+from qo.dispatcher.state import datasets
+from qo.spark.engine.errors import BadData
+from qo.spark.io import writing
+from qo.spark.io.files import files_for
+from qo.spark.io.reading import FileMissing
 from qo.spark.operators import ingest
 from qo.spark.operators.context import Context, Inputs
-from qo.spark.reading import FileMissing
-from spark_attempts import Shop
-from states import Clock, opened
+from support.dispatcher.pipeline_tasks import partition_task
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.states import Clock, opened
+from support.spark.attempts import Shop
 
 pytestmark = pytest.mark.spark
 

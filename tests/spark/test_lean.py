@@ -14,8 +14,8 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from qo.spark.lean import JAR
-from qo.spark.lean.making import contents, write
+from qo.spark.patches.lean import JAR
+from qo.spark.patches.lean.build_jar import contents, write
 
 pytestmark = pytest.mark.spark
 
@@ -42,7 +42,7 @@ def hadoops_own(spark: SparkSession, jvm: Any) -> Any:
 
 
 def test_the_jar_is_what_its_sources_make(jvm: Any, tmp_path: Path) -> None:
-    """If not: python -m qo.spark.lean.making."""
+    """If not: python -m qo.spark.patches.lean.build_jar."""
     write(contents(jvm), tmp_path / "made.jar")
     assert {each: zipfile.ZipFile(JAR).read(each) for each in zipfile.ZipFile(JAR).namelist()} == contents(jvm)
     assert (tmp_path / "made.jar").read_bytes() == JAR.read_bytes()

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from sites import Process
-from spark_clusters import CONF, connect_server, standalone_cluster
-from spark_sites import Flow, Plant, feed, job, pipeline, planted
-from stores import until
+from support.dispatcher.sites import Process
+from support.spark.clusters import CONF, connect_server, standalone_cluster
+from support.spark.sites import Flow, Plant, feed, job, pipeline, planted
+from support.stores.queues import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import spark_operators
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, udf
 from pyspark.testing import assertDataFrameEqual
 
-import spark_operators
+from qo.agent.code.loaded import OwnCode
 from qo.errors import NotFound, UsageError
-from qo.runner.code.loaded import OwnCode
-from qo.spark.errors import BadData, SessionLost, SparkFailed, explained
+from qo.spark.engine.errors import BadData, SessionLost, SparkFailed, explained
 from qo.spark.operators import shipping
 from qo.testing.spark import run_operator
 

@@ -11,14 +11,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from qo.core.flow.expectation import parsed
-from qo.dispatcher.contract.task import CheckBody, StandingAnswer, Work, WorkOutput
+from qo.agent.dataset_files import FileStorage
+from qo.agent.operator_run import Run
+from qo.api.contract.task import CheckBody, StandingAnswer, Work, WorkOutput
+from qo.core.pipeline.expectation import parsed
 from qo.errors import UsageError
-from qo.runner.run import Run
-from qo.runner.storage import FileStorage
-from qo.spark import quality, writing
-from qo.spark.native import LocalFiles
-from qo.worker.cancel import CancelToken
+from qo.spark.io import writing
+from qo.spark.io.native import LocalFiles
+from qo.spark.quality import quality
+from qo.worker.loop.cancel import CancelToken
 
 pytestmark = pytest.mark.spark
 

@@ -15,18 +15,18 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import qo
-from dispatchers import served
-from pipelines import dag, deployed, edited, job, live, source, staged
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
-from qo.dispatcher import cutover, topology
-from qo.dispatcher import reading as known
-from qo.dispatcher.state import upgrade
+from qo.dispatcher.state import topology, upgrade
 from qo.dispatcher.state.database import State, open_state
+from qo.dispatcher.versions import cutover
+from qo.dispatcher.views import reading as known
 from qo.errors import NotFound, UsageError
-from qo.spark import writing
-from qo.spark.native import LocalFiles
-from spark_attempts import Shop
+from qo.spark.io import writing
+from qo.spark.io.native import LocalFiles
+from support.dispatcher.listeners import served
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, source, staged
+from support.spark.attempts import Shop
 
 pytestmark = pytest.mark.spark
 

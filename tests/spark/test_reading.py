@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from qo.dispatcher.contract.task import ColumnBody, InputMode, Piece, PiecesAnswer, WorkInput
+from qo.agent.dataset_files import FileStorage
+from qo.agent.operator_run import RunInput
+from qo.api.contract.task import ColumnBody, InputMode, Piece, PiecesAnswer, WorkInput
 from qo.errors import QoError, UsageError
-from qo.runner.run import RunInput
-from qo.runner.storage import FileStorage
-from qo.spark import reading
-from qo.spark.native import LocalFiles
-from qo.spark.reading import FileMissing
-from qo.worker.signals import Reschedule
+from qo.spark.io import reading
+from qo.spark.io.native import LocalFiles
+from qo.spark.io.reading import FileMissing
+from qo.worker.api.signals import Reschedule
 
 pytestmark = pytest.mark.spark
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import sparks
-from sites import Site, embedded
-from spark_children import Child, worked_out
-from spark_clusters import standalone_cluster
-from spark_versions import run_versions
+from support.dispatcher.sites import Site, embedded
+from support.spark import session
+from support.spark.children import Child, worked_out
+from support.spark.clusters import standalone_cluster
+from support.spark.versions import run_versions
 
 __all__ = ["embedded"]
 
@@ -34,6 +34,6 @@ def test_a_cluster_does_the_same(spark: SparkSession, master: str, tmp_path: Pat
 
 
 async def test_executors_of_a_cluster_run_the_code_of_the_tasks_version(embedded: Site, master: str) -> None:
-    conf = {**dict(sparks.SETTINGS.conf), "spark.executor.memory": "500m", "spark.cores.max": "2"}
+    conf = {**dict(session.SETTINGS.conf), "spark.executor.memory": "500m", "spark.cores.max": "2"}
     settings = ",".join(f"{key}={value}" for key, value in conf.items())
     await run_versions(embedded, QO_SPARK_MASTER=master, QO_SPARK_CONF=settings)

@@ -16,12 +16,9 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
-from pipeline_tasks import all_of, fence, lapse, tasks_of, woken
-from pipelines import dag, deployed, live, source
-from proxies import RequestLink
-from qo.config.settings import Settings
-from qo.config.spark import SparkSettings
-from qo.dispatcher.contract.task import (
+from qo.agent.dataset_files import FileStorage
+from qo.agent.operator_run import QualityFailed, Run
+from qo.api.contract.task import (
     Claimed,
     ClaimRequest,
     CommitRequest,
@@ -30,21 +27,24 @@ from qo.dispatcher.contract.task import (
     Piece,
     StandingAnswer,
 )
-from qo.dispatcher.loops import source_monitor
+from qo.config.settings import Settings
+from qo.config.spark import SparkSettings
+from qo.dispatcher.attempts import claiming, segments
+from qo.dispatcher.engine import source_monitor
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import claiming, segments
 from qo.errors import LeaseLost, UsageError
-from qo.runner.run import QualityFailed, Run
-from qo.runner.storage import FileStorage
-from qo.spark.checkpoint import wanted
-from qo.spark.classic import ClassicEngine
+from qo.spark.engine.classic import ClassicEngine
 from qo.spark.executor import SparkExecutor
-from qo.worker.cancel import CancelToken, Stopped, Why
-from sites import DAG, Process
-from spark_sites import Plant, Row, job, pipeline, planted, rows_of
-from states import Clock, opened
-from stores import until
+from qo.spark.stream.checkpoint import wanted
+from qo.worker.loop.cancel import CancelToken, Stopped, Why
+from support.dispatcher.pipeline_tasks import all_of, fence, lapse, tasks_of, woken
+from support.dispatcher.pipelines import dag, deployed, live, source
+from support.dispatcher.sites import DAG, Process
+from support.dispatcher.states import Clock, opened
+from support.servers.proxies import RequestLink
+from support.spark.sites import Plant, Row, job, pipeline, planted, rows_of
+from support.stores.queues import until
 
 pytestmark = pytest.mark.spark
 

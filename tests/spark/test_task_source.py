@@ -18,11 +18,11 @@ from qo.core import keys
 from qo.errors import UsageError
 from qo.queue.options import Options
 from qo.queue.queue import Claim, Queue
-from qo.spark import task_source
-from qo.spark.task_source import parsed_options
+from qo.spark.io import task_source
+from qo.spark.io.task_source import parsed_options
 from qo.store.manifest import Proof, record_proof
 from qo.store.opening import open_store
-from stores import AT_ONCE
+from support.stores.queues import AT_ONCE
 
 pytestmark = pytest.mark.spark
 

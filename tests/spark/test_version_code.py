@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sites import Site, embedded
-from spark_versions import run_versions
+from support.dispatcher.sites import Site, embedded
+from support.spark.versions import run_versions
 
 __all__ = ["embedded"]
 

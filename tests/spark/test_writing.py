@@ -11,17 +11,17 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline_tasks import lapse, manual_task
-from pipelines import dag, deployed, job, live, source
-from qo.dispatcher.contract.task import ColumnBody
+from qo.agent.dataset_files import path_of
+from qo.agent.operator_run import Run
+from qo.api.contract.task import ColumnBody
 from qo.errors import UsageError
-from qo.runner.run import Run
-from qo.runner.storage import path_of
-from qo.spark import reading, writing
-from qo.spark.native import LocalFiles
-from qo.spark.writing import Measure, Written
-from spark_attempts import Shop
-from states import Clock, opened
+from qo.spark.io import reading, writing
+from qo.spark.io.native import LocalFiles
+from qo.spark.io.writing import Measure, Written
+from support.dispatcher.pipeline_tasks import lapse, manual_task
+from support.dispatcher.pipelines import dag, deployed, job, live, source
+from support.dispatcher.states import Clock, opened
+from support.spark.attempts import Shop
 
 pytestmark = pytest.mark.spark
 
@@ -166,15 +166,15 @@ def test_columns_may_be_added_where_the_job_says_so_and_are_null_in_older_rows(
 
 
 def _files(shop: Shop, name: str) -> list[str]:
-    from qo.dispatcher import reading as known
-    from qo.spark.appending import uris_of
+    from qo.dispatcher.views import reading as known
+    from qo.spark.io.appending import uris_of
 
     with shop.state.read() as tx:
         return uris_of(known.pieces(tx, f"shop.{name}").pieces)
 
 
 def _struct(columns: list[ColumnBody]) -> Any:
-    from qo.spark.columns import of_bodies, struct_of
+    from qo.spark.io.columns import of_bodies, struct_of
 
     return struct_of(of_bodies(columns))
 

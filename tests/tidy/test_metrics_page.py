@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from qo.core.flow.supervision import SourceState
-from qo.dispatcher import metrics as dispatcher
+from qo.core.pipeline.supervision import SourceState
+from qo.dispatcher.engine import metrics as dispatcher
+from qo.dispatcher.engine.loop import TICK_S_MAX
 from qo.dispatcher.http import metrics as served
-from qo.dispatcher.loops.loop import TICK_S_MAX
-from qo.worker import metrics
-from qo.worker.state import State
-from qo.worker.stats import BUCKETS_S, ENDS, TYPES_MAX
-from qo.worker.status import KEEPER_BLOCKED_S_MAX, LOOP_BLOCKED_S_MAX
+from qo.worker.loop.state import State
+from qo.worker.observe import metrics
+from qo.worker.observe.stats import BUCKETS_S, ENDS, TYPES_MAX
+from qo.worker.observe.status import KEEPER_BLOCKED_S_MAX, LOOP_BLOCKED_S_MAX
 
 pytestmark = pytest.mark.fast
 
@@ -52,5 +52,5 @@ def test_every_label_value_and_limit_is_documented():
 
 
 def test_the_metrics_library_is_not_loaded_before_the_first_scrape():
-    code = "import sys, qo.worker.status; sys.exit('prometheus_client' in sys.modules)"
+    code = "import sys, qo.worker.observe.status; sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from qo.agent.operator_run import Run, RunInput, RunOutput
+from qo.api.contract.task import Outcome
+from qo.api.internal_client import DispatcherClient
 from qo.core.task import RetryPolicy, Status, Task
-from qo.dispatcher.client import DispatcherClient
-from qo.dispatcher.contract.task import Outcome
-from qo.dispatcher.definition.declare import Pipeline
 from qo.dispatcher.http import errors
-from qo.runner.run import Run, RunInput, RunOutput
+from qo.pipeline.declare import Pipeline
 
 pytestmark = pytest.mark.fast
 

@@ -137,6 +137,6 @@ def test_an_import_that_points_up_breaks_the_build(tmp_path: Path):
 
 def test_a_worker_of_python_loads_neither_a_database_nor_spark() -> None:
     heavy = ("sqlalchemy", "fastapi", "pyspark", "pandas", "pyarrow")
-    look = f"import sys, qo.runner.service; print([name for name in {heavy} if name in sys.modules])"
+    look = f"import sys, qo.agent.service; print([name for name in {heavy} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout.strip() == "[]"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import dag, job, source
 from qo.config.settings import Settings
-from qo.site.arrivals import unreadable
+from qo.up.arrivals import unreadable
+from support.dispatcher.pipelines import dag, job, source
 
 pytestmark = pytest.mark.fast
 

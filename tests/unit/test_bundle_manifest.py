@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qo.core.flow import bundle
-from qo.core.flow.bundle import Entry, check_entries, check_path, parse
+from qo.core.pipeline import bundle
+from qo.core.pipeline.bundle import Entry, check_entries, check_path, parse
 from qo.errors import UsageError
-from zips import MAIN, manifest_of
+from support.dispatcher.zips import MAIN, manifest_of
 
 pytestmark = pytest.mark.fast
 

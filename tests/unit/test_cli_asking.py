@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from qo.cli.dispatching import route
-from qo.cli.plan import plan_of
-from qo.dispatcher.user_client import UserClient
+from qo.api.public_client import UserClient
+from qo.cli.pipelines.dispatching import route
+from qo.cli.pipelines.plan import plan_of
 from qo.errors import Refused
 
 pytestmark = pytest.mark.fast

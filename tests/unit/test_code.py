@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from qo.dispatcher.definition.code import Unresolvable, fingerprint
-from qo.dispatcher.definition.loading import load_whole
-from qo.dispatcher.definition.reading import read
 from qo.errors import UsageError
+from qo.pipeline.code.fingerprint import Unresolvable, fingerprint
+from qo.pipeline.loading import load_whole
+from qo.pipeline.reading import read
 
 pytestmark = pytest.mark.fast
 

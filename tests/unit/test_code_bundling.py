@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from qo.dispatcher.definition.bundling import Bundle
-from qo.dispatcher.definition.loading import load_whole
-from qo.dispatcher.runtimes import archive
+from qo.dispatcher.bundles import archive
 from qo.errors import UsageError
+from qo.pipeline.code.bundling import Bundle
+from qo.pipeline.loading import load_whole
 
 pytestmark = pytest.mark.fast
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qo.runner.code.renaming import Names, rename_imports
+from qo.agent.code.renaming import Names, rename_imports
 
 pytestmark = pytest.mark.fast
 

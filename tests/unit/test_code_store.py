@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from qo.dispatcher.contract.task import Work, WorkCode
-from qo.dispatcher.definition.bundling import Bundle, Project, pack
-from qo.dispatcher.definition.code import fingerprint
+from qo.agent.code.bundle_cache import DIRECTORY, CodeStore, CodeUnavailable
+from qo.agent.code.loaded import OwnCode
+from qo.agent.dataset_files import FileStorage
+from qo.api.contract.task import Work, WorkCode
 from qo.errors import NotFound
-from qo.runner.code.loaded import OwnCode
-from qo.runner.code.store import DIRECTORY, CodeStore, CodeUnavailable
-from qo.runner.storage import FileStorage
+from qo.pipeline.code.bundling import Bundle, Project, pack
+from qo.pipeline.code.fingerprint import fingerprint
 
 pytestmark = pytest.mark.fast
 

@@ -11,7 +11,7 @@ from qo.core import control, keys, wire
 from qo.core.control import CANCELS_MAX, WHOLE, Desired, Order, Pause, Target, Wanted, WorkerOrder
 from qo.errors import CorruptRecord
 from qo.queue import roster
-from qo.worker import state
+from qo.worker.loop import state
 
 pytestmark = pytest.mark.fast
 

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from qo.core.flow.dag import Dag, Join, SourceKind, Strategy
-from qo.core.flow.plan import plan
-from qo.dispatcher.definition.problems import PROBLEMS_MAX, DefinitionError
-from qo.dispatcher.definition.reading import read
+from qo.core.pipeline.dag import Dag, Join, SourceKind, Strategy
+from qo.core.pipeline.plan import plan
 from qo.errors import UsageError
+from qo.pipeline.problems import PROBLEMS_MAX, DefinitionError
+from qo.pipeline.reading import read
 
 pytestmark = pytest.mark.fast
 
@@ -425,7 +425,7 @@ def test_there_is_an_end_to_the_number_of_outputs_of_all_jobs_together():
 
 
 def test_the_kinds_of_sources_all_have_a_rule():
-    from qo.dispatcher.definition.fields import SOURCE_FIELDS
+    from qo.pipeline.fields import SOURCE_FIELDS
 
     assert set(SOURCE_FIELDS) == set(SourceKind)
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import qo
-from qo.core.flow.plan import content_hash
-from qo.dispatcher.definition.loading import load
-from qo.dispatcher.definition.problems import DefinitionError
-from qo.dispatcher.definition.reading import read
+from qo.core.pipeline.plan import content_hash
 from qo.errors import UsageError
+from qo.pipeline.loading import load
+from qo.pipeline.problems import DefinitionError
+from qo.pipeline.reading import read
 
 pytestmark = pytest.mark.fast
 

@@ -11,13 +11,13 @@ import jsonschema
 import msgspec
 import pytest
 
-from qo.core.flow import dag, expectation
-from qo.dispatcher.definition import fields
-from qo.dispatcher.definition.document import parse
-from qo.dispatcher.definition.jsonschema import schema, text
-from qo.dispatcher.definition.kinds import Record
-from qo.dispatcher.definition.problems import DefinitionError, Report, Spot
-from qo.dispatcher.definition.reading import read
+from qo.core.pipeline import dag, expectation
+from qo.pipeline import fields
+from qo.pipeline.document import parse
+from qo.pipeline.jsonschema import schema, text
+from qo.pipeline.kinds import Record
+from qo.pipeline.problems import DefinitionError, Report, Spot
+from qo.pipeline.reading import read
 
 pytestmark = pytest.mark.fast
 

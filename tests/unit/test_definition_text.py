@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from qo.dispatcher.definition.document import ALIASES_MAX, DEPTH_MAX, parse, plain
-from qo.dispatcher.definition.problems import Report, Spot
-from qo.dispatcher.definition.scalars import Ambiguous, scalar
+from qo.pipeline.document import ALIASES_MAX, DEPTH_MAX, parse, plain
+from qo.pipeline.problems import Report, Spot
+from qo.pipeline.scalars import Ambiguous, scalar
 
 pytestmark = pytest.mark.fast
 

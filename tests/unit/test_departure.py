@@ -15,10 +15,10 @@ from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
 from qo.store.port import Written
 from qo.testing import virtual
+from qo.worker.loop.state import State
 from qo.worker.service import worker_config
-from qo.worker.state import State
 from qo.worker.worker import Worker
-from stores import app_of, config
+from support.stores.queues import app_of, config
 
 pytestmark = pytest.mark.fast
 

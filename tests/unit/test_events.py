@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qo.core.flow.event import NUMBER_MAX, Event, event_id, validate
+from qo.core.pipeline.event import NUMBER_MAX, Event, event_id, validate
 from qo.errors import UsageError
 
 pytestmark = pytest.mark.fast

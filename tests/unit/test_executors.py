@@ -9,22 +9,22 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import child_functions
 import pytest
 
-import child_functions
-from attempts import Attempts
 from qo.errors import UsageError
-from qo.worker.app import App
-from qo.worker.cancel import Why
+from qo.worker.api.app import App
+from qo.worker.api.context import BlockingContext, Context
+from qo.worker.api.handler import Kind
 from qo.worker.config import WorkerConfig
-from qo.worker.context import BlockingContext, Context
 from qo.worker.executors import executors_for
 from qo.worker.executors.loop import LoopExecutor
 from qo.worker.executors.processes import ProcessExecutor
 from qo.worker.executors.threads import ThreadExecutor
-from qo.worker.handler import Kind
-from qo.worker.outcome import outcome_of
-from stores import until
+from qo.worker.loop.cancel import Why
+from qo.worker.loop.outcome import outcome_of
+from support.stores.queues import until
+from support.worker.attempts import Attempts
 
 pytestmark = pytest.mark.fast
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from qo.core.flow.expectation import KINDS, Expectation, Freshness, parsed
-from qo.core.flow.plan import plan
-from qo.dispatcher.definition.problems import DefinitionError
-from qo.dispatcher.definition.reading import read
+from qo.core.pipeline.expectation import KINDS, Expectation, Freshness, parsed
+from qo.core.pipeline.plan import plan
+from qo.pipeline.problems import DefinitionError
+from qo.pipeline.reading import read
 
 pytestmark = pytest.mark.fast
 

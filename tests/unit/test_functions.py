@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from qo.core.flow.expectation import in_words
+from qo.agent.operators import on_thread
+from qo.core.pipeline.expectation import in_words
 from qo.core.words import with_article
-from qo.dispatcher.definition import functions
-from qo.dispatcher.definition.problems import DefinitionError
-from qo.dispatcher.definition.reading import read
-from qo.runner.operators import on_thread
-from qo.worker.outcome import traceback_of
+from qo.pipeline.code import functions
+from qo.pipeline.problems import DefinitionError
+from qo.pipeline.reading import read
+from qo.worker.loop.outcome import traceback_of
 
 pytestmark = pytest.mark.fast
 
@@ -117,18 +117,18 @@ def test_a_traceback_begins_with_the_code_of_its_author() -> None:
     with pytest.raises(ValueError, match="theirs") as raised:
         asyncio.run(on_thread(author))
     trace = raised.tb
-    while "qo/runner" not in trace.tb_frame.f_code.co_filename:  # As a worker sees it: without this test.
+    while "qo/agent" not in trace.tb_frame.f_code.co_filename:  # As a worker sees it: without this test.
         assert trace.tb_next is not None
         trace = trace.tb_next
     told = traceback_of(raised.value.with_traceback(trace)) or ""
     parts = told.split("Traceback (most recent call last):")[1:]
     assert [part.splitlines()[1].endswith("in author") for part in parts] == [True, True]
-    assert "qo/dispatcher" in told  # What the author's code has called stays.
-    assert "qo/runner" not in told
+    assert "qo/pipeline" in told  # What the author's code has called stays.
+    assert "qo/agent" not in told
 
 
 def test_a_traceback_without_code_of_an_author_is_whole() -> None:
     with pytest.raises(TypeError) as raised:
         functions.check(None, None, None)  # type: ignore[arg-type]
     told = traceback_of(raised.value.with_traceback(raised.tb.tb_next)) or ""
-    assert "definition/functions.py" in told
+    assert "code/functions.py" in told

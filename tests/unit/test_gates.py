@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from qo.core.flow.gates import Grants, InFlight, Waiting, open_gates
-from qo.core.flow.topology import Topology, VersionStatus
-from topologies import job, topology_of
+from qo.core.pipeline.gates import Grants, InFlight, Waiting, open_gates
+from qo.core.pipeline.topology import Topology, VersionStatus
+from support.dispatcher.topologies import job, topology_of
 
 pytestmark = pytest.mark.fast
 

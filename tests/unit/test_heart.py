@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from qo.dispatcher.contract.task import HeartbeatAnswer, HeartbeatRequest
+from qo.agent import heartbeats as module
+from qo.agent.heartbeats import Heart, Held
+from qo.api.contract.task import HeartbeatAnswer, HeartbeatRequest
 from qo.errors import LeaseLost, Unavailable
-from qo.runner import heart as module
-from qo.runner.heart import Heart, Held
-from qo.worker.cancel import CancelToken, Why
+from qo.worker.loop.cancel import CancelToken, Why
 
 NEVER_S = 600.0
 SOON_S = 0.02

@@ -11,9 +11,9 @@ import pydantic
 import pytest
 
 from qo.core import wire
-from qo.worker.handler import Handler, describe
-from qo.worker.inputs import convert, dump
-from qo.worker.signals import Reject
+from qo.worker.api.handler import Handler, describe
+from qo.worker.api.inputs import convert, dump
+from qo.worker.api.signals import Reject
 
 pytestmark = pytest.mark.fast
 

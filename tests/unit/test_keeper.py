@@ -10,14 +10,14 @@ import pytest
 from qo.errors import Unavailable
 from qo.queue.queue import Queue
 from qo.testing import virtual
-from qo.worker.cancel import Why
-from qo.worker.clock import Clock, lease_time, now
+from qo.worker.api.handler import describe
 from qo.worker.config import LeaseTimes
-from qo.worker.handler import describe
-from qo.worker.hold import Hold, Holds, Phase
-from qo.worker.keeper import Keeper
-from qo.worker.stats import Stats
-from stores import claimed, virtual_queue
+from qo.worker.loop.cancel import Why
+from qo.worker.loop.clock import Clock, lease_time, now
+from qo.worker.loop.hold import Hold, Holds, Phase
+from qo.worker.loop.keeper import Keeper
+from qo.worker.observe.stats import Stats
+from support.stores.queues import claimed, virtual_queue
 
 pytestmark = pytest.mark.fast
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from layered import attempt, calling
 from qo.errors import UsageError
 from qo.testing import virtual
-from qo.worker.cancel import Stopped, Why
+from qo.worker.api.handler import Rate, describe
+from qo.worker.api.request import Overloaded, Request
+from qo.worker.api.signals import Reject, Reschedule, Retry
 from qo.worker.executors.threads import ThreadExecutor
-from qo.worker.handler import Rate, describe
 from qo.worker.layers import (
     ServiceOptions,
     buffer,
@@ -28,10 +28,10 @@ from qo.worker.layers import (
     rate_limit,
     timeout,
 )
-from qo.worker.outcome import Acked, Dead, Outcome, Released, Retried
-from qo.worker.request import Overloaded, Request
-from qo.worker.signals import Reject, Reschedule, Retry
-from qo.worker.stack import Layer, Service, stack
+from qo.worker.layers.stack import Layer, Service, stack
+from qo.worker.loop.cancel import Stopped, Why
+from qo.worker.loop.outcome import Acked, Dead, Outcome, Released, Retried
+from support.worker.layer_requests import attempt, calling
 
 pytestmark = pytest.mark.fast
 

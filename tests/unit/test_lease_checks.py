@@ -8,26 +8,26 @@ import time
 from typing import Any
 
 import pytest
-
-from attempts import LEASE_S, Attempts
 from child_functions import double
+
 from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
 from qo.testing import virtual
-from qo.worker import suspension
-from qo.worker.app import App
-from qo.worker.clock import lease_time, now
+from qo.worker.api.app import App
+from qo.worker.api.request import Request
 from qo.worker.executors.answers import answer
 from qo.worker.executors.child import Child
 from qo.worker.executors.messages import BEGIN, Answer, Ask, Facts, Job
 from qo.worker.executors.processes import ProcessExecutor
 from qo.worker.executors.threads import ThreadExecutor
-from qo.worker.hold import Hold, Lease
 from qo.worker.layers.catch import catch
-from qo.worker.outcome import Acked, Outcome, Released, Told, not_begun
-from qo.worker.request import Request
-from qo.worker.stack import Service
-from stores import claimed, drain, virtual_queue
+from qo.worker.layers.stack import Service
+from qo.worker.loop import suspension
+from qo.worker.loop.clock import lease_time, now
+from qo.worker.loop.hold import Hold, Lease
+from qo.worker.loop.outcome import Acked, Outcome, Released, Told, not_begun
+from support.stores.queues import claimed, drain, virtual_queue
+from support.worker.attempts import LEASE_S, Attempts
 
 pytestmark = pytest.mark.fast
 

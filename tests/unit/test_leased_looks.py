@@ -15,8 +15,8 @@ from qo.queue.feed import Feed
 from qo.queue.members import READ_AGAIN, Members
 from qo.queue.options import NewTask, Options, build
 from qo.queue.queue import Queue
+from qo.queue.ready_scan import LISTS_MAX, Survey
 from qo.queue.roster import WorkerInfo, report
-from qo.queue.survey import LISTS_MAX, Survey
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
 from qo.store.port import LIST_LIMIT_MAX, ObjectStore

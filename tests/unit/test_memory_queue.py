@@ -18,7 +18,7 @@ from qo.errors import Unavailable
 from qo.queue import control
 from qo.testing import DrainFailed, Fault, FaultPlan, MemoryQueue, draining, virtual
 from qo.testing.wanted import holds
-from qo.worker.context import Context
+from qo.worker.api.context import Context
 
 pytestmark = pytest.mark.fast
 

@@ -16,8 +16,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from qo.dispatcher import openlineage
-from qo.dispatcher.contract.task import (
+from qo.agent import lineage as runner_lineage
+from qo.agent import openlineage
+from qo.agent.dataset_files import FileStorage
+from qo.agent.lineage import WAITING_MAX, Teller
+from qo.api.contract.task import (
     CheckBody,
     ColumnBody,
     CompleteRequest,
@@ -29,9 +32,6 @@ from qo.dispatcher.contract.task import (
     WorkOutput,
 )
 from qo.errors import Unavailable
-from qo.runner import lineage as runner_lineage
-from qo.runner.lineage import WAITING_MAX, Teller
-from qo.runner.storage import FileStorage
 
 AT = datetime(2026, 3, 1, 9, tzinfo=UTC)
 ROOT = "s3://lake/data"

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from qo.runner.operators import Threads, on_thread
+from qo.agent.operators import Threads, on_thread
 
 pytestmark = pytest.mark.fast
 

@@ -20,7 +20,7 @@ from qo.store.faulty import FaultPlan, Faulty
 from qo.store.memory import MemoryStore
 from qo.store.port import ObjectStore, Stored, Written
 from qo.testing import virtual
-from qo.worker.ownership import Ownership
+from qo.worker.leasing.ownership import Ownership
 
 pytestmark = pytest.mark.fast
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pipelines import dag, edited, job, source
-from qo.core.flow.dag import Dag, Job, from_json, to_json
-from qo.core.flow.diff import Diff, Edited, Rebuilt, diff
-from qo.core.flow.plan import Plan, config_hash, plan
+from qo.core.pipeline.dag import Dag, Job, from_json, to_json
+from qo.core.pipeline.diff import Diff, Edited, Rebuilt, diff
+from qo.core.pipeline.plan import Plan, config_hash, plan
+from support.dispatcher.pipelines import dag, edited, job, source
 
 pytestmark = pytest.mark.fast
 

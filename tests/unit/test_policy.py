@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from qo.core.flow.policy import Prefix, normalise, session_policy
+from qo.core.pipeline.policy import Prefix, normalise, session_policy
 from qo.errors import UsageError
 
 pytestmark = pytest.mark.fast

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ports import BLOCK, free_ports
+from support.servers.ports import BLOCK, free_ports
 
 pytestmark = pytest.mark.fast
 
-OTHER = "import json, ports; print(json.dumps(ports.free_ports(20)))"
+OTHER = "import json; from support.servers import ports; print(json.dumps(ports.free_ports(20)))"
 
 
 def test_two_processes_get_no_port_in_common() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qo.core.flow.pressure import Measure, Thresholds, paused_by, reason
-from topologies import job, topology_of
+from qo.core.pipeline.pressure import Measure, Thresholds, paused_by, reason
+from support.dispatcher.topologies import job, topology_of
 
 pytestmark = pytest.mark.fast
 

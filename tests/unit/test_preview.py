@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from qo.cli.preview import Rows, first_rows
+from qo.api.public_client import UserClient
+from qo.cli.pipelines.preview import Rows, first_rows
 from qo.config.settings import Settings
-from qo.dispatcher.user_client import UserClient
 from qo.errors import CorruptRecord
 
 pytestmark = pytest.mark.fast

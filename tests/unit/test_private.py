@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from qo.dispatcher.auth.secret_files import open_directory
 from qo.dispatcher.state.database import open_state
 from qo.errors import ConfigError
-from qo.site.lock import Lock
 from qo.store import private
 from qo.store.local import LocalStore
+from qo.store.secret_files import open_directory
 from qo.store.sqlite_file import connect
-from states import create_tables
+from qo.up.lock import Lock
+from support.dispatcher.states import create_tables
 
 pytestmark = pytest.mark.fast
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from qo.dispatcher.contract.task import Piece
-from qo.site.published import Table, sample
+from qo.api.contract.task import Piece
+from qo.up.results import Table, sample
 
 pytestmark = pytest.mark.fast
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qo.core.flow.event import NUMBER_MAX
-from qo.core.flow.ranges import RANGES_MAX, Aggregate, Range, aggregate, split
+from qo.core.pipeline.event import NUMBER_MAX
+from qo.core.pipeline.ranges import RANGES_MAX, Aggregate, Range, aggregate, split
 from qo.errors import UsageError
 
 pytestmark = pytest.mark.fast

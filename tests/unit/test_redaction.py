@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qo.core.redaction import HIDDEN, KNOWN_LEN_MIN, redacted
-from qo.worker import secrecy
-from qo.worker.outcome import text_of, traceback_of
+from qo.worker.loop.outcome import text_of, traceback_of
+from qo.worker.observe import secrets
 
 pytestmark = pytest.mark.fast
 
@@ -72,7 +72,7 @@ def test_secrets_of_the_process_are_in_no_error(monkeypatch: pytest.MonkeyPatch)
     }
     for name, value in planted.items():
         monkeypatch.setenv(name, value)
-    secrecy.hold("canary-of-a-job")
+    secrets.hold("canary-of-a-job")
     try:
         raise RuntimeError(f"failed with {dict(os.environ)}, canary-of-a-job and new-canary-of-workers")
     except RuntimeError as error:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from iam import allowed
-from qo.core.flow.policy import normalise
+from qo.core.pipeline.policy import normalise
 from qo.core.roles import GRANTS, Bucket, Role, partition_of, role_policy
 from qo.errors import UsageError
+from support.stores.iam import allowed
 
 pytestmark = pytest.mark.fast
 

@@ -11,10 +11,10 @@ from qo.queue.queue import Queue
 from qo.queue.roster import WorkerInfo
 from qo.store.memory import MemoryStore
 from qo.worker.config import WorkerConfig
-from qo.worker.heartbeat import Heartbeat
-from qo.worker.hold import Holds
-from qo.worker.state import State
-from qo.worker.stats import Stats
+from qo.worker.loop.hold import Holds
+from qo.worker.loop.state import State
+from qo.worker.observe.heartbeat import Heartbeat
+from qo.worker.observe.stats import Stats
 
 NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
 

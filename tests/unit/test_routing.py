@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from pipelines import dag, edited, job, source
-from qo.core.flow.dag import Dag
-from qo.core.flow.event import Event
-from qo.core.flow.plan import plan
-from qo.core.flow.routing import Create, Filter, Piece, Superseded, Unread, Wait, route, wanted
-from qo.core.flow.topology import LiveJob, Topology, VersionStatus, topology
+from qo.core.pipeline.dag import Dag
+from qo.core.pipeline.event import Event
+from qo.core.pipeline.plan import plan
+from qo.core.pipeline.routing import Create, Filter, Piece, Superseded, Unread, Wait, route, wanted
+from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus, topology
+from support.dispatcher.pipelines import dag, edited, job, source
 
 pytestmark = pytest.mark.fast
 

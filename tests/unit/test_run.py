@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from qo.dispatcher.contract.task import (
+from qo.agent.dataset_files import FileStorage, located
+from qo.agent.operator_run import Run
+from qo.api.contract.task import (
     FILES_MAX,
     EventBody,
     Piece,
@@ -19,11 +21,9 @@ from qo.dispatcher.contract.task import (
     WorkInput,
     WorkOutput,
 )
-from qo.dispatcher.definition.configuration import PLACE
 from qo.errors import ConfigError, Forbidden, NotFound, UsageError
-from qo.runner.run import Run
-from qo.runner.storage import FileStorage, located
-from qo.worker.cancel import CancelToken
+from qo.pipeline.configuration import PLACE
+from qo.worker.loop.cancel import CancelToken
 
 pytestmark = pytest.mark.fast
 

@@ -13,7 +13,7 @@ from qo.errors import AccessDenied, ConcurrentWrite, StoreError, Unavailable
 from qo.store.retrying import Retrying
 from qo.store.s3 import Credentials, S3Store
 from qo.store.s3.setup import set_up
-from scripted import CLOSE, SILENCE, ScriptedServer, answer, scripted_server
+from support.servers.scripted import CLOSE, SILENCE, ScriptedServer, answer, scripted_server
 
 pytestmark = pytest.mark.fast
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from qo.dispatcher.contract.task import LastSegment, OutputBody, StandingAnswer, Work, WorkOutput
-from qo.dispatcher.definition.problems import DefinitionError
-from qo.dispatcher.definition.reading import read
+from qo.agent.dataset_files import FileStorage
+from qo.agent.operator_run import Run
+from qo.agent.segments import Segments, waited
+from qo.api.contract.task import LastSegment, OutputBody, StandingAnswer, Work, WorkOutput
 from qo.errors import UsageError
-from qo.runner.run import Run
-from qo.runner.segments import Segments, waited
-from qo.runner.storage import FileStorage
-from qo.worker.cancel import CancelToken, Stopped, Why
+from qo.pipeline.problems import DefinitionError
+from qo.pipeline.reading import read
+from qo.worker.loop.cancel import CancelToken, Stopped, Why
 
 pytestmark = pytest.mark.fast
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qo.core.flow.topology import VersionStatus
-from qo.site.changes import Fates, Live, LivePipeline, LiveVersion, describe_changes
+from qo.core.pipeline.topology import VersionStatus
+from qo.up.changes import Fates, Live, LivePipeline, LiveVersion, describe_changes
 
 pytestmark = pytest.mark.fast
 

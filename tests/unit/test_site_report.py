@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qo.site.report import tell_failures, tell_rest
-from qo.site.survey import Failure
+from qo.up.progress import Failure
+from qo.up.report import tell_failures, tell_rest
 
 pytestmark = pytest.mark.fast
 

@@ -8,12 +8,12 @@ from typing import Any, Self, cast
 
 import pytest
 
-from qo.core.flow.topology import VersionStatus
-from qo.dispatcher.contract.dag import RebuildAnswer
+from qo.api.contract.dag import RebuildAnswer
+from qo.core.pipeline.topology import VersionStatus
 from qo.errors import Refused
-from qo.site.changes import LivePipeline, LiveVersion
-from qo.site.rollout import REFUSALS_MAX, Rollout
-from qo.site.site import Deployed, Site
+from qo.up.changes import LivePipeline, LiveVersion
+from qo.up.machine import Deployed, Site
+from qo.up.rollout import REFUSALS_MAX, Rollout
 
 pytestmark = pytest.mark.fast
 

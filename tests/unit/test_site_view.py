@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from qo.core.flow.dag import SourceKind
-from qo.core.flow.topology import VersionStatus
-from qo.site.survey import JobState, Running, Survey, VersionState, stages
-from qo.site.view import DrawnView, PlainView, summaries, waiting
+from qo.core.pipeline.dag import SourceKind
+from qo.core.pipeline.topology import VersionStatus
+from qo.up.progress import JobState, Running, Survey, VersionState, stages
+from qo.up.view import DrawnView, PlainView, summaries, waiting
 
 pytestmark = pytest.mark.fast
 

@@ -10,10 +10,10 @@ import pytest
 
 from qo.config.spark import SparkSettings
 from qo.errors import Unavailable
-from qo.spark import archive, java, session
-from qo.spark import master as master_
-from qo.spark.archive import Archive
-from qo.spark.java import Java
+from qo.spark.engine import archive, java, session
+from qo.spark.engine import master as master_
+from qo.spark.engine.archive import Archive
+from qo.spark.engine.java import Java
 
 pytestmark = pytest.mark.fast
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
-from qo.core.flow.columns import Column, columns_hash
+from qo.core.pipeline.columns import Column, columns_hash
 from qo.errors import UsageError
-from qo.spark.columns import columns_of, settled, struct_of, writable
+from qo.spark.io.columns import columns_of, settled, struct_of, writable
 
 pytestmark = pytest.mark.fast  # Types are plain Python: no session is needed.
 

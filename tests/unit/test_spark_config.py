@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from qo.agent.service import slotted
 from qo.config.sources import load
-from qo.dispatcher.definition.problems import DefinitionError
-from qo.dispatcher.definition.reading import read
-from qo.runner.service import slotted
+from qo.pipeline.problems import DefinitionError
+from qo.pipeline.reading import read
 
 pytestmark = pytest.mark.fast
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qo.spark.connect import with_parameters
+from qo.spark.engine.connect import with_parameters
 
 
 @pytest.mark.fast

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from ports import free_ports
-from qo.spark.endpoint import Endpoint, Reach, master_endpoints, probe_any
+from qo.spark.engine.endpoint import Endpoint, Reach, master_endpoints, probe_any
+from support.servers.ports import free_ports
 
 pytestmark = pytest.mark.fast
 

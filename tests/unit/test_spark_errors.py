@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import AnalysisException
 
-from qo.spark.errors import BadData, SparkFailed, explained
+from qo.spark.engine.errors import BadData, SparkFailed, explained
 
 pytestmark = pytest.mark.fast
 

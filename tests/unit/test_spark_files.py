@@ -6,10 +6,10 @@ import pytest
 
 from qo.config.settings import Settings
 from qo.errors import UsageError
-from qo.spark.errors import full_text
-from qo.spark.files import Format, Trouble, Wrong, files_for, format_of, trouble
-from qo.spark.native import LocalFiles
-from qo.spark.parquet_source import BadFile
+from qo.spark.engine.errors import full_text
+from qo.spark.io.files import Format, Trouble, Wrong, files_for, format_of, trouble
+from qo.spark.io.native import LocalFiles
+from qo.spark.io.parquet_source import BadFile
 
 pytestmark = pytest.mark.fast  # Texts only: no session is needed.
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from py4j import protocol
 
-from qo.spark.gateway import Plain, shorten
+from qo.spark.patches.gateway import Plain, shorten
 
 CLASS = "r\nu\norg.apache.spark.sql.functions\nrj\ne\n"
 METHOD = "r\nm\norg.apache.spark.sql.functions\ncol\ne\n"

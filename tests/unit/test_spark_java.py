@@ -13,8 +13,8 @@ import pytest
 
 from qo.config.spark import SparkSettings
 from qo.errors import ConfigError, NotFound
-from qo.spark import java
-from sparks import pretend
+from qo.spark.engine import java
+from support.spark.session import pretend
 
 pytestmark = pytest.mark.fast
 
@@ -103,7 +103,7 @@ def test_the_command_tells_without_loading_spark(tmp_path: Path) -> None:
     program = """if True:
         import runpy, sys
         try:
-            runpy.run_module("qo.spark.java", run_name="__main__")
+            runpy.run_module("qo.spark.engine.java", run_name="__main__")
         finally:
             assert "pyspark" not in sys.modules
     """

@@ -19,7 +19,7 @@ def test_a_jvm_that_says_nothing_is_ended_and_its_start_has_failed(
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
-    from qo.spark.launching import launching
+    from qo.spark.engine.launching import launching
 
     command = tmp_path / "bin" / "spark-submit"
     command.parent.mkdir()
@@ -41,7 +41,7 @@ def test_settings_which_may_be_secret_are_no_arguments_that_every_user_sees(
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
-    from qo.spark.launching import launching
+    from qo.spark.engine.launching import launching
 
     command = tmp_path / "bin" / "spark-submit"
     command.parent.mkdir()
@@ -66,8 +66,8 @@ def test_settings_which_may_be_secret_are_no_arguments_that_every_user_sees(
 
 def test_a_connect_server_gets_its_settings_in_a_file_that_is_gone_with_it(tmp_path: Path) -> None:
     from qo.config.spark import SparkSettings
-    from qo.spark.java import Java
-    from qo.spark.server import ConnectServer
+    from qo.spark.engine.java import Java
+    from qo.spark.engine.server import ConnectServer
 
     server = ConnectServer(SparkSettings(conf=(("spark.hadoop.fs.s3a.secret.key", "s3cr3t"),)))
     server._directory = tmp_path
@@ -90,20 +90,20 @@ def test_a_connect_server_gets_its_settings_in_a_file_that_is_gone_with_it(tmp_p
     ],
 )
 def test_a_value_of_any_characters_is_written_as_java_reads_it(value: str, written: str) -> None:
-    from qo.spark.properties import text
+    from qo.spark.engine.properties import text
 
     assert text({"k": value}) == f"k={written}\n"
 
 
 def test_a_call_that_names_a_file_itself_stays_as_it_is(tmp_path: Path) -> None:
-    from qo.spark.properties import moved
+    from qo.spark.engine.properties import moved
 
     call = ["spark-submit", "--conf", "a=b", "--properties-file", "mine", "pyspark-shell"]
     assert moved(call, tmp_path) == call
 
 
 def test_what_a_jvm_died_of_is_told_by_its_exit_code() -> None:
-    from qo.spark.launching import ending, meaning
+    from qo.spark.engine.launching import ending, meaning
 
     assert "ran out of memory: give it more with spark.driver_memory" in (meaning(3) or "")
     assert "SIGTERM" in (meaning(-15) or "")

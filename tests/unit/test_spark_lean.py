@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from qo.config.spark import SparkSettings
-from qo.spark import lean
+from qo.spark.patches import lean
 
 pytestmark = pytest.mark.fast
 

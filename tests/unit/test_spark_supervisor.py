@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from qo.spark.cluster_watch import Driver, Observation
-from qo.spark.endpoint import Reach
-from qo.spark.engine import Attempt
-from qo.spark.supervisor import PROBE_MAX_S, Supervisor
-from spark_engines import Clock, FakeEngine
+from qo.spark.engine.cluster_watch import Driver, Observation
+from qo.spark.engine.endpoint import Reach
+from qo.spark.engine.engine import Attempt
+from qo.spark.engine.supervisor import PROBE_MAX_S, Supervisor
+from support.spark.engines import Clock, FakeEngine
 
 pytestmark = pytest.mark.fast
 

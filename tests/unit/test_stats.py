@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from qo.worker import metrics
-from qo.worker.metrics import Metrics
-from qo.worker.outcome import Acked, Dead, Lost, Released, Retried
-from qo.worker.state import State
-from qo.worker.stats import BUCKETS_S, OTHER, TYPES_MAX, Histogram, Stats, StatsSnapshot, snapshot
-from qo.worker.status import Health, judge
+from qo.worker.loop.outcome import Acked, Dead, Lost, Released, Retried
+from qo.worker.loop.state import State
+from qo.worker.observe import metrics
+from qo.worker.observe.metrics import Metrics
+from qo.worker.observe.stats import BUCKETS_S, OTHER, TYPES_MAX, Histogram, Stats, StatsSnapshot, snapshot
+from qo.worker.observe.status import Health, judge
 
 pytestmark = pytest.mark.fast
 

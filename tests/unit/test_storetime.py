@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from qo.core.storetime import CLOCK_SET, DRIFT, STALE_AFTER_S, Offset, observe, steady
 from qo.errors import Unavailable
 from qo.store.s3 import Credentials, S3Store
-from scripted import ScriptedServer, answer, scripted_server
+from support.servers.scripted import ScriptedServer, answer, scripted_server
 
 pytestmark = pytest.mark.fast
 

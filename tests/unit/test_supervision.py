@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qo.core.flow.supervision import (
+from qo.core.pipeline.supervision import (
     BACKOFF_MAX_S,
     SETTLED_S,
     Action,

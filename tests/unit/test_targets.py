@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from command import Qo
-from qo.dispatcher.definition.loading import load, load_whole
-from qo.dispatcher.definition.target import resolve
 from qo.errors import UsageError
+from qo.pipeline.loading import load, load_whole
+from qo.pipeline.target import resolve
+from support.cli.command import Qo
 
 pytestmark = pytest.mark.fast
 

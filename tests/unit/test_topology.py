@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qo.core.flow.topology import Topology
-from topologies import job, topology_of
+from qo.core.pipeline.topology import Topology
+from support.dispatcher.topologies import job, topology_of
 
 pytestmark = pytest.mark.fast
 

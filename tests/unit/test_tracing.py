@@ -14,21 +14,21 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, get_current_span, get_tracer
 
-from layered import attempt, calling
 from qo.core.task import Task
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
 from qo.telemetry.trace import context_of, current_traceparent
 from qo.testing import virtual
-from qo.worker.cancel import Why
+from qo.worker.api.handler import describe
+from qo.worker.api.request import Request
+from qo.worker.api.signals import Reject
 from qo.worker.executors.threads import ThreadExecutor
-from qo.worker.handler import describe
 from qo.worker.layers import ServiceOptions, catch, default_layers, trace
-from qo.worker.outcome import Acked
-from qo.worker.request import Request
-from qo.worker.signals import Reject
-from qo.worker.stack import stack
+from qo.worker.layers.stack import stack
+from qo.worker.loop.cancel import Why
+from qo.worker.loop.outcome import Acked
+from support.worker.layer_requests import attempt, calling
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 GARBAGE = [
@@ -201,7 +201,7 @@ def test_without_opentelemetry_the_layer_is_not_even_there(monkeypatch: pytest.M
 
 def test_qo_imports_neither_opentelemetry_nor_pydantic_by_itself() -> None:
     look = (
-        "import sys, asyncio, qo.telemetry.trace, qo.worker.layers, qo.worker.inputs\n"
+        "import sys, asyncio, qo.telemetry.trace, qo.worker.layers, qo.worker.api.inputs\n"
         "from qo.queue.queue import Queue; from qo.store.memory import MemoryStore\n"
         "assert asyncio.run(Queue(MemoryStore()).submit('work')).traceparent is None\n"
         "print([name for name in ('opentelemetry', 'pydantic') if name in sys.modules])"

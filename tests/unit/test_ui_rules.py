@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from qo.core.flow.policy import POLICY_MAX
+from qo.core.pipeline.policy import POLICY_MAX
 from qo.errors import UsageError
 from qo.ui import rules
 from qo.ui.policy import page_policy

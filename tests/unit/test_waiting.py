@@ -10,8 +10,8 @@ import pytest
 from qo.queue.queue import Queue
 from qo.queue.waiting import SOON, why_unclaimed
 from qo.testing import virtual
-from qo.worker.mailbox import UNHANDLED_WARNED_EVERY_S
-from stores import app_of, virtual_queue, working
+from qo.worker.loop.mailbox import UNHANDLED_WARNED_EVERY_S
+from support.stores.queues import app_of, virtual_queue, working
 
 pytestmark = pytest.mark.fast
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from qo.core.flow.naming import partition_key
-from qo.dispatcher.webhooks import parse, read_secrets, sign, verify
+from qo.core.pipeline.naming import partition_key
+from qo.dispatcher.sources.webhooks import parse, read_secrets, sign, verify
 from qo.errors import Unauthenticated, UsageError
 
 pytestmark = pytest.mark.fast

@@ -14,7 +14,7 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from qo.core.known import known
+from qo.core.struct_preload import known
 from qo.core.task import FORMAT, Instant
 
 CANCELS_KEPT = timedelta(minutes=10)  # Every worker has looked by then, or renewed the lease.

@@ -17,8 +17,8 @@ import msgspec
 
 from qo.core import keys
 from qo.core.discovery import Due
-from qo.core.known import known
 from qo.core.shard import all_shards
+from qo.core.struct_preload import known
 from qo.core.task import Instant
 from qo.errors import UsageError
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from qo.core import keys
-from qo.core.flow.policy import Prefix, allow, document
+from qo.core.pipeline.policy import Prefix, allow, document
 from qo.errors import UsageError
 
 QUEUES = "queues/"  # Below a store: the queues of runtimes.

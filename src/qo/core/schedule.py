@@ -25,7 +25,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 from msgspec.structs import asdict, replace
 
-from qo.core.known import known
+from qo.core.struct_preload import known
 from qo.core.task import FORMAT, Instant
 from qo.errors import UsageError
 

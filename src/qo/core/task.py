@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from qo.core.known import known
+from qo.core.struct_preload import known
 
 Instant = Annotated[datetime, msgspec.Meta(tz=True)]  # A stored time without an offset is a corrupt record.
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from qo.core.known import known
+from qo.core.struct_preload import known
 from qo.core.task import FORMAT, Task
 from qo.errors import CorruptRecord, UsageError
 

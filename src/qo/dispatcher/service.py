@@ -17,13 +17,10 @@ from datetime import datetime
 from functools import partial
 
 from qo.config.settings import Settings
-from qo.dispatcher import publisher, topology
 from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.auth.local_tokens import local_tokens
-from qo.dispatcher.http.context import Context
-from qo.dispatcher.http.serving import Addresses, serve
-from qo.dispatcher.limits import limits, thresholds
-from qo.dispatcher.loops import (
+from qo.dispatcher.bundles.bundle_store import shelf_of
+from qo.dispatcher.engine import (
     backfill,
     comparison,
     invalidation,
@@ -38,19 +35,23 @@ from qo.dispatcher.loops import (
     source_monitor,
     sweeper,
 )
-from qo.dispatcher.loops.loop import Loop, Tick
-from qo.dispatcher.metrics import Counters, Metrics
-from qo.dispatcher.onward import Hand, Onward
-from qo.dispatcher.outbox import Taken
-from qo.dispatcher.queues import BucketQueues, queue_settings
-from qo.dispatcher.registry import DEFAULT, Registry
+from qo.dispatcher.engine.fast_path import Hand, Onward
+from qo.dispatcher.engine.limits import limits, thresholds
+from qo.dispatcher.engine.loop import Loop, Tick
+from qo.dispatcher.engine.metrics import Counters, Metrics
+from qo.dispatcher.http.context import Context
+from qo.dispatcher.http.serving import Addresses, serve
+from qo.dispatcher.outbox import publisher
+from qo.dispatcher.outbox.outbox import Taken
+from qo.dispatcher.outbox.queues import BucketQueues, queue_settings
+from qo.dispatcher.outbox.wakeup import WakeUps
 from qo.dispatcher.runtimes import in_process
-from qo.dispatcher.runtimes.bundles import shelf_of
 from qo.dispatcher.runtimes.invoker import Functions, Invoker, LocalFunctions, NoFunctions
+from qo.dispatcher.state import topology
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.state.upgrade import upgrade
-from qo.dispatcher.wakeup import WakeUps
 from qo.errors import ConfigError, Unavailable
+from qo.pipeline.registry import DEFAULT, Registry
 from qo.store import private
 
 log = logging.getLogger(__name__)

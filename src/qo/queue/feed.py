@@ -14,10 +14,10 @@ from qo.core.ownership import overdue, unit_of, units
 from qo.core.shard import chosen_shards
 from qo.core.task import Status
 from qo.errors import CorruptRecord
+from qo.queue.deferred import Judge, Shelf
 from qo.queue.index import Walk
 from qo.queue.queue import Queue
 from qo.queue.scan import Scan
-from qo.queue.shelf import Judge, Shelf
 from qo.store.port import Entry
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from qo.ambient import Ambient
 from qo.core import keys
 from qo.core.discovery import Due, harvest, share
 from qo.core.ownership import Block, Within, blocks
-from qo.queue.together import together
+from qo.queue.concurrency import together
 from qo.store.port import ObjectStore, Page
 
 Usable = Callable[[Due], bool]

@@ -11,7 +11,7 @@ from qo.core import keys, wire
 from qo.core.shard import validate_shards
 from qo.core.task import Status, Task
 from qo.errors import CorruptRecord, NotFound, UsageError
-from qo.queue.together import together
+from qo.queue.concurrency import together
 from qo.store.port import LIST_LIMIT_MAX, Entry, ObjectStore
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from datetime import timedelta
 from qo.core import keys, wire
 from qo.errors import CorruptRecord
 from qo.queue import roster
+from qo.queue.concurrency import together
 from qo.queue.queue import Queue
-from qo.queue.together import together
 
 log = logging.getLogger(__name__)
 

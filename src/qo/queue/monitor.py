@@ -19,12 +19,12 @@ from qo.core.sweep import lapsed, repair
 from qo.core.task import Status
 from qo.errors import CorruptRecord, QoError, UsageError
 from qo.queue import roster
+from qo.queue.concurrency import together
 from qo.queue.index import Walk
 from qo.queue.listing import READS_AT_ONCE
 from qo.queue.queue import Queue
 from qo.queue.sweeper import Sweeper, SweepReport
 from qo.queue.tasks import Snapshot
-from qo.queue.together import together
 
 log = logging.getLogger(__name__)
 

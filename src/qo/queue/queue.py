@@ -20,12 +20,12 @@ from qo.core.shard import validate_prefix_len, validate_task_id
 from qo.core.task import Status, Task
 from qo.errors import IdempotencyConflict, LeaseLost, NotFound, Refused, UsageError
 from qo.queue import listing
+from qo.queue.concurrency import together
 from qo.queue.control import Cancels
 from qo.queue.hints import Hints
 from qo.queue.options import DELAY_S_MAX, NewTask, Options, build, check_number, check_text, require_text
 from qo.queue.payload import Payloads
 from qo.queue.tasks import Snapshot, Tasks
-from qo.queue.together import together
 from qo.store.metered import Metered
 from qo.store.port import ObjectStore
 

@@ -10,15 +10,15 @@ from datetime import datetime, timedelta
 import msgspec
 
 from qo.core import keys, wire
-from qo.core.known import known
+from qo.core.struct_preload import known
 from qo.errors import ConcurrentWrite, CorruptRecord, PreconditionFailed, UsageError
+from qo.queue.concurrency import together
 from qo.queue.listing import pages
-from qo.queue.together import together
 from qo.store.port import Entry, ObjectStore
 
 log = logging.getLogger(__name__)
 
-# As workers call their states (``qo.worker.state``).
+# As workers call their states (``qo.worker.loop.state``).
 PAUSED = "paused"
 LEAVING = frozenset({"draining", "cancelling", "stopped", "failed"})
 

@@ -17,11 +17,11 @@ from qo.core import keys
 from qo.core.schedule import GRACE_S, Overlap, Schedule, due, ran, run_key
 from qo.core.task import Task
 from qo.errors import IdempotencyConflict, NotFound, QoError, StoreError, UsageError
+from qo.queue.concurrency import together
 from qo.queue.listing import pages
 from qo.queue.options import build
 from qo.queue.queue import Queue
 from qo.queue.schedules import Schedules, Snapshot, new_task, snapshot
-from qo.queue.together import together
 from qo.store.port import Entry
 
 log = logging.getLogger(__name__)

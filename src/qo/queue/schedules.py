@@ -12,10 +12,10 @@ from qo.core import keys, wire
 from qo.core.schedule import CatchUp, Overlap, Schedule, changed, run_key, validate, validate_name
 from qo.core.task import Task
 from qo.errors import Contended, CorruptRecord, NotFound, Refused
+from qo.queue.concurrency import together
 from qo.queue.listing import READS_AT_ONCE, pages
 from qo.queue.options import NewTask, Options, build
 from qo.queue.queue import Queue
-from qo.queue.together import together
 from qo.store import register
 from qo.store.port import Stored, Written
 

@@ -15,16 +15,16 @@ from datetime import datetime, timedelta
 import msgspec
 
 from qo.core import keys, wire
-from qo.core.known import known
 from qo.core.lifecycle import Expire, Lapse
 from qo.core.shard import all_shards
+from qo.core.struct_preload import known
 from qo.core.sweep import lapsed, overdue, repair
 from qo.errors import CorruptRecord
+from qo.queue.concurrency import together
 from qo.queue.listing import READS_AT_ONCE, pages
 from qo.queue.queue import Queue
 from qo.queue.scan import Scan
 from qo.queue.tasks import Snapshot
-from qo.queue.together import together
 from qo.store import register
 from qo.store.port import Entry
 

@@ -19,25 +19,27 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from qo.agent.operator_run import Run
+from qo.agent.operators import Executor, ExecutorUnavailable, Threads, on_thread
+from qo.api.contract.task import Work
 from qo.config.settings import Settings
 from qo.config.spark import OWN_SERVER
-from qo.core.flow.expectation import in_words, parsed
-from qo.dispatcher.contract.task import Work
+from qo.core.pipeline.expectation import in_words, parsed
 from qo.errors import QoError
-from qo.runner.operators import Executor, ExecutorUnavailable, Threads, on_thread
-from qo.runner.run import Run
-from qo.spark import quality, reading, stream, writing
-from qo.spark.bucket import spark_settings
-from qo.spark.engine import Attempt, ClusterAway, Engine, Progress, open_engine
-from qo.spark.errors import SessionLost, explained, from_spark, full_text, short_text
-from qo.spark.files import Files, files_for, trouble
+from qo.spark.engine.engine import Attempt, ClusterAway, Engine, Progress, open_engine
+from qo.spark.engine.errors import SessionLost, explained, from_spark, full_text, short_text
+from qo.spark.engine.supervisor import Supervisor
+from qo.spark.io import reading, writing
+from qo.spark.io.bucket import spark_settings
+from qo.spark.io.files import Files, files_for, trouble
+from qo.spark.io.writing import Written
 from qo.spark.operators.calling import BUILT_IN, call
 from qo.spark.operators.context import Context, Frames, Inputs
 from qo.spark.operators.shipping import Shipper
-from qo.spark.supervisor import Supervisor
-from qo.spark.writing import Written
-from qo.worker.cancel import Stopped, Why
-from qo.worker.signals import Reject, Reschedule, Retry
+from qo.spark.quality import quality
+from qo.spark.stream import stream
+from qo.worker.api.signals import Reject, Reschedule, Retry
+from qo.worker.loop.cancel import Stopped, Why
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from qo.ambient import SYSTEM, Ambient
 from qo.core import keys, wire
-from qo.core.known import known
 from qo.core.shard import validate_prefix_len
+from qo.core.struct_preload import known
 from qo.core.task import FORMAT
 from qo.errors import Contended, Unproven
 from qo.store import register

@@ -6,7 +6,7 @@ import time
 from datetime import datetime, timedelta
 
 from qo.testing import virtual
-from qo.worker.clock import running_loop
+from qo.worker.loop.clock import running_loop
 
 # How much sooner than in production a worker comes back to what it has put off because the store failed.
 HASTE = 50

@@ -25,10 +25,10 @@ from qo.queue.queue import PAYLOAD_THRESHOLD_BYTES, Queue
 from qo.store.port import ObjectStore
 from qo.testing.clock import StillClock
 from qo.testing.wanted import told
-from qo.worker.app import App
+from qo.worker.api.app import App
 from qo.worker.config import WorkerConfig
 from qo.worker.executors import Executor
-from qo.worker.state import State
+from qo.worker.loop.state import State
 from qo.worker.worker import Worker
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from qo.testing import draining
 from qo.testing.clock import StillClock, hasty
 from qo.testing.draining import Drained
 from qo.testing.wanted import ANYTHING, Wanted
-from qo.worker.app import App
+from qo.worker.api.app import App
 from qo.worker.config import WorkerConfig
 from qo.worker.executors import Executor
 

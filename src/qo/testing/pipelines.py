@@ -21,34 +21,35 @@ from typing import Any
 import httpx
 import sqlalchemy as sa
 
+from qo.agent.agent import WAKE, Runner
+from qo.agent.dataset_files import FileStorage
+from qo.agent.heartbeats import Heart, Held
+from qo.agent.operator_run import uris
+from qo.agent.operators import PythonExecutor
+from qo.api.contract.task import EventBody, Piece
+from qo.api.internal_client import DispatcherClient
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
 from qo.core.words import plural
-from qo.dispatcher import emission, reading
 from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.auth.local_tokens import LocalTokens
-from qo.dispatcher.client import DispatcherClient
-from qo.dispatcher.contract.task import EventBody, Piece
-from qo.dispatcher.definition.declare import Pipeline
-from qo.dispatcher.deploy import deploy
 from qo.dispatcher.http.app import internal_app
 from qo.dispatcher.http.context import Context
-from qo.dispatcher.registry import DEFAULT
+from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.service import Dispatcher
+from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import open_state
 from qo.dispatcher.state.upgrade import upgrade
-from qo.dispatcher.wakeup import WakeUp
+from qo.dispatcher.versions.deploy import deploy
+from qo.dispatcher.views import reading
 from qo.errors import UsageError
+from qo.pipeline.declare import Pipeline
+from qo.pipeline.registry import DEFAULT
 from qo.queue.options import NewTask, Options
-from qo.runner.heart import Heart, Held
-from qo.runner.operators import PythonExecutor
-from qo.runner.run import uris
-from qo.runner.runner import WAKE, Runner
-from qo.runner.storage import FileStorage
 from qo.testing.draining import DrainFailed
 from qo.testing.memory_queue import MemoryQueue
-from qo.worker.app import App
+from qo.worker.api.app import App
 
 WORKER_TOKEN = "the-worker-of-a-test-talks-to-nobody-else"
 RUNTIMES = ("python", "dispatcher")

@@ -48,7 +48,7 @@ def qo_run() -> Iterator[Run]:
     """Waits for a coroutine, in a test that is a plain function."""
     import asyncio
 
-    from qo.worker.clock import running_loop
+    from qo.worker.loop.clock import running_loop
 
     with asyncio.Runner() as runner:
 

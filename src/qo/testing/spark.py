@@ -23,24 +23,16 @@ from typing import Any, cast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from qo.agent.dataset_files import FileStorage
+from qo.agent.operator_run import Run
+from qo.api.contract.task import EventBody, InputMode, PiecesAnswer, StandingAnswer, Work, WorkInput, WorkOutput
 from qo.config.settings import Settings
-from qo.dispatcher.contract.task import (
-    EventBody,
-    InputMode,
-    PiecesAnswer,
-    StandingAnswer,
-    Work,
-    WorkInput,
-    WorkOutput,
-)
-from qo.runner.run import Run
-from qo.runner.storage import FileStorage
-from qo.spark.errors import explained
-from qo.spark.files import files_for
+from qo.spark.engine.errors import explained
+from qo.spark.io.files import files_for
 from qo.spark.operators import functions
 from qo.spark.operators.calling import call
 from qo.spark.operators.context import Context, Frames, Inputs
-from qo.worker.cancel import CancelToken
+from qo.worker.loop.cancel import CancelToken
 
 Rows = DataFrame | Sequence[Any]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from qo.core.flow.policy import POLICY_MAX, document, encoded
+from qo.core.pipeline.policy import POLICY_MAX, document, encoded
 from qo.core.roles import GRANTS, Bucket, Grant, Role, statements
 from qo.errors import UsageError
 

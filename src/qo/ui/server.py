@@ -2,7 +2,7 @@
 
 Connections are kept, and each is a task of the event loop, so a browser may have as many as it likes under way. Bodies
 have a length; nothing is streamed, and a body is read only after its head was admitted. What listens for status pages
-(``qo.worker.listener``) closes after each answer, which is right for strangers and slow for a page.
+(``qo.worker.observe.listener``) closes after each answer, which is right for strangers and slow for a page.
 """
 
 from __future__ import annotations

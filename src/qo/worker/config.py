@@ -11,7 +11,7 @@ from qo.core.discovery import IndexMode, UnknownTypes
 from qo.core.ownership import LeasingConfig
 from qo.core.poll import Pace
 from qo.errors import UsageError
-from qo.worker.handler import Kind
+from qo.worker.api.handler import Kind
 from qo.worker.layers import ServiceOptions
 
 RENEWALS_PER_LEASE = 3

@@ -18,12 +18,12 @@ from qo.core.storetime import APART_S
 from qo.queue.connecting import connect
 from qo.queue.monitor import Monitor, MonitorConfig
 from qo.queue.queue import Queue
-from qo.worker.app import App
+from qo.worker.api.app import App
 from qo.worker.config import WorkerConfig
 from qo.worker.executors import Executor
 from qo.worker.layers import ServiceOptions
+from qo.worker.observe.stats import Stats
 from qo.worker.shutdown import Shutdown, stop_on_signals
-from qo.worker.stats import Stats
 from qo.worker.worker import Worker
 
 log = logging.getLogger(__name__)

@@ -16,30 +16,30 @@ from qo.queue import roster
 from qo.queue.feed import Feed
 from qo.queue.queue import Queue
 from qo.store.metered import Metered
-from qo.worker.admission import Admission
-from qo.worker.app import App
-from qo.worker.bell import Bell
-from qo.worker.cancel import Why
-from qo.worker.clock import running_loop
+from qo.worker.api.app import App
 from qo.worker.config import WorkerConfig
-from qo.worker.control import Control, Follower
-from qo.worker.departure import Departure
 from qo.worker.executors import Executor, executors_for
-from qo.worker.gauge import Gauge
-from qo.worker.heartbeat import Heartbeat
-from qo.worker.hold import Hold, Holds
-from qo.worker.keeper import Keeper, KeeperThread, Open
-from qo.worker.mailbox import Mailbox
-from qo.worker.ownership import Ownership
-from qo.worker.pulse import Pulse
-from qo.worker.quietly import quietly
-from qo.worker.runner import Runner
-from qo.worker.services import services
-from qo.worker.state import LEAVING, SAID, State
-from qo.worker.stats import Stats, StatsSnapshot
+from qo.worker.layers.services import services
+from qo.worker.leasing.ownership import Ownership
+from qo.worker.loop.admission import Admission
+from qo.worker.loop.attempts import Runner
+from qo.worker.loop.best_effort import quietly
+from qo.worker.loop.cancel import Why
+from qo.worker.loop.clock import running_loop
+from qo.worker.loop.condition import Bell
+from qo.worker.loop.control import Control, Follower
+from qo.worker.loop.drain import Departure
+from qo.worker.loop.hold import Hold, Holds
+from qo.worker.loop.keeper import Keeper, KeeperThread, Open
+from qo.worker.loop.loop_lag import Pulse
+from qo.worker.loop.mailbox import Mailbox
+from qo.worker.loop.state import LEAVING, SAID, State
+from qo.worker.observe.gauge import Gauge
+from qo.worker.observe.heartbeat import Heartbeat
+from qo.worker.observe.stats import Stats, StatsSnapshot
 
 if TYPE_CHECKING:
-    from qo.worker.status import Health, StatusServer
+    from qo.worker.observe.status import Health, StatusServer
 
 log = logging.getLogger(__name__)
 
@@ -268,7 +268,7 @@ class Worker:
     async def _begin(self) -> None:
         config = self._config
         if config.http != "off":
-            from qo.worker.status import StatusServer
+            from qo.worker.observe.status import StatusServer
 
             self._status = StatusServer(config.http, snapshot=self.snapshot, stats=self.stats, health=self.health)
             self._heartbeat.http = self._status.start()

@@ -19,9 +19,9 @@ from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
-from qo.core.flow.plan import derived
+from qo.api.contract.task import Fence
+from qo.core.pipeline.plan import derived
 from qo.dispatcher.auth.keys import TOKEN_TTL_MAX, KeyRing
-from qo.dispatcher.contract.task import Fence
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.errors import Forbidden, LeaseLost, Unauthenticated

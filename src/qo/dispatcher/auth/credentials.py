@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
+from qo.api.contract.credential import CredentialsAnswer
+from qo.api.contract.task import Fence
 from qo.config.settings import Settings
-from qo.core.flow.policy import Prefix, encoded, normalise, session_policy
+from qo.core.pipeline.policy import Prefix, encoded, normalise, session_policy
 from qo.dispatcher import aws
 from qo.dispatcher.auth import scopes
 from qo.dispatcher.auth.capability import Capability, Scope, bind, still_valid
-from qo.dispatcher.contract.credential import CredentialsAnswer
-from qo.dispatcher.contract.task import Fence
 from qo.dispatcher.state.database import State, Tx
 from qo.errors import ConfigError, Refused
 

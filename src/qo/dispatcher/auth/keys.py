@@ -28,8 +28,8 @@ import jwt
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from qo.dispatcher.auth.secret_files import create_secret, open_directory, read_secret
 from qo.errors import ConfigError, Unauthenticated
+from qo.store.secret_files import create_secret, open_directory, read_secret
 
 ALGORITHM = "ES256"
 OVERLAP = timedelta(

@@ -12,8 +12,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from qo.config.dispatcher import DispatcherSettings
-from qo.dispatcher.auth.secret_files import kept_secret
 from qo.errors import ConfigError, Forbidden, Unauthenticated
+from qo.store.secret_files import kept_secret
 
 USER_PREFIX, WORKER_PREFIX = "qo_", "qow_"
 PAGE_ROLES = ("writer", "reader")  # What a dashboard may be; never an admin.

@@ -18,12 +18,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from qo.api.contract.token import CreateToken, Role, TokenAnswer, TokenCreated, TokenPage
 from qo.dispatcher.auth.local_tokens import PAGE_ROLES, USER_PREFIX, WORKER_PREFIX, LocalTokens, page_token
-from qo.dispatcher.auth.secret_files import draw
-from qo.dispatcher.contract.token import CreateToken, Role, TokenAnswer, TokenCreated, TokenPage
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.errors import Forbidden, NotFound, Unauthenticated
+from qo.store.secret_files import draw
 
 _RANK = {Role.READER: 1, Role.WRITER: 2, Role.ADMIN: 3}
 _tokens = schema.api_tokens

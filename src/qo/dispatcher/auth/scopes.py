@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from qo.core.flow.policy import normalise
+from qo.api.contract.task import Work
+from qo.core.pipeline.policy import normalise
+from qo.dispatcher.attempts import running
 from qo.dispatcher.auth.capability import Capability, Grant, Scope, issue, with_scope
 from qo.dispatcher.auth.keys import KeyRing
-from qo.dispatcher.contract.task import Work
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.tasks import running
 from qo.errors import LeaseLost
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from qo.dispatcher.contract.body import Problem
+from qo.api.contract.body import Problem
 from qo.dispatcher.http import (
     backfills,
     bundles,

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import Path
 
-from qo.dispatcher import backfilling, versions
-from qo.dispatcher.contract.backfill import BackfillAnswer, BackfillRequest, BackfillsPage
+from qo.api.contract.backfill import BackfillAnswer, BackfillRequest, BackfillsPage
 from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
+from qo.dispatcher.versions import backfills, overview
 
 Id = Annotated[str, Path(max_length=36, description="The backfill's id.")]
 
@@ -19,7 +19,7 @@ def create_backfill(here: Here, caller: Caller, body: BackfillRequest) -> Backfi
     So many of its tasks are open at a time. Asked again with the same key, it is the same backfill.
     """
     with here.state.write() as tx:
-        answer = backfilling.create(tx, body, caller.name)
+        answer = backfills.create(tx, body, caller.name)
     here.nudge()
     return answer
 
@@ -28,26 +28,26 @@ def list_backfills(here: Here, dag: str | None = None, after: After = None, limi
     """List the backfills, the newest first."""
     with here.state.read() as tx:
         if dag is not None:
-            versions.require(tx, dag)
-        return backfilling.list_all(tx, dag, after, limit)
+            overview.require(tx, dag)
+        return backfills.list_all(tx, dag, after, limit)
 
 
 def show_backfill(here: Here, id: Id) -> BackfillAnswer:
     """Show a backfill: how far it is, and what is missing in its input."""
     with here.state.read() as tx:
-        return backfilling.show(tx, id)
+        return backfills.show(tx, id)
 
 
 def pause_backfill(here: Here, id: Id) -> BackfillAnswer:
     """Make no more tasks of a backfill for now; those that are made go on."""
     with here.state.write() as tx:
-        return backfilling.pause(tx, id)
+        return backfills.pause(tx, id)
 
 
 def resume_backfill(here: Here, id: Id) -> BackfillAnswer:
     """Let a backfill go on."""
     with here.state.write() as tx:
-        answer = backfilling.resume(tx, id)
+        answer = backfills.resume(tx, id)
     here.nudge()
     return answer
 
@@ -55,7 +55,7 @@ def resume_backfill(here: Here, id: Id) -> BackfillAnswer:
 def cancel_backfill(here: Here, caller: Caller, id: Id) -> BackfillAnswer:
     """End a backfill: those of its tasks that wait are cancelled; what it has made stays."""
     with here.state.write() as tx:
-        return backfilling.cancel(tx, id, caller.name)
+        return backfills.cancel(tx, id, caller.name)
 
 
 def install(routes: Routes) -> None:

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Path, Request
 
-from qo.core.flow.bundle import ZIP_BYTES_MAX
-from qo.dispatcher.contract.bundle import BundleAnswer, CreateBundle
+from qo.api.contract.bundle import BundleAnswer, CreateBundle
+from qo.core.pipeline.bundle import ZIP_BYTES_MAX
+from qo.dispatcher.bundles import bundle_store
+from qo.dispatcher.bundles.bundle_store import shelf_of
 from qo.dispatcher.http.routes import Caller, Here, Routes
-from qo.dispatcher.runtimes import bundles
-from qo.dispatcher.runtimes.bundles import shelf_of
 
 UPLOADS = "/v1/bundles/"  # What is sent below it may be as large as a bundle.
 BYTES_MAX = ZIP_BYTES_MAX
@@ -23,13 +23,13 @@ def create_bundle(here: Here, caller: Caller, body: CreateBundle) -> BundleAnswe
     shelf = shelf_of(here.settings)
     present = shelf.has(body.sha256)  # Not within the transaction: a bucket takes its time.
     with here.state.write() as tx:
-        return bundles.register(tx, body, caller.name, shelf, present=present)
+        return bundle_store.register(tx, body, caller.name, shelf, present=present)
 
 
 def show_bundle(here: Here, bundle_id: BundleId) -> BundleAnswer:
     """Show how far a bundle is."""
     with here.state.read() as tx:
-        return bundles.show(tx, bundle_id)
+        return bundle_store.show(tx, bundle_id)
 
 
 async def _zip(request: Request) -> bytes:
@@ -38,12 +38,12 @@ async def _zip(request: Request) -> bytes:
 
 def upload_bundle(here: Here, bundle_id: BundleId, body: Annotated[bytes, Depends(_zip)]) -> BundleAnswer:
     """Send the zip of an announced bundle, where the answer named no upload_url."""
-    return bundles.upload(here.state, shelf_of(here.settings), bundle_id, body)
+    return bundle_store.upload(here.state, shelf_of(here.settings), bundle_id, body)
 
 
 def finalize_bundle(here: Here, bundle_id: BundleId) -> BundleAnswer:
     """Have an uploaded bundle checked; if it is sound, jobs may use it."""
-    return bundles.finalize(here.state, shelf_of(here.settings), bundle_id)
+    return bundle_store.finalize(here.state, shelf_of(here.settings), bundle_id)
 
 
 _ZIP: dict[str, Any] = {

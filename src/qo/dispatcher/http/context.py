@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from qo.config.settings import Settings
 from qo.dispatcher.http.traffic import Traffic
-from qo.dispatcher.registry import DEFAULT, Registry
 from qo.dispatcher.state.database import State, Tx
+from qo.pipeline.registry import DEFAULT, Registry
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

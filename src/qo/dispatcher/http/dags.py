@@ -8,11 +8,8 @@ from fastapi import Depends, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import Field, ValidationError
 
-from qo.core.flow.dag import Dag
-from qo.core.flow.plan import content_hash
-from qo.dispatcher import code, cutover, deploy, pausing, rebuilding, versions
-from qo.dispatcher.contract.body import Body
-from qo.dispatcher.contract.dag import (
+from qo.api.contract.body import Body
+from qo.api.contract.dag import (
     CutoverAnswer,
     DagsPage,
     DeployAnswer,
@@ -25,12 +22,16 @@ from qo.dispatcher.contract.dag import (
     VersionShown,
     VersionsPage,
 )
-from qo.dispatcher.definition.reading import read
+from qo.core.pipeline.dag import Dag
+from qo.core.pipeline.plan import content_hash
+from qo.dispatcher.bundles import job_code
+from qo.dispatcher.bundles.bundle_store import shelf_of
 from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
-from qo.dispatcher.runtimes.bundles import shelf_of
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.versions import cutover, deploy, overview, pausing, rebuilding
 from qo.errors import UsageError
+from qo.pipeline.reading import read
 
 Name = Annotated[str, Path(max_length=200, description="The DAG's name.")]
 Number = Annotated[int, Path(ge=1, le=2**31 - 1, description="The version's number.")]
@@ -105,31 +106,31 @@ def list_dags(
 ) -> DagsPage:
     """List the DAGs, each with its active version."""
     with here.state.read() as tx:
-        return versions.list_dags(tx, after, limit, dag)
+        return overview.list_dags(tx, after, limit, dag)
 
 
 def show_dag(here: Here, dag: Name) -> VersionShown:
     """Show a DAG as its active version has it; before there is one, as its newest has it."""
     with here.state.read() as tx:
         serving = cutover.active(tx, dag)
-        return versions.show(tx, dag, None if serving is not None else _newest(tx, dag))
+        return overview.show(tx, dag, None if serving is not None else _newest(tx, dag))
 
 
 def _newest(tx: Tx, dag: str) -> int:
     """Raises NotFound for a DAG that was never deployed."""
-    return versions.list_versions(tx, dag, limit=1).versions[0].version
+    return overview.list_versions(tx, dag, limit=1).versions[0].version
 
 
 def list_versions(here: Here, dag: Name, after: After = None, limit: Limit = 100) -> VersionsPage:
     """List the versions of a DAG, the newest first."""
     with here.state.read() as tx:
-        return versions.list_versions(tx, dag, after, limit)
+        return overview.list_versions(tx, dag, after, limit)
 
 
 def show_version(here: Here, dag: Name, number: Number) -> VersionShown:
     """Show a version of a DAG."""
     with here.state.read() as tx:
-        return versions.show(tx, dag, number)
+        return overview.show(tx, dag, number)
 
 
 def deploy_version(
@@ -150,8 +151,8 @@ def deploy_version(
         with here.state.read() as tx:
             return deploy.diff(tx, wanted, here.registry)
     with here.state.read() as tx:
-        named = code.named_bundles(tx, dag, content_hash(wanted))
-    gone = code.find_gone(shelf_of(here.settings), named)
+        named = job_code.named_bundles(tx, dag, content_hash(wanted))
+    gone = job_code.find_gone(shelf_of(here.settings), named)
     with here.state.write() as tx:
         answer = deploy.deploy(
             tx,

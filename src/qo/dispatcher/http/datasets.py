@@ -6,10 +6,7 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
-from qo.dispatcher import datasets as known
-from qo.dispatcher import history, invalidations, lineage, removals, versions
-from qo.dispatcher import why as reasons
-from qo.dispatcher.contract.dataset import (
+from qo.api.contract.dataset import (
     ChangesPage,
     CommitsPage,
     DatasetAnswer,
@@ -17,11 +14,18 @@ from qo.dispatcher.contract.dataset import (
     LineageAnswer,
     PartitionsPage,
 )
-from qo.dispatcher.contract.event import EventsPage
-from qo.dispatcher.contract.invalidation import InvalidateAnswer, InvalidateRequest
-from qo.dispatcher.contract.removal import RemovedAnswer, RemoveRequest
-from qo.dispatcher.contract.why import WhyAnswer
+from qo.api.contract.event import EventsPage
+from qo.api.contract.invalidation import InvalidateAnswer, InvalidateRequest
+from qo.api.contract.removal import RemovedAnswer, RemoveRequest
+from qo.api.contract.why import WhyAnswer
+from qo.dispatcher.commits import removals
+from qo.dispatcher.events import invalidations
 from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
+from qo.dispatcher.state.datasets import chosen, require_partition, resolve
+from qo.dispatcher.versions import overview
+from qo.dispatcher.views import datasets as known
+from qo.dispatcher.views import history, lineage
+from qo.dispatcher.views.why import answer as reasons
 
 Name = Annotated[str, Path(max_length=410, description="A published name, dag.job, or dag.job[1].")]
 Key = Annotated[str | None, Query(max_length=200, description="Only of this partition.")]
@@ -41,7 +45,7 @@ def list_datasets(here: Here, dag: str | None = None, after: After = None, limit
     """List the datasets, each with its current generation."""
     with here.state.read() as tx:
         if dag is not None:
-            versions.require(tx, dag)
+            overview.require(tx, dag)
         return known.list_datasets(tx, dag, after, limit)
 
 
@@ -131,10 +135,10 @@ def why(
 def invalidate(here: Here, caller: Caller, body: InvalidateRequest) -> InvalidateAnswer:
     """Say that committed data is out of date: the jobs that it triggers, and that have read it, read it again."""
     with here.state.write() as tx:
-        ref = known.resolve(tx, body.dataset)
-        generation = known.chosen(tx, ref, body.generation_id)
+        ref = resolve(tx, body.dataset)
+        generation = chosen(tx, ref, body.generation_id)
         if body.partition_key is not None:
-            known.require_partition(tx, ref, generation, body.partition_key)
+            require_partition(tx, ref, generation, body.partition_key)
         made = invalidations.invalidate(
             tx,
             ref.id,
@@ -156,7 +160,7 @@ def remove_partitions(here: Here, caller: Caller, name: Name, body: RemoveReques
     with here.state.write() as tx:
         answer = removals.remove(
             tx,
-            known.resolve(tx, name),
+            resolve(tx, name),
             body.partitions,
             by=caller.name,
             reason=body.reason,

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 
 from qo import errors
 from qo.ambient import SYSTEM
-from qo.dispatcher.contract.body import Problem
+from qo.api.contract.body import Problem
 from qo.errors import QoError
 
 log = logging.getLogger(__name__)

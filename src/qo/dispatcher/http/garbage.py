@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from qo.dispatcher import garbage
-from qo.dispatcher.contract.garbage import JudgeAnswer, JudgeRequest
+from qo.api.contract.garbage import JudgeAnswer, JudgeRequest
+from qo.dispatcher.engine import garbage
 from qo.dispatcher.http.routes import Here, Routes
 
 

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from fastapi import Response
 from sqlalchemy.exc import ProgrammingError
 
-from qo.dispatcher.contract.body import Answer
+from qo.api.contract.body import Answer
 from qo.dispatcher.http import metrics as exposed
 from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.routes import Here, Routes

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 from fastapi import Path, Query, Response
 from pydantic import Field
 
-from qo.dispatcher import sources
+from qo.api.contract.source import EmitAnswer, EmitRequest, MemoryRequest, SourcesAnswer
+from qo.api.contract.task import Claimed, ClaimRequest, NotClaimed, TaskState
+from qo.dispatcher.attempts import claiming
+from qo.dispatcher.attempts import running as attempts
 from qo.dispatcher.auth import scopes
-from qo.dispatcher.contract.source import EmitAnswer, EmitRequest, MemoryRequest, SourcesAnswer
-from qo.dispatcher.contract.task import Claimed, ClaimRequest, NotClaimed, TaskState
 from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
 from qo.dispatcher.http.sources import emit
-from qo.dispatcher.tasks import claiming
-from qo.dispatcher.tasks import running as attempts
+from qo.dispatcher.sources import live_sources
 
 KEYS_FRESH_S = 60  # For so long verifiers may keep them; a new key is published well before it signs.
 
@@ -52,13 +52,13 @@ def task_keys(here: Here, response: Response) -> dict[str, Any]:
 def watched_sources(here: Here, after: After = None, limit: Limit = 500) -> SourcesAnswer:
     """List the live sources, with what was to be remembered for them and the time by the database."""
     with here.state.read() as tx:
-        return sources.list_sources(tx, after, limit)
+        return live_sources.list_sources(tx, after, limit)
 
 
 def remember_source(here: Here, edition_id: Annotated[str, Path(max_length=36)], body: MemoryRequest) -> Response:
     """Remember something for a source, or why it cannot speak now."""
     with here.state.write() as tx:
-        sources.remember(tx, edition_id, body.memory, body.error)
+        live_sources.remember(tx, edition_id, body.memory, body.error)
     return Response(status_code=204)
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from qo.dispatcher import failures, topology
 from qo.dispatcher.http.traffic import BUCKETS_S, Traffic
-from qo.dispatcher.state import schema
+from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.tasks import failures
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

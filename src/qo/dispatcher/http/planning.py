@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import Query
 
-from qo.dispatcher import planning
-from qo.dispatcher.contract.planning import PlanAnswer
+from qo.api.contract.planning import PlanAnswer
 from qo.dispatcher.http.dags import FILE, Name, Source, defined
 from qo.dispatcher.http.routes import After, Here, Limit, Routes
+from qo.dispatcher.versions import planning
 
 
 def plan_version(

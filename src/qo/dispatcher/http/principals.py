@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from qo.api.contract.token import Role
 from qo.dispatcher.auth import capability as capabilities
 from qo.dispatcher.auth import principals
 from qo.dispatcher.auth.capability import Capability
 from qo.dispatcher.auth.principals import Kind, Principal
-from qo.dispatcher.contract.token import Role
 from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.rights import Need
 from qo.errors import Forbidden, Unauthenticated

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import Query
 
-from qo.dispatcher import quality
-from qo.dispatcher.contract.quality import ChecksPage, RejectionsPage
+from qo.api.contract.quality import ChecksPage, RejectionsPage
 from qo.dispatcher.http.routes import Here, Limit, Routes
+from qo.dispatcher.views import quality
 
 Dataset = Annotated[
     str | None, Query(max_length=410, description="Only of this one: a published name, dag.job, or dag.job[1].")

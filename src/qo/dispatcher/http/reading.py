@@ -6,12 +6,12 @@ from typing import Annotated
 
 from fastapi import Query
 
-from qo.dispatcher import reading
-from qo.dispatcher.contract.reading import ReadingAnswer
-from qo.dispatcher.contract.task import NUMBER_MAX
+from qo.api.contract.reading import ReadingAnswer
+from qo.api.contract.task import NUMBER_MAX
+from qo.dispatcher.commits.pieces import PIECES_MAX
 from qo.dispatcher.http.datasets import Name
 from qo.dispatcher.http.routes import Here, Routes
-from qo.dispatcher.tasks.pieces import PIECES_MAX
+from qo.dispatcher.views import reading
 
 
 def list_pieces(

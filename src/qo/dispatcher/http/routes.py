@@ -13,8 +13,8 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 
-from qo.dispatcher.contract import plain
-from qo.dispatcher.contract.body import Problem
+from qo.api.contract import plain
+from qo.api.contract.body import Problem
 from qo.dispatcher.http import principals
 from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.direct import Call

@@ -6,11 +6,8 @@ from typing import Annotated
 
 from fastapi import Query
 
-from qo.dispatcher.auth import capability as capabilities
-from qo.dispatcher.auth import credentials as minting
-from qo.dispatcher.auth import scopes
-from qo.dispatcher.contract.credential import CredentialsAnswer, CredentialsRequest
-from qo.dispatcher.contract.task import (
+from qo.api.contract.credential import CredentialsAnswer, CredentialsRequest
+from qo.api.contract.task import (
     NUMBER_MAX,
     CompleteAnswer,
     CompleteRequest,
@@ -23,11 +20,15 @@ from qo.dispatcher.contract.task import (
     PiecesAnswer,
     StandingAnswer,
 )
+from qo.dispatcher.attempts import completion, pins
+from qo.dispatcher.attempts import running as attempts
+from qo.dispatcher.auth import capability as capabilities
+from qo.dispatcher.auth import credentials as minting
+from qo.dispatcher.auth import scopes
+from qo.dispatcher.commits import keeping, replacing
 from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.routes import Caller, Here, Routes
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.tasks import completion, keeping, pins, replacing
-from qo.dispatcher.tasks import running as attempts
 
 
 def heartbeat(here: Here, caller: Caller, body: HeartbeatRequest) -> HeartbeatAnswer:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import Query
 
+from qo.api.contract.task import CommitAnswer, CommitRequest, LastSegment
+from qo.dispatcher.attempts import segments
 from qo.dispatcher.auth import capability as capabilities
-from qo.dispatcher.contract.task import CommitAnswer, CommitRequest, LastSegment
 from qo.dispatcher.http.routes import Caller, Here, Routes
-from qo.dispatcher.tasks import segments
 
 
 def commit_segments(here: Here, caller: Caller, body: CommitRequest) -> CommitAnswer:

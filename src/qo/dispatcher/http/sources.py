@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import sqlalchemy as sa
 from fastapi import Depends, Path, Query, Request
 
-from qo.dispatcher import emission, webhooks
-from qo.dispatcher import sources as live
-from qo.dispatcher.contract.body import Answer
-from qo.dispatcher.contract.source import EmitAnswer, EmitRequest, SourcesAnswer
+from qo.api.contract.body import Answer
+from qo.api.contract.source import EmitAnswer, EmitRequest, SourcesAnswer
 from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
+from qo.dispatcher.sources import emission, webhooks
+from qo.dispatcher.sources import live_sources as live
 from qo.dispatcher.state import schema
 
 QUEUES_MAX = 1000  # One for each runtime: a handful.

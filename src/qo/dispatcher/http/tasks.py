@@ -7,10 +7,10 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
-from qo.dispatcher import versions
-from qo.dispatcher.contract.task_view import CancelRequest, MovedAnswer, TaskList, TaskView
+from qo.api.contract.task_view import CancelRequest, MovedAnswer, TaskList, TaskView
+from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
-from qo.dispatcher.tasks import moves
+from qo.dispatcher.versions import overview
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ def list_tasks(
     """List tasks, the newest first; of the failed ones those that are open."""
     with here.state.read() as tx:
         if dag is not None:
-            versions.require(tx, dag, job)
-        return moves.list_tasks(
+            overview.require(tx, dag, job)
+        return operator_actions.list_tasks(
             tx, dag=dag, job=job, status=status, after=after, limit=limit, superseded=superseded
         )
 
@@ -42,13 +42,13 @@ def list_tasks(
 def show_task(here: Here, task_id: TaskId) -> TaskView:
     """Show a task: its attempts, what it read and what it committed."""
     with here.state.read() as tx:
-        return moves.show_task(tx, task_id)
+        return operator_actions.show_task(tx, task_id)
 
 
 def cancel_task(here: Here, caller: Caller, task_id: TaskId, body: CancelRequest | None = None) -> MovedAnswer:
     """Cancel a pending task; ask a running one to stop."""
     with here.state.write() as tx:
-        answer = moves.cancel(tx, task_id, caller.name, body.reason if body is not None else None)
+        answer = operator_actions.cancel(tx, task_id, caller.name, body.reason if body is not None else None)
     log.info("task %s was cancelled by %s", task_id, caller.name)
     here.nudge()
     return answer
@@ -57,7 +57,7 @@ def cancel_task(here: Here, caller: Caller, task_id: TaskId, body: CancelRequest
 def replay_task(here: Here, caller: Caller, task_id: TaskId) -> MovedAnswer:
     """Run a failed or cancelled task again, with all its attempts. One that no live version has is refused."""
     with here.state.write() as tx:
-        answer = moves.replay(tx, task_id, caller.name)
+        answer = operator_actions.replay(tx, task_id, caller.name)
     log.info("task %s was replayed by %s", task_id, caller.name)
     here.nudge()
     return answer

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import Path
 
+from qo.api.contract.token import CreateToken, TokenAnswer, TokenCreated, TokenPage
 from qo.dispatcher.auth import principals
-from qo.dispatcher.contract.token import CreateToken, TokenAnswer, TokenCreated, TokenPage
 from qo.dispatcher.http.routes import After, Here, Limit, Routes
 
 TokenId = Annotated[str, Path(max_length=36, description="The token's id, not the token.")]

@@ -12,10 +12,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from qo.api.contract.bundle import Invocation
+from qo.api.contract.task import Outcome
 from qo.dispatcher import aws
-from qo.dispatcher.contract.bundle import Invocation
-from qo.dispatcher.contract.task import Outcome
-from qo.dispatcher.runtimes.bundles import Shelf
+from qo.dispatcher.bundles.bundle_store import Shelf
 from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
 from qo.errors import NotFound, QoError, Refused, Unavailable
 

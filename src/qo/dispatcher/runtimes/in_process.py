@@ -17,12 +17,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from qo.core.flow.event import Event, validate
-from qo.core.flow.plan import derived
-from qo.core.flow.ranges import Aggregate, aggregate, split
-from qo.core.task import Status
-from qo.dispatcher import outbox
-from qo.dispatcher.contract.task import (
+from qo.api.contract.task import (
     FILES_MAX,
     Claimed,
     ClaimRequest,
@@ -35,12 +30,17 @@ from qo.dispatcher.contract.task import (
     Work,
     WorkOutput,
 )
-from qo.dispatcher.outbox import Effect, Kind, Taken
+from qo.core.pipeline.event import Event, validate
+from qo.core.pipeline.plan import derived
+from qo.core.pipeline.ranges import Aggregate, aggregate, split
+from qo.core.task import Status
+from qo.dispatcher.attempts import claiming, completion, pins
+from qo.dispatcher.attempts.completion import Ending
+from qo.dispatcher.commits.outputs import Write
+from qo.dispatcher.outbox import outbox
+from qo.dispatcher.outbox.outbox import Effect, Kind, Taken
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
-from qo.dispatcher.tasks import claiming, completion, pins
-from qo.dispatcher.tasks.completion import Ending
-from qo.dispatcher.tasks.made import Write
 from qo.errors import UsageError
 
 log = logging.getLogger(__name__)

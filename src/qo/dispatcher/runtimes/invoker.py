@@ -19,27 +19,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
+from qo.api.contract.bundle import Invocation
+from qo.api.contract.task import Claimed, ClaimRequest, CompleteRequest, HeartbeatRequest, Outcome
 from qo.core.redaction import redacted
 from qo.core.retry import delay_s
 from qo.core.task import RetryPolicy
-from qo.dispatcher import outbox
+from qo.dispatcher.attempts import completion, running
+from qo.dispatcher.attempts.claiming import BEATS, claim
 from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.auth.scopes import token_for
-from qo.dispatcher.contract.bundle import Invocation
-from qo.dispatcher.contract.task import (
-    Claimed,
-    ClaimRequest,
-    CompleteRequest,
-    HeartbeatRequest,
-    Outcome,
-)
-from qo.dispatcher.outbox import Kind, Taken
-from qo.dispatcher.runtimes import bundles, subprocess_lambda
-from qo.dispatcher.runtimes.bundles import Shelf
+from qo.dispatcher.bundles import bundle_store
+from qo.dispatcher.bundles.bundle_store import Shelf
+from qo.dispatcher.outbox import outbox
+from qo.dispatcher.outbox.outbox import Kind, Taken
+from qo.dispatcher.runtimes import subprocess_lambda
 from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
 from qo.dispatcher.state.database import State, Tx
-from qo.dispatcher.tasks import completion, running
-from qo.dispatcher.tasks.claiming import BEATS, claim
 from qo.errors import Contended, Forbidden, LeaseLost, NotFound, QoError, Refused, Unavailable, UsageError
 
 log = logging.getLogger(__name__)
@@ -195,7 +190,7 @@ class Invoker:
         try:
             if work.bundle_id is None:
                 raise Refused("the job names no bundle: give it udf with bundle_id and entrypoint")
-            bundle = bundles.usable(tx, work.bundle_id)
+            bundle = bundle_store.usable(tx, work.bundle_id)
         except (NotFound, Refused) as error:
             return _Refusal(claimed, str(error))
         token = token_for(tx, self._ring, work, claimed.lease_id, self._data_root)

@@ -29,12 +29,12 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from qo.core.flow.bundle import Manifest
-from qo.dispatcher.auth.secret_files import draw
-from qo.dispatcher.contract.bundle import FunctionReply, Invocation
-from qo.dispatcher.contract.task import Outcome
-from qo.dispatcher.runtimes.archive import unpack
+from qo.api.contract.bundle import FunctionReply, Invocation
+from qo.api.contract.task import Outcome
+from qo.core.pipeline.bundle import Manifest
+from qo.dispatcher.bundles.archive import unpack
 from qo.errors import UsageError
+from qo.store.secret_files import draw
 
 STDOUT_MAX = 1024 * 1024
 STDERR_KEPT = 4096

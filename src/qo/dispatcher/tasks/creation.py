@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from qo.core.flow.dag import HEARTBEAT_TIMEOUT_S, MAX_ATTEMPTS, Join
-from qo.core.flow.plan import derived
-from qo.core.flow.topology import LiveJob
+from qo.core.pipeline.dag import HEARTBEAT_TIMEOUT_S, MAX_ATTEMPTS, Join
+from qo.core.pipeline.plan import derived
+from qo.core.pipeline.topology import LiveJob
 from qo.core.task import Status
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from qo.core import lifecycle
 from qo.core.lifecycle import Rejected
 from qo.core.task import RetryPolicy, Status, Task
-from qo.dispatcher import invalidations
+from qo.dispatcher.events import invalidations
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.state.schema import attempts, tasks

@@ -18,13 +18,13 @@ from typing import Any, cast
 import httpx
 from pyspark.sql.types import StringType, StructField, StructType
 
+from qo.agent.dataset_files import located
+from qo.agent.operator_run import Run
 from qo.core.words import plural
 from qo.errors import UsageError
-from qo.runner.run import Run
-from qo.runner.storage import located
 from qo.spark.operators.context import Context, Frames
 from qo.spark.operators.sql import queried
-from qo.worker.signals import Reject, Retry
+from qo.worker.api.signals import Reject, Retry
 
 LIMIT = 1_000
 IDS_SHOWN = 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from qo.dispatcher.contract.task import Piece
+from qo.api.contract.task import Piece
 from qo.spark.operators.context import Context, Frames
 
 TARGET_MB = 128

@@ -10,10 +10,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from qo.agent.operator_run import Run
 from qo.config.settings import Settings
 from qo.errors import UsageError
-from qo.runner.run import Run
-from qo.spark.files import Files
+from qo.spark.io.files import Files
 
 Frames = Mapping[int, DataFrame]  # By output.
 Diagnosis = Callable[[BaseException], "BaseException | None"]

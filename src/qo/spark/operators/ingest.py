@@ -20,12 +20,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
-from qo.core.flow.columns import Column
+from qo.agent.dataset_files import located
+from qo.core.pipeline.columns import Column
 from qo.errors import UsageError
-from qo.runner.storage import located
-from qo.spark.columns import struct_of
-from qo.spark.errors import BadData, full_text
-from qo.spark.files import exactly
+from qo.spark.engine.errors import BadData, full_text
+from qo.spark.io.columns import struct_of
+from qo.spark.io.files import exactly
 from qo.spark.operators import landing, staging
 from qo.spark.operators.context import Context, Frames
 from qo.spark.operators.staging import ObjectGone

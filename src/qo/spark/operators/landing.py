@@ -14,17 +14,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from qo.dispatcher.contract.task import KeptAnswer
+from qo.agent.operator_run import uris
+from qo.api.contract.task import KeptAnswer
 from qo.errors import NotFound
-from qo.runner.run import uris
-from qo.spark import reading
-from qo.spark.columns import of_bodies, struct_of
-from qo.spark.errors import BadData, from_spark, full_text
-from qo.spark.files import Wrong, only_path, trouble
+from qo.spark.engine.errors import BadData, from_spark, full_text
+from qo.spark.io import reading
+from qo.spark.io.columns import of_bodies, struct_of
+from qo.spark.io.files import Wrong, only_path, trouble
+from qo.spark.io.reading import FileMissing
 from qo.spark.operators.context import Context
 from qo.spark.operators.staging import sees_this_machine
 from qo.spark.operators.table_files import ADD, adds_columns, is_declared, listed, quoted
-from qo.spark.reading import FileMissing
 
 KEEP = "keep"
 
@@ -123,7 +123,7 @@ def _fitted(context: Context, rows: DataFrame, schema: StructType, kept: KeptAns
 
 
 def _missing_objects(context: Context, named: Sequence[str]) -> list[str]:
-    from qo.spark.objects import Bucket, path_in  # Only who has files in a bucket waits for pyarrow.
+    from qo.spark.io.objects import Bucket, path_in  # Only who has files in a bucket waits for pyarrow.
 
     way = Bucket(context.settings.s3).way()
     gone: list[str] = []

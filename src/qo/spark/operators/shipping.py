@@ -18,8 +18,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from qo.agent.code.loaded import Code
 from qo.errors import UsageError
-from qo.runner.code.loaded import Code
 
 BYTES_MAX = 50 * 1024 * 1024
 _ELSEWHERE = frozenset({"__pycache__", "node_modules", "build", "dist"})

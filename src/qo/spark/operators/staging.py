@@ -14,9 +14,9 @@ from typing import Any
 
 from qo.config.spark import BucketAccess, SparkSettings
 from qo.errors import NotFound, Unavailable, UsageError
-from qo.spark.files import exactly, only_path
+from qo.spark.io.files import exactly, only_path
 from qo.spark.operators.context import Context
-from qo.worker.cancel import CancelToken
+from qo.worker.loop.cancel import CancelToken
 
 AT_ONCE = 8
 PART_BYTES = 4 * 1024 * 1024
@@ -55,7 +55,7 @@ def _named(pattern: str) -> str:
 
 
 def _copied(context: Context, uris: Sequence[str], directory: Path) -> list[str]:
-    from qo.spark.objects import Bucket
+    from qo.spark.io.objects import Bucket
 
     way = Bucket(context.settings.s3).way()
 
@@ -72,7 +72,7 @@ def _copied(context: Context, uris: Sequence[str], directory: Path) -> list[str]
 
 def _copy(way: Any, uri: str, path: Path, cancel: CancelToken) -> None:
     """Part by part: an object may be larger than the memory."""
-    from qo.spark.objects import path_in
+    from qo.spark.io.objects import path_in
 
     try:
         with way.open_input_file(path_in(uri)) as source, path.open("wb") as copy:
@@ -98,6 +98,6 @@ def sees_this_machine(chosen: SparkSettings) -> bool:
 
 
 def has_s3a(context: Context) -> bool:
-    from qo.spark.bucket import bucket_access  # Only who has files in a bucket waits for pyarrow.
+    from qo.spark.io.bucket import bucket_access  # Only who has files in a bucket waits for pyarrow.
 
     return bucket_access(context.settings) is BucketAccess.S3A

@@ -11,9 +11,9 @@ from typing import Any, cast
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from qo.agent.dataset_files import located
 from qo.errors import UsageError
-from qo.runner.storage import located
-from qo.spark.files import exactly
+from qo.spark.io.files import exactly
 from qo.spark.operators import staging
 from qo.spark.operators.context import Context, Frames
 

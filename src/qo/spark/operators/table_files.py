@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, DataFrameReader
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from qo.core.flow.columns import Drift
+from qo.core.pipeline.columns import Drift
 from qo.core.words import plural
-from qo.spark.errors import BadData, from_spark, full_text
-from qo.spark.files import exactly, only_path
+from qo.spark.engine.errors import BadData, from_spark, full_text
+from qo.spark.io.files import exactly, only_path
 from qo.spark.operators.context import Context
 
 CORRUPT = "_corrupt_record"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from qo.errors import UsageError
 
 if TYPE_CHECKING:  # Child processes load this package too, and are to start quickly.
-    from qo.worker.app import App
+    from qo.worker.api.app import App
+    from qo.worker.api.handler import Kind
+    from qo.worker.api.request import Request
     from qo.worker.config import WorkerConfig
-    from qo.worker.handler import Kind
-    from qo.worker.request import Request
 
 
 KILL_AFTER_S_MAX = 5.0
@@ -46,10 +46,10 @@ def executors_for(
     Raises UsageError for a handler that child processes could not find, so that a worker which would fail its tasks
     does not start. ``came_back`` is called whenever a call that was left behind has ended.
     """
+    from qo.worker.api.handler import Kind
     from qo.worker.executors.loop import LoopExecutor
     from qo.worker.executors.processes import ProcessExecutor, check_function
     from qo.worker.executors.threads import ThreadExecutor
-    from qo.worker.handler import Kind
 
     try:
         executors = {Kind(name): executor for name, executor in (given or {}).items()}

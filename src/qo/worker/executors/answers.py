@@ -8,10 +8,10 @@ import pickle
 from typing import Any
 
 from qo.errors import QoError
-from qo.worker.context import Context
+from qo.worker.api.context import Context
+from qo.worker.api.request import Request
 from qo.worker.executors.messages import Answer, Ask, Facts, Logged
-from qo.worker.request import Request
-from qo.worker.suspension import boot_time
+from qo.worker.loop.suspension import boot_time
 
 
 async def answer(request: Request, ask: Ask) -> Answer:

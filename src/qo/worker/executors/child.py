@@ -25,14 +25,14 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from qo.errors import UsageError
-from qo.worker.cancel import CancelToken, Stopped
 from qo.worker.executors.child_context import ChildContext
 from qo.worker.executors.line import Forward, Line
 from qo.worker.executors.messages import BEGIN, Cancel, Done, Job, Leave, Message, Start
-from qo.worker.suspension import boot_time
+from qo.worker.loop.cancel import CancelToken, Stopped
+from qo.worker.loop.suspension import boot_time
 
 if TYPE_CHECKING:
-    from qo.worker.outcome import Outcome
+    from qo.worker.loop.outcome import Outcome
 
 AGAIN_S = 0.05
 OOM_SCORE = 300  # Of 1,000: as if it used so much more of the memory.
@@ -195,7 +195,7 @@ def _forward_logs(line: Line, levels: dict[str, int]) -> None:
 
 
 def _not_begun() -> Outcome:
-    from qo.worker.outcome import not_begun  # Only failures wait for this to load.
+    from qo.worker.loop.outcome import not_begun  # Only failures wait for this to load.
 
     return not_begun()
 
@@ -203,7 +203,7 @@ def _not_begun() -> Outcome:
 def _meaning(error: BaseException) -> Outcome | Stopped:
     if isinstance(error, Stopped):
         return Stopped(str(error))  # The worker knows why it asked, and what that means.
-    from qo.worker.outcome import outcome_of  # Only failures wait for this to load.
+    from qo.worker.loop.outcome import outcome_of  # Only failures wait for this to load.
 
     try:
         meaning = outcome_of(error)

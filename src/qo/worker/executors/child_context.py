@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from qo.worker.cancel import CancelToken
 from qo.worker.executors.messages import LOOK, Answer, Facts
+from qo.worker.loop.cancel import CancelToken
 
 if TYPE_CHECKING:  # A child that does not need these starts without them.
     from qo.core.task import Task
     from qo.queue.options import Options
-    from qo.worker.context import TaskLog
+    from qo.worker.api.context import TaskLog
 
 LOOK_EVERY_S = 0.2
 
@@ -57,7 +57,7 @@ class ChildContext:
     @property
     def log(self) -> TaskLog:
         if self._log is None:
-            from qo.worker.context import TaskLog  # It brings the queue along, which takes a while to load.
+            from qo.worker.api.context import TaskLog  # It brings the queue along, which takes a while to load.
 
             self._log = TaskLog(self.task)
         return self._log

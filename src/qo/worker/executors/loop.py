@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qo.worker.request import Request
+from qo.worker.api.request import Request
 
 
 class LoopExecutor:

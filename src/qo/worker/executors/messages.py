@@ -14,10 +14,10 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from qo.worker.cancel import Stopped, Why
+from qo.worker.loop.cancel import Stopped, Why
 
 if TYPE_CHECKING:
-    from qo.worker.outcome import Outcome
+    from qo.worker.loop.outcome import Outcome
 
 HEADER = struct.Struct("!Q")
 BEGIN = "begin"  # What a child asks before it calls a function.

@@ -16,14 +16,14 @@ from typing import Any
 
 from qo.core import wire
 from qo.errors import Refused, UsageError
-from qo.worker.cancel import Stopped, Why
+from qo.worker.api.handler import Handler
+from qo.worker.api.request import Request
 from qo.worker.executors import child as child_module
 from qo.worker.executors.answers import answer, log_again
 from qo.worker.executors.messages import BEGIN, Answer, Ask, Cancel, Done, Facts, Job, Leave, Logged
 from qo.worker.executors.process import Ended, Process, main_module, start_process
-from qo.worker.handler import Handler
-from qo.worker.outcome import Retried, Told
-from qo.worker.request import Request
+from qo.worker.loop.cancel import Stopped, Why
+from qo.worker.loop.outcome import Retried, Told
 
 KILL_AFTER_S = 5.0
 LOAD_S_MAX = 120.0  # For a child to start and to load a handler's module.

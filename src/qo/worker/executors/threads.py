@@ -14,10 +14,10 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from qo.worker.cancel import Why
-from qo.worker.context import BlockingContext
-from qo.worker.outcome import Told, outcome_of
-from qo.worker.request import Request
+from qo.worker.api.context import BlockingContext
+from qo.worker.api.request import Request
+from qo.worker.loop.cancel import Why
+from qo.worker.loop.outcome import Told, outcome_of
 
 log = logging.getLogger(__name__)
 

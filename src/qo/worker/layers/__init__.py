@@ -1,4 +1,4 @@
-"""The layers that come with qo, and the order in which they wrap every handler. See ``qo.worker.stack``."""
+"""The layers that come with qo, and the order in which they wrap every handler. See ``qo.worker.layers.stack``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qo.queue.options import DELAY_S_MAX, check_number
-from qo.worker.handler import Rate
+from qo.worker.api.handler import Rate
 from qo.worker.layers.admission import buffer, load_shed
 from qo.worker.layers.catch import catch
 from qo.worker.layers.limits import ConcurrencyLimit, RateLimit, concurrency_limit, rate_limit
 from qo.worker.layers.observe import log, trace
+from qo.worker.layers.stack import Layer
 from qo.worker.layers.timeout import timeout
-from qo.worker.stack import Layer
 
 __all__ = [
     "ConcurrencyLimit",

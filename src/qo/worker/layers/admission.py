@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from qo.queue.options import check_number
+from qo.worker.api.request import Overloaded, Request
 from qo.worker.layers.permits import Permits
-from qo.worker.outcome import Outcome, Released
-from qo.worker.request import Overloaded, Request
-from qo.worker.stack import Layer, Service
+from qo.worker.layers.stack import Layer, Service
+from qo.worker.loop.outcome import Outcome, Released
 
 AGAIN_AFTER_S = 1.0  # When nobody can tell how long it will take until there is room.
 

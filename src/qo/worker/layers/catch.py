@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from qo.worker.cancel import Stopped
-from qo.worker.outcome import Outcome, given_up, outcome_of
-from qo.worker.request import Overloaded, Request
-from qo.worker.stack import Layer, Service
+from qo.worker.api.request import Overloaded, Request
+from qo.worker.layers.stack import Layer, Service
+from qo.worker.loop.cancel import Stopped
+from qo.worker.loop.outcome import Outcome, given_up, outcome_of
 
 
 def catch() -> Layer:

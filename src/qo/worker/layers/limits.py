@@ -10,12 +10,12 @@ import asyncio
 from collections import deque
 
 from qo.queue.options import check_number
-from qo.worker.handler import Rate
+from qo.worker.api.handler import Rate
+from qo.worker.api.request import Overloaded, Request
 from qo.worker.layers.admission import AGAIN_AFTER_S
 from qo.worker.layers.permits import Permits
-from qo.worker.outcome import Outcome
-from qo.worker.request import Overloaded, Request
-from qo.worker.stack import Service
+from qo.worker.layers.stack import Service
+from qo.worker.loop.outcome import Outcome
 
 
 class ConcurrencyLimit:

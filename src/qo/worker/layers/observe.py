@@ -6,9 +6,9 @@ import asyncio
 import logging
 
 from qo.telemetry.trace import tracer
-from qo.worker.outcome import Acked, Dead, Lost, Outcome, Released, Retried, text_of
-from qo.worker.request import Request
-from qo.worker.stack import Layer, Service
+from qo.worker.api.request import Request
+from qo.worker.layers.stack import Layer, Service
+from qo.worker.loop.outcome import Acked, Dead, Lost, Outcome, Released, Retried, text_of
 
 _log = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from qo.worker.cancel import Why
-from qo.worker.clock import Clock
-from qo.worker.outcome import Outcome, Retried
-from qo.worker.request import Request
-from qo.worker.stack import Layer, Service
+from qo.worker.api.request import Request
+from qo.worker.layers.stack import Layer, Service
+from qo.worker.loop.cancel import Why
+from qo.worker.loop.clock import Clock
+from qo.worker.loop.outcome import Outcome, Retried
 
 
 def timeout() -> Layer:

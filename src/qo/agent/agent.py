@@ -1,0 +1,366 @@
+"""A wake-up becomes a run: claim, keep alive, run the operator, tell how it went.
+
+The wake-up is only a hint. Whatever becomes of it, the dispatcher's row decides whether there is anything to do
+and whether this attempt still counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, cast
+
+from qo.agent.code.bundle_cache import Codes, CodeUnavailable
+from qo.agent.code.loaded import Code, OwnCode
+from qo.agent.code.processes import ProcessDied, VersionProcess, VersionProcesses
+from qo.agent.dataset_files import Storage
+from qo.agent.heartbeats import Heart, Held
+from qo.agent.lineage import Lineage, NoLineage
+from qo.agent.operator_run import QualityFailed, Run, named
+from qo.agent.operators import Executor, ExecutorUnavailable
+from qo.agent.segments import HeldSegments
+from qo.api.contract.task import (
+    Claimed,
+    CompleteAnswer,
+    CompleteRequest,
+    EventBody,
+    EventsRequest,
+    KeptAnswer,
+    KeptRequest,
+    NotClaimed,
+    Outcome,
+    PiecesAnswer,
+    StandingAnswer,
+    Work,
+    WorkCode,
+    WorkInput,
+)
+from qo.api.internal_client import DispatcherClient
+from qo.core.task import Status
+from qo.errors import Contended, Forbidden, NotFound, QoError, Refused, Unauthenticated, Unavailable, UsageError
+from qo.telemetry.trace import tracer
+from qo.worker.api.context import Context
+from qo.worker.api.signals import Reject, Reschedule, Retry
+from qo.worker.loop.cancel import CancelToken, Stopped, Why
+from qo.worker.loop.outcome import ERROR_CHARS_MAX, Acked, reason_of, text_of, traceback_of
+from qo.worker.observe.secrets import without_secrets
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+WAKE = "wake"  # The task type of wake-ups.
+REFUSED_S = 30.0
+ASK_AGAIN_S = 2.0  # While the dispatcher does not answer.
+AWAY = (Unavailable, Contended)
+NOT_OURS = (Refused, NotFound, Forbidden, Unauthenticated)
+
+
+class AttemptContext(Protocol):
+    """What an attempt asks of the worker around it."""
+
+    @property
+    def cancel(self) -> CancelToken: ...
+
+    def free_slot(self) -> None: ...
+
+
+class Runner:
+    def __init__(
+        self,
+        api: DispatcherClient,
+        heart: Heart,
+        executor: Executor,
+        storage: Storage,
+        secrets_dir: Path = Path(),
+        lineage: Lineage | None = None,
+        codes: Codes | None = None,
+        processes: VersionProcesses | None = None,
+    ) -> None:
+        self._api = api
+        self._heart = heart
+        self._executor = executor
+        self._storage = storage
+        self._secrets_dir = secrets_dir
+        self._lineage = lineage or NoLineage()
+        self._codes = codes
+        self._processes = processes
+        self._tracer = tracer()
+
+    async def wake(self, input: Any, context: Context) -> str | Acked:
+        """The handler of wake-ups. The answer, for who looks at the queue, is what became of it.
+
+        A run that fails is kept by the dispatcher, so its wake-up is done with; the worker only counts it.
+        """
+        task_id = _task_id(input)
+        claimed = await self._claim(task_id, context.worker_id)
+        if isinstance(claimed, NotClaimed):
+            return f"not claimed: {claimed.reason}"
+        if self._processes is not None and (code := claimed.work.code) is not None:
+            held = Held(claimed, CancelToken(), token=claimed.capability_token)
+            try:
+                process = await self._own_process(self._processes, held, code)
+            except BaseException as error:
+                # Nothing has begun: the worker ends, or no further process can be started on this machine.
+                why = None if isinstance(error, asyncio.CancelledError) else text_of(error)
+                await self._settle(held, CompleteRequest(**_fence(held), outcome=Outcome.RELEASED, error=why))
+                raise
+            if process is not None:
+                return await self._delegate(process, held, context)
+        return await self.attempt(claimed, context)
+
+    async def _own_process(self, processes: VersionProcesses, held: Held, code: WorkCode) -> VersionProcess | None:
+        """Of code that cannot run beside others in this interpreter; None: it can, or it cannot be had."""
+        store = processes.store
+        if store.shares(code.sha256):
+            return None
+        self._heart.hold(held)  # To fetch it, and to start a process, may take a while.
+        try:
+            found = await asyncio.to_thread(store.unpack, code)
+            return None if found.own_process is None else await processes.find(found.root)
+        except CodeUnavailable:
+            return None  # The attempt finds that out, too, and reports it.
+        finally:
+            self._heart.let_go(held)
+
+    async def _delegate(self, process: VersionProcess, held: Held, context: Context) -> str | Acked:
+        """Have the process of the task's version run it to its settled end."""
+        try:
+            return await process.run(held.claimed, context)
+        except ProcessDied as died:
+            why = f"the process of its version died: {died}"
+            return await self._settle(held, CompleteRequest(**_fence(held), outcome=Outcome.RETRYABLE, error=why))
+
+    async def _claim(self, task_id: str, worker_id: str) -> Claimed | NotClaimed:
+        try:
+            return await self._api.claim(task_id, worker_id)
+        except AWAY as error:
+            raise Reschedule(ASK_AGAIN_S) from error  # The wake-up waits for the dispatcher, at no cost to it.
+        except (Unauthenticated, Forbidden) as error:
+            log.error("the dispatcher refuses this worker: %s; set QO_WORKER_TOKEN to the token it expects", error)
+            raise Reschedule(REFUSED_S) from error  # Another worker, or this one with its new token.
+
+    async def attempt(self, claimed: Claimed, context: AttemptContext) -> str | Acked:
+        """Run a task that was claimed, to its settled end; what became of it."""
+        held = Held(claimed, CancelToken(), token=claimed.capability_token)
+        self._lineage.began(claimed.work, held.now())
+        work = asyncio.create_task(self._traced(held))
+        loop = asyncio.get_running_loop()
+
+        def stop(why: Why) -> None:
+            loop.call_soon_threadsafe(work.cancel)
+
+        held.cancel.on_request(stop)
+        limit_s = claimed.work.timeout_seconds
+        alarm = None if limit_s is None else loop.call_later(limit_s, held.cancel.request, Why.TIMEOUT)
+        self._heart.hold(held)
+        try:
+            await asyncio.wait({work})
+        except asyncio.CancelledError:
+            # The worker wants its slot back: the operator is stopped, and the task given back at no cost. So too when
+            # the wake-up was lost: that says nothing of the task's own lease.
+            why = context.cancel.why
+            held.cancel.request(Why.SHUTDOWN if why in (None, Why.LOST) else why)
+            work.cancel()
+            await asyncio.wait({work})
+            await self._settle(held, _completion(held, work))
+            raise
+        else:
+            context.free_slot()  # The next operator need not wait for what is said of this one.
+            return await self._settle(held, _completion(held, work))
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+            self._heart.let_go(held)
+
+    async def _traced(self, held: Held) -> Run:
+        work = held.claimed.work
+        if self._tracer is None or not self._tracer.recording():
+            return await self._run(held)
+        about = {"qo.dag": work.dag, "qo.job": work.job, "qo.task_id": work.task_id, "qo.attempt": work.attempt}
+        with self._tracer.processing(f"{work.dag}.{work.job}", work.traceparent, about) as span:
+            try:
+                return await self._run(held)
+            except Exception as error:
+                span.failed(text_of(error))
+                raise
+
+    async def _run(self, held: Held) -> Run:
+        run = self._prepared(held, await self._code(held.claimed.work))
+        await self._executor.execute(run)
+        return run
+
+    async def _code(self, work: Work) -> Code:
+        """What the attempt runs. Raises CodeUnavailable."""
+        if work.code is None:
+            return OwnCode()
+        if self._codes is None:
+            raise CodeUnavailable("this worker keeps no code of versions")
+        if self._codes.known(work):
+            return self._codes.open(work)
+        return await asyncio.to_thread(self._codes.open, work)
+
+    def _prepared(self, held: Held, code: Code) -> Run:
+        loop = asyncio.get_running_loop()
+
+        def wait(call: Coroutine[Any, Any, T]) -> T:
+            return asyncio.run_coroutine_threadsafe(call, loop).result()
+
+        async def emit(events: list[EventBody]) -> bool:
+            request = EventsRequest(**_fence(held), events=events)
+            held.paused = (await self._api.events(held.token, request)).paused
+            return not held.paused
+
+        def more(given: WorkInput, after: str | None) -> PiecesAnswer:
+            return wait(self._api.inputs(held.token, given.position, after))
+
+        def progress(value: Any) -> None:
+            held.progress = value
+
+        def standing(output: int, after: str | None, revision: int | None) -> StandingAnswer:
+            return wait(self._api.standing(held.token, output, after, revision))
+
+        def kept(output: int) -> KeptAnswer:
+            return wait(self._api.kept(held.token, KeptRequest(**_fence(held), output=output)))
+
+        held.run = Run(
+            held.claimed.work,
+            self._storage,
+            cancel=held.cancel,
+            progress=progress,
+            emit=emit,
+            wait=wait,
+            more=more,
+            standing=standing,
+            kept=kept,
+            segments=HeldSegments(self._api, held, loop),
+            secrets_dir=self._secrets_dir,
+            code=code,
+        )
+        return held.run
+
+    async def _settle(self, held: Held, completion: CompleteRequest | None) -> str | Acked:
+        """Tell the dispatcher, for as long as it takes. The lease is kept meanwhile, so the result stays good."""
+        if completion is None:
+            return self._lost(held)
+        held.settling = True
+        while True:
+            try:
+                answer = await self._api.complete(held.token, completion)
+            except NOT_OURS as lost:
+                log.warning("task %s: its result was refused: %s", held.task_id, lost)
+                return self._lost(held)
+            except UsageError as error:
+                if completion.outcome is not Outcome.SUCCESS:
+                    if not (completion.checks or completion.rejected):
+                        raise
+                    # That it has failed matters more than what it says of its data.
+                    completion = completion.model_copy(update={"checks": [], "rejected": []})
+                    continue
+                # What it wants to commit is not acceptable, and would not be the next time.
+                completion = CompleteRequest(**_fence(held), outcome=Outcome.FATAL, error=text_of(error))
+            except QoError as error:
+                log.warning("task %s: the dispatcher has not taken its result: %s", held.task_id, error)
+                if held.lost and not isinstance(error, AWAY):
+                    return self._lost(held)  # It answers, and the lease is gone: nothing is left to wait for.
+                await asyncio.sleep(ASK_AGAIN_S)
+            else:
+                self._lineage.ended(held.claimed.work, completion, answer.status, held.now())
+                return _told(held.claimed.work, completion, answer)
+
+    def _lost(self, held: Held) -> str:
+        self._lineage.ended(held.claimed.work, None, "lost", held.now())
+        return "lost"
+
+
+def _told(work: Work, completion: CompleteRequest, answer: CompleteAnswer) -> str | Acked:
+    """What to say of an attempt that the dispatcher knows the end of; of one that failed, a line in the log too."""
+    said = f"{completion.outcome}: {answer.status}"
+    if completion.outcome not in (Outcome.RETRYABLE, Outcome.FATAL):
+        return said
+    then = f"failed for good, see qo runs show {work.task_id}"
+    if answer.status == Status.PENDING:
+        at = "" if answer.retry_at is None else f" at {answer.retry_at:%Y-%m-%d %H:%M:%S} UTC"
+        then = f"failed, and is tried again{at}"
+    first = ((completion.error or "").strip().splitlines() or ["no error was given"])[0]
+    log.warning("%s: attempt %d %s: %s", named(work), work.attempt, then, first)
+    return Acked(said, failed=True)
+
+
+def _task_id(input: Any) -> str:
+    task_id = cast("dict[str, Any]", input).get("task_id") if isinstance(input, dict) else None
+    if not isinstance(task_id, str) or not 0 < len(task_id) <= 36:
+        raise Reject('a wake-up is {"task_id": "..."}')
+    return task_id
+
+
+def _fence(held: Held) -> dict[str, Any]:
+    claimed = held.claimed
+    return {"task_id": claimed.work.task_id, "attempt": claimed.attempt, "lease_id": claimed.lease_id}
+
+
+def _completion(held: Held, work: asyncio.Task[Run]) -> CompleteRequest | None:
+    """How it went; None: nothing may be said any more."""
+    fence = _fence(held)
+    why = held.cancel.why
+    if why is Why.LOST:
+        if not work.cancelled():
+            work.exception()  # Nobody will ask for it again.
+        return None
+    error = None if work.cancelled() else work.exception()
+    if not work.cancelled() and error is None:
+        return _success(fence, held, work.result())
+    if why is Why.CANCELLED:
+        return CompleteRequest(**fence, outcome=Outcome.CANCELLED, error=str(why))
+    if why is Why.TIMEOUT and not isinstance(error, ExecutorUnavailable):
+        said = f"timed out after {held.claimed.work.timeout_seconds:g} s: the job's timeout_seconds allow no more"
+        return CompleteRequest(**fence, outcome=Outcome.RETRYABLE, error=said)
+    if why is Why.SHUTDOWN or error is None or isinstance(error, Stopped):
+        return CompleteRequest(**fence, outcome=Outcome.RELEASED)
+    return _failure(fence, error, held.run)
+
+
+def _success(fence: dict[str, Any], held: Held, run: Run) -> CompleteRequest:
+    try:
+        said = CompleteRequest(
+            **fence,
+            outcome=Outcome.SUCCESS,
+            outputs=run.committed(),
+            result=run.result,
+            progress=held.progress,
+            checks=run.checks,
+            code=run.code.fingerprint,
+            packages=list(run.code.packages),
+        )
+        said.model_dump_json()
+    except (ValueError, TypeError) as error:
+        # Better a failure that says why than a result that cannot leave this process.
+        why = without_secrets(str(error))
+        told = f"what {run.work.operator} returned or wrote cannot be told to the dispatcher: {why}"
+        return CompleteRequest(**fence, outcome=Outcome.FATAL, error=told[:ERROR_CHARS_MAX])
+    return said
+
+
+def _failure(fence: dict[str, Any], error: BaseException, run: Run | None) -> CompleteRequest:
+    if isinstance(error, Reschedule):
+        why = reason_of(error)
+        return CompleteRequest(**fence, outcome=Outcome.RELEASED, error=why, retry_after_s=error.delay_s)
+    if isinstance(error, CodeUnavailable):
+        # Nothing of the task has run: it waits, at no cost, for a worker that can have its code.
+        why = text_of(error)[:ERROR_CHARS_MAX]
+        return CompleteRequest(**fence, outcome=Outcome.RELEASED, retry_after_s=REFUSED_S, error=why)
+    fatal = isinstance(error, Reject | NotFound | UsageError | QualityFailed)
+    delay_s = error.delay_s if isinstance(error, Retry) else None
+    return CompleteRequest(
+        **fence,
+        outcome=Outcome.FATAL if fatal else Outcome.RETRYABLE,
+        error=text_of(error),
+        traceback=None if isinstance(error, QualityFailed) else traceback_of(error),
+        retry_after_s=delay_s,
+        checks=run.checks if run is not None else [],
+        rejected=run.rejected if run is not None else [],
+        code=run.code.fingerprint if run is not None else None,
+        packages=list(run.code.packages) if run is not None else [],
+    )

@@ -1,0 +1,123 @@
+"""The process of one version: its modules go by their own names here, and no other version is near.
+
+    python -m qo.agent.code.child
+
+The first line of the standard input says what to run; each further one hands over an attempt, or asks for the end of
+one. What became of each is a line on what was the standard output when it began; from then on that is the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import json
+import logging
+import os
+import pickle
+import sys
+from base64 import b64decode
+from collections.abc import Mapping
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, cast
+
+from qo.agent.agent import Runner
+from qo.agent.code.processes import LINE_MAX
+from qo.agent.code.version import VersionCode, enter
+from qo.agent.service import open_runner
+from qo.api.contract.task import Claimed
+from qo.config.settings import Settings
+from qo.worker.loop.cancel import CancelToken, Why
+from qo.worker.loop.outcome import Acked
+
+
+class _Attempt:
+    """What an attempt asks of the worker around it, which is another process."""
+
+    def __init__(self, key: str, reply: _Reply) -> None:
+        self.cancel = CancelToken()
+        self._key = key
+        self._reply = reply
+
+    def free_slot(self) -> None:
+        self._reply({"of": self._key, "freed": True})
+
+
+class _Reply:
+    """Keeps the way to the worker to ourselves: what else is printed here goes to the log."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.dup(1)
+        os.dup2(2, 1)
+        cast("TextIOWrapper", sys.stdout).reconfigure(line_buffering=True)
+
+    def __call__(self, message: Mapping[str, Any]) -> None:
+        os.write(self._descriptor, json.dumps(message).encode() + b"\n")
+
+
+async def serve(reply: _Reply) -> None:
+    lines = asyncio.StreamReader(limit=LINE_MAX)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin.buffer)
+    options = json.loads(await lines.readline())
+    settings = cast("Settings", pickle.loads(b64decode(options["settings"])))
+    _start_logging(settings)
+    root = Path(options["root"])
+    enter(root)
+    async with open_runner(settings, options["executor"], VersionCode(root)) as runner:
+        await _follow(lines, runner, reply)
+
+
+async def _follow(lines: asyncio.StreamReader, runner: Runner, reply: _Reply) -> None:
+    """Until the worker is gone: then what runs is given back."""
+    running: dict[str, tuple[asyncio.Task[None], _Attempt]] = {}
+    while line := await lines.readline():
+        message = json.loads(line)
+        if "stop" in message:
+            known = running.get(message["stop"])
+            if known is not None:
+                _stop(*known, Why[message["why"]])
+            continue
+        key = message["run"]
+        attempt = _Attempt(key, reply)
+        work = asyncio.create_task(_run(runner, Claimed.model_validate(message["claimed"]), attempt, key, reply))
+        running[key] = (work, attempt)
+        work.add_done_callback(lambda _, key=key: running.pop(key, None))
+        await asyncio.sleep(0)  # One that was stopped before it began would tell nobody.
+    left = list(running.values())
+    for work, attempt in left:
+        _stop(work, attempt, Why.SHUTDOWN)
+    await asyncio.gather(*(work for work, _ in left), return_exceptions=True)
+
+
+async def _run(runner: Runner, claimed: Claimed, attempt: _Attempt, key: str, reply: _Reply) -> None:
+    answer: str | Acked = "stopped"
+    try:
+        answer = await runner.attempt(claimed, attempt)
+    finally:
+        failed = isinstance(answer, Acked)
+        text = str(answer.output) if isinstance(answer, Acked) else answer
+        reply({"of": key, "text": text, "failed": failed})
+
+
+def _stop(work: asyncio.Task[None], attempt: _Attempt, why: Why) -> None:
+    attempt.cancel.request(why)
+    work.cancel()
+
+
+def _start_logging(settings: Settings) -> None:
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", level=settings.log_level.upper()
+    )
+    for chatty in ("aiohttp", "asyncio", "botocore", "httpcore", "httpx", "py4j", "urllib3"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def main() -> int:
+    faulthandler.enable()
+    asyncio.run(serve(_Reply()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

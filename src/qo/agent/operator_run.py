@@ -1,0 +1,369 @@
+"""One attempt at one pipeline task, as an operator sees it.
+
+    def clean(run: qo.Run) -> None:
+        rows = [json.loads(line) for line in run.input("orders").lines()]
+        run.output().write("part-0.jsonl", ..., rows=len(rows))
+
+What is written below an output's prefix becomes part of its dataset when the operator has returned and the
+dispatcher has accepted it; until then, and if either does not happen, nobody ever reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from qo.agent.code.loaded import Code, OwnCode
+from qo.agent.dataset_files import Storage, path_of
+from qo.api.contract.task import (
+    FILES_MAX,
+    CheckBody,
+    ColumnBody,
+    EventBody,
+    KeptAnswer,
+    LastSegment,
+    OutputBody,
+    Piece,
+    PiecesAnswer,
+    StandingAnswer,
+    Work,
+    WorkInput,
+    WorkOutput,
+)
+from qo.errors import Forbidden, NotFound, QoError, UsageError
+from qo.store.secret_files import read_secret
+from qo.worker.loop.cancel import CancelToken
+from qo.worker.observe.secrets import hold
+
+if TYPE_CHECKING:
+    from qo.agent.segments import Segments
+
+
+class QualityFailed(QoError):
+    """What an operator has written does not meet what is expected of it. No retry would mend that."""
+
+
+def uris(piece: Piece) -> Iterator[str]:
+    """Of every file of a committed piece."""
+    for name in piece.files:
+        yield name if ":/" in name else f"{(piece.location or '').rstrip('/')}/{name}"
+
+
+class RunInput:
+    """What the task may read of one input: exactly the files that were committed when it began."""
+
+    def __init__(
+        self, given: WorkInput, storage: Storage, more: Callable[[WorkInput, str | None], PiecesAnswer]
+    ) -> None:
+        self.given = given
+        self.name = given.name
+        self.where: Mapping[str, Any] = given.where
+        self._storage = storage
+        self._more = more
+
+    @property
+    def pieces(self) -> Iterator[Piece]:
+        """Committed parts, in the order of their commits; further ones are asked for as they are needed."""
+        yield from self.given.pieces
+        more, after = (
+            self.given.more,
+            self.given.after,
+        )  # More, but after None: none has travelled, not even the first.
+        while more:
+            page = self._more(self.given, after)
+            yield from page.pieces
+            after = page.after
+            more = after is not None
+
+    @property
+    def files(self) -> Iterator[str]:
+        """The URI of every file."""
+        for piece in self.pieces:
+            yield from uris(piece)
+
+    def read(self) -> Iterator[bytes]:
+        """The body of every file."""
+        return (self._storage.read(uri) for uri in self.files)
+
+    def lines(self) -> Iterator[str]:
+        """Every line of every file, as text."""
+        for body in self.read():
+            yield from body.decode().splitlines()
+
+
+class RunOutput:
+    """Where the task writes one of its outputs."""
+
+    def __init__(
+        self,
+        given: WorkOutput,
+        storage: Storage,
+        standing: Callable[[int, str | None, int | None], StandingAnswer],
+    ) -> None:
+        self.given = given
+        self._standing = standing
+        self.columns: list[ColumnBody] | None = None  # Of what was written, where that is known.
+        self.stats: dict[str, Any] = {}  # What was observed meanwhile; small.
+        self.based_on: int | None = None  # Refused if something else was committed after this revision.
+        self.prefix = given.prefix.rstrip("/")
+        self._storage = storage
+        self._files: list[str] = []
+        self._bytes = 0
+        self._rows: int | None = None
+        self._about: dict[str, Any] = {}
+        self.skipped = False
+
+    def write(self, name: str, body: bytes | str, *, rows: int | None = None) -> str:
+        """Write one file; the answer is its URI."""
+        data = body.encode() if isinstance(body, str) else body
+        uri = self.uri(name)
+        self._storage.write(uri, data)
+        self.add(name, size=len(data), rows=rows)
+        return uri
+
+    def path(self, name: str = "") -> Path:
+        """Where to write on this machine, if the data root is there. Tell of the file with ``add``."""
+        found = path_of(self.uri(name) if name else self.prefix)
+        (found.parent if name else found).mkdir(parents=True, exist_ok=True)
+        return found
+
+    def uri(self, name: str) -> str:
+        if not name or name.startswith("/") or ":/" in name or ".." in name.split("/"):
+            raise UsageError(f"{name!r} cannot name an output file: it is relative to the output's own prefix")
+        return f"{self.prefix}/{name}"
+
+    def add(self, name: str, *, size: int = 0, rows: int | None = None) -> None:
+        """Count a file that was written by other means as part of the output."""
+        if name in self._files:
+            raise UsageError(f"{name!r} was written twice: give every file a name of its own")
+        if len(self._files) == FILES_MAX:
+            raise UsageError(
+                f"output {self.given.index} has more than {FILES_MAX:,} files, which is the most that one commit may "
+                "name: write fewer and larger ones"
+            )
+        self._files.append(name)
+        self._bytes += size
+        if rows is not None:
+            self._rows = (self._rows or 0) + rows
+
+    def describe(
+        self,
+        *,
+        partition_key: str | None = None,
+        start: int | None = None,
+        end: int | None = None,
+        cursor: int | None = None,
+    ) -> None:
+        """Say what the output is, where that is not simply what the task is about."""
+        self._about = {"partition_key": partition_key, "start": start, "end": end, "cursor": cursor}
+
+    def standing(self) -> tuple[int, Iterator[Piece]]:
+        """What is committed of it already: as of which revision, and the pieces."""
+        first = self._standing(self.given.index, None, None)
+        revision = first.revision or 0
+
+        def pieces() -> Iterator[Piece]:
+            page = first
+            yield from page.pieces
+            while page.after is not None:
+                page = self._standing(self.given.index, page.after, revision)
+                yield from page.pieces
+
+        return revision, pieces()
+
+    def below(self, cursor: int) -> RunOutput:
+        """A part of it that is committed by itself, at a place of its own."""
+        given = self.given.model_copy(update={"prefix": f"{self.prefix}/{cursor}/"})
+        part = RunOutput(given, self._storage, self._standing)
+        part.describe(cursor=cursor)
+        return part
+
+    def skip(self) -> None:
+        """Commit nothing, and so start nothing downstream."""
+        self.skipped = True
+
+    def body(self, work: Work) -> OutputBody:
+        """What to tell the dispatcher of it. An output that nothing was written to is an empty one."""
+        about: dict[str, Any] = {"partition_key": work.partition_key, "start": work.start, "end": work.end}
+        if work.partition_key is None:
+            about = {"cursor": work.cursor}
+        chosen = {key: value for key, value in self._about.items() if value is not None}
+        return OutputBody(
+            output=self.given.index,
+            location=self.prefix + "/",
+            files=self._files,
+            rows=self._rows if self._files else 0,
+            bytes=self._bytes,
+            columns=self.columns,
+            columns_seen=None if self.columns is None else len(self.given.columns or ()),
+            stats=self.stats,
+            based_on=self.based_on,
+            **(chosen or about),
+        )
+
+
+class Run:
+    def __init__(
+        self,
+        work: Work,
+        storage: Storage,
+        *,
+        cancel: CancelToken,
+        progress: Callable[[Any], None],
+        emit: Callable[[list[EventBody]], Coroutine[Any, Any, bool]],
+        wait: Callable[[Coroutine[Any, Any, bool]], bool],
+        more: Callable[[WorkInput, str | None], PiecesAnswer],
+        standing: Callable[[int, str | None, int | None], StandingAnswer],
+        kept: Callable[[int], KeptAnswer] | None = None,
+        secrets_dir: Path = Path(),
+        segments: Segments | None = None,
+        code: Code | None = None,
+    ) -> None:
+        self._secrets_dir = secrets_dir
+        self.code: Code = code or OwnCode()  # What it runs.
+        self._kept = kept
+        self._segments = segments
+        self.work = work
+        self.storage = storage
+        self.cancel = cancel  # Threads cannot be interrupted: look at it in loops (``cancel.check()``).
+        self.progress = progress
+        self._emit = emit
+        self._wait = wait
+        self.inputs = {each.name: RunInput(each, storage, more) for each in work.inputs}
+        self.outputs = [RunOutput(each, storage, standing) for each in work.outputs]
+        self.result: Any = None  # Something small for people to see.
+        self.checks: list[CheckBody] = []  # What was expected of the outputs, and found.
+        self.rejected: list[OutputBody] = []  # What was written and must not be read.
+        about = {"task_id": work.task_id, "attempt": work.attempt, "job": f"{work.dag}.{work.job}"}
+        self.log = _RunLog(logging.getLogger("qo.run"), about, named(work))
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self.work.config
+
+    @property
+    def partition_key(self) -> str | None:
+        return self.work.partition_key
+
+    @property
+    def cursor(self) -> int | None:
+        return self.work.cursor
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """What the source said beside."""
+        return self.work.attributes
+
+    def input(self, name: str | None = None) -> RunInput:
+        """An input by its name; without one, the only input."""
+        if name is None and len(self.inputs) == 1:
+            return next(iter(self.inputs.values()))
+        if name not in self.inputs:
+            raise NotFound(f"{self.work.job} has no input {name!r}: it has {', '.join(self.inputs) or 'none'}")
+        return self.inputs[name]
+
+    def output(self, index: int = 0) -> RunOutput:
+        if not 0 <= index < len(self.outputs):
+            raise NotFound(f"{self.work.job} has no output {index}: it has {len(self.outputs)}")
+        return self.outputs[index]
+
+    def kept(self, index: int = 0) -> KeptAnswer:
+        """What was committed before of an output, under the key of the task. Raises NotFound if nothing was."""
+        if self._kept is None:
+            raise NotFound("nothing was committed before: this run is of no task")
+        return self._kept(index)
+
+    def secret(self, name: str) -> str:
+        """A secret that the job names under ``secrets``: the file ``secret-NAME`` in the worker's secrets directory."""
+        if name not in self.work.secrets:
+            raise Forbidden(f"{self.work.job} may not read the secret {name!r}: name it under its secrets")
+        path = self._secrets_dir / f"secret-{name}"
+        try:
+            return hold(read_secret(path).decode().rstrip("\n"))
+        except FileNotFoundError:
+            raise NotFound(f"this worker has no secret {name!r}: put it into {path}") from None
+
+    def emit(self, *, output: int = 0, **event: Any) -> bool:
+        """Announce something while running, as sources do. False: hold back, what reads it cannot keep up.
+
+        For plain functions; an ``async def`` awaits ``announce``.
+        """
+        if _in_event_loop():
+            raise UsageError("run.emit would block the event loop: in an async def, write await run.announce(...)")
+        return self._wait(self.announce(output=output, **event))
+
+    async def announce(self, *, output: int = 0, **event: Any) -> bool:
+        """``emit`` for ``async def`` operators."""
+        return await self._emit([EventBody(output=output, **event)])
+
+    def segment(self, cursor: int, output: int = 0) -> RunOutput:
+        """A place for what an always-on source commits on its way. It counts once it is given to ``commit``."""
+        whole = self.output(output)
+        whole.skip()  # What is committed on the way is not committed at the end.
+        return whole.below(cursor)
+
+    def commit(self, *segments: RunOutput) -> bool:
+        """Commit segments now, all or none. False: hold back, what reads them cannot keep up.
+
+        A cursor that was committed before, by whatever attempt, stays as it is: so this may be repeated. Waits for a
+        dispatcher that is away. Raises Stopped when somebody asked this attempt to end, and LeaseLost when another has
+        taken over: write nothing more.
+        """
+        return self._committing().commit([each.body(self.work) for each in segments])
+
+    def last_segment(self, output: int = 0) -> LastSegment:
+        """How far the output is committed: where an always-on source goes on."""
+        return self._committing().last(self.output(output).given.index)
+
+    @property
+    def paused(self) -> bool:
+        """Whether a source should hold back, as the dispatcher said last."""
+        return self._segments is not None and self._segments.paused()
+
+    def _committing(self) -> Segments:
+        if _in_event_loop():
+            raise UsageError(
+                "this would block the event loop: in an async def, write await asyncio.to_thread(...)"
+            )
+        if self._segments is None:
+            raise UsageError("this run is of no task: there is nowhere to commit to")
+        return self._segments
+
+    def reject(self, reason: str) -> NoReturn:
+        """End the run without committing: what was written is kept for people to look at. Raises QualityFailed."""
+        self.rejected = self.committed()
+        raise QualityFailed(reason)
+
+    def committed(self) -> list[OutputBody]:
+        """Every output, as the dispatcher is told."""
+        return [each.body(self.work) for each in self.outputs if not each.skipped]
+
+
+def named(work: Work) -> str:
+    """A run as a log names it."""
+    what = work.partition_key if work.partition_key is not None else work.cursor
+    about = "" if what is None else f"@{what}"
+    return f"{work.dag}.{work.job}{about}, task {work.task_id}"
+
+
+class _RunLog(logging.LoggerAdapter[logging.Logger]):
+    """Each line says of which run it is: a worker runs many at a time."""
+
+    def __init__(self, logger: logging.Logger, about: Mapping[str, Any], name: str) -> None:
+        super().__init__(logger, about)
+        self._name = name
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        # No name of a job and no key of a partition has a percent sign, so the text stays one to be filled in.
+        return f"{self._name}: {msg}", {**kwargs, "extra": {**(self.extra or {}), **(kwargs.get("extra") or {})}}
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

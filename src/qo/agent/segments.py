@@ -1,0 +1,96 @@
+"""What an always-on source commits while it runs: told to the dispatcher, for as long as it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
+
+from qo.agent.heartbeats import Held
+from qo.api.contract.task import CommitRequest, LastSegment, OutputBody
+from qo.api.internal_client import DispatcherClient
+from qo.errors import Cancelled, Contended, LeaseLost, Unavailable
+from qo.worker.loop.cancel import CancelToken, Stopped, Why
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ASK_AGAIN_S = 1.0  # While the dispatcher does not answer.
+LOOK_S = 0.1  # How often who waits looks whether it is still wanted.
+
+
+class Segments(Protocol):
+    """Blocking: for an operator's own thread."""
+
+    def commit(self, outputs: Sequence[OutputBody]) -> bool:
+        """They are committed when this returns. False: hold back, what reads them cannot keep up.
+
+        Waits for a dispatcher that is away. Raises Stopped once the attempt was asked to stop, LeaseLost, and Refused
+        for rows that are to be compared anew.
+        """
+        ...
+
+    def last(self, output: int) -> LastSegment: ...
+
+    def paused(self) -> bool: ...
+
+
+class HeldSegments:
+    """Those of one claimed task."""
+
+    def __init__(self, api: DispatcherClient, held: Held, loop: asyncio.AbstractEventLoop) -> None:
+        self._api = api
+        self._held = held
+        self._loop = loop
+
+    def commit(self, outputs: Sequence[OutputBody]) -> bool:
+        claimed = self._held.claimed
+        request = CommitRequest(
+            task_id=claimed.work.task_id,
+            attempt=claimed.attempt,
+            lease_id=claimed.lease_id,
+            outputs=list(outputs),
+            code=None if self._held.run is None else self._held.run.code.fingerprint,
+        )
+
+        async def commit() -> bool:
+            try:
+                self._held.paused = (await self._api.commit(self._held.token, request)).paused
+            except LeaseLost:
+                self._held.cancel.request(Why.LOST)
+                raise
+            except Cancelled as asked:
+                # What the next heartbeat would have said: the lease is still ours, to end the task with.
+                self._held.cancel.request(Why.CANCELLED)
+                raise Stopped(str(asked)) from None
+            return not self._held.paused
+
+        while True:
+            try:
+                return waited(commit(), self._loop, self._held.cancel)
+            except (Unavailable, Contended) as error:
+                log.warning("task %s: the dispatcher has not taken a segment: %s", self._held.task_id, error)
+                self._held.cancel.wait(ASK_AGAIN_S)
+
+    def last(self, output: int) -> LastSegment:
+        return waited(self._api.last_segment(self._held.token, output), self._loop, self._held.cancel)
+
+    def paused(self) -> bool:
+        return self._held.paused
+
+
+def waited(call: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, cancel: CancelToken) -> T:
+    """What the call comes to, in that loop. Raises Stopped as soon as the attempt is asked to stop."""
+    future = asyncio.run_coroutine_threadsafe(call, loop)
+    while True:
+        try:
+            return future.result(LOOK_S)
+        except concurrent.futures.TimeoutError:
+            if future.done():
+                raise  # It is the call's own.
+        if cancel.requested:
+            future.cancel()
+            cancel.check()

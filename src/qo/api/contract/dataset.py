@@ -1,0 +1,163 @@
+"""Datasets, for people: generations, partitions, lineage."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from qo.api.contract.body import Answer
+from qo.api.contract.task import InputMode
+
+
+class DatasetLine(Answer):
+    id: str
+    dag: str
+    job: str
+    output: int
+    name: str | None = None  # As it is published.
+    generation_id: str | None = None  # The current one; None: no version of its DAG is active.
+
+
+class DatasetsPage(Answer):
+    datasets: list[DatasetLine]
+    next: str | None = None  # Pass it as ``after`` for the following page.
+
+
+class GenerationAnswer(Answer):
+    id: str
+    edition_id: str
+    status: str  # current, staged, ready, retired, or collected: its files are gone
+    versions: list[int] = []  # Numbers of the DAG's versions that point to it.
+    created_at: datetime
+    partitions: int
+    segments: int
+    rows: int
+    bytes: int
+    cursor: int | None = None
+
+
+class StaleInput(Answer):
+    """An input that has changed since something was made from it."""
+
+    input: str  # As the job calls it.
+    dataset: str
+    other_generation: bool = False  # What was read is not the current generation any more.
+    partition_key: str | None = None  # That changed last; None: not a partition.
+    read_revision: int | None = None  # As of which it was read; None: there was nothing.
+    revision: int | None = None  # Of its last change.
+    text: str  # The same in words.
+
+
+class StaleCount(Answer):
+    """How many partitions are stale: made from inputs that have changed since."""
+
+    partitions: int
+    at_least: bool = False  # Not all were looked at, or not all were counted.
+
+
+class DatasetAnswer(Answer):
+    dataset: DatasetLine
+    generations: list[GenerationAnswer]  # The current one first, then from new to old.
+    readers: list[str] = []  # Jobs of live versions that read it, as dag.job.
+    events: dict[str, int] = {}  # By state.
+    stale: StaleCount | None = None  # Of the current generation; None: there is none.
+
+
+class PartitionAnswer(Answer):
+    partition_key: str
+    start: int | None = None
+    end: int | None = None
+    revision: int
+    location: str | None = None
+    files: int = 0
+    rows: int | None = None
+    bytes: int | None = None
+    task_id: str
+    committed_at: datetime
+    stale: bool = False  # Made from inputs that have changed since.
+    stale_inputs: list[StaleInput] = []  # These.
+
+
+class PartitionsPage(Answer):
+    dataset_id: str
+    generation_id: str
+    partitions: list[PartitionAnswer]  # In order of key.
+    next: str | None = None  # Pass it as ``after`` for the following page.
+
+
+class CommitAnswer(Answer):
+    """One commit: a version of the dataset."""
+
+    revision: int
+    generation_id: str
+    partition_key: str | None = None
+    start: int | None = None
+    end: int | None = None
+    cursor: int | None = None
+    files: int = 0
+    rows: int | None = None
+    bytes: int | None = None
+    task_id: str
+    attempt: int
+    committed_at: datetime
+    replaced_by: int | None = None  # The revision that took its place; None: it stands.
+    replaced_at: datetime | None = None
+    removed: bool = False  # It says that the partition is not there any more.
+
+
+class CommitsPage(Answer):
+    commits: list[CommitAnswer]  # Newest first.
+    next: int | None = None  # Pass it as ``before`` for the following page.
+
+
+class ChangeAnswer(Answer):
+    """What became of a partition or segment from one revision to another."""
+
+    change: Literal["added", "replaced", "appended", "removed"]
+    partition_key: str | None = None
+    cursor: int | None = None
+    revision: int  # Of the last commit that changed it.
+    task_id: str
+    rows: int  # More than before; less than 0: fewer.
+    bytes: int
+
+
+class ChangesPage(Answer):
+    dataset_id: str
+    generation_id: str
+    from_revision: int
+    to_revision: int
+    changes: list[ChangeAnswer]  # In the order of their commits.
+    next: int | None = None  # Pass it as ``after`` for the following page.
+
+
+class LineageEdge(Answer):
+    """A partition that was made from another one, by which task.
+
+    Of an input that was read whole, or a range of, the task is the one that had committed to it last.
+    """
+
+    depth: int  # 1: directly.
+    dataset: str
+    dataset_id: str
+    generation_id: str
+    partition_key: str | None = None  # None: a cursor range, or everything.
+    cursor_after: int | None = None
+    cursor_upto: int | None = None
+    revision: int | None = None  # Of the commit of that task; None: nothing had been committed.
+    mode: InputMode = InputMode.PARTITION
+    as_of: int | None = None  # The revision up to which everything of it was read; None: of one partition.
+    pieces: int | None = None  # Of what was read whole: how many there were, where that is cheap to know.
+    task_id: str  # Empty: nothing had been committed.
+
+
+class LineageAnswer(Answer):
+    dataset: str
+    dataset_id: str
+    generation_id: str
+    partition_key: str
+    revision: int
+    task_id: str  # Which has made it.
+    upstream: list[LineageEdge] = []
+    downstream: list[LineageEdge] = []
+    more: bool = False  # The walk stopped at its bound.

@@ -1,0 +1,45 @@
+"""Tokens of people and workers, as admins create and list them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import Field
+
+from qo.api.contract.body import Answer, Body
+
+DAYS_MAX = 3650
+
+
+class Role(StrEnum):
+    """What the holder of a token may do. Of the first three, each may do what the ones before it may."""
+
+    READER = "reader"
+    WRITER = "writer"
+    ADMIN = "admin"
+    WORKER = "worker"  # Claims tasks; may do nothing of the above.
+
+
+class CreateToken(Body):
+    name: str = Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")
+    role: Role
+    ttl_s: float | None = Field(default=None, gt=0, le=DAYS_MAX * 86_400)  # Unset: until it is revoked.
+
+
+class TokenAnswer(Answer):
+    id: str
+    name: str
+    role: Role
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+
+class TokenCreated(TokenAnswer):
+    token: str = Field(repr=False)  # Shown this once: only its hash is kept.
+
+
+class TokenPage(Answer):
+    tokens: list[TokenAnswer]
+    next: str | None = None  # Ask for what comes after it.

@@ -1,0 +1,55 @@
+"""The answer to: why is this (not) there?"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+
+from qo.api.contract.body import Answer
+from qo.api.contract.dataset import StaleInput
+
+
+class Verdict(StrEnum):
+    THERE = "there"
+    UNDER_WAY = "under_way"  # Nothing to do but wait.
+    BLOCKED = "blocked"  # Somebody must do something.
+    UNKNOWN = "unknown"  # Nobody has ever announced it.
+
+
+class StepKind(StrEnum):
+    EVENT = "event"
+    DELIVERY = "delivery"
+    TASK = "task"
+    COMMIT = "commit"
+    CHECK = "check"  # Data was not as expected.
+    MISSING = "missing"
+
+
+class Step(Answer):
+    kind: StepKind
+    text: str
+    dataset: str | None = None
+    job: str | None = None
+    partition_key: str | None = None
+    cursor: int | None = None
+    event_seq: int | None = None
+    event_id: str | None = None
+    task_id: str | None = None
+    revision: int | None = None
+    at: datetime | None = None
+
+
+class WhyAnswer(Answer):
+    target: str
+    dataset: str
+    dataset_id: str
+    generation_id: str | None = None
+    partition_key: str | None = None
+    cursor: int | None = None
+    verdict: Verdict
+    steps: list[Step] = []  # From the source downwards.
+    blocked_by: str | None = None
+    do: str | None = None  # What to do about it.
+    stale: bool = False  # It is there, and was made from inputs that have changed since.
+    stale_inputs: list[StaleInput] = []  # These.
+    lines: list[str] = []  # The same, to be printed.

@@ -1,0 +1,40 @@
+"""Brings a pipeline to a dispatcher: first the code of its jobs, then the version that names it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from qo.errors import NotFound
+
+if TYPE_CHECKING:
+    from qo.api.public_client import UserClient
+    from qo.pipeline.code.bundling import Bundle
+
+
+async def deploy_version(
+    client: UserClient, dag: str, source: str, bundle: Bundle | None, **options: Any
+) -> dict[str, Any]:
+    """The dispatcher's answer. ``options``: further fields of the request.
+
+    May be repeated at any point: a bundle is known by its hash, a version by its content.
+    """
+    request: dict[str, Any] = {"source": source, **options}
+    if bundle is not None:
+        await upload_bundle(client, bundle)
+        request["bundle"] = {"sha256": bundle.sha256, "jobs": list(bundle.jobs)}
+    return await client.post(f"/v1/dags/{dag}/versions", request)
+
+
+async def upload_bundle(client: UserClient, bundle: Bundle) -> None:
+    """Send it, unless it is there."""
+    announced = await client.post("/v1/bundles", {"sha256": bundle.sha256, "bytes": len(bundle.body)})
+    if announced["state"] == "final":
+        return
+    path = f"/v1/bundles/{announced['bundle_id']}"
+    await client.put(path, bundle.body)
+    try:
+        await client.post(f"{path}/finalize")
+    except NotFound:
+        # Somebody has removed it in the meantime, as a collection of garbage may.
+        await client.put(path, bundle.body)
+        await client.post(f"{path}/finalize")

@@ -1,0 +1,73 @@
+"""qo policy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qo.cli.session import Runtime, Session, command, new_app
+from qo.core.roles import Role
+from qo.errors import UsageError
+
+if TYPE_CHECKING:
+    from qo.config.settings import Settings
+    from qo.core.pipeline.policy import Prefix
+
+app = new_app()
+_SHOWN_AS = "|".join(Role)
+
+
+@command(app, "policy")
+def policy(
+    session: Session,
+    role: Annotated[Role, typer.Argument(metavar=_SHOWN_AS, help="Whose policy.", show_default=False)],
+    runtime: Runtime = None,
+    create_only: Annotated[
+        bool,
+        typer.Option(
+            "--create-only",
+            help="A producer that can make tasks, and not write over those of others. Only AWS enforces it.",
+        ),
+    ] = False,
+) -> None:
+    """Print the IAM policy of a role: what it needs, no more.
+
+    For the bucket and the prefix that the settings name; nothing is asked of any server. With --runtime it is for the
+    queue of that runtime of pipelines, and for a worker also for the data.
+    """
+    import json
+
+    from qo.config.location import S3
+    from qo.core.roles import Bucket, partition_of, role_policy
+
+    settings = session.settings()
+    location = settings.location
+    if not isinstance(location, S3):
+        raise UsageError(f"{settings.store} is no bucket: policies are for s3://BUCKET[/PREFIX]")
+    chosen, region = settings.dispatcher, settings.s3.region or ""
+    made = role_policy(
+        role,
+        Bucket(location.bucket, location.prefix, partition_of(region)),
+        runtime=runtime,
+        data=_data(settings),
+        create_only=create_only,
+        roles=[chosen.role_arn] if chosen.role_arn else [],
+        functions=_functions(chosen.lambda_function, region),
+    )
+    session.output.line(json.dumps(made, indent=2))
+
+
+def _data(settings: Settings) -> Prefix | None:
+    from qo.core.pipeline.policy import normalise
+
+    root = settings.dispatcher.data
+    return normalise(root) if root.startswith("s3://") else None
+
+
+def _functions(named: str | None, region: str) -> list[str]:
+    if named is None or named.startswith("arn:"):
+        return [named] if named else []
+    from qo.core.roles import partition_of
+
+    return [f"arn:{partition_of(region)}:lambda:{region or '*'}:*:function:{named}"]

@@ -1,0 +1,93 @@
+"""qo token create, list, revoke."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from qo.cli.durations import parse_duration_s
+from qo.cli.pipelines.dispatching import ask, check_limit, pages, route
+from qo.cli.pipelines.timing import shown_instant
+from qo.cli.session import Session, command, new_app, new_group
+from qo.core.words import plural
+
+app = new_app()
+token = new_group(app, "token", "Give out and revoke tokens for the dispatcher.")
+
+
+class Role(StrEnum):
+    READER = "reader"
+    WRITER = "writer"
+    ADMIN = "admin"
+    WORKER = "worker"
+
+
+@command(token, "create")
+def create(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is; what it does is attributed to that.")],
+    role: Annotated[
+        Role,
+        typer.Option(
+            "--role", help="reader looks, writer also deploys and runs, admin also gives out tokens [reader]."
+        ),
+    ] = Role.READER,
+    expires_in: Annotated[
+        str | None, typer.Option("--expires-in", metavar="DURATION", help="Good for this long [until revoked].")
+    ] = None,
+) -> None:
+    """Create a token, and print it.
+
+    It is shown this once: only its hash is kept. Present it as QO_TOKEN; one for workers as QO_WORKER_TOKEN.
+    """
+    body: dict[str, object] = {"name": name, "role": str(role)}
+    if expires_in is not None:
+        body["ttl_s"] = parse_duration_s(expires_in, "--expires-in")
+    made = ask(session, lambda client: client.post("/v1/tokens", body, repeatable=False))
+    if session.json:
+        session.output.document(made)
+    else:
+        session.output.line(made["token"])
+        session.output.note(f"keep it now, it is not shown again; its id is {made['id']}")
+
+
+@command(token, "list")
+def list_(
+    session: Session,
+    limit: Annotated[int, typer.Option("--limit", help="Show at most this many [200].", show_default=False)] = 200,
+) -> None:
+    """List the tokens, without what they are."""
+    check_limit(limit)
+    found, more = ask(session, lambda client: pages(client, "/v1/tokens", "tokens", limit))
+    if session.json:
+        session.output.document(found)
+        return
+    rows = [
+        (
+            each["id"],
+            each["name"],
+            each["role"],
+            shown_instant(each["created_at"]),
+            shown_instant(each["expires_at"]),
+            shown_instant(each["revoked_at"]),
+        )
+        for each in found
+    ]
+    session.output.table(("id", "name", "role", "created", "expires", "revoked"), rows)
+    if more:
+        session.output.note(f"stopped after {plural(limit, 'token')}; --limit shows more")
+
+
+@command(token, "revoke")
+def revoke(
+    session: Session,
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's id, as qo token list shows it.")],
+) -> None:
+    """Revoke a token: from now on it is refused."""
+    answer = ask(session, lambda client: client.delete(route("tokens", token_id)))
+    if session.json:
+        session.output.document(answer)
+    else:
+        session.output.line(f"revoked {answer['name']} ({answer['id']})")

@@ -1,0 +1,1 @@
+"""Commands for pipelines and their data."""

@@ -1,0 +1,96 @@
+"""qo plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qo.cli.pipelines.dag import Code, Target, load_whole
+from qo.cli.pipelines.dispatching import PAGE, ask, route
+from qo.cli.pipelines.timing import shown_bytes, shown_count, shown_extent
+from qo.cli.session import Session, command, new_app
+from qo.core.words import plural
+from qo.errors import Refused
+
+if TYPE_CHECKING:
+    from qo.api.public_client import UserClient
+
+app = new_app()
+
+
+@command(app, "plan")
+def plan(
+    session: Session,
+    target: Target,
+    every: Annotated[
+        bool, typer.Option("--all", help="Name every partition, not only the first of each job.")
+    ] = False,
+    code: Code = True,
+) -> None:
+    """Show what deploying a pipeline would build anew.
+
+    Nothing is changed. Where a job reads what is built anew, too, that is taken to become as large as it is now.
+    """
+    whole = load_whole(session, target, code=code)
+    path = route("dags", whole.dag.name, "plan")
+    answer = ask(session, lambda client: plan_of(client, path, whole.source, every=every))
+    if session.json:
+        session.output.document(answer)
+        return
+    _show_changes(session, answer["diff"])
+    for each in answer["rebuilds"]:
+        _show_rebuild(session, each)
+    read = f"{plural(answer['rows'], 'row')}, {shown_bytes(answer['bytes'])}"
+    session.output.line("")
+    session.output.line(
+        f"{plural(answer['tasks'], 'task')} that read {read}" if answer["rebuilds"] else "nothing to build"
+    )
+
+
+async def plan_of(client: UserClient, path: str, source: str, *, every: bool) -> Any:
+    """The plan, and with ``every`` all its partitions. Raises Refused if it became another one between two pages."""
+    body = {"source": source}
+    answer = await client.post(path, body)
+    for each in answer["rebuilds"] if every else ():
+        while each["next"] is not None:
+            further = await client.post(path, body, job=each["job"], after=each["next"], limit=PAGE)
+            page = next((page for page in further["rebuilds"] if page["job"] == each["job"]), None)
+            if page is None or further["diff"]["against"] != answer["diff"]["against"]:
+                raise Refused("another version was activated meanwhile: ask for the plan again")
+            each["first"] += page["first"]
+            each["next"] = page["next"]
+    return answer
+
+
+def _show_changes(session: Session, diff: Mapping[str, Any]) -> None:
+    rebuilt = {each["job"] for each in diff["rebuilt"]}
+    edited = {each["job"] for each in diff["edited"]}
+    said = {
+        "against": "nothing: no version is active" if diff["against"] is None else f"version {diff['against']}",
+        "new": ", ".join(diff["added"]),
+        "edited": ", ".join(sorted(edited)),
+        "downstream": ", ".join(sorted(rebuilt - edited - set(diff["added"]))),
+        "kept": ", ".join(diff["carried_over"]),
+        "removed": ", ".join(diff["removed"]),
+    }
+    session.output.record({name: value for name, value in said.items() if value})
+
+
+def _show_rebuild(session: Session, each: Mapping[str, Any]) -> None:
+    about = "about " if each["estimated"] else ""
+    session.output.line("")
+    session.output.line(f"{each['job']}  {each['why']}")
+    if each["note"] is not None:
+        session.output.line(f"  {each['note']}")
+        return
+    done = f", {plural(each['done'], 'partition is', 'partitions are')} there already" if each["done"] else ""
+    read = f"{plural(each['rows'], 'row')}, {shown_bytes(each['bytes'])}"
+    session.output.line(f"  {about}{plural(each['tasks'], 'task')} that read {read}{done}")
+    for one in each["first"]:
+        size = "" if one["rows"] is None else f"  {plural(one['rows'], 'row')}"
+        session.output.line(f"    {shown_extent(one)}{size}")
+    left = each["partitions"] - len(each["first"])
+    if left > 0:
+        session.output.line(f"    and {shown_count(left)} more: --all names them")

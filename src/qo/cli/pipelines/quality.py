@@ -1,0 +1,90 @@
+"""qo quality."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, cast
+
+import typer
+
+from qo.cli.output import one_line
+from qo.cli.pipelines.dispatching import ask, check_limit, pages
+from qo.cli.pipelines.timing import shown_bytes, shown_count, shown_extent, shown_instant
+from qo.cli.session import Session, command, new_app
+from qo.errors import UsageError
+
+app = new_app()
+
+HEADERS = ("at", "data", "expectation", "result", "found", "expected")
+REJECTED = ("at", "data", "rows", "bytes", "files", "where", "why")
+
+
+@command(app, "quality")
+def quality(
+    session: Session,
+    dataset: Annotated[
+        str | None,
+        typer.Argument(metavar="DATASET", help="Only of this one: a published name, dag.job, or dag.job[1]."),
+    ] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Only what was not as expected.")] = False,
+    rejected: Annotated[
+        bool, typer.Option("--rejected", help="Outputs that were not good enough, and where they are kept.")
+    ] = False,
+    limit: Annotated[int, typer.Option("--limit", help="Show at most this many [100].", show_default=False)] = 100,
+) -> None:
+    """Show whether data is as it should be.
+
+    Lists what was expected of each output and what was found, newest first.
+    """
+    check_limit(limit)
+    if failed and rejected:
+        raise UsageError("--failed and --rejected exclude each other: what was rejected has failed")
+    path, key = ("/v1/rejections", "rejections") if rejected else ("/v1/checks", "checks")
+    wanted = {"failed": True} if failed else {}
+    found, more = ask(session, lambda client: pages(client, path, key, limit, "before", dataset=dataset, **wanted))
+    if session.json:
+        session.output.document(found)
+        return
+    if rejected:
+        session.output.table(REJECTED, [_rejection(each) for each in found])
+    else:
+        session.output.table(HEADERS, [_check(each) for each in found])
+    if more:
+        session.output.note(f"stopped after {limit} {key}; --limit shows more")
+
+
+def _check(each: Mapping[str, Any]) -> tuple[str, ...]:
+    result = "met" if each["passed"] else "failed" if each["severity"] == "fail" else "warning"
+    return (
+        shown_instant(each["at"]),
+        _data(each),
+        one_line(each["name"]),
+        result,
+        _value(each["observed"]),
+        _value(each["expected"]),
+    )
+
+
+def _rejection(each: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        shown_instant(each["at"]),
+        _data(each),
+        shown_count(each["rows"]),
+        shown_bytes(each["bytes"]),
+        str(len(each["files"])),
+        each["location"],
+        one_line(each["reason"]),
+    )
+
+
+def _data(each: Mapping[str, Any]) -> str:
+    extent = shown_extent(each)
+    return f"{each['dataset']}@{extent}" if extent else str(each["dataset"])
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_value(part)}" for key, part in cast("dict[str, Any]", value).items())
+    if isinstance(value, list):
+        return " ".join(map(_value, cast("list[Any]", value)))
+    return "" if value is None else one_line(str(value))

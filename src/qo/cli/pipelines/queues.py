@@ -1,0 +1,34 @@
+"""qo queues."""
+
+from __future__ import annotations
+
+from qo.cli.durations import format_duration
+from qo.cli.pipelines.dispatching import ask
+from qo.cli.session import Session, command, new_app
+
+app = new_app()
+
+HEADERS = ("queue", "pressure", "waiting", "oldest", "why")
+
+
+@command(app, "queues")
+def queues(session: Session) -> None:
+    """Show how much waits in the queues of pipelines.
+
+    A queue whose pressure is high has its producers paused until it has drained.
+    """
+    answer = ask(session, lambda client: client.get("/v1/queues"))
+    if session.json:
+        session.output.document(answer["queues"])
+        return
+    rows = [
+        (
+            each["name"],
+            "high" if each["tripped_at"] else "normal",
+            str(each["depth"]),
+            format_duration(each["oldest_s"]),
+            each["reason"] or "",
+        )
+        for each in answer["queues"]
+    ]
+    session.output.table(HEADERS, rows)

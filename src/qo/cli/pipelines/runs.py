@@ -1,0 +1,216 @@
+"""qo runs list, show, cancel, replay: the tasks of pipelines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qo.cli.output import one_line
+from qo.cli.pipelines.dispatching import ask, check_limit, pages, route
+from qo.cli.pipelines.emit import split
+from qo.cli.pipelines.timing import shown_bytes, shown_count, shown_extent, shown_instant
+from qo.cli.session import Session, command, new_app, new_group
+from qo.core.task import Status
+from qo.core.words import plural
+from qo.errors import QoError, UsageError
+
+if TYPE_CHECKING:
+    from qo.api.public_client import UserClient
+
+app = new_app()
+runs = new_group(app, "runs", "Look at the tasks of pipelines, and move them.")
+
+TaskId = Annotated[str, typer.Argument(metavar="TASK", help="The task's id.")]
+TaskIds = Annotated[list[str], typer.Argument(metavar="TASK...", help="The ids of the tasks.")]
+
+
+@command(runs, "list")
+def list_(
+    session: Session,
+    of: Annotated[
+        str | None,
+        typer.Argument(metavar="[DAG[.JOB]]", help="Only those of this DAG or job.", show_default=False),
+    ] = None,
+    status: Annotated[Status | None, typer.Option("--status", help="Only tasks with this status.")] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="With --status failed: also failures that are superseded, and why.")
+    ] = False,
+    limit: Annotated[int, typer.Option("--limit", help="Show at most this many [100].", show_default=False)] = 100,
+) -> None:
+    """List the tasks of pipelines, newest first.
+
+    A failed task is superseded, and left out of --status failed, once another task has committed its partition or
+    range, or when no live version has its job as it was.
+    """
+    check_limit(limit)
+    if everything and status is not Status.FAILED:
+        raise UsageError("--all goes with --status failed: every other list has all tasks already")
+    dag, job = (None, None) if of is None else split(of) if "." in of else (of, None)
+    wanted: dict[str, Any] = {"dag": dag, "job": job, "status": None if status is None else str(status)}
+    wanted |= {"superseded": "true"} if everything else {}
+    found, more = ask(session, lambda client: pages(client, "/v1/tasks", "tasks", limit, **wanted))
+    if session.json:
+        session.output.document(found)
+        return
+    headers = ("id", "status", "job", "what", "attempt", "updated", "worker", "error")
+    session.output.table(headers, [_row(each) for each in found])
+    if more:
+        session.output.note(f"stopped after {plural(limit, 'task')}; --limit shows more")
+    if status is Status.FAILED and not everything:
+        session.output.note("failures that are superseded are left out; --all shows them")
+
+
+def _row(each: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        each["id"],
+        each["status"],
+        f"{each['dag']}.{each['job']}",
+        shown_extent(each),
+        str(each["attempt"]),
+        shown_instant(each["updated_at"]),
+        each["worker_id"] or "",
+        _superseded(each) or (each["last_error"] or "").partition("\n")[0][:80],
+    )
+
+
+def _superseded(each: Mapping[str, Any]) -> str:
+    return f"superseded: {each['superseded']['text']}" if each["superseded"] else ""
+
+
+@command(runs, "show")
+def show(session: Session, task_id: TaskId) -> None:
+    """Show a task of a pipeline: its attempts, what it read and what it made."""
+    answer = ask(session, lambda client: client.get(route("tasks", task_id)))
+    if session.json:
+        session.output.document(answer)
+        return
+    session.output.record(_record(answer))
+    attempts = [
+        (
+            str(each["attempt"]),
+            each["outcome"] or "running",
+            _span(each),
+            each["worker_id"] or "",
+            each["error"] or "",
+        )
+        for each in answer["attempts"]
+    ]
+    if attempts:
+        session.output.line("")
+        session.output.table(("attempt", "outcome", "when", "worker", "error"), attempts)
+    for each in answer["attempts"]:
+        for difference in each["packages"] or ():
+            session.output.note(
+                f"attempt {each['attempt']} ran with another package than was deployed: {difference}"
+            )
+    made = [
+        (str(each["revision"]), shown_extent(each), shown_count(each["rows"]), shown_bytes(each["bytes"]))
+        for each in answer["commits"]
+    ]
+    if made:
+        session.output.line("")
+        session.output.table(("revision", "committed", "rows", "bytes"), made)
+
+
+def _record(answer: Mapping[str, Any]) -> dict[str, str]:
+    pending, running = answer["status"] == "pending", answer["status"] == "running"
+    released = "on its way" if answer["released"] else "withheld: see qo why " + answer["id"]
+    return {
+        "id": answer["id"],
+        "job": f"{answer['dag']}.{answer['job']}",
+        "status": answer["status"],
+        "superseded": answer["superseded"]["text"] if answer["superseded"] else "",
+        "wake-up": released if pending else "",
+        "what": shown_extent(answer),
+        "operator": answer["operator"],
+        "code": shown_code(answer),
+        "queue": answer["queue"],
+        "attempt": str(answer["attempt"] or ""),
+        "rescheduled": _rescheduled(answer),
+        "retries": f"{answer['retry_count']} of {answer['max_retries']}" if answer["retry_count"] else "",
+        "created": shown_instant(answer["created_at"]),
+        "updated": shown_instant(answer["updated_at"]),
+        "due": shown_instant(answer["available_at"]) if pending else "",
+        "ended": shown_instant(answer["completed_at"]),
+        "worker": answer["worker_id"] or "",
+        "lease until": shown_instant(answer["lease_expires_at"]) if running else "",
+        "cancel": "requested" if answer["cancel_requested"] else "",
+        "progress": "" if answer["progress"] is None else json.dumps(answer["progress"]),
+        "result": "" if answer["output"] is None else json.dumps(answer["output"]),
+        "error": answer["last_error"] or "",
+        "traceback": (answer["traceback"] or "").rstrip(),
+    }
+
+
+def shown_code(answer: Mapping[str, Any]) -> str:
+    """What a task runs; empty for operators that qo brings along."""
+    if ":" not in answer["operator"]:
+        return ""
+    if answer["bundle"] is None:
+        pinned = "" if answer["code"] is None else f", pinned as {answer['code']}"
+        return f"the worker's own{pinned}"
+    return f"{answer['code']}, in bundle {answer['bundle'][:12]}"
+
+
+def _rescheduled(answer: Mapping[str, Any]) -> str:
+    if not answer["rescheduled"]:
+        return ""
+    return f"{plural(answer['rescheduled'], 'time')}, last: {answer['reschedule_reason'] or 'without a reason'}"
+
+
+def _span(each: Mapping[str, Any]) -> str:
+    end = shown_instant(each["ended_at"])
+    return shown_instant(each["started_at"]) + (f" to {end}" if end else "")
+
+
+@command(runs, "cancel")
+def cancel(
+    session: Session,
+    task_ids: TaskIds,
+    reason: Annotated[str | None, typer.Option("--reason", help="Why; kept with the task.")] = None,
+) -> int:
+    """Cancel pending tasks; ask running ones to stop."""
+    body = {} if reason is None else {"reason": reason}
+    return _each(session, task_ids, lambda client, id_: client.post(route("tasks", id_, "cancel"), body))
+
+
+@command(runs, "replay")
+def replay(session: Session, task_ids: TaskIds) -> int:
+    """Run failed or cancelled tasks again, with all their attempts."""
+    return _each(
+        session, task_ids, lambda client, id_: client.post(route("tasks", id_, "replay"), repeatable=False)
+    )
+
+
+def _each(session: Session, task_ids: list[str], move: Callable[[UserClient, str], Awaitable[Any]]) -> int:
+    """Move each task and say what became of it; the answer is the highest exit code among them."""
+    wanted = list(dict.fromkeys(task_ids))
+
+    async def all_of_them(client: UserClient) -> list[Any]:
+        done: list[Any] = []
+        for id_ in wanted:
+            try:
+                done.append(await move(client, id_))
+            except QoError as error:
+                done.append(error)
+        return done
+
+    told: list[dict[str, object]] = []
+    worst = 0
+    for id_, outcome in zip(wanted, ask(session, all_of_them), strict=True):
+        if isinstance(outcome, QoError):
+            told.append({"id": id_, "ok": False, "error": str(outcome), "exit_code": outcome.exit_code})
+            worst = max(worst, outcome.exit_code)
+            sys.stderr.write(f"error: {outcome}\n")
+            continue
+        told.append({"id": id_, "ok": True, "status": outcome["status"]})
+        if not session.json:
+            asked = " (asked to stop)" if outcome["status"] == "running" else ""
+            session.output.line(one_line(f"{id_}  {outcome['status']}{asked}"))
+    if session.json:
+        session.output.document(told)
+    return worst

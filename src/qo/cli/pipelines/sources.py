@@ -1,0 +1,45 @@
+"""qo sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from qo.cli.pipelines.dispatching import ask, check_limit, pages
+from qo.cli.pipelines.timing import shown_instant
+from qo.cli.session import Session, command, new_app
+from qo.core.words import plural
+
+app = new_app()
+
+HEADERS = ("source", "kind", "state", "version", "heard", "restarts", "note")
+
+
+@command(app, "sources")
+def sources(
+    session: Session,
+    limit: Annotated[int, typer.Option("--limit", help="Show at most this many [200].", show_default=False)] = 200,
+) -> None:
+    """List the sources of pipelines, and how they are."""
+    check_limit(limit)
+    found, more = ask(session, lambda client: pages(client, "/v1/sources", "sources", limit))
+    if session.json:
+        session.output.document(found)
+        return
+    session.output.table(HEADERS, [_row(each) for each in found])
+    if more:
+        session.output.note(f"stopped after {plural(limit, 'source')}; --limit shows more")
+
+
+def _row(each: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        f"{each['dag']}.{each['job']}",
+        each["kind"],
+        "paused" if each["paused"] is not None else each["state"],
+        str(each["version"]) + ("" if each["active"] else " (staged)"),
+        shown_instant(each["heard_at"]),
+        str(each["restarts"] or ""),
+        each["paused"] or each["last_error"] or "",
+    )

@@ -1,0 +1,37 @@
+"""qo why."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from qo.cli.output import one_line
+from qo.cli.pipelines.dispatching import ask
+from qo.cli.session import Session, command, new_app
+
+app = new_app()
+
+
+@command(app, "why")
+def why(
+    session: Session,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATASET[@PARTITION]",
+            help="A published name or dag.job, with a partition, or a cursor as @cursor:N; or an event's or task's id.",
+        ),
+    ],
+) -> None:
+    """Explain why data is there, or is not.
+
+    Follows it from the source downwards: what was announced, which tasks that made, what they committed, and where
+    it has stopped. Of data that is there it says whether it is stale: made from inputs that have changed since.
+    """
+    answer = ask(session, lambda client: client.get("/v1/why", target=target))
+    if session.json:
+        session.output.document(answer)
+        return
+    for line in answer["lines"]:
+        session.output.line(one_line(line))

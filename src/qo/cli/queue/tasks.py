@@ -1,0 +1,110 @@
+"""qo status, history, list, wait: looking at tasks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from qo.cli.durations import parse_duration_s
+from qo.cli.queue import task_view
+from qo.cli.session import Session, command, new_app
+from qo.core.shard import validate_task_id
+from qo.core.task import Status, Task
+from qo.core.words import plural
+from qo.errors import UsageError
+from qo.queue.queue import Queue
+from qo.queue.waiting import why_unclaimed
+
+app = new_app()
+
+# Checked while the command line is read: a slip must not open, and so create, a store.
+TaskId = Annotated[
+    str,
+    typer.Argument(metavar="TASK", parser=validate_task_id, help="The task's id, as printed by qo submit."),
+]
+
+
+@command(app, "status")
+def status(session: Session, task_id: TaskId) -> None:
+    """Show a task as it is now."""
+
+    async def look(queue: Queue) -> tuple[Task, str | None]:
+        task = await task_view.filled(queue, await queue.get(task_id))
+        return task, await why_unclaimed(queue, task)
+
+    task, waits = session.ask(look)
+    task_view.show(session, task)
+    if waits is not None:
+        session.output.note(waits)
+
+
+@command(app, "history")
+def history(session: Session, task_id: TaskId) -> None:
+    """Show every state a task has been in.
+
+    Oldest first. With --json, an array of the task as it was stored each time.
+    """
+
+    async def look(queue: Queue) -> list[Task]:
+        return await queue.history(task_id)
+
+    states = session.ask(look)
+    if session.json:
+        session.output.document(states)
+    else:
+        task_view.show_history(session, states)
+
+
+@command(app, "list")
+def list_(
+    session: Session,
+    shard: Annotated[str | None, typer.Option("--shard", help="Only this shard, for example a.")] = None,
+    status: Annotated[Status | None, typer.Option("--status", help="Only tasks with this status.")] = None,
+    type: Annotated[str | None, typer.Option("--type", "-t", help="Only tasks of this type.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="DURATION", help="Only tasks that changed this recently, as 1h."),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", help="Show at most this many [100].", show_default=False)] = 100,
+) -> None:
+    """List tasks, newest first.
+
+    All filters apply before the limit. Archived tasks are listed only with --status archived.
+    """
+    since_s = None if since is None else parse_duration_s(since, "--since")
+    if limit < 1:
+        raise UsageError(f"--limit must be at least 1, not {limit}")
+
+    async def look(queue: Queue) -> list[Task]:
+        changed = None if since_s is None else await queue.store.now() - timedelta(seconds=since_s)
+        return await queue.list(status=status, task_type=type, shard=shard, since=changed, limit=limit)
+
+    tasks = session.ask(look)
+    if session.json:
+        session.output.document(tasks)
+        return
+    task_view.show_list(session, tasks)
+    if len(tasks) == limit:
+        session.output.note(f"stopped after {plural(limit, 'task')}; --limit shows more")
+
+
+@command(app, "wait")
+def wait(
+    session: Session,
+    task_id: TaskId,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="DURATION", help="Wait no longer than this.")
+    ] = None,
+) -> int:
+    """Wait until a task has ended.
+
+    Then show it. Exits with 0 if it completed, with 8 if it ended otherwise or has not ended in time.
+    """
+    timeout_s = task_view.wait_s(timeout, "--timeout")
+
+    async def look(queue: Queue) -> Task:
+        return await task_view.ended(queue, task_id, timeout_s)
+
+    return task_view.show_ended(session, session.ask(look))

@@ -1,0 +1,95 @@
+"""qo workers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+import typer
+
+from qo.cli.durations import format_duration
+from qo.cli.output import one_line
+from qo.cli.queue.control import described
+from qo.cli.session import Runtime, Session, command, new_app, setting_option
+from qo.errors import CorruptRecord
+from qo.queue import control, roster
+from qo.queue.queue import Queue
+from qo.queue.roster import WorkerInfo
+
+app = new_app()
+
+HEADERS = ("worker", "state", "heard", "up", "running", "completed", "failed", "lost", "shards")
+SHARDS_NAMED_MAX = 4
+
+
+@command(app, "workers")
+def workers(
+    session: Session,
+    worker_health_threshold: Annotated[str | None, setting_option("monitor.worker_health_threshold")] = None,
+    only_stale: Annotated[bool, typer.Option("--stale", help="Only workers that fell silent.")] = False,
+    runtime: Runtime = None,
+) -> None:
+    """List the workers, and whether they are alive.
+
+    A worker that is killed stays on the list as stale, for a day; one that stops in order takes itself off. What is
+    paused is said beside the list. Workers of pipelines are listed by their runtime, with --runtime.
+    """
+    settings = session.settings({"monitor.worker_health_threshold": worker_health_threshold})
+
+    async def look(queue: Queue) -> tuple[list[WorkerInfo], list[str], datetime]:
+        return await roster.workers(queue.store), await _orders(queue), await queue.store.now()
+
+    found, orders, now = session.ask(look, runtime)
+    states = [(info, info.stale(now, settings.monitor.worker_health_threshold)) for info in found]
+    shown = [(info, stale) for info, stale in states if stale or not only_stale]
+    if session.json:
+        session.output.document([{**msgspec.to_builtins(info), "stale": stale} for info, stale in shown])
+        return
+    session.output.table(HEADERS, [_row(info, stale, now) for info, stale in shown])
+    for order in orders:
+        session.output.note(one_line(order))
+    if not found and runtime is None:
+        session.output.note(f"no worker of tasks; for those of pipelines: {_runtime_commands()}")
+
+
+def _runtime_commands() -> str:
+    from qo.pipeline.registry import DEFAULT, Launcher
+
+    names = sorted(each.name for each in DEFAULT.runtimes.values() if each.launcher is Launcher.QUEUE)
+    return ", ".join(f"qo workers --runtime {name}" for name in names)
+
+
+async def _orders(queue: Queue) -> list[str]:
+    try:
+        return described(await control.read(queue.store))
+    except CorruptRecord as error:
+        return [str(error)]  # That hides no worker.
+
+
+def _row(info: WorkerInfo, stale: bool, now: datetime) -> tuple[str, ...]:
+    running = str(len(info.current_tasks))
+    return (
+        info.worker_id,
+        "stale" if stale else _state(info),
+        f"{format_duration((now - info.last_heartbeat).total_seconds())} ago",
+        format_duration((now - info.started_at).total_seconds()),
+        f"{running}/{info.slots}" if info.slots else running,
+        str(info.tasks_completed),
+        str(info.tasks_failed),
+        str(info.lost),
+        _shards(info),
+    )
+
+
+def _state(info: WorkerInfo) -> str:
+    return "active" if info.state == "running" else info.state
+
+
+def _shards(info: WorkerInfo) -> str:
+    shards = info.shards
+    if not shards:
+        return "none" if info.leasing else "all"
+    if len(shards) <= SHARDS_NAMED_MAX:
+        return ",".join(shards)
+    return f"{','.join(shards[: SHARDS_NAMED_MAX - 1])} +{len(shards) - SHARDS_NAMED_MAX + 1}"

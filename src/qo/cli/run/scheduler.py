@@ -1,0 +1,50 @@
+"""qo scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from qo.cli.pipelines.dispatching import extra
+from qo.cli.session import Session, command, new_app, start_logging
+
+if TYPE_CHECKING:
+    from qo.config.settings import Settings
+
+log = logging.getLogger(__name__)
+app = new_app()
+
+
+@command(app, "scheduler")
+def scheduler(session: Session) -> None:
+    """Run what fires cron sources and watches for files.
+
+    Talks to the dispatcher at dispatcher.internal_url. Runs until SIGTERM, SIGINT or SIGHUP. Several may run at once;
+    each planned moment and each file is announced once.
+    """
+    settings = session.settings()
+    start_logging(settings.log_level)
+    with extra():
+        asyncio.run(_run(settings))
+
+
+async def _run(settings: Settings) -> None:
+    from qo.agent.service import introduce
+    from qo.api.internal_client import DispatcherClient, internal_url
+    from qo.dispatcher.auth.local_tokens import presented_token
+    from qo.scheduler.emitter import RemoteEmitter
+    from qo.scheduler.service import run_scheduler
+    from qo.worker.shutdown import stop_on_signals
+
+    stop = asyncio.Event()
+    restore = stop_on_signals(stop)
+    shown = presented_token(settings.dispatcher)
+    url = internal_url(settings.dispatcher)
+    log.info("the scheduler fires cron sources and watches for files; its dispatcher is %s", url)
+    try:
+        await introduce(url, shown)
+        async with DispatcherClient(url, shown.token) as client:
+            await run_scheduler(RemoteEmitter(client), stop, settings)
+    finally:
+        restore()

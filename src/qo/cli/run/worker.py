@@ -1,0 +1,98 @@
+"""qo worker."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from qo.cli.pipelines.dispatching import extra
+from qo.cli.session import Session, command, new_app, refuse_memory, setting_option, start_logging
+from qo.config.settings import Settings
+from qo.core.words import plural
+from qo.errors import UsageError
+from qo.queue.queue import Queue
+from qo.worker.api.app import load_app
+from qo.worker.observe.stats import Stats, plain_counts
+from qo.worker.service import run_worker
+
+app = new_app()
+
+
+@command(app, "worker")
+def worker(
+    session: Session,
+    target: Annotated[
+        str | None,
+        typer.Option("--app", metavar="MODULE:APP", help="The handlers: a module and the qo.App in it."),
+    ] = None,
+    runtime: Annotated[
+        str | None,
+        typer.Option("--runtime", metavar="NAME", help="Run pipeline tasks of this runtime instead of an app's."),
+    ] = None,
+    id: Annotated[str | None, setting_option("worker.id")] = None,
+    shards: Annotated[str | None, setting_option("worker.shards")] = None,
+    concurrency: Annotated[str | None, setting_option("worker.concurrency")] = None,
+    index_mode: Annotated[str | None, setting_option("worker.index_mode")] = None,
+    ready_page_size: Annotated[str | None, setting_option("worker.ready_page_size")] = None,
+    log_scan_page_size: Annotated[str | None, setting_option("worker.log_scan_page_size")] = None,
+    no_monitor: Annotated[bool | None, setting_option("worker.no_monitor")] = None,
+    http: Annotated[str | None, setting_option("worker.http")] = None,
+    shard_leasing: Annotated[bool | None, setting_option("worker.shard_leasing.enabled")] = None,
+    drain: Annotated[bool, typer.Option("--drain", help="Stop when no task is ready any more.")] = False,
+) -> None:
+    """Run a worker: claim tasks and run their handlers.
+
+    Runs until SIGTERM, SIGINT or SIGHUP: the first lets running tasks finish, the second stops them and gives them
+    back, the third ends the process at once.
+    """
+    if (target is None) == (runtime is None):
+        raise UsageError("say what to run: --app MODULE:APP for tasks, or --runtime NAME for pipelines")
+    settings = session.settings(
+        {
+            "worker.id": id,
+            "worker.shards": shards,
+            "worker.concurrency": concurrency,
+            "worker.index_mode": index_mode,
+            "worker.ready_page_size": ready_page_size,
+            "worker.log_scan_page_size": log_scan_page_size,
+            "worker.no_monitor": no_monitor,
+            "worker.http": http,
+            "worker.shard_leasing.enabled": shard_leasing,
+        }
+    )
+    if drain and settings.worker.shard_leasing.enabled:
+        raise UsageError(
+            "a worker that stops when no task is ready must look at all shards, so it leases none: leave out --drain, "
+            "or switch leasing off for it with QO_SHARD_LEASING=false"
+        )
+    stats = _of_runtime(settings, runtime, drain) if target is None else _of_app(session, settings, target, drain)
+    if session.json:
+        counts = plain_counts(stats)
+        session.output.document({"completed": stats.completed, "failed": stats.failed, **counts})
+    else:
+        session.output.line(
+            f"completed {stats.completed}, failed attempts {stats.failed}, given back {stats.released}; "
+            f"{plural(stats.requests, 'request')}, ${stats.dollars:.4f} on S3"
+        )
+
+
+def _of_app(session: Session, settings: Settings, target: str, drain: bool) -> Stats:
+    handlers = load_app(target)
+
+    async def work(queue: Queue) -> Stats:
+        return await run_worker(queue, handlers, settings, stop_when_empty=drain, kills=True)
+
+    return session.run(settings, work)
+
+
+def _of_runtime(settings: Settings, runtime: str | None, drain: bool) -> Stats:
+    import asyncio
+
+    refuse_memory(settings)
+    start_logging(settings.log_level)
+    with extra():
+        from qo.agent.service import PLAIN, run_runtime
+        from qo.spark import SPARK
+    executors = {**PLAIN, **SPARK}
+    return asyncio.run(run_runtime(settings, runtime or "", executors, stop_when_empty=drain, kills=True))

@@ -1,0 +1,190 @@
+"""A pipeline as its author wrote it: jobs, what they read, and what they publish.
+
+These are the fields of the YAML file, documented for users in ``docs/reference/dag.md``. How a file becomes a
+``Dag``, and what is refused on the way, is ``qo.pipeline``; what follows from it, ``core.flow.plan``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from qo.core.pipeline.columns import Drift
+from qo.core.pipeline.expectation import Expectation
+from qo.core.struct_preload import known
+
+HEARTBEAT_TIMEOUT_S = 60  # A held task is taken away when nothing was heard of it for so long.
+MAX_ATTEMPTS = 3
+
+
+class Activation(StrEnum):
+    SOURCE = "source"  # Emits events of its own accord.
+    REACTIVE = "reactive"  # Runs because an input changed.
+
+
+class SourceKind(StrEnum):
+    MANUAL = "manual"
+    CRON = "cron"
+    WEBHOOK = "webhook"
+    ALWAYS_ON = "always_on"
+    FILES = "files"  # Watches a prefix of a store or a directory.
+
+
+class Strategy(StrEnum):
+    PER_UPDATE = "PerUpdate"  # One task per cursor event.
+    PER_PARTITION = "PerPartition"  # One task per partition event.
+
+
+class UpdateStrategy(StrEnum):
+    APPEND = "append"
+    REPLACE = "replace"
+
+
+class Refresh(StrEnum):
+    """What becomes of partitions that were made from an input read beside the others, once that has changed."""
+
+    MANUAL = "manual"  # They are stale until somebody has them made again.
+    ON_CHANGE = "on_change"  # They are made again.
+
+
+class Join(StrEnum):
+    """What a PerPartition job with several triggering inputs waits for."""
+
+    ANY = "any"  # A task for each event on either input.
+    ALL = "all"  # One task for a partition, when every triggering input has it.
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    pass
+
+
+class From(_Part, frozen=True, kw_only=True):
+    """An output of a job of this DAG, or a published dataset by its name; one of the two."""
+
+    job: str | None = None
+    output: int = 0
+    dataset: str | None = None
+
+
+class Input(_Part, frozen=True, kw_only=True, rename={"from_": "from", "name": "as"}):
+    from_: From
+    name: str | None = None  # What the operator calls it; unset: the job's or dataset's name.
+    where: dict[str, Any] = {}  # Field to scalar (equal) or list (one of); applied by the reader.
+    trigger: bool = True  # False: read beside the others, but its events start nothing.
+    refresh: Refresh = Refresh.MANUAL  # Of inputs that do not trigger.
+
+
+class Source(_Part, frozen=True, kw_only=True):
+    kind: SourceKind
+    schedule: str | None = None  # cron: five fields, or "rate(5 minutes)".
+    timezone: str | None = None
+    webhook_path: str | None = None
+    secret: str | None = None  # webhook: the logical name of the secret that signs.
+    path: str | None = None  # files: a directory, or s3://bucket/prefix.
+    pattern: str = "*"  # files: which names count.
+    poll_seconds: int = 30  # files: how often to look.
+
+
+class Bootstrap(_Part, frozen=True, kw_only=True):
+    reset_outputs: bool = False
+
+
+class Scaling(_Part, frozen=True, kw_only=True):
+    max_concurrency: int | None = None
+
+
+class Udf(_Part, frozen=True, kw_only=True):
+    bundle_id: str
+    entrypoint: str
+
+
+class Job(_Part, frozen=True, kw_only=True):
+    name: str
+    activation: Activation
+    runtime: str
+    operator: str
+    outputs: int
+    update_strategy: UpdateStrategy = UpdateStrategy.REPLACE
+    inputs: tuple[Input, ...] = ()
+    execution_strategy: Strategy | None = None
+    join: Join = Join.ANY
+    unique_key: tuple[str, ...] = ()
+    source: Source | None = None
+    bootstrap: Bootstrap | None = None
+    idle_timeout: str | None = None
+    secrets: tuple[str, ...] = ()
+    scaling: Scaling = Scaling()
+    timeout_seconds: int | None = None  # Of one attempt; None: as the runtime says.
+    heartbeat_timeout_seconds: int | None = None
+    max_attempts: int | None = None
+    config: dict[str, Any] = {}
+    udf: Udf | None = None
+    code: str | None = None  # What the code of the operator is known by: another code is another edition.
+    cursor_column: str | None = None  # Whose smallest and largest value are kept with each commit.
+    drift: Drift = Drift.FAIL
+    expectations: tuple[Expectation, ...] = ()
+
+    @property
+    def is_source(self) -> bool:
+        return self.activation is Activation.SOURCE
+
+
+class Defaults(_Part, frozen=True, kw_only=True):
+    timeout_seconds: int | None = None
+    heartbeat_timeout_seconds: int | None = None
+    max_attempts: int | None = None
+
+
+class Publish(_Part, frozen=True, kw_only=True, rename={"from_": "from"}):
+    from_: From
+
+
+class Dag(_Part, frozen=True, kw_only=True):
+    name: str
+    jobs: tuple[Job, ...]
+    defaults: Defaults = Defaults()
+    publish: dict[str, Publish] = {}
+    description: str | None = None
+
+
+known(Dag)
+
+
+def resolved(dag: Dag) -> Dag:
+    """The same DAG with its defaults written into every job and the jobs in order of name.
+
+    Two files that mean the same become equal here; this is what is hashed, stored and shown.
+    """
+    jobs = tuple(sorted((_with_defaults(job, dag.defaults) for job in dag.jobs), key=lambda job: job.name))
+    return replace(dag, jobs=jobs, defaults=Defaults(), publish=dict(sorted(dag.publish.items())))
+
+
+def _with_defaults(job: Job, defaults: Defaults) -> Job:
+    def chosen(own: int | None, common: int | None, else_: int | None) -> int | None:
+        return own if own is not None else common if common is not None else else_
+
+    beat = chosen(job.heartbeat_timeout_seconds, defaults.heartbeat_timeout_seconds, HEARTBEAT_TIMEOUT_S)
+    return replace(
+        job,
+        timeout_seconds=chosen(job.timeout_seconds, defaults.timeout_seconds, None),
+        heartbeat_timeout_seconds=beat,
+        max_attempts=chosen(job.max_attempts, defaults.max_attempts, MAX_ATTEMPTS),
+        inputs=tuple(replace(each, name=input_name(each)) for each in job.inputs),
+    )
+
+
+def input_name(each: Input) -> str:
+    """What the operator calls an input."""
+    return each.name or each.from_.job or each.from_.dataset or ""
+
+
+def to_json(value: Any) -> bytes:
+    """Canonical JSON: the same value is always the same bytes."""
+    return msgspec.json.encode(value, order="deterministic")
+
+
+def from_json(document: bytes | str) -> Dag:
+    return msgspec.json.decode(document, type=Dag)

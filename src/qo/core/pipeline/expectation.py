@@ -1,0 +1,145 @@
+"""What must be true of an output before it may be read.
+
+    expectations:
+      - not_null: [carrier, day]
+      - unique: [flight]
+      - range: {column: delay, min: -120, max: 3000}
+        severity: warn
+      - accepted: {column: origin, values: [EWR, JFK, LGA]}
+      - rows: {min: 1}
+      - freshness: {column: day, within: 2d}
+      - references: {columns: [tailnum], input: planes}
+      - sql: arrived is null or arrived >= departed
+
+Each says exactly one thing, of one output. A failed one of severity ``fail`` keeps the output from being committed;
+one of severity ``warn`` is written down. Nulls satisfy everything but ``not_null``, as in SQL, and so does an output
+without rows, except for ``rows``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any, cast
+
+import msgspec
+
+from qo.core.struct_preload import known
+
+
+class Severity(StrEnum):
+    FAIL = "fail"
+    WARN = "warn"
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    pass
+
+
+class Range(_Part, frozen=True, kw_only=True):
+    """Both ends included."""
+
+    column: str
+    min: float | int | str | None = None
+    max: float | int | str | None = None
+
+
+class Accepted(_Part, frozen=True, kw_only=True):
+    column: str
+    values: tuple[str | int | float | bool, ...]
+
+
+class Rows(_Part, frozen=True, kw_only=True):
+    min: int | None = None
+    max: int | None = None
+
+
+class Freshness(_Part, frozen=True, kw_only=True):
+    """The latest value of a date or timestamp is no older than this when the task runs."""
+
+    column: str
+    within: str  # 90s, 15m, 6h, 2d
+
+    @property
+    def within_s(self) -> int:
+        return int(self.within[:-1]) * _UNITS_S[self.within[-1]]
+
+
+class References(_Part, frozen=True, kw_only=True):
+    """Every combination of these columns is one of an input."""
+
+    columns: tuple[str, ...]
+    input: str
+    input_columns: tuple[str, ...] = ()  # Unset: of the same names.
+
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+KINDS = ("not_null", "unique", "range", "accepted", "rows", "freshness", "references", "sql")
+
+
+class Expectation(_Part, frozen=True, kw_only=True):
+    name: str | None = None  # For people; unset: what it says.
+    output: int = 0
+    severity: Severity = Severity.FAIL
+    not_null: tuple[str, ...] = ()
+    unique: tuple[str, ...] = ()
+    range: Range | None = None
+    accepted: Accepted | None = None
+    rows: Rows | None = None
+    freshness: Freshness | None = None
+    references: References | None = None
+    sql: str | None = None  # A condition that holds for every row.
+
+    @property
+    def kind(self) -> str:
+        """The one thing it says."""
+        return next(each for each in KINDS if getattr(self, each))
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        if self.name is not None:
+            return self.name
+        said: list[str | None] = [", ".join(self.not_null or self.unique) or self.sql]
+        if self.range is not None:
+            said = [self.range.column, _bounds(self.range.min, self.range.max)]
+        elif self.accepted is not None:
+            said = [self.accepted.column]
+        elif self.rows is not None:
+            said = [_bounds(self.rows.min, self.rows.max)]
+        elif self.freshness is not None:
+            said = [self.freshness.column, f"within {self.freshness.within}"]
+        elif self.references is not None:
+            said = [", ".join(self.references.columns), f"in {self.references.input}"]
+        return " ".join([self.kind, *(each for each in said if each)])
+
+
+known(Expectation)
+
+
+def _bounds(low: object, high: object) -> str:
+    return f"{'' if low is None else low}..{'' if high is None else high}"
+
+
+def in_words(value: Any) -> str:
+    """What was found or expected, for people: ``{"outside": 1, "sample": ["-1.20"]}`` is "outside 1, such as -1.20"."""
+    if isinstance(value, Mapping):
+        parts = cast("Mapping[str, Any]", value)
+        return ", ".join(
+            f"{'such as' if name == 'sample' else name} {_part_in_words(each)}" for name, each in parts.items()
+        )
+    if isinstance(value, list):
+        return "; ".join(in_words(each) for each in cast("list[Any]", value))
+    if value is None or isinstance(value, bool):
+        return {None: "nothing", True: "true", False: "false"}[value]
+    return str(value)
+
+
+def _part_in_words(value: Any) -> str:
+    return f"({in_words(value)})" if isinstance(value, Mapping) else in_words(value)
+
+
+def parsed(documents: Iterable[Mapping[str, Any]]) -> list[Expectation]:
+    """As a task carries them."""
+    return [msgspec.convert(each, Expectation) for each in documents]

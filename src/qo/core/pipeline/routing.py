@@ -1,0 +1,158 @@
+"""Who must hear of an event, and what it means to each of them. Pure: the facts come as arguments.
+
+    create      a task for it is wanted; whether one with the same key exists, its creation finds out
+    wait        a job that joins its inputs still misses the partition on another one
+    filter      a reader cannot do anything with this kind of event
+
+An event that reaches nobody is superseded (its generation is no longer made) or unread, and keeps the reason.
+Pauses and pressure play no part: the task is created, and the release loop withholds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from qo.core.pipeline.dag import Join, Strategy
+from qo.core.pipeline.event import Event
+from qo.core.pipeline.topology import LiveJob, Reader, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A partition of one generation: what a job that joins waits for."""
+
+    dataset_id: str
+    generation_id: str
+    partition_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    job: LiveJob
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    job: LiveJob
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    job: LiveJob
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """Of a generation that no live version makes."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Nobody is started by it."""
+
+    reason: str
+
+
+Decision = Create | Filter | Wait
+
+
+def route(
+    event: Event, topology: Topology, announced: Container[Piece] = frozenset()
+) -> tuple[Decision, ...] | Superseded | Unread:
+    """One decision for each job that the event may start.
+
+    ``announced``: those of ``wanted(event, topology)`` that are there.
+    """
+    if event.generation_id not in topology.generations:
+        return Superseded(_superseded_by(event, topology))
+    jobs = _jobs(event, topology)
+    if not jobs:
+        return Unread(_unread_because(event, topology))
+    return tuple(_decide(job, event, topology, announced) for job in jobs)
+
+
+def wanted(event: Event, topology: Topology) -> list[Piece]:
+    """The partitions whose presence decides about this event: look them up, then ``route``."""
+    if event.partition_key is None or event.generation_id not in topology.generations:
+        return []
+    return [
+        piece
+        for job in _jobs(event, topology)
+        if joins(job)
+        for piece in _others(job, event, topology).values()
+        if piece is not None
+    ]
+
+
+def joins(job: LiveJob) -> bool:
+    """Whether it works on a partition only when all of its triggering inputs have it."""
+    return job.job.join is Join.ALL and job.job.execution_strategy is Strategy.PER_PARTITION
+
+
+def followed(reader: Reader, topology: Topology) -> str | None:
+    """The generation that an input reads now; None: nothing is current there."""
+    return reader.input.generation_id or topology.current.get(reader.input.dataset_id)
+
+
+def _jobs(event: Event, topology: Topology) -> list[LiveJob]:
+    # A job that reads the same dataset by two inputs hears of it once.
+    found = {
+        reader.job.edition_id: reader.job for reader in topology.consumers(event.dataset_id, event.generation_id)
+    }
+    return list(found.values())
+
+
+def _decide(job: LiveJob, event: Event, topology: Topology, announced: Container[Piece]) -> Decision:
+    per_partition = job.job.execution_strategy is Strategy.PER_PARTITION
+    if per_partition != (event.partition_key is not None):
+        takes, came = ("partition", "cursor") if per_partition else ("cursor", "partition")
+        strategy = job.job.execution_strategy or "as it likes"
+        return Filter(
+            job, f"not routable: {job.name} runs {strategy} on {takes} events, and this is a {came} event"
+        )
+    if not joins(job):
+        return Create(job)
+    others = _others(job, event, topology)
+    missing = sorted(name for name, piece in others.items() if piece is None or piece not in announced)
+    if missing:
+        return Wait(job, f"waits for partition {event.partition_key} on input {', '.join(missing)}")
+    return Create(job)
+
+
+def _others(job: LiveJob, event: Event, topology: Topology) -> dict[str, Piece | None]:
+    """What a joining job needs beside the event, by name of input. None: its dataset has no current generation."""
+    found: dict[str, Piece | None] = {}
+    for each in job.inputs:
+        if not each.trigger:
+            continue
+        generation = followed(Reader(job, each), topology)
+        if generation == event.generation_id:
+            continue  # This is the input that the event speaks of.
+        found[each.name] = (
+            None if generation is None else Piece(each.dataset_id, generation, event.partition_key or "")
+        )
+    return found
+
+
+def _superseded_by(event: Event, topology: Topology) -> str:
+    current = topology.current.get(event.dataset_id)
+    if current is None:
+        return f"generation {event.generation_id} is not made by any live version, and none is current"
+    return f"generation {event.generation_id} is not made by any live version: current is {current}"
+
+
+def _unread_because(event: Event, topology: Topology) -> str:
+    readers = topology.readers.get(event.dataset_id, ())
+    if not readers:
+        return "no live job reads this dataset"
+    if not any(reader.input.trigger for reader in readers):
+        names = ", ".join(sorted({reader.job.name for reader in readers}))
+        return f"it starts nothing: {names} reads it with trigger: false"
+    if any(reader.input.trigger and reader.input.generation_id is None for reader in readers):
+        return "this generation is not current: its readers in other DAGs take it up at the cutover"
+    return "no live job reads this generation"

@@ -1,0 +1,191 @@
+"""Claiming: a worker that was woken asks for the task, and gets either everything it needs or a reason to let go.
+
+A claim is never an error. Limits and pauses play no part in it: they act before a wake-up is released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import sqlalchemy as sa
+
+from qo.api.contract.task import Claimed, ClaimRequest, NotClaimed, Work, WorkCode, WorkInput, WorkOutput
+from qo.core.lifecycle import Claim, Reason, Rejected
+from qo.core.pipeline.topology import LiveJob, Topology
+from qo.core.task import Status
+from qo.dispatcher.attempts import pins
+from qo.dispatcher.attempts.pins import Reader
+from qo.dispatcher.bundles.bundle_store import location_of
+from qo.dispatcher.commits import dataset_columns
+from qo.dispatcher.commits.outputs import prefix_path
+from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state.database import Tx
+from qo.dispatcher.tasks import rows
+from qo.dispatcher.tasks.rows import Move, Moved, Row
+
+REPORT_S = 10.0
+BEATS = 3  # How often a holder is heard of before its lease runs out.
+
+_NOT_CLAIMED = {
+    Status.RUNNING: "running",
+    Status.COMPLETED: "completed",
+    Status.FAILED: "failed",
+    Status.CANCELLED: "cancelled",
+}
+
+
+def claim(tx: Tx, request: ClaimRequest, data_root: str) -> Claimed | NotClaimed:
+    """Begin the next attempt, or say why there is none to begin. The token of the attempt is the caller's to add.
+
+    Asked again with the same ``lease_id``, the answer is the same: the first one was lost. A pending task that is
+    withheld is "not_due": the wake-up is an old one, and to heed it would pass by every limit. So is one whose job no
+    live version has: after a rollback it is released once more.
+    """
+    return claim_all(tx, [request], data_root)[0]
+
+
+def claim_all(tx: Tx, requests: Sequence[ClaimRequest], data_root: str) -> list[Claimed | NotClaimed]:
+    """As ``claim``, for several different tasks."""
+    live = topology.load(tx)
+    known = rows.load_all(tx, [each.task_id for each in requests])
+    tx.catch_up()  # A lease begins when it is given.
+    wanted = [_wanted(tx, live, each, known.get(each.task_id)) for each in requests]
+    moves = [each for each in wanted if isinstance(each, Move)]
+    moved = dict(zip((each.row["id"] for each in moves), rows.move_all(tx, moves), strict=True))
+    begun = {id_: Reader(each.row, live.jobs[each.row["edition_id"]]) for id_, each in _obeyed(moved)}
+    pins.record(tx, [begun[id_] for id_, each in _obeyed(moved) if each.changed], live)
+    works = dict(zip(begun, works_of(tx, list(begun.values()), data_root), strict=True))
+    answers: list[Claimed | NotClaimed] = []
+    for request, each in zip(requests, wanted, strict=True):
+        if isinstance(each, NotClaimed):
+            answers.append(each)
+        elif isinstance(rejected := moved[request.task_id], Rejected):
+            answers.append(_reason(each.row, rejected))
+        else:
+            answers.append(_claimed(rejected.row, works[request.task_id]))
+    return answers
+
+
+def _wanted(tx: Tx, live: Topology, request: ClaimRequest, row: Row | None) -> Move | NotClaimed:
+    if row is None:
+        return NotClaimed(reason="not_found")
+    if row["edition_id"] not in live.jobs:
+        return _unclaimable(tx, row)
+    if row["status"] == Status.PENDING and row["released_at"] is None:
+        return NotClaimed(reason="not_due")
+    lease_id = request.lease_id or tx.ambient.task_id()
+    token, length_s = tx.ambient.token(), lease_s(row, 0.0)
+    return Move(row, Claim(token=token, lease_id=lease_id, worker_id=request.worker_id, lease_s=length_s))
+
+
+def _obeyed(moved: Mapping[str, Moved | Rejected]) -> list[tuple[str, Moved]]:
+    return [(id_, each) for id_, each in moved.items() if isinstance(each, Moved)]
+
+
+def _claimed(row: Row, work: Work) -> Claimed:
+    return Claimed(
+        attempt=row["attempt"],
+        lease_id=row["lease_id"],
+        at=row["started_at"],
+        lease_expires_at=row["lease_expires_at"],
+        heartbeat_s=row["lease_s"] / BEATS,
+        work=work,
+    )
+
+
+def lease_s(row: Row, running_s: float) -> float:
+    """How long a lease may be that is given now: not far beyond the end of the attempt's time, however often its
+    holder is heard of. It stops an attempt that takes too long itself, and is left the time to say so."""
+    timeout = row["timeout_seconds"]
+    return row["lease_s"] if timeout is None else max(0.0, min(row["lease_s"], timeout + REPORT_S - running_s))
+
+
+def works_of(tx: Tx, readers: Sequence[Reader], data_root: str) -> list[Work]:
+    """Everything that operators need to run the current attempts."""
+    inputs = pins.read(tx, readers) if readers else []
+    made = dataset_columns.known(tx, {output.generation_id for each in readers for output in each.job.outputs})
+    return [_work(tx, each, read, data_root, made) for each, read in zip(readers, inputs, strict=True)]
+
+
+def _work(tx: Tx, reader: Reader, inputs: list[WorkInput], data_root: str, columns: dataset_columns.Known) -> Work:
+    row, job = reader.row, reader.job
+    definition = job.job
+    udf = definition.udf
+    return Work(
+        task_id=row["id"],
+        attempt=row["attempt"],
+        dag=job.dag,
+        job=definition.name,
+        version=job.version_number,
+        runtime=definition.runtime,
+        operator=definition.operator,
+        config=definition.config,
+        inputs=inputs,
+        outputs=[
+            WorkOutput(
+                index=made.index,
+                dataset_id=made.dataset_id,
+                generation_id=made.generation_id,
+                prefix=prefix(data_root, made.dataset_id, made.generation_id, row["id"], row["attempt"]),
+                columns=columns.bodies(made.generation_id),
+            )
+            for made in job.outputs
+        ],
+        execution_strategy=definition.execution_strategy,
+        update_strategy=definition.update_strategy,
+        unique_key=list(definition.unique_key),
+        secrets=list(definition.secrets),
+        partition_key=row["partition_key"],
+        start=row["start"],
+        end=row["end"],
+        cursor=row["cursor"],
+        attributes=row["attributes"] or {},
+        invalidation_id=row["invalidation_id"],
+        row_filter=_row_filter(tx, row),
+        timeout_seconds=row["timeout_seconds"],
+        traceparent=row["traceparent"],
+        code=_code(job, data_root),
+        bundle_id=udf.bundle_id if udf is not None else None,
+        entrypoint=udf.entrypoint if udf is not None else None,
+        drift=definition.drift,
+        cursor_column=definition.cursor_column,
+        expectations=[msgspec.to_builtins(each) for each in definition.expectations],
+    )
+
+
+def _code(job: LiveJob, data_root: str) -> WorkCode | None:
+    if job.bundle is None:
+        return None
+    location = location_of(data_root, job.bundle)
+    return WorkCode(sha256=job.bundle, location=location, fingerprint=job.job.code or "")
+
+
+def prefix(data_root: str, dataset_id: str, generation_id: str, task_id: str, attempt: int) -> str:
+    """Where one attempt writes one output. No other attempt ever writes there."""
+    return f"{data_root.rstrip('/')}/{prefix_path(dataset_id, generation_id, task_id, attempt)}"
+
+
+def live_job(live: Topology, row: Row) -> LiveJob | None:
+    return live.jobs.get(row["edition_id"])
+
+
+def _row_filter(tx: Tx, row: Row) -> dict[str, object] | None:
+    if row["invalidation_id"] is None:
+        return None
+    table = schema.invalidations
+    return tx.value(sa.select(table.c.row_filter).where(table.c.id == row["invalidation_id"]))
+
+
+def _unclaimable(tx: Tx, row: Row) -> NotClaimed:
+    if row["status"] != Status.PENDING:
+        return _reason(row, None)
+    table = schema.tasks
+    tx.execute(sa.update(table).where(table.c.id == row["id"]).values(released_at=None))
+    return NotClaimed(reason="not_due")
+
+
+def _reason(row: Row, rejected: Rejected | None) -> NotClaimed:
+    if rejected is not None and rejected.reason is Reason.NOT_DUE:
+        return NotClaimed(reason="not_due")
+    return NotClaimed.model_validate({"reason": _NOT_CLAIMED.get(Status(row["status"]), "cancelled")})

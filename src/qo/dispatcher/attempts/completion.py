@@ -1,0 +1,352 @@
+"""The end of an attempt. Outputs, cursors, lineage and the next events all appear with it, or not at all.
+
+Only the current attempt is heard, and one more: an attempt whose lease ran out may still succeed as long as the next
+one has not begun. Whoever repeats what it has said already gets the same answer again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+import sqlalchemy as sa
+
+from qo.api.contract.task import CompleteAnswer, CompleteRequest, Outcome
+from qo.core import lifecycle
+from qo.core.lifecycle import Rejected
+from qo.core.pipeline import late
+from qo.core.pipeline.dag import Job, UpdateStrategy
+from qo.core.pipeline.event import Event, event_id
+from qo.core.pipeline.topology import Topology
+from qo.core.task import Status, Task
+from qo.dispatcher.attempts.running import own_events, producer
+from qo.dispatcher.commits import quality
+from qo.dispatcher.commits.commits import Entry, commit, hold
+from qo.dispatcher.commits.outputs import Made, Write, definition_of, outputs_of, required_code, validated
+from qo.dispatcher.events import event_log
+from qo.dispatcher.events.event_log import Said
+from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.tasks.rows import Move, Row, found, load_all, move_all, task_of
+from qo.errors import LeaseLost
+
+OTHER_CODE_S = 30.0  # Until a task whose worker ran other code is tried again.
+
+_attempts, _cursors, _inputs = schema.attempts, schema.cursors, schema.task_inputs
+
+# What invalidations had a job read once more. Its status is left to the caller: SQLite would ask another index for it.
+_AGAIN = sa.select(schema.tasks.c.id, schema.tasks.c.status).where(
+    schema.tasks.c.edition_id == sa.bindparam("edition"),
+    schema.tasks.c.invalidation_id.is_not(None),
+    schema.tasks.c.cursor >= sa.bindparam("upto"),
+)
+
+# How an attempt may have ended that had said this before.
+_ENDED_AS = {
+    Outcome.SUCCESS: {"completed", "cancelled", "released"},
+    Outcome.RETRYABLE: {"retried", "failed", "cancelled"},
+    Outcome.FATAL: {"failed", "cancelled"},
+    Outcome.CANCELLED: {"cancelled"},
+    Outcome.RELEASED: {"released", "rescheduled", "cancelled"},
+}
+
+
+class _Read(Enum):
+    """How the range of cursors that an attempt has read stands to what its job has read by now."""
+
+    NEW = auto()
+    KNOWN = auto()  # Others have read all of it, before or meanwhile.
+    MIXED = auto()  # Others have read some of it.
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    request: CompleteRequest
+    trusted: Sequence[
+        Write
+    ] = ()  # Outputs of a run of our own, which may point to files that others have written.
+
+
+@dataclass(frozen=True, slots=True)
+class _Success:
+    """What is to appear with the end of an attempt."""
+
+    made: Sequence[Made]
+    writes: Sequence[Write]
+    said: Sequence[Event]
+    job: Job
+    ranges: Sequence[sa.RowMapping] = ()  # Of cursors, that count as read from now on.
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """What a request comes to."""
+
+    request: CompleteRequest
+    row: Row
+    command: lifecycle.Command
+    as_if: Task | None = None
+    success: _Success | None = None
+    verdict: quality.Verdict | None = None  # On its data, to be written down if its end counts.
+
+
+def complete(tx: Tx, request: CompleteRequest, data_root: str | None = None) -> CompleteAnswer:
+    """Settle an attempt. Outputs count for a success only, and never once cancellation was asked for.
+
+    Raises LeaseLost for an attempt that has no say any more, UsageError for outputs or events that are not valid
+    (the attempt stays open: fail it), Forbidden for events of other jobs' datasets, NotFound.
+    """
+    return complete_all(tx, [Ending(request)], data_root)[0]
+
+
+def complete_all(tx: Tx, endings: Sequence[Ending], data_root: str | None = None) -> list[CompleteAnswer]:
+    """As ``complete``, for attempts of several tasks that know nothing of each other. All or none."""
+    live = topology.load(tx)  # First of all locks, as in everything that takes it.
+    rows = load_all(tx, [each.request.task_id for each in endings])
+    wanted = [_heard(tx, live, found(rows, each.request.task_id), each, data_root) for each in endings]
+    hold(tx, {made.generation_id for each in wanted if each and each.success for made in each.success.made})
+    ends = {each.row["id"]: _weighed(tx, each) for each in wanted if each is not None}
+    moved = dict(zip(ends, move_all(tx, [_move(each) for each in ends.values()]), strict=True))
+    answers: list[CompleteAnswer] = []
+    for each in endings:
+        now = moved.get(each.request.task_id)
+        if isinstance(now, Rejected):
+            raise LeaseLost(now.detail)
+        answers.append(_answer(rows[each.request.task_id], repeated=True) if now is None else _answer(now.row))
+    _appear(tx, list(ends.values()))
+    return answers
+
+
+def _move(end: _End) -> Move:
+    return Move(end.row, end.command, end.as_if, end.request.code, end.request.packages)
+
+
+def _heard(tx: Tx, live: Topology, row: Row, ending: Ending, data_root: str | None) -> _End | None:
+    """What is asked for; None if it was asked for before. Raises as ``complete``."""
+    request, as_if = ending.request, None
+    if row["status"] != Status.RUNNING or (row["attempt"], row["lease_id"]) != (request.attempt, request.lease_id):
+        if _said_before(tx, request):
+            return None
+        as_if = _late(row, request)
+    wrong = _wrong_code(tx, live, row, request)
+    if wrong is not None:
+        return _End(request, row, wrong, as_if)
+    verdict = quality.heard(tx, live, row, request, data_root)
+    if request.outcome is not Outcome.SUCCESS:
+        return _End(request, row, _command(tx, request), verdict=verdict)
+    made = outputs_of(tx, live, row)
+    writes = [*validated(row, request.attempt, request.outputs, made, data_root), *ending.trusted]
+    said = own_events(request.events, made)
+    done = lifecycle.Complete(
+        token=tx.ambient.token(), lease_id=request.lease_id, output=request.result, progress=request.progress
+    )
+    success = None if row["cancel_requested"] else _Success(made, writes, said, definition_of(tx, live, row))
+    return _End(request, row, done, as_if, success, None if success is None else verdict)
+
+
+def _wrong_code(tx: Tx, live: Topology, row: Row, request: CompleteRequest) -> lifecycle.Release | None:
+    """What becomes of a success that was not made by the code of its edition: the task waits for another attempt, at
+    no cost, and nothing that this one has made is ever read."""
+    required = required_code(tx, live, row)
+    if request.outcome is not Outcome.SUCCESS or required is None or request.code == required:
+        return None
+    ran = "no code of a version" if request.code is None else f"the code {request.code}"
+    return lifecycle.Release(
+        token=tx.ambient.token(),
+        lease_id=request.lease_id,
+        delay_s=OTHER_CODE_S,
+        error=f"its worker ran {ran}, and the task belongs to {required}: restart workers of an older qo",
+    )
+
+
+def _said_before(tx: Tx, request: CompleteRequest) -> bool:
+    found = tx.one(
+        sa.select(_attempts).where(_attempts.c.task_id == request.task_id, _attempts.c.attempt == request.attempt)
+    )
+    if found is None or found["lease_id"] != request.lease_id:
+        raise LeaseLost(f"attempt {request.attempt} of task {request.task_id} never held this lease")
+    if found["outcome"] in (None, "timed_out"):
+        return False
+    if found["outcome"] in _ENDED_AS[request.outcome]:
+        return True
+    raise LeaseLost(
+        f"attempt {request.attempt} of task {request.task_id} has ended already: it was {found['outcome']}"
+    )
+
+
+def _late(row: Row, request: CompleteRequest) -> Task:
+    """The task as the attempt left it. Raises LeaseLost for one that is not allowed to be late."""
+    as_if = None
+    if request.outcome is Outcome.SUCCESS:
+        as_if = late.reopened(task_of(row), row["late_lease_id"], request.lease_id, request.attempt)
+    if as_if is None:
+        raise LeaseLost(
+            f"attempt {request.attempt} of task {request.task_id} was given up: the task is {row['status']}, "
+            f"attempt {row['attempt']}"
+        )
+    return as_if
+
+
+def _weighed(tx: Tx, end: _End) -> _End:
+    """Against what others have read meanwhile of the same cursors. The generations it commits to are held."""
+    success = end.success
+    if success is None:
+        return end
+    ranges = _ranges(tx, end.row)
+    read = _Read.MIXED if _moved_on(tx, success.writes) else _read(tx, end.row, ranges)
+    match read:
+        case _Read.MIXED if success.writes:
+            # What it made holds some rows twice. It reads what is left, at no cost to it.
+            release = lifecycle.Release(token=end.command.token, lease_id=end.request.lease_id)
+            return replace(end, command=release, success=None, verdict=None)
+        case _Read.KNOWN:
+            # The one that has read it all has committed it all.
+            return replace(end, success=replace(success, writes=(), ranges=ranges))
+        case _:
+            return replace(end, success=replace(success, ranges=ranges))
+
+
+def _moved_on(tx: Tx, writes: Sequence[Write]) -> bool:
+    """Whether others have appended meanwhile: what was compared with less may be there twice."""
+    table = schema.generations
+    return any(
+        (tx.value(sa.select(table.c.revision).where(table.c.id == each.event.generation_id)) or 0)
+        != each.body.based_on
+        for each in writes
+        if each.body.based_on is not None
+    )
+
+
+def _appear(tx: Tx, ends: Sequence[_End]) -> None:
+    """What these ends bring about."""
+    brought = [(each, each.success) for each in ends if each.success is not None]
+    kept = commit(
+        tx,
+        [
+            Entry(
+                end.row,
+                end.request.attempt,
+                write,
+                append=success.job.update_strategy is UpdateStrategy.APPEND,
+                drift=success.job.drift,
+            )
+            for end, success in brought
+            for write in success.writes
+        ],
+    )
+    if any(each.write.event.dataset_id in topology.load(tx).compared for each in kept):
+        tx.woken.add("refresh")
+    committed: dict[str, list[Write]] = {}
+    for each in kept:
+        committed.setdefault(each.row["id"], []).append(each.write)
+    quality.keep(tx, [each.verdict for each in ends if each.verdict is not None], committed)
+    for end, success in brought:
+        _advance(tx, end.row, success.ranges)
+    _announce(tx, brought, {id_: [each.event for each in writes] for id_, writes in committed.items()})
+
+
+def _command(tx: Tx, request: CompleteRequest) -> lifecycle.Command:
+    token, lease_id = tx.ambient.token(), request.lease_id
+    if request.outcome is Outcome.RELEASED and request.retry_after_s is not None:
+        delay_s, reason = request.retry_after_s, request.error
+        return lifecycle.Reschedule(token=token, lease_id=lease_id, delay_s=delay_s, reason=reason)
+    if request.outcome is Outcome.RELEASED:
+        return lifecycle.Release(token=token, lease_id=lease_id, error=request.error)
+    return lifecycle.Fail(
+        token=token,
+        lease_id=lease_id,
+        error=request.error or f"the operator said {request.outcome.value}",
+        traceback=request.traceback,
+        unit=tx.ambient.unit(),
+        permanent=request.outcome is Outcome.FATAL,
+        delay_s=request.retry_after_s,
+        cancelled=request.outcome is Outcome.CANCELLED,
+    )
+
+
+def _answer(row: Row, *, repeated: bool = False) -> CompleteAnswer:
+    waiting = row["status"] == Status.PENDING
+    return CompleteAnswer(
+        status=row["status"], repeated=repeated, retry_at=row["available_at"] if waiting else None
+    )
+
+
+def _ranges(tx: Tx, row: Row) -> Sequence[sa.RowMapping]:
+    """The ranges of cursors that the attempt has read and that count as read by its job."""
+    if row["cursor"] is None or row["invalidation_id"] is not None:
+        return []  # It followed no cursor, or read once more what had been read before: that moves nothing on.
+    return tx.all(sa.select(_inputs).where(_inputs.c.task_id == row["id"], _inputs.c.cursor_upto.is_not(None)))
+
+
+def _read(tx: Tx, row: Row, ranges: Sequence[sa.RowMapping]) -> _Read:
+    read = _Read.NEW
+    for each in ranges:
+        value = tx.value(
+            sa.select(_cursors.c.value).where(
+                _cursors.c.edition_id == row["edition_id"], _cursors.c.generation_id == each["generation_id"]
+            )
+        )
+        begun = -1 if each["cursor_after"] is None else each["cursor_after"]
+        if value is not None and begun < value < each["cursor_upto"]:
+            return _Read.MIXED
+        known = max(begun, -1 if value is None else value) >= each["cursor_upto"]
+        if known or _made_again(tx, row, each, begun):
+            read = _Read.KNOWN
+    return read
+
+
+def _made_again(tx: Tx, row: Row, mine: sa.RowMapping, begun: int) -> bool:
+    """Whether an invalidation had the range read once more, in a later state, and that was quicker."""
+    # Of all that the job ever did, the index has only this, and of that only what reaches so far: mostly nothing.
+    found = tx.execute(_AGAIN, {"edition": row["edition_id"], "upto": mine["cursor_upto"]})
+    ended = [id_ for id_, status in found if status == Status.COMPLETED]
+    begins = sa.func.coalesce(_inputs.c.cursor_after, -1) <= begun
+    later = _inputs.c.revision > (mine["revision"] or 0)
+    for some in batches(ended):
+        # Each of them reaches far enough. Of which generation is asked last, for the same reason as above.
+        read = sa.select(_inputs.c.generation_id).where(_inputs.c.task_id.in_(some), begins, later)
+        if mine["generation_id"] in tx.execute(read.where(_inputs.c.cursor_upto.is_not(None))).scalars().all():
+            return True
+    return False
+
+
+def _advance(tx: Tx, row: Row, ranges: Sequence[sa.RowMapping]) -> None:
+    """Cursors only ever grow: a slower task must not take back what a later one has read."""
+    for each in ranges:
+        stored = {
+            "edition_id": row["edition_id"],
+            "generation_id": each["generation_id"],
+            "dataset_id": each["dataset_id"],
+            "value": each["cursor_upto"],
+            "updated_at": tx.now,
+        }
+        if tx.insert_absent(_cursors, [stored], returning=_cursors.c.edition_id):
+            continue
+        behind = sa.and_(
+            _cursors.c.edition_id == row["edition_id"],
+            _cursors.c.generation_id == each["generation_id"],
+            _cursors.c.value < each["cursor_upto"],
+        )
+        tx.execute(sa.update(_cursors).where(behind).values(value=each["cursor_upto"], updated_at=tx.now))
+
+
+def _announce(tx: Tx, brought: Sequence[tuple[_End, _Success]], announced: Mapping[str, Sequence[Event]]) -> None:
+    """Events for what was committed, and those that the attempts want beside and have not sent before."""
+    sent = _sent(tx, [event_id(producer(end.request), each) for end, success in brought for each in success.said])
+    said: list[Said] = []
+    for end, success in brought:
+        name, request = producer(end.request), end.request
+        beside = {id_: each for each in success.said if (id_ := event_id(name, each)) not in sent}
+        # Under a name of its own: what was said of a partition before it was committed does not announce the commit.
+        new = [*announced.get(request.task_id, ()), *beside.values()]
+        said += [Said(f"{name}:end", each, request.task_id, request.attempt) for each in new]
+    event_log.accept_all(tx, said)
+
+
+def _sent(tx: Tx, ids: Sequence[str]) -> set[str]:
+    """Those of the events that are known already."""
+    table, known = schema.events, set[str]()
+    for some in batches(ids):
+        known.update(tx.execute(sa.select(table.c.id).where(table.c.id.in_(some))).scalars())
+    return known

@@ -1,0 +1,292 @@
+"""Which committed data an attempt reads, decided once, when it is claimed.
+
+The decision is the record of lineage (``task_inputs``): a generation, as it was at one revision. The pieces follow
+from it and from ``commits``, which forgets nothing, so a partition that is replaced while the task runs is still
+read as it was, and asking again gives the same answer.
+
+    partition   what is committed under the key of the task
+    cursor      the segments after one cursor, up to another
+    whole       everything that is committed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from qo.api.contract.task import InputMode, Piece, WorkInput
+from qo.core.pipeline.plan import PlannedInput
+from qo.core.pipeline.topology import LiveJob, Topology
+from qo.dispatcher.commits import dataset_columns, pieces, removing
+from qo.dispatcher.commits.pieces import PIECES_MAX
+from qo.dispatcher.effects import external_effects
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.prepared import Prepared
+from qo.dispatcher.tasks.rows import Row
+from qo.errors import NotFound
+
+_commits, _inputs, _partitions = schema.commits, schema.task_inputs, schema.partitions
+_datasets = schema.datasets
+# Built once: to build a statement takes longer than to carry it out.
+_KEYS = sa.bindparam("keys", expanding=True, type_=sa.String)
+_LATEST = Prepared(sa.select(sa.func.max(_commits.c.revision)))
+_PINNED = Prepared(
+    sa.select(_inputs, _datasets.c.dag, _datasets.c.job, _datasets.c.output)
+    .join(_datasets, _datasets.c.id == _inputs.c.dataset_id)
+    .where(_inputs.c.task_id.in_(sa.bindparam("ids", expanding=True)))
+    .order_by(_inputs.c.task_id, _inputs.c.position)
+)
+_REVISIONS = Prepared(
+    sa.select(_partitions.c.partition_key, _partitions.c.revision).where(
+        _partitions.c.dataset_id == sa.bindparam("dataset"),
+        _partitions.c.generation_id == sa.bindparam("generation"),
+        _partitions.c.partition_key.in_(_KEYS),
+    )
+)
+_COMMITTED = Prepared(
+    sa.select(_commits)
+    .where(
+        _commits.c.generation_id == sa.bindparam("generation"),
+        _commits.c.partition_key.in_(_KEYS),
+        _commits.c.revision <= sa.bindparam("latest"),
+        sa.or_(_commits.c.replaced_by.is_(None), _commits.c.replaced_by > sa.bindparam("earliest")),
+    )
+    .order_by(_commits.c.partition_key, _commits.c.revision)
+    .limit(sa.bindparam("most"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """An attempt that was claimed, or is about to be, and the job it is of."""
+
+    row: Row
+    job: LiveJob
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    reader: Reader
+    input: PlannedInput
+    generation_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was looked up for many at once."""
+
+    partitions: Mapping[tuple[str, str], Sequence[Row]]  # Their commits, by generation and key.
+    columns: dataset_columns.Known
+
+
+def record(tx: Tx, readers: Sequence[Reader], topology: Topology) -> None:
+    """Decide what these attempts read, in place of what earlier ones of their tasks read."""
+    readings = [
+        _Reading(reader, each, generation)
+        for reader in readers
+        for each in reader.job.inputs
+        if (generation := _generation(reader.row, each, topology)) is not None
+    ]
+    _still(tx, {each.generation_id for each in readings})
+    [(latest,)] = tx.rows(_LATEST)
+    again = [each.row["id"] for each in readers if each.row["attempt"] > 1]
+    if again:
+        tx.execute(sa.delete(_inputs).where(_inputs.c.task_id.in_(again)))
+    revisions = _partition_revisions(tx, readings)
+    tx.insert(_inputs, [_pin(tx, each, revisions, latest) for each in readings])
+
+
+def read(tx: Tx, readers: Sequence[Reader], limit: int = PIECES_MAX) -> list[list[WorkInput]]:
+    """What was decided for each, with the first pieces of each input."""
+    pinned: dict[str, list[Row]] = {}
+    for pin in tx.mappings(_PINNED, {"ids": [each.row["id"] for each in readers]}):
+        pinned.setdefault(pin["task_id"], []).append(pin)
+    every = [pin for pins in pinned.values() for pin in pins]
+    columns = dataset_columns.known(tx, {pin["generation_id"] for pin in every})
+    known = _Known(_known_partitions(tx, every, limit), columns)
+    answers: list[list[WorkInput]] = []
+    for each in readers:
+        planned = {of.position: of for of in each.job.inputs}
+        pins = [pin for pin in pinned.get(each.row["id"], ()) if pin["position"] in planned]
+        answers.append([_work_input(tx, pin, planned[pin["position"]], known, limit) for pin in pins])
+    return answers
+
+
+def page(
+    tx: Tx, task_id: str, position: int, after: str | None, limit: int = PIECES_MAX
+) -> tuple[list[Piece], str | None]:
+    """Further pieces of one input, and where to go on; None: that was all. ``after``: None begins at the first.
+
+    Raises NotFound for an input that the task does not have, UsageError for a place that was never given out.
+    """
+    pin = tx.one(sa.select(_inputs).where(_inputs.c.task_id == task_id, _inputs.c.position == position))
+    if pin is None:
+        raise NotFound(f"task {task_id} reads no input {position}: claim it first, or ask for another position")
+    return pieces.page(tx, pin, after, limit)
+
+
+def _generation(row: Row, each: PlannedInput, topology: Topology) -> str | None:
+    """None: nothing was ever current there, so there is nothing to read."""
+    own = row["generation_id"] if _triggers(row, each) else None
+    return each.generation_id or own or topology.current.get(each.dataset_id)
+
+
+def _triggers(row: Row, each: PlannedInput) -> bool:
+    """Whether the task was started by something new on this input."""
+    return each.trigger and each.dataset_id == row["dataset_id"]
+
+
+def _still(tx: Tx, generations: set[str]) -> None:
+    """Let nothing be committed to them until the claim is written.
+
+    Otherwise who replaces a partition meanwhile would not find out that we have read the old one, and a commit
+    under way could appear below the revision that we take for the latest.
+    """
+    if generations and tx.on_postgres:
+        table = schema.generations
+        query = sa.select(table.c.id).where(table.c.id.in_(generations)).order_by(table.c.id)
+        tx.all(tx.lock(query, shared=True))
+
+
+def _pin(
+    tx: Tx, reading: _Reading, revisions: Mapping[tuple[str, str], int], latest: int | None
+) -> dict[str, Any]:
+    row, job, each = reading.reader.row, reading.reader.job, reading.input
+    triggered = _triggers(row, each)
+    pin: dict[str, Any] = {
+        "task_id": row["id"],
+        "position": each.position,
+        "partition_key": "",
+        "dataset_id": each.dataset_id,
+        "generation_id": reading.generation_id,
+        "revision": latest,
+        "cursor_after": None,
+        "cursor_upto": None,
+    }
+    if row["partition_key"] is not None:
+        revision = revisions.get((reading.generation_id, row["partition_key"]))
+        if revision is not None or triggered:
+            return pin | {"partition_key": row["partition_key"], "revision": revision}
+    if triggered and row["cursor"] is not None:
+        after, upto = _cursor_range(tx, row, job, reading.generation_id)
+        pin |= {"cursor_after": after, "cursor_upto": upto}
+    return pin
+
+
+def _partition_revisions(tx: Tx, readings: Iterable[_Reading]) -> dict[tuple[str, str], int]:
+    """By generation and key, where the partition of a task is committed."""
+    wanted: dict[tuple[str, str], set[str]] = {}
+    for each in readings:
+        if (key := each.reader.row["partition_key"]) is not None:
+            wanted.setdefault((each.input.dataset_id, each.generation_id), set()).add(key)
+    found: dict[tuple[str, str], int] = {}
+    for (dataset_id, generation_id), keys in wanted.items():
+        of_it = {"dataset": dataset_id, "generation": generation_id, "keys": sorted(keys)}
+        there: dict[str, int] = {key: revision for key, revision in tx.rows(_REVISIONS, of_it)}
+        if missing := keys - there.keys():
+            # One that was removed is read as empty: it is not one that is still to come.
+            there |= removing.last_removals(tx, generation_id, missing)
+        found |= {(generation_id, key): revision for key, revision in there.items()}
+    return found
+
+
+def _cursor_range(tx: Tx, row: Row, job: LiveJob, generation_id: str) -> tuple[int | None, int]:
+    if row["invalidation_id"] is not None:
+        # Read once more, whatever has been read since.
+        return (row["start"] - 1 if row["start"] else None), row["cursor"]
+    known = schema.cursors
+    last = tx.value(
+        sa.select(known.c.value).where(
+            known.c.edition_id == row["edition_id"], known.c.generation_id == generation_id
+        )
+    )
+    if job.job.outputs == 0:
+        # Effects outside are made neither for history nor twice.
+        made = external_effects.read_upto(tx, job, row["dataset_id"], generation_id)
+        before = _before(tx, job.edition_id, generation_id) if last is None else None
+        last = max((each for each in (last, made, before) if each is not None), default=None)
+    return last, row["cursor"]
+
+
+def _before(tx: Tx, edition_id: str, generation_id: str) -> int | None:
+    """How far a generation had come when the edition was first deployed: effects outside are not made for history."""
+    return tx.value(
+        sa.select(sa.func.max(_commits.c.cursor)).where(
+            _commits.c.generation_id == generation_id,
+            _commits.c.cursor.is_not(None),
+            _commits.c.committed_at < first_deployed(tx, edition_id),
+        )
+    )
+
+
+def first_deployed(tx: Tx, edition_id: str) -> Any:
+    """When the first version that has the edition was deployed."""
+    versions, jobs = schema.dag_versions, schema.jobs
+    return tx.value(
+        sa.select(sa.func.min(versions.c.created_at))
+        .join(jobs, jobs.c.version_id == versions.c.id)
+        .where(jobs.c.edition_id == edition_id)
+    )
+
+
+def _known_partitions(tx: Tx, pins: Sequence[Row], limit: int) -> dict[tuple[str, str], list[Row]]:
+    """By generation and key, the commits of partitions that were pinned, where those of a generation are few."""
+    wanted: dict[str, list[Row]] = {}
+    for pin in pins:
+        if pin["partition_key"] and pin["revision"] is not None:
+            wanted.setdefault(pin["generation_id"], []).append(pin)
+    known: dict[tuple[str, str], list[Row]] = {}
+    for generation, of_it in wanted.items():
+        revisions, keys = [pin["revision"] for pin in of_it], {pin["partition_key"] for pin in of_it}
+        asked = {"generation": generation, "keys": sorted(keys), "most": limit + 1}
+        asked |= {"latest": max(revisions), "earliest": min(revisions)}
+        found = tx.mappings(_COMMITTED, asked)
+        if len(found) <= limit:
+            known |= {(generation, key): [] for key in keys}
+            for row in found:
+                known[generation, row["partition_key"]].append(row)
+    return known
+
+
+def _work_input(
+    tx: Tx,
+    pin: Row,
+    planned: PlannedInput,
+    known: _Known,
+    limit: int,
+) -> WorkInput:
+    place = (pin["generation_id"], pin["partition_key"])
+    if place in known.partitions:
+        found, more = [pieces.piece(each) for each in known.partitions[place] if pieces.stood(each, pin)], None
+    else:
+        found, more = pieces.page(tx, pin, None, limit)
+    return WorkInput(
+        position=pin["position"],
+        name=planned.name,
+        dataset=_label(pin),
+        dataset_id=pin["dataset_id"],
+        generation_id=pin["generation_id"],
+        mode=_mode(pin),
+        where=dict(planned.where),
+        cursor_after=pin["cursor_after"],
+        cursor_upto=pin["cursor_upto"],
+        revision=pin["revision"],
+        columns=None if pin["revision"] is None else known.columns.bodies(pin["generation_id"], pin["revision"]),
+        pieces=found,
+        more=more is not None,
+        after=more,
+    )
+
+
+def _label(pin: Row) -> str:
+    return f"{pin['dag']}.{pin['job']}[{pin['output']}]" if pin["output"] else f"{pin['dag']}.{pin['job']}"
+
+
+def _mode(pin: Row) -> InputMode:
+    if pin["partition_key"]:
+        return InputMode.PARTITION
+    return InputMode.CURSOR if pin["cursor_upto"] is not None else InputMode.WHOLE

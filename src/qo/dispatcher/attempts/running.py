@@ -1,0 +1,162 @@
+"""While an attempt runs: it is heard of, it says what is new, it asks whether to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qo.api.contract.task import (
+    EventBody,
+    EventsAnswer,
+    EventsRequest,
+    Fence,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    PiecesAnswer,
+    TaskState,
+)
+from qo.core.lifecycle import Rejected, Renew
+from qo.core.pipeline.event import Event
+from qo.core.pipeline.topology import Topology
+from qo.core.task import Status
+from qo.dispatcher.attempts import claiming, pins
+from qo.dispatcher.attempts.pins import Reader
+from qo.dispatcher.commits.outputs import Made, outputs_of
+from qo.dispatcher.events import event_log
+from qo.dispatcher.state import topology
+from qo.dispatcher.state.database import Tx
+from qo.dispatcher.tasks import backpressure, rows
+from qo.dispatcher.tasks.rows import Row
+from qo.errors import Forbidden, LeaseLost, UsageError
+
+
+def heartbeat(tx: Tx, request: HeartbeatRequest) -> HeartbeatAnswer:
+    """Extend the lease, also one that has run out as long as nobody took the task back: for an outage, its holder
+    cannot help. Raises LeaseLost for another attempt than the current one, and once the attempt's time is over."""
+    live = topology.load(tx)
+    row = held(tx, request)
+    command = Renew(
+        token=tx.ambient.token(),
+        lease_id=request.lease_id,
+        lease_s=_left_s(tx, row),
+        progress=request.progress,
+    )
+    moved = rows.move(tx, row, command)
+    if isinstance(moved, Rejected):
+        raise LeaseLost(moved.detail)
+    return HeartbeatAnswer(
+        lease_expires_at=moved.row["lease_expires_at"],
+        cancel_requested=moved.row["cancel_requested"],
+        paused=paused(tx, live, row),
+    )
+
+
+def emit(tx: Tx, request: EventsRequest) -> EventsAnswer:
+    """Keep events of a running attempt, to be routed soon. The same attempt may send them again: they count once.
+
+    Raises LeaseLost as ``heartbeat``, Forbidden for datasets that the task's job does not make.
+    """
+    live = topology.load(tx)
+    row = held(tx, request)
+    said = own_events(request.events, outputs_of(tx, live, row))
+    accepted = event_log.accept(tx, producer(request), said, request.task_id, request.attempt)
+    return EventsAnswer(
+        accepted=accepted.accepted,
+        repeated=accepted.repeated,
+        event_ids=list(accepted.ids),
+        paused=paused(tx, live, row),
+    )
+
+
+def fetch(tx: Tx, task_id: str, data_root: str | None = None) -> TaskState:
+    """What became of the task; with ``data_root`` and while it runs, its work once more. Raises NotFound."""
+    row = rows.load(tx, task_id, lock=False)
+    job = claiming.live_job(topology.load(tx), row)
+    runs = row["status"] == Status.RUNNING
+    return TaskState(
+        task_id=task_id,
+        status=row["status"],
+        attempt=row["attempt"],
+        cancel_requested=row["cancel_requested"],
+        work=claiming.works_of(tx, [Reader(row, job)], data_root)[0] if data_root and runs and job else None,
+    )
+
+
+def page(tx: Tx, fence: Fence, position: int, after: str | None, limit: int = pins.PIECES_MAX) -> PiecesAnswer:
+    """Further pieces of one input of a running attempt."""
+    held(tx, fence, lock=False)
+    found, rest = pins.page(tx, fence.task_id, position, after, max(1, min(limit, pins.PIECES_MAX)))
+    return PiecesAnswer(pieces=found, after=rest)
+
+
+def held(tx: Tx, fence: Fence, *, lock: bool = True) -> Row:
+    """The row of a task that this attempt holds now. Raises LeaseLost if it does not, NotFound."""
+    row = rows.load(tx, fence.task_id, lock=lock)
+    if lock:
+        tx.catch_up()  # Others may have been waited for, and time decides what follows.
+    if row["status"] != Status.RUNNING or (row["attempt"], row["lease_id"]) != (fence.attempt, fence.lease_id):
+        raise LeaseLost(
+            f"attempt {fence.attempt} does not hold task {fence.task_id} any more: it is {row['status']}, "
+            f"attempt {row['attempt']}; stop working on it"
+        )
+    if _left_s(tx, row) <= 0:
+        raise LeaseLost(
+            f"attempt {fence.attempt} of task {fence.task_id} has taken longer than the "
+            f"{row['timeout_seconds']:g} s that it may; stop working on it"
+        )
+    return row
+
+
+def _left_s(tx: Tx, row: Row) -> float:
+    """How long a lease may be that is given now; 0: the attempt's time is over."""
+    return claiming.lease_s(row, (tx.now - row["started_at"]).total_seconds())
+
+
+def producer(fence: Fence) -> str:
+    """Who speaks: one attempt."""
+    return f"{fence.task_id}:{fence.attempt}"
+
+
+def own_events(said: Sequence[EventBody], made: Sequence[Made]) -> list[Event]:
+    """The events with their datasets filled in. Raises Forbidden for those of others, UsageError for unclear ones."""
+    return [_event(each, made) for each in said]
+
+
+def _event(said: EventBody, made: Sequence[Made]) -> Event:
+    output = _output(said, made)
+    return Event(
+        dataset_id=output.dataset_id,
+        generation_id=output.generation_id,
+        cursor=said.cursor,
+        partition_key=said.partition_key,
+        start=said.start,
+        end=said.end,
+        attributes=said.attributes,
+    )
+
+
+def _output(said: EventBody, made: Sequence[Made]) -> Made:
+    if said.output is not None:
+        found = [each for each in made if each.index == said.output]
+        if not found:
+            raise UsageError(f"the job has no output {said.output}: it has {len(made)}, counted from 0")
+    elif said.dataset_id is not None:
+        found = [each for each in made if each.dataset_id == said.dataset_id]
+    elif len(made) == 1:
+        found = list(made)
+    else:
+        raise UsageError(f"say which output the event is about: the job has {len(made)}")
+    own = [each for each in found if said.dataset_id in (None, each.dataset_id)]
+    own = [each for each in own if said.generation_id in (None, each.generation_id)]
+    if not own:
+        raise Forbidden(
+            f"a task emits events of its own outputs only: {said.dataset_id or said.generation_id} is not one of them"
+        )
+    return own[0]
+
+
+def paused(tx: Tx, live: Topology, row: Row) -> bool:
+    """Whether a source should hold back: somebody paused it, or those behind it cannot keep up."""
+    job = claiming.live_job(live, row)
+    if job is None or live.pause_reason(job) is not None:
+        return True
+    return job.edition_id in backpressure.paused(tx, live)

@@ -1,0 +1,136 @@
+"""Zips from strangers: read with a limit on everything, unpacked only if every file is what the manifest says.
+
+A zip is judged before it is unpacked, and what is unpacked is judged again by its own bytes, because a zip's
+directory says whatever its maker wanted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import io
+import os
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from qo.core.pipeline.bundle import (
+    FILES_MAX,
+    MANIFEST,
+    MANIFEST_BYTES_MAX,
+    PATH_CHARS_MAX,
+    ZIP_BYTES_MAX,
+    Entry,
+    File,
+    Manifest,
+    check_entries,
+    check_path,
+    parse,
+)
+from qo.errors import UsageError
+
+_END = struct.Struct("<4s4H2LH")  # The record at the very end of a zip.
+_DIRECTORY_BYTES_MAX = (FILES_MAX + 1) * (46 + 4 * PATH_CHARS_MAX + 128)
+_METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+_ENCRYPTED = 0x1
+
+
+def inspect(body: bytes, sha256: str) -> Manifest:
+    """The manifest of a zip that has this hash and keeps to all rules. Raises UsageError."""
+    check_hash(body, sha256)
+    with _opened(body) as archive:
+        return _judged(archive)
+
+
+def unpack(body: bytes, sha256: str, directory: Path) -> Manifest:
+    """Write the files of a bundle below an empty directory. After a UsageError, throw away what is there."""
+    check_hash(body, sha256)
+    with _opened(body) as archive:
+        manifest = _judged(archive)
+        for file in manifest.files:
+            _write(directory / file.path, _content(archive, file))
+        return manifest
+
+
+def check_hash(body: bytes, sha256: str) -> None:
+    """Raises UsageError for a zip that is too large, or another one than was promised."""
+    if len(body) > ZIP_BYTES_MAX:
+        raise UsageError(f"a bundle has {ZIP_BYTES_MAX} bytes at most, this one {len(body)}")
+    if not hmac.compare_digest(hashlib.sha256(body).hexdigest(), sha256):
+        raise UsageError("the bundle does not have the sha256 that it was registered with")
+
+
+@contextmanager
+def _opened(body: bytes) -> Generator[zipfile.ZipFile]:
+    _check_end(body)
+    try:
+        with zipfile.ZipFile(io.BytesIO(body)) as archive:
+            yield archive
+    except UsageError:
+        raise
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        struct.error,
+        EOFError,
+        ValueError,
+        RuntimeError,  # Includes what zipfile does not implement.
+    ) as error:
+        raise UsageError(f"the bundle is not a sound zip: {error}") from None
+
+
+def _check_end(body: bytes) -> None:
+    """Before zipfile reads the directory: it believes any size, and holds an object for each entry."""
+    if len(body) < _END.size or not body[-_END.size :].startswith(b"PK\x05\x06"):
+        raise UsageError("the bundle is not a plain zip: it does not end as one (write it without a comment)")
+    _, _, _, _, entries, directory_bytes, _, _ = _END.unpack(body[-_END.size :])
+    if b"PK\x06\x07" in body[-_END.size - 20 : -_END.size]:
+        raise UsageError("the bundle is a zip64, which its size does not need")
+    if entries > FILES_MAX + 1 or directory_bytes > _DIRECTORY_BYTES_MAX:
+        raise UsageError(f"a bundle has {FILES_MAX} files at most")
+
+
+def _judged(archive: zipfile.ZipFile) -> Manifest:
+    listed = archive.infolist()
+    if len(listed) > FILES_MAX + 1:
+        raise UsageError(f"a bundle has {FILES_MAX} files at most")
+    found = [each for each in listed if each.orig_filename == MANIFEST]
+    if len(found) != 1 or not _is_plain(found[0]) or found[0].file_size > MANIFEST_BYTES_MAX:
+        raise UsageError(f"a bundle has one {MANIFEST}, of {MANIFEST_BYTES_MAX} bytes at most")
+    with archive.open(found[0]) as stream:
+        manifest = parse(stream.read(MANIFEST_BYTES_MAX + 1))
+    entries = [Entry(each.orig_filename, each.file_size, _is_plain(each)) for each in listed]
+    for entry in entries:
+        check_path(entry.path)
+    check_entries(manifest, entries)
+    return manifest
+
+
+def _is_plain(info: zipfile.ZipInfo) -> bool:
+    kind = stat.S_IFMT(info.external_attr >> 16)
+    return (
+        not info.is_dir()
+        and kind in (0, stat.S_IFREG)
+        and not info.flag_bits & _ENCRYPTED
+        and info.compress_type in _METHODS
+        and info.filename == info.orig_filename  # zipfile cuts names at a NUL.
+    )
+
+
+def _content(archive: zipfile.ZipFile, file: File) -> bytes:
+    with archive.open(file.path) as stream:
+        content = stream.read(file.bytes + 1)
+    if len(content) != file.bytes or hashlib.sha256(content).hexdigest() != file.sha256:
+        raise UsageError(f"{file.path!r} is not the file that the manifest describes")
+    return content
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as target:
+        target.write(content)

@@ -1,0 +1,348 @@
+"""Commits: from one moment to the next, files that an attempt wrote become part of a dataset.
+
+Nothing is moved or rewritten. A partition points to the prefix of the attempt that made it; what it pointed to before
+stays in ``commits``, marked as replaced, for those that are still reading it.
+
+Who commits to a generation holds its row until the end of the transaction, so revisions of one generation become
+visible in order: whoever has seen one has seen all before it.
+
+Many partitions are committed by as many statements as one is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from qo.core.pipeline.columns import Drift
+from qo.core.pipeline.topology import VersionStatus
+from qo.dispatcher.commits import removing, replacing, shared_files
+from qo.dispatcher.commits.dataset_columns import Shapes
+from qo.dispatcher.commits.outputs import Write
+from qo.dispatcher.events import invalidations
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import ROWS_MAX, Tx, batches
+from qo.dispatcher.state.prepared import Prepared
+from qo.dispatcher.tasks.rows import Row
+
+_commits, _partitions, _generations = schema.commits, schema.partitions, schema.generations
+
+# Built once: to build a statement takes longer than to carry it out.
+_NEW = Prepared(
+    sa.insert(_commits).returning(_commits.c.revision, _commits.c.generation_id, _commits.c.partition_key)
+)
+_CURRENT = Prepared(
+    sa.select(_partitions.c.partition_key, _partitions.c.rows, _partitions.c.bytes).where(
+        _partitions.c.dataset_id == sa.bindparam("dataset"),
+        _partitions.c.generation_id == sa.bindparam("generation"),
+        _partitions.c.partition_key.in_(sa.bindparam("keys", expanding=True)),
+    )
+)
+_SUMS = ("partitions", "segments", "rows", "bytes")  # Of a generation.
+_ADDED = Prepared(
+    sa.update(_generations)
+    .where(_generations.c.id == sa.bindparam("generation"))
+    .values(
+        {name: _generations.c[name] + sa.bindparam(f"more_{name}") for name in _SUMS}
+        | {"revision": sa.bindparam("latest")}
+    )
+)
+_REPLACED = Prepared(sa.update(_commits).where(_commits.c.revision == sa.bindparam("gone")))
+_POINTER = [each.name for each in _partitions.c if each.name != "revision"]
+_Place = tuple[str, str]  # Of a partition: generation and key.
+
+
+_Hashes = Mapping[_Place, str | None]  # What the columns of each are known by.
+
+
+class _Sums(Counter[tuple[str, str]]):
+    """What is added to generations, by generation and column; and the revisions that do it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: dict[str, int] = {}
+        self.last: dict[str, int] = {}
+
+    def saw(self, generation: str, revision: int) -> None:
+        self.first[generation] = min(revision, self.first.get(generation, revision))
+        self.last[generation] = max(revision, self.last.get(generation, revision))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One output to be committed, and who made it."""
+
+    row: Row
+    attempt: int
+    write: Write
+    append: bool = False  # Adds to what is there instead of replacing it.
+    drift: Drift = Drift.FAIL
+
+    @property
+    def place(self) -> _Place:
+        return self.write.event.generation_id, self.write.event.partition_key or ""
+
+
+def hold(tx: Tx, generations: Collection[str]) -> None:
+    """Let nobody else commit to these generations until the transaction ends."""
+    if generations and tx.on_postgres:
+        held = sa.select(_generations.c.id).where(_generations.c.id.in_(generations)).order_by(_generations.c.id)
+        tx.all(tx.lock(held))
+
+
+def commit(tx: Tx, entries: Iterable[Entry]) -> list[Entry]:
+    """Make them part of their generations, which are held; those that count, in order.
+
+    Replacing a partition invalidates it. An output is left out if what it would replace was made from later inputs:
+    its task is then the slower one of two.
+    """
+    kept: list[Entry] = []
+    sums, shapes = _Sums(), Shapes(tx)
+    for some in _side_by_side(entries):
+        # Nothing is kept of a transaction in which one of them is refused.
+        hashes = {
+            each.place: shapes.accept(
+                each.place[0], each.write.body.columns, each.drift, each.write.body.columns_seen
+            )
+            for each in some
+        }
+        if some[0].write.event.partition_key is None:
+            _segment(tx, some[0], sums, hashes)
+            kept += some
+        else:
+            kept += _partition_all(tx, some, sums, hashes)
+    _add(tx, sums)
+    shapes.keep(sums.first)
+    return kept
+
+
+def _side_by_side(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """In order, in groups that touch each partition once: what comes later must find what came before."""
+    group: dict[_Place, Entry] = {}
+    for each in entries:
+        alone = each.write.event.partition_key is None
+        if group and (alone or each.place in group or len(group) == ROWS_MAX):
+            yield list(group.values())
+            group = {}
+        if alone:
+            yield [each]
+        else:
+            group[each.place] = each
+    if group:
+        yield list(group.values())
+
+
+def _segment(tx: Tx, entry: Entry, sums: _Sums, hashes: _Hashes) -> None:
+    gone = replacing.segments(tx, entry.row, entry.place[0])
+    [(revision, _, _)] = tx.rows(_NEW, _stored(tx, entry, hashes))
+    sums.saw(entry.place[0], revision)
+    _replace(tx, [(each["revision"], revision) for each in gone])
+    _sum_up(sums, entry, gone, "segments", 1 - len(gone))
+    if gone:
+        cursors = [each["cursor"] for each in gone]
+        where = {"start": min(cursors), "end": max(cursors) + 1}
+        invalidations.replaced(tx, [invalidations.Replaced(entry.write.event, where, revision, entry.row["id"])])
+
+
+def _partition_all(tx: Tx, entries: Sequence[Entry], sums: _Sums, hashes: _Hashes) -> list[Entry]:
+    """Each of another partition; those that count."""
+    current = _current(tx, entries)
+    # Where a partition has never been committed there is nothing to take the place of.
+    standing = _standing(tx, [each for each in entries if each.place in current])
+    # A partition that comes back: whoever had read it, reads it again.
+    removed = _removed(tx, [each for each in entries if each.place not in current])
+    outdated = _outdated(tx, entries, standing)
+    kept = [each for each in entries if each.place not in outdated]
+    revisions = _insert(tx, kept, hashes)
+    for (generation, _), revision in revisions.items():
+        sums.saw(generation, revision)
+    shared_files.record(tx, {revisions[each.place]: each.write.borrowed for each in kept if each.write.borrowed})
+    _replace(tx, [(gone["revision"], revisions[at]) for at in revisions for gone in standing.get(at, ())])
+    for each in kept:
+        _sum_up(sums, each, standing.get(each.place, ()), "partitions", each.place not in current)
+    stored = {each.place: _stored(tx, each, hashes) for each in kept}
+    pointers = [_pointer(each, stored, revisions, current.get(each.place), standing) for each in kept]
+    tx.upsert(_partitions, *pointers)
+    invalidations.replaced(
+        tx,
+        [
+            invalidations.replaced_partition(each.write.event, revisions[each.place], each.row["id"])
+            for each in kept
+            if each.place in current or each.place in removed
+        ],
+    )
+    return kept
+
+
+def _current(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, Row]:
+    found: dict[_Place, Row] = {}
+    for (dataset, generation), keys in _by_generation(entries).items():
+        asked = {"dataset": dataset, "generation": generation, "keys": keys}
+        found |= {(generation, row["partition_key"]): row for row in tx.mappings(_CURRENT, asked)}
+    return found
+
+
+def _removed(tx: Tx, entries: Sequence[Entry]) -> set[_Place]:
+    return {
+        (generation, key)
+        for (_, generation), keys in _by_generation(entries).items()
+        for key in removing.last_removals(tx, generation, keys)
+    }
+
+
+def _standing(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, list[sa.RowMapping]]:
+    """What the commits take the place of. Appending, that is only what the same work had appended before."""
+    found: dict[_Place, list[sa.RowMapping]] = {}
+    for (_, generation), keys in _by_generation(each for each in entries if not each.append).items():
+        for row in tx.all(replacing.stands(generation).where(_commits.c.partition_key.in_(keys))):
+            found.setdefault((generation, row["partition_key"]), []).append(row)
+    for each in entries:
+        if each.append:
+            found[each.place] = list(replacing.appended(tx, each.row, *each.place))
+    return found
+
+
+def _outdated(tx: Tx, entries: Sequence[Entry], standing: Mapping[_Place, Sequence[sa.RowMapping]]) -> set[_Place]:
+    """Where what stands was made by a task that has read a later state of something that both have read, or the
+    current generation where we have read another."""
+    others = {
+        each.place: {gone["task_id"] for gone in standing.get(each.place, ())} - {each.row["id"]}
+        for each in entries
+    }
+    if not any(others.values()):
+        return set()
+    weighed: dict[tuple[str, str], bool] = {}
+    for some in batches({(each.row["id"], other) for each in entries for other in others[each.place]}):
+        asked = {"ours": sorted({one for one, _ in some}), "theirs": sorted({other for _, other in some})}
+        for one, other, ours in tx.rows(_LATER_READS, asked):
+            weighed[one, other] = weighed.get((one, other), True) and not ours
+    return {
+        each.place for each in entries if any(weighed.get((each.row["id"], other)) for other in others[each.place])
+    }
+
+
+def _later_reads() -> sa.Select[*tuple[Any, ...]]:
+    """Pairs of tasks of which one has read a later state of an input than the other."""
+    mine, theirs = schema.task_inputs.alias("mine"), schema.task_inputs.alias("theirs")
+    later = sa.and_(
+        theirs.c.generation_id == mine.c.generation_id,
+        # One may have read everything because the partition was not there yet.
+        sa.or_(
+            theirs.c.partition_key == mine.c.partition_key,
+            theirs.c.partition_key == "",
+            mine.c.partition_key == "",
+        ),
+        theirs.c.revision > sa.func.coalesce(mine.c.revision, 0),
+    )
+    # Within one edition that is so for what other DAGs make; of these the current one is what is wanted.
+    differ = theirs.c.generation_id != mine.c.generation_id
+    ours_is_current = sa.and_(differ, _is_current(mine.c.generation_id)).label("ours")
+    theirs_is_later = sa.or_(later, sa.and_(differ, _is_current(theirs.c.generation_id))).label("theirs")
+    return (
+        sa.select(mine.c.task_id, theirs.c.task_id, ours_is_current)
+        .join(theirs, theirs.c.position == mine.c.position)
+        .where(
+            mine.c.task_id.in_(sa.bindparam("ours", expanding=True)),
+            theirs.c.task_id.in_(sa.bindparam("theirs", expanding=True)),
+            sa.or_(theirs_is_later, ours_is_current),
+        )
+        .distinct()
+    )
+
+
+def _is_current(generation: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """Whether the version that serves has it."""
+    pointers, versions = schema.version_generations, schema.dag_versions
+    serving = sa.select(pointers.c.version_id).join(versions, versions.c.id == pointers.c.version_id)
+    return sa.exists(
+        serving.where(pointers.c.generation_id == generation, versions.c.status == VersionStatus.ACTIVE)
+    )
+
+
+_LATER_READS = Prepared(_later_reads())
+
+
+def _insert(tx: Tx, entries: Sequence[Entry], hashes: _Hashes) -> dict[_Place, int]:
+    """The revision of each."""
+    if not entries:
+        return {}
+    made = tx.rows(_NEW, *(_stored(tx, each, hashes) for each in entries))
+    return {(generation, key): revision for revision, generation, key in made}
+
+
+def _stored(tx: Tx, entry: Entry, hashes: _Hashes) -> dict[str, Any]:
+    event, body = entry.write.event, entry.write.body
+    return {
+        "dataset_id": event.dataset_id,
+        "generation_id": event.generation_id,
+        "partition_key": event.partition_key,
+        "start": event.start,
+        "end": event.end,
+        "cursor": event.cursor,
+        "location": body.location,
+        "files": body.files or None,
+        "rows": body.rows,
+        "bytes": body.bytes,
+        "schema_hash": hashes[entry.place],
+        "stats": body.stats or None,
+        "task_id": entry.row["id"],
+        "attempt": entry.attempt,
+        "committed_at": tx.now,
+    }
+
+
+def _pointer(
+    entry: Entry,
+    rows: Mapping[_Place, Mapping[str, Any]],
+    revisions: Mapping[_Place, int],
+    before: Row | None,
+    standing: Mapping[_Place, Sequence[sa.RowMapping]],
+) -> dict[str, Any]:
+    """The row of the partition, as it is from now on."""
+    stored = {name: rows[entry.place][name] for name in _POINTER}
+    for name in ("rows", "bytes"):
+        had = 0 if before is None else before[name] or 0
+        stored[name] = had + _grown(entry, standing.get(entry.place, ()), name)
+    return stored | {"revision": revisions[entry.place]}
+
+
+def _grown(entry: Entry, gone: Sequence[sa.RowMapping], name: str) -> int:
+    return (getattr(entry.write.body, name) or 0) - sum(each[name] or 0 for each in gone)
+
+
+def _replace(tx: Tx, gone: Sequence[tuple[int, int]]) -> None:
+    """Mark revisions as replaced by others."""
+    tx.do(_REPLACED, *({"gone": old, "replaced_by": new} for old, new in gone))
+
+
+def _sum_up(sums: _Sums, entry: Entry, gone: Sequence[sa.RowMapping], kind: str, more: int) -> None:
+    generation = entry.write.event.generation_id
+    sums[generation, kind] += more
+    for name in ("rows", "bytes"):
+        sums[generation, name] += _grown(entry, gone, name)
+
+
+def _add(tx: Tx, sums: _Sums) -> None:
+    # In order: two transactions that change the same rows must not wait for each other crosswise.
+    changed = [
+        {
+            "generation": generation,
+            "latest": sums.last[generation],
+            **{f"more_{name}": sums[generation, name] for name in _SUMS},
+        }
+        for generation in sorted(sums.last)
+    ]
+    tx.do(_ADDED, *changed)
+
+
+def _by_generation(entries: Iterable[Entry]) -> dict[tuple[str, str], list[str]]:
+    """The keys, by dataset and generation."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in entries:
+        event = each.write.event
+        found.setdefault((event.dataset_id, event.generation_id), []).append(event.partition_key or "")
+    return found

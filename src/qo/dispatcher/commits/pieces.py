@@ -1,0 +1,145 @@
+"""What was committed to a generation and stood at a revision, piece by piece and page by page.
+
+``commits`` forgets nothing: what is replaced later is still found as it was, and asking again gives the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from qo.api.contract.task import Piece
+from qo.core.pipeline.event import NUMBER_MAX
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import Tx
+from qo.errors import UsageError
+
+PIECES_MAX = 1000  # So many travel with the claim; the rest is asked for.
+
+_commits = schema.commits
+# What was committed, and not replaced, at a revision.
+_STOOD = sa.select(_commits).where(
+    _commits.c.generation_id == sa.bindparam("generation"),
+    _commits.c.revision <= sa.bindparam("latest"),
+    sa.or_(_commits.c.replaced_by.is_(None), _commits.c.replaced_by > sa.bindparam("latest")),
+)
+
+Pin = sa.RowMapping | Mapping[str, Any]  # A row of ``task_inputs``, or something like it.
+
+
+def page(tx: Tx, pin: Pin, after: str | None, limit: int) -> tuple[list[Piece], str | None]:
+    """In order of partition key, then of cursor; so many at most, and the place of the last if there are more."""
+    if pin["revision"] is None:
+        return [], None
+    kind, key, revision = _place(after)
+    found: list[sa.RowMapping] = []
+    if kind == "p" and pin["cursor_upto"] is None:
+        found += _partition_rows(tx, pin, key, revision, limit + 1)
+    if len(found) <= limit and not pin["partition_key"]:
+        cursor = int(key) if kind == "c" else None
+        found += _segment_rows(tx, pin, cursor, revision, limit + 1 - len(found))
+    last = found[limit - 1] if len(found) > limit else None
+    return [piece(each) for each in found[:limit]], None if last is None else _place_of(last)
+
+
+def standing(
+    tx: Tx, generation_id: str, after: str | None, limit: int = PIECES_MAX, upto: int | None = None
+) -> tuple[list[Piece], str | None]:
+    """What is committed to a generation, now or as of a revision; by pages."""
+    latest = NUMBER_MAX if upto is None else upto
+    whole = {"generation_id": generation_id, "revision": latest, "partition_key": "", "cursor_upto": None}
+    return page(tx, {**whole, "cursor_after": None}, after, limit)
+
+
+def stood(commit: Pin, pin: Pin) -> bool:
+    """Whether a commit was there as of a pin, and not replaced."""
+    upto = pin["revision"]
+    if upto is None or commit["revision"] > upto:
+        return False
+    return commit["replaced_by"] is None or commit["replaced_by"] > upto
+
+
+def _partition_rows(tx: Tx, pin: Pin, key: str, revision: int, limit: int) -> Sequence[sa.RowMapping]:
+    asked = _as_of(pin, limit) | ({"key": pin["partition_key"]} if pin["partition_key"] else {})
+    if key:
+        asked |= {"place": key, "at": revision}
+    return tx.execute(_partition_query(frozenset(asked)), asked).mappings().all()
+
+
+def _segment_rows(tx: Tx, pin: Pin, cursor: int | None, revision: int, limit: int) -> Sequence[sa.RowMapping]:
+    ends = {"upto": pin["cursor_upto"], "after": pin["cursor_after"]}
+    asked = _as_of(pin, limit) | {name: value for name, value in ends.items() if value is not None}
+    if cursor is not None:
+        asked |= {"place": cursor, "at": revision}
+    return tx.execute(_segment_query(frozenset(asked)), asked).mappings().all()
+
+
+def _as_of(pin: Pin, limit: int) -> dict[str, Any]:
+    return {"generation": pin["generation_id"], "latest": pin["revision"], "most": limit}
+
+
+@cache
+def _partition_query(asked: Set[str]) -> sa.Select[*tuple[Any, ...]]:
+    """Of partitions, by what is asked for."""
+    query = _STOOD.where(_commits.c.partition_key.is_not(None))
+    if "key" in asked:
+        query = query.where(_commits.c.partition_key == sa.bindparam("key"))
+    return _paged(query, _commits.c.partition_key, asked)
+
+
+@cache
+def _segment_query(asked: Set[str]) -> sa.Select[*tuple[Any, ...]]:
+    """Of segments, by what is asked for."""
+    query = _STOOD.where(_commits.c.cursor.is_not(None), _commits.c.partition_key.is_(None))
+    if "upto" in asked:
+        query = query.where(_commits.c.cursor <= sa.bindparam("upto"))
+    if "after" in asked:
+        query = query.where(_commits.c.cursor > sa.bindparam("after"))
+    return _paged(query, _commits.c.cursor, asked)
+
+
+def _paged(query: sa.Select[*tuple[Any, ...]], by: sa.Column[Any], asked: Set[str]) -> sa.Select[*tuple[Any, ...]]:
+    if "place" in asked:
+        after = sa.tuple_(sa.bindparam("place", type_=by.type), sa.bindparam("at", type_=sa.BigInteger))
+        query = query.where(sa.tuple_(by, _commits.c.revision) > after)
+    return query.order_by(by, _commits.c.revision).limit(sa.bindparam("most"))
+
+
+def piece(row: Pin) -> Piece:
+    return Piece(
+        partition_key=row["partition_key"],
+        start=row["start"],
+        end=row["end"],
+        cursor=row["cursor"],
+        revision=row["revision"],
+        location=row["location"],
+        files=row["files"] or [],
+        rows=row["rows"],
+        bytes=row["bytes"],
+        committed_at=row["committed_at"],
+    )
+
+
+def _place_of(row: sa.RowMapping) -> str:
+    """Where a row stands: p for partitions, which come first, c for segments."""
+    if row["partition_key"] is not None:
+        return f"p/{row['revision']}/{row['partition_key']}"
+    return f"c/{row['revision']}/{row['cursor']}"
+
+
+def _place(after: str | None) -> tuple[str, str, int]:
+    if after is None:
+        return "p", "", 0
+    kind, _, rest = after.partition("/")
+    revision, _, key = rest.partition("/")
+    numbers = (revision,) if kind == "p" else (revision, key)
+    if kind not in ("p", "c") or not key or not all(map(_is_number, numbers)):
+        raise UsageError(f"{after!r} is no place in a list of pieces: pass on what the last answer gave")
+    return kind, key, int(revision)
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and int(text) <= NUMBER_MAX

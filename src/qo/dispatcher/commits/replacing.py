@@ -1,0 +1,95 @@
+"""What a commit takes the place of; and so, for who appends each row once, what its rows are compared with: all that
+stands but that. Compared with what it replaces, a task that is made once more would find all of its rows there, bring
+none, and take the place of those that were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from qo.api.contract.task import StandingAnswer
+from qo.dispatcher.commits import pieces
+from qo.dispatcher.commits.outputs import outputs_of
+from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.tasks.rows import Row, load
+from qo.errors import NotFound
+
+_commits, _tasks, _inputs = schema.commits, schema.tasks, schema.task_inputs
+
+
+def stands(generation_id: str) -> sa.Select[*tuple[Any, ...]]:
+    """What is committed to a generation and was not replaced."""
+    columns = (
+        _commits.c.revision,
+        _commits.c.partition_key,
+        _commits.c.cursor,
+        _commits.c.task_id,
+        _commits.c.rows,
+        _commits.c.bytes,
+    )
+    return sa.select(*columns).where(_commits.c.generation_id == generation_id, _commits.c.replaced_by.is_(None))
+
+
+def appended(tx: Tx, row: Row, generation_id: str, partition_key: str) -> Sequence[sa.RowMapping]:
+    """What the same work had appended to a partition before."""
+    if row["partition_key"] is None:  # Then its work is a range.
+        return [each for each in _of_range(tx, row, generation_id) if each["partition_key"] == partition_key]
+    same = stands(generation_id).join(_tasks, _tasks.c.id == _commits.c.task_id)
+    return tx.all(
+        same.where(
+            _commits.c.partition_key == partition_key,
+            # In whatever generation: what another DAG makes anew takes the place of what it had made.
+            _tasks.c.dataset_id == row["dataset_id"],
+            _tasks.c.partition_key == row["partition_key"],
+        )
+    )
+
+
+def segments(tx: Tx, row: Row, generation_id: str) -> Sequence[sa.RowMapping]:
+    """What the same job had made of the range, if the task has read it once more because of an invalidation."""
+    return [each for each in _of_range(tx, row, generation_id) if each["cursor"] is not None]
+
+
+def _of_range(tx: Tx, row: Row, generation_id: str) -> list[sa.RowMapping]:
+    """All that stands of those who have read the range of a task before it. Only an invalidation has it read again."""
+    if row["invalidation_id"] is None or row["cursor"] is None:
+        return []
+    first = (row["start"] or 0) - 1
+    within = sa.select(_inputs.c.task_id).where(
+        _inputs.c.generation_id == row["generation_id"],
+        _inputs.c.cursor_upto.between(first, row["cursor"]),  # Who ended before it began has not read of it.
+        sa.func.coalesce(_inputs.c.cursor_after, -1) >= first,
+        _inputs.c.task_id != row["id"],
+    )
+    found: list[sa.RowMapping] = []
+    for some in batches(tx.execute(within.distinct()).scalars()):
+        # By task alone, of which each has a few: asked for the generation, too, SQLite would read all of that.
+        found += tx.all(sa.select(_commits).where(_commits.c.task_id.in_(some)))
+    return [each for each in found if each["generation_id"] == generation_id and each["replaced_by"] is None]
+
+
+def others(
+    tx: Tx, task_id: str, output: int, after: str | None, revision: int | None, limit: int
+) -> StandingAnswer:
+    """What is committed of an output, as of a revision or now, but for what the task takes the place of.
+
+    Raises NotFound for an output that it does not have.
+    """
+    row = load(tx, task_id, lock=False)
+    found = [each for each in outputs_of(tx, topology.load(tx), row) if each.index == output]
+    if not found:
+        raise NotFound(f"the job has no output {output}, counted from 0")
+    generation, table = found[0].generation_id, schema.generations
+    upto = revision
+    if upto is None:
+        upto = tx.value(sa.select(table.c.revision).where(table.c.id == generation)) or 0
+    page, rest = pieces.standing(tx, generation, after, limit, upto)
+    key = row["partition_key"]
+    own = _of_range(tx, row, generation) if key is None else appended(tx, row, generation, key)
+    replaced = {each["revision"] for each in own}
+    kept = [each for each in page if each.revision not in replaced]
+    return StandingAnswer(pieces=kept, after=rest, revision=upto)

@@ -1,0 +1,1 @@
+"""Effects outside qo, which only one edition of a job may have."""

@@ -1,0 +1,185 @@
+"""Tasks that have yielded: their effects outside were left to another edition, which was at work on them.
+
+If that goes well, they stay cancelled. If it does not, they are taken up again: the version of the other edition does
+not serve any more, so it will not try again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from qo.core.lifecycle import Replay
+from qo.core.pipeline import routing
+from qo.core.pipeline.topology import LiveJob, Topology
+from qo.core.task import Status
+from qo.dispatcher.effects import external_effects
+from qo.dispatcher.state import scans, schema
+from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.tasks import backlog, rows
+from qo.dispatcher.tasks.rows import Row
+
+CALLED_OFF = "its effects were called off at another edition"
+
+_tasks = schema.tasks
+
+
+def undecided(tx: Tx, live: Topology, limit: int) -> list[str]:
+    """Up to ``limit`` tasks that have yielded and for which there is something to decide now.
+
+    Looks at all that have yielded: no more than were running elsewhere when their versions began to serve.
+    """
+    found: list[str] = []
+    for edition in scans.distinct(tx, scans.YIELDED_EDITIONS):
+        job, after = live.jobs.get(edition), ""
+        while job is not None and external_effects.has_effects(job) and len(found) < limit:
+            page = sa.select(_tasks).where(scans.yielded(), _tasks.c.edition_id == edition, _tasks.c.id > after)
+            twins: list[Row] = [dict(row) for row in tx.all(page.order_by(_tasks.c.id).limit(limit))]
+            others, upto = _counterparts(tx, job, twins), _upto(tx, job, twins)
+            found += [each["id"] for each in twins if _decided(each, others.get(each["id"], ()), upto, tx.now)]
+            if len(twins) < limit:
+                break
+            after = twins[-1]["id"]
+    return found[:limit]
+
+
+def take_up(tx: Tx, live: Topology, ids: Iterable[str]) -> int:
+    """Of these tasks that have yielded, let run again those that the others leave to them; how many were decided."""
+    by_job: dict[str, list[Row]] = {}
+    for part in batches(sorted(ids)):
+        for row in rows.load_all(tx, part, lock=False).values():
+            by_job.setdefault(row["edition_id"], []).append(row)
+    decided = 0
+    for edition, twins in sorted(by_job.items()):
+        job = live.jobs.get(edition)
+        if job is not None and external_effects.has_effects(job):
+            decided += _take_up(tx, job, twins)
+    return decided
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    reason: str | None = None  # Why it stays cancelled.
+    due: datetime | None = None  # When it is to run.
+
+
+def _take_up(tx: Tx, job: LiveJob, twins: Sequence[Row]) -> int:
+    known = _counterparts(tx, job, twins)
+    ids = {each["id"] for each in twins} | {other["id"] for some in known.values() for other in some}
+    # From here on none of them moves: an attempt that is late either has been heard by now or never will be.
+    held = rows.load_all(tx, sorted(ids))
+    upto = _upto(tx, job, twins)
+    stay: dict[str, list[str]] = {}
+    again: list[tuple[Row, datetime]] = []
+    late: list[str] = []
+    for twin in (held[each["id"]] for each in twins if each["id"] in held):
+        others = [held[each["id"]] for each in known.get(twin["id"], ()) if each["id"] in held]
+        decision = _decided(twin, others, upto, tx.now)
+        if (
+            decision is None
+            or twin["status"] != Status.CANCELLED
+            or twin["cancel_reason"] != external_effects.WAITS
+        ):
+            continue
+        if decision.due is None:
+            stay.setdefault(decision.reason or "", []).append(twin["id"])
+        else:
+            again.append((twin, decision.due))
+            late += [each["id"] for each in others if each["late_lease_id"] is not None]
+    for reason, some in stay.items():
+        _set(tx, some, cancel_reason=reason)
+    _set(tx, late, late_lease_id=None)
+    rows.move_all(tx, [rows.Move(twin, Replay(token=tx.ambient.token())) for twin, _ in again])
+    for twin, due in again:
+        _set(tx, [twin["id"]], available_at=due)
+    return sum(map(len, stay.values())) + len(again)
+
+
+def _decided(twin: Row, others: Sequence[Row], upto: Mapping[str, int], now: datetime) -> _Decision | None:
+    """What becomes of a task that has yielded to others. None: that is not known yet.
+
+    ``upto``: by dataset, how far it was read. One that follows a cursor goes by that alone, and reads what is left.
+    """
+    follows = _follows(twin)
+    made = twin["cursor"] <= upto.get(twin["dataset_id"], -1) if follows else any(map(_is_made, others))
+    if made:
+        return _Decision(reason=external_effects.REASON)
+    if any(_is_open(each, twin["edition_id"], now) for each in others):
+        return None
+    if not follows and any(map(_is_called_off, others)):
+        return _Decision(reason=CALLED_OFF)
+    # It rests as long as the other one would have.
+    return _Decision(
+        due=max([now, *(each["available_at"] for each in others if each["status"] == Status.PENDING)])
+    )
+
+
+def _is_open(other: Row, edition_id: str, now: datetime) -> bool:
+    """Whether it may still have its effects: it runs, or will, or is only late. A task of another edition that waits
+    will not run, for that is not the one that serves; until it would have, its last attempt may still be heard."""
+    if other["status"] != Status.PENDING:
+        return other["status"] == Status.RUNNING
+    return other["edition_id"] == edition_id or (
+        other["late_lease_id"] is not None and other["available_at"] > now
+    )
+
+
+def _is_called_off(other: Row) -> bool:
+    """Whether a person wanted it to end."""
+    if other["status"] != Status.CANCELLED or other["cancelled_by"] is None:
+        return False
+    return other["cancel_reason"] not in (
+        external_effects.REASON,
+        external_effects.WAITS,
+        CALLED_OFF,
+    ) and not backlog.was_given_up(other["cancel_reason"])
+
+
+def _is_made(other: Row) -> bool:
+    """As ``effects`` asks the database."""
+    succeeded = other["status"] == Status.CANCELLED and other["worker_id"] is not None
+    return succeeded or other["status"] == Status.COMPLETED
+
+
+def _counterparts(tx: Tx, job: LiveJob, twins: Sequence[Row]) -> dict[str, list[Row]]:
+    """By the ids of these, all other tasks of the job about the same partitions, in any edition; of who follows a
+    cursor, those of other editions that are at work on the same dataset or rest before they try again."""
+    editions, found = external_effects.editions(tx, job), list[Row]()
+    if any(map(_follows, twins)):
+        resting = sa.and_(_tasks.c.status == Status.PENDING, _tasks.c.available_at > tx.now)
+        others = [each for each in editions if each != job.edition_id]
+        found += [dict(row) for row in external_effects.followers(tx, others, (*external_effects.OPEN, resting))]
+    for some in batches({each["partition_key"] for each in twins if not _follows(each)}):
+        query = sa.select(_tasks).where(_tasks.c.edition_id.in_(editions), _tasks.c.partition_key.in_(some))
+        found += [dict(row) for row in tx.all(query)]
+    by_place: dict[tuple[str | None, str | None], list[Row]] = {}
+    for each in found:
+        by_place.setdefault(_place(job, each), []).append(each)
+    return {
+        twin["id"]: [each for each in by_place.get(_place(job, twin), ()) if each["id"] != twin["id"]]
+        for twin in twins
+    }
+
+
+def _place(job: LiveJob, row: Row) -> tuple[str | None, str | None]:
+    return row["partition_key"], None if routing.joins(job) else row["dataset_id"]
+
+
+def _follows(row: Row) -> bool:
+    return row["partition_key"] is None
+
+
+def _upto(tx: Tx, job: LiveJob, twins: Iterable[Row]) -> dict[str, int]:
+    """How far any edition has read the datasets that they follow."""
+    followed = sorted({each["dataset_id"] for each in twins if _follows(each)})
+    read = {each: external_effects.read_upto(tx, job, each) for each in followed}
+    return {dataset: upto for dataset, upto in read.items() if upto is not None}
+
+
+def _set(tx: Tx, ids: Sequence[str], **values: Any) -> None:
+    for some in batches(ids):
+        tx.execute(sa.update(_tasks).where(_tasks.c.id.in_(some)).values(**values))

@@ -1,0 +1,214 @@
+"""Effects outside: what a job without outputs has done once, none of its editions does again.
+
+An alert that was sent stays sent when the data behind it are made anew, by another version of its DAG or of one that
+it reads. So before such a job gets a task, its other tasks are asked, those of its earlier editions too. What replaces
+a partition in the generation that serves is another matter: that is an invalidation, and may well be worth an alert.
+
+A task yields to one of another edition that is at work on the same: it is cancelled, and ``yielding`` decides about it
+when that has ended. Who follows a cursor yields to whoever reads the same dataset: where that one ends, it begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from qo.core.pipeline import routing
+from qo.core.pipeline.plan import derived
+from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
+from qo.core.task import Status
+from qo.dispatcher.state import scans, schema
+from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.tasks import backlog, creation
+from qo.dispatcher.tasks.creation import Created, NewTask
+
+REASON = "its effects were made by an earlier edition"
+WAITS = "another edition is at work on its effects"  # As the index has it that the undecided are found by.
+HISTORY = "it was there before the job was, and effects are not made for history"
+
+_tasks, _cursors, _jobs, _versions = schema.tasks, schema.cursors, schema.jobs, schema.dag_versions
+
+OPEN = (scans.running(), _tasks.c.late_lease_id.is_not(None))  # Asked one by one: each has an index of its own.
+
+
+def repeated(tx: Tx, wanted: Sequence[NewTask]) -> dict[str, str]:
+    """Those that are not to be done, by id, and why. What has a task already is not among them."""
+    by_input: dict[tuple[str, str, str], list[NewTask]] = {}
+    for each in wanted:
+        if each.job.job.outputs == 0 and each.dataset_id is not None and each.generation_id is not None:
+            place = (each.job.edition_id, each.dataset_id, each.generation_id)
+            by_input.setdefault(place, []).append(each)
+    found: dict[str, str] = {}
+    for (_, dataset_id, generation_id), some in by_input.items():
+        job = some[0].job
+        by_key = {each.partition_key: each.task_id for each in some if each.partition_key is not None}
+        if by_key:
+            found |= {by_key[key]: HISTORY for key in _history(tx, job, dataset_id, generation_id, by_key)}
+            found |= {by_key[key]: REASON for key in _about(tx, job, dataset_id, by_key, _made(_tasks))}
+        followed = [each for each in some if each.partition_key is None and each.cursor is not None]
+        upto = read_upto(tx, job, dataset_id, generation_id) if followed else None
+        if upto is not None:
+            found |= {each.task_id: REASON for each in followed if (each.cursor or 0) <= upto}
+    known = _known(tx, found)
+    return {id_: reason for id_, reason in found.items() if id_ not in known}
+
+
+def create(tx: Tx, wanted: Sequence[NewTask]) -> list[Created]:
+    """As ``creation.create``; what another edition is at work on yields to it."""
+    created = creation.create(tx, wanted)
+    new: dict[str, list[NewTask]] = {}
+    for each, one in zip(wanted, created, strict=True):
+        about = each.partition_key is not None or each.cursor is not None
+        if one.new and about and has_effects(each.job) and each.invalidation_id is None:
+            new.setdefault(each.job.edition_id, []).append(each)
+    for some in new.values():
+        others = _others(tx, some[0].job)
+        for part in batches(each.task_id for each in some) if others else ():
+            _yield(tx, some[0].job, others, _tasks.c.id.in_(part), by="dispatcher")
+    return created
+
+
+def made(tx: Tx, job: LiveJob, dataset_id: str, keys: Iterable[str]) -> set[str]:
+    """Partitions of a dataset, in whatever generation, about which the job has done what it does, or is doing it."""
+    return _about(tx, job, dataset_id, keys, sa.or_(_made(_tasks), _tasks.c.status == Status.RUNNING))
+
+
+def read_upto(tx: Tx, job: LiveJob, dataset_id: str, but: str | None = None) -> int | None:
+    """The furthest cursor that any edition of the job has read of the dataset.
+
+    ``but``: without what this edition has read of that generation.
+    """
+    of_it = sa.and_(_cursors.c.edition_id.in_(editions(tx, job)), _cursors.c.dataset_id == dataset_id)
+    if but is not None:
+        own = sa.and_(_cursors.c.edition_id == job.edition_id, _cursors.c.generation_id == but)
+        of_it = sa.and_(of_it, sa.not_(own))
+    return tx.value(sa.select(sa.func.max(_cursors.c.value)).where(of_it))
+
+
+def take_over(tx: Tx, live: Topology, dag: str, by: str) -> int:
+    """Cancel what jobs of a version that begins to serve would repeat; how many tasks that were.
+
+    While it was staged its tasks waited, and the version that served went on.
+    """
+    cancelled = 0
+    for job in live.jobs.values():
+        if job.dag != dag or not has_effects(job) or not job.inputs:
+            continue
+        others = _others(tx, job)
+        if not others:
+            continue
+        upto = {each.dataset_id: read_upto(tx, job, each.dataset_id) for each in job.inputs}
+        done = [_exists(job, others, _made)]
+        done += [
+            sa.and_(_tasks.c.partition_key.is_(None), _tasks.c.dataset_id == dataset, _tasks.c.cursor <= value)
+            for dataset, value in upto.items()
+            if value is not None
+        ]
+        again = sa.and_(_tasks.c.invalidation_id.is_(None), sa.or_(*done))
+        token = derived("taken over", job.edition_id, live.epoch)
+        cancelled += backlog.drop(tx, job.edition_id, again, token=token, by=by, reason=REASON)
+        cancelled += _yield(tx, job, others, _tasks.c.invalidation_id.is_(None), by=by)
+    return cancelled
+
+
+def has_effects(job: LiveJob) -> bool:
+    """Whether it is for it to have effects outside now."""
+    return job.job.outputs == 0 and job.status is VersionStatus.ACTIVE
+
+
+def editions(tx: Tx, job: LiveJob) -> list[str]:
+    """All that the job ever had, in any version of its DAG."""
+    return sorted(tx.execute(_ever(job, _jobs.c.edition_id).distinct()).scalars())
+
+
+def _made(table: Any) -> sa.ColumnElement[bool]:
+    """Done; also by an attempt that had been asked to stop and was too quick. Of all that are cancelled, only such a
+    one keeps its worker's name."""
+    too_quick = sa.and_(table.c.status == Status.CANCELLED, table.c.worker_id.is_not(None))
+    return sa.or_(table.c.status == Status.COMPLETED, too_quick)
+
+
+def _at_work(table: Any) -> sa.ColumnElement[bool]:
+    """Running, or late. Or done, in case it was running a statement ago."""
+    return sa.or_(_made(table), table.c.status == Status.RUNNING, table.c.late_lease_id.is_not(None))
+
+
+def _yield(tx: Tx, job: LiveJob, others: Sequence[str], which: sa.ColumnElement[bool], by: str) -> int:
+    busy = _exists(job, others, _at_work)
+    if followed := sorted({each["dataset_id"] for each in followers(tx, others, OPEN)}):
+        by_cursor = sa.and_(_tasks.c.partition_key.is_(None), _tasks.c.cursor.is_not(None))
+        busy = sa.or_(busy, sa.and_(by_cursor, _tasks.c.dataset_id.in_(followed)))
+    return backlog.drop(tx, job.edition_id, sa.and_(which, busy), token=tx.ambient.token(), by=by, reason=WAITS)
+
+
+def followers(tx: Tx, editions: Sequence[str], which: Sequence[sa.ColumnElement[bool]]) -> Sequence[sa.RowMapping]:
+    """Tasks of these editions that follow a cursor and meet one of the conditions. What reads a range once more moves
+    no cursor, and is not among them."""
+    by_cursor = [
+        _tasks.c.partition_key.is_(None),
+        _tasks.c.cursor.is_not(None),
+        _tasks.c.invalidation_id.is_(None),
+    ]
+    query = sa.select(_tasks).where(_tasks.c.edition_id.in_(editions), *by_cursor)
+    found = {row["id"]: row for each in which for row in tx.all(query.where(each))}
+    return list(found.values())
+
+
+def _exists(job: LiveJob, of: Sequence[str], which: Callable[[Any], sa.ColumnElement[bool]]) -> Any:
+    """A task of those editions about the same partition."""
+    other = _tasks.alias("other")
+    same = [other.c.edition_id.in_(of), other.c.partition_key == _tasks.c.partition_key, which(other)]
+    if not routing.joins(job):
+        same.append(other.c.dataset_id == _tasks.c.dataset_id)
+    return sa.exists(sa.select(other.c.id).where(*same).correlate(_tasks))
+
+
+def _about(tx: Tx, job: LiveJob, dataset_id: str, keys: Iterable[str], which: sa.ColumnElement[bool]) -> set[str]:
+    """Partitions about which the job has such a task, in whatever edition, or one that is open in its own."""
+    open_ = sa.and_(_tasks.c.edition_id == job.edition_id, _tasks.c.status.in_([Status.PENDING, Status.RUNNING]))
+    query = sa.select(_tasks.c.partition_key).where(sa.or_(which, open_))
+    if not routing.joins(job):
+        query = query.where(_tasks.c.dataset_id == dataset_id)
+    query, found = query.where(_tasks.c.edition_id.in_(editions(tx, job))), set[str]()
+    for some in batches(sorted(set(keys))):
+        of_these = query.where(_tasks.c.partition_key.in_(some))
+        found.update(tx.execute(of_these.distinct()).scalars())
+    return found
+
+
+def _others(tx: Tx, job: LiveJob) -> list[str]:
+    return [each for each in editions(tx, job) if each != job.edition_id]
+
+
+def _history(tx: Tx, job: LiveJob, dataset_id: str, generation_id: str, keys: Iterable[str]) -> set[str]:
+    """Partitions that another generation had before there was such a job: this one has only made them anew."""
+    first = tx.value(_ever(job, sa.func.min(_versions.c.created_at)))
+    generations, partitions = schema.generations, schema.partitions
+    others = sa.select(generations.c.id).where(
+        generations.c.dataset_id == dataset_id, generations.c.id != generation_id
+    )
+    found = set[str]()
+    for some in batches(sorted(keys)):
+        query = sa.select(partitions.c.partition_key).where(
+            partitions.c.dataset_id == dataset_id,
+            partitions.c.generation_id.in_(others),
+            partitions.c.partition_key.in_(some),
+            partitions.c.committed_at < first,
+        )
+        found.update(tx.execute(query.distinct()).scalars())
+    return found
+
+
+def _ever(job: LiveJob, what: sa.ColumnElement[Any]) -> sa.Select[*tuple[Any, ...]]:
+    """Of the job, over all versions of its DAG."""
+    query = sa.select(what).join_from(_jobs, _versions, _versions.c.id == _jobs.c.version_id)
+    return query.where(_versions.c.dag == job.dag, _jobs.c.name == job.job.name)
+
+
+def _known(tx: Tx, ids: Iterable[str]) -> set[str]:
+    found = set[str]()
+    for some in batches(sorted(ids)):
+        found.update(tx.execute(sa.select(_tasks.c.id).where(_tasks.c.id.in_(some))).scalars())
+    return found

@@ -1,0 +1,1 @@
+"""Events, the counts of what became of them, and invalidations."""

@@ -1,0 +1,92 @@
+"""Counts of events and of what became of them, kept by the transactions that change them.
+
+For edition ``''`` events are counted by state; for any other, its deliveries by outcome. Every event is in exactly
+one state and every delivery has exactly one outcome, so the counts of a dataset always add up to how many there are:
+``accounting`` in the tests proves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.state.prepared import Prepared
+
+EVENTS = ""  # Stands in the place of an edition where events themselves are counted.
+
+Counted = tuple[str, str, str]  # Dataset, edition or EVENTS, state or outcome.
+
+
+def _added(statement: postgresql.Insert | sqlite.Insert) -> Prepared:
+    added = statement.on_conflict_do_update(
+        index_elements=["dataset_id", "edition_id", "outcome"],
+        set_={"n": schema.tallies.c.n + statement.excluded.n},
+    )
+    return Prepared(added)
+
+
+_ADD = {
+    "postgresql": _added(postgresql.insert(schema.tallies)),
+    "sqlite": _added(sqlite.insert(schema.tallies)),
+}
+
+
+# Built once: to build a statement takes longer than to carry it out.
+_WAITING = Prepared(
+    sa.select(schema.tallies.c.edition_id)
+    .where(schema.tallies.c.outcome == "pending", schema.tallies.c.edition_id != EVENTS, schema.tallies.c.n > 0)
+    .distinct()
+)
+
+
+_COUNTS = Prepared(
+    sa.select(schema.tallies.c.edition_id, schema.tallies.c.outcome, schema.tallies.c.n).where(
+        schema.tallies.c.dataset_id == sa.bindparam("dataset", type_=sa.String), schema.tallies.c.n != 0
+    )
+)
+
+
+_UNROUTED = Prepared(
+    sa.select(schema.tallies.c.dataset_id).where(
+        schema.tallies.c.dataset_id.in_(sa.bindparam("datasets", expanding=True)),
+        schema.tallies.c.edition_id == EVENTS,
+        schema.tallies.c.outcome == "pending",
+        schema.tallies.c.n > 0,
+    )
+)
+
+
+def add(tx: Tx, changes: Mapping[Counted, int]) -> None:
+    """Change counts by so much. Call it last in a transaction: the rows are shared by many writers."""
+    # In order: two transactions that change the same counts must not wait for each other crosswise.
+    rows = [
+        {"dataset_id": dataset, "edition_id": edition, "outcome": outcome, "n": n}
+        for (dataset, edition, outcome), n in sorted(changes.items())
+        if n != 0
+    ]
+    tx.do(_ADD["postgresql" if tx.on_postgres else "sqlite"], *rows)
+
+
+def counts(tx: Tx, dataset_id: str) -> dict[str, dict[str, int]]:
+    """Counts by state for EVENTS and by outcome for each edition that reads the dataset; zeros are left out."""
+    found: dict[str, dict[str, int]] = {}
+    for edition, outcome, n in tx.rows(_COUNTS, {"dataset": dataset_id}):
+        found.setdefault(edition, {})[outcome] = n
+    return found
+
+
+def datasets_with_pending_events(tx: Tx, datasets: Collection[str]) -> set[str]:
+    """Those of the datasets of which events have not been routed."""
+    found: set[str] = set()
+    for some in batches(sorted(datasets)):
+        found |= {dataset for (dataset,) in tx.rows(_UNROUTED, {"datasets": some})}
+    return found
+
+
+def editions_that_wait(tx: Tx) -> set[str]:
+    """Wherever a delivery is pending. The table is small: it grows with jobs, not with events."""
+    return {edition for (edition,) in tx.rows(_WAITING)}

@@ -1,0 +1,15 @@
+"""A client without a dispatcher process: the public routes, called in this process."""
+
+from __future__ import annotations
+
+import httpx
+
+from qo.api.public_client import UserClient
+from qo.dispatcher.http.app import public_app
+from qo.dispatcher.http.context import Context
+
+
+def open_embedded_client(context: Context) -> UserClient:
+    """Call as an admin. The caller closes the state of the context."""
+    transport = httpx.ASGITransport(public_app(context), raise_app_exceptions=False)
+    return UserClient("http://qo", context.tokens.admin, transport=transport)

@@ -1,0 +1,186 @@
+"""The outbox: side effects, written in the transaction that decided them and carried out after it.
+
+    take    in one transaction: these rows are ours for a while, nobody else sees them
+    act     outside of any: enqueue, invoke, run
+    done    in another one, or ``failed``, which lets the row come again later
+
+Who dies in between has lost nothing: the row comes back by itself, and what it does is known by its id, so doing it
+twice is doing it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+import sqlalchemy as sa
+
+from qo.core.pipeline.plan import derived
+from qo.core.retry import delay_s
+from qo.core.task import RetryPolicy
+from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.prepared import Prepared
+from qo.dispatcher.state.schema import outbox
+from qo.pipeline.registry import Launcher
+
+TAKEN_S = 15.0  # For so long a row that was taken is kept from others.
+HANDED_S = 5.0  # One that is passed on by hand, for so long: that takes no time, unless its holder dies.
+ATTEMPTS_MAX = 20
+KEPT_S = 86_400.0  # For so long rows that are done stay, for people to see.
+BACKOFF = RetryPolicy(initial_interval_ms=1_000, max_interval_ms=300_000, multiplier=2.0, jitter_percent=0.5)
+ERROR_LEN_MAX = 2_000
+
+# Written out, not bound: a partial index is used only where the planner can see its condition.
+PENDING = outbox.c.state == sa.literal_column("'pending'")
+DONE = outbox.c.state == sa.literal_column("'done'")
+DEAD = outbox.c.state == sa.literal_column("'dead'")
+
+# Built once: to build a statement takes longer than to carry it out.
+_THESE = (
+    sa.select(outbox)
+    .where(
+        PENDING,
+        outbox.c.available_at <= sa.bindparam("now"),
+        outbox.c.kind.in_(sa.bindparam("kinds", expanding=True)),
+    )
+    .order_by(outbox.c.available_at, outbox.c.seq)
+    .limit(sa.bindparam("most"))
+)
+_DUE, _DUE_LOCKED = Prepared(_THESE), Prepared(_THESE.with_for_update(skip_locked=True))
+_TAKEN = Prepared(sa.update(outbox).where(outbox.c.seq.in_(sa.bindparam("seqs", expanding=True))))
+_CARRIED_OUT = Prepared(
+    sa.update(outbox)
+    .where(outbox.c.id.in_(sa.bindparam("ids", expanding=True)), outbox.c.state == "pending")
+    .values(state="done", done_at=sa.bindparam("now"), last_error=None)
+)
+
+
+class Kind(StrEnum):
+    WAKE = "wake"  # A message to the queue of a runtime.
+    INVOKE = "invoke"  # A call of a function service.
+    RUN = "run"  # A run inside the dispatcher.
+
+
+KIND_OF = {Launcher.QUEUE: Kind.WAKE, Launcher.INVOKE: Kind.INVOKE, Launcher.IN_PROCESS: Kind.RUN}
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    id: str
+    kind: Kind
+    queue: str
+    task_id: str
+    depth: int = 0  # Of its job in the pipeline.
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An effect that is ours to carry out for the next ``TAKEN_S`` seconds."""
+
+    effect: Effect
+    attempts: int  # Those that failed so far.
+
+
+def wake_id(task_id: str, attempt: int, wakes: int) -> str:
+    """The id of a task's wake-up number ``wakes``, where ``attempt`` attempts have begun so far."""
+    return derived("wake", task_id, attempt + 1, wakes)
+
+
+def add(tx: Tx, effects: Sequence[Effect], handed: Collection[Kind] = ()) -> int:
+    """Write down what is to be done; how many of these were not written down before.
+
+    ``handed``: who adds these carries them out at once, or passes them to who does. They are kept from others as if
+    taken, for ``HANDED_S``.
+    """
+    later = tx.now + timedelta(seconds=HANDED_S)
+    rows = [
+        {
+            "id": each.id,
+            "kind": each.kind,
+            "queue": each.queue,
+            "task_id": each.task_id,
+            "depth": each.depth,
+            "state": "pending",
+            "available_at": later if each.kind in handed else tx.now,
+            "attempts": 0,
+            "created_at": tx.now,
+        }
+        for each in effects
+    ]
+    return len(tx.insert_absent(outbox, rows, returning=outbox.c.id)) if rows else 0
+
+
+def due(tx: Tx, kinds: Collection[Kind] = frozenset({Kind.WAKE})) -> bool:
+    """Whether there is anything to take."""
+    return bool(tx.rows(_DUE, _asked(tx, kinds, 1)))
+
+
+def take(
+    tx: Tx, limit: int, kinds: Collection[Kind] = frozenset({Kind.WAKE}), *, taken_s: float = TAKEN_S
+) -> list[Taken]:
+    """Up to ``limit`` effects that are due, the longest due first. Two who take at once get different ones."""
+    rows = tx.mappings(_DUE_LOCKED, _asked(tx, kinds, limit))
+    if rows:
+        seqs, until = [row["seq"] for row in rows], tx.now + timedelta(seconds=taken_s)
+        tx.do(_TAKEN, {"seqs": seqs, "available_at": until})
+    return [
+        Taken(Effect(row["id"], Kind(row["kind"]), row["queue"], row["task_id"], row["depth"]), row["attempts"])
+        for row in rows
+    ]
+
+
+def _asked(tx: Tx, kinds: Collection[Kind], limit: int) -> dict[str, Any]:
+    return {"now": tx.now, "kinds": sorted(kinds), "most": limit}
+
+
+def done(tx: Tx, ids: Collection[str]) -> None:
+    """These were carried out. Saying so twice changes nothing."""
+    if ids:
+        tx.do(_CARRIED_OUT, {"ids": sorted(ids), "now": tx.now})
+
+
+def failed(tx: Tx, id: str, error: str) -> bool:
+    """It could not be carried out: it comes again later, or never after ``ATTEMPTS_MAX`` times; whether never."""
+    row = tx.one(tx.lock(sa.select(outbox.c.attempts).where(outbox.c.id == id, outbox.c.state == "pending")))
+    if row is None:
+        return False  # Somebody else has carried it out meanwhile.
+    attempts = row["attempts"] + 1
+    is_dead = attempts >= ATTEMPTS_MAX
+    rest = timedelta(seconds=delay_s(BACKOFF, attempts - 1, tx.ambient.unit()))
+    tx.execute(
+        sa.update(outbox)
+        .where(outbox.c.id == id)
+        .values(
+            attempts=attempts,
+            state="dead" if is_dead else "pending",
+            available_at=tx.now + rest,
+            last_error=error[:ERROR_LEN_MAX],
+        )
+    )
+    return is_dead
+
+
+def purge(tx: Tx, *, kept_s: float = KEPT_S, limit: int = 1000) -> int:
+    """Forget some of those that were done long ago; how many."""
+    return _forget(tx, DONE, outbox.c.done_at, kept_s, limit)
+
+
+def purge_dead(tx: Tx, *, kept_s: float, limit: int = 1000) -> int:
+    """Forget some of those that were given up long ago; how many."""
+    return _forget(tx, DEAD, outbox.c.available_at, kept_s, limit)
+
+
+def _forget(tx: Tx, which: sa.ColumnElement[bool], ended: sa.Column[Any], kept_s: float, limit: int) -> int:
+    old = (
+        sa.select(outbox.c.seq)
+        .where(which, ended < tx.now - timedelta(seconds=kept_s))
+        .order_by(ended)
+        .limit(limit)
+    )
+    seqs = tx.execute(tx.lock(old, skip=True)).scalars().all()
+    if seqs:
+        tx.execute(sa.delete(outbox).where(outbox.c.seq.in_(seqs)))
+    return len(seqs)

@@ -1,0 +1,87 @@
+"""The publisher: wake-ups go from the outbox to the queues.
+
+Taken, published and marked as done in three steps. Dying between two of them repeats at most the publishing, which
+enqueues nothing twice, because a wake-up's id names its message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+
+from qo.core.task import PRIORITY_MAX
+from qo.dispatcher.outbox import outbox
+from qo.dispatcher.outbox.outbox import Kind, Taken
+from qo.dispatcher.outbox.wakeup import WakeUp, WakeUps
+from qo.dispatcher.state.database import State
+
+log = logging.getLogger(__name__)
+
+BATCH = 256  # Wake-ups that are under way at once.
+PUBLISH_S = outbox.TAKEN_S - 3.0  # Who takes longer has lost the rows to others anyway.
+
+
+async def tick(
+    state: State, queues: WakeUps, limit: int = BATCH, *, on_dead: Callable[[Taken], None] = lambda taken: None
+) -> int:
+    """Publish up to ``limit`` wake-ups; how many were settled, well or badly. ``on_dead`` hears of those given up."""
+    return await publish(state, queues, await asyncio.to_thread(_take, state, limit), on_dead=on_dead)
+
+
+async def publish(
+    state: State,
+    queues: WakeUps,
+    taken: Sequence[Taken],
+    *,
+    on_dead: Callable[[Taken], None] = lambda taken: None,
+) -> int:
+    """As ``tick``, for those that are taken already."""
+    by_queue: dict[str, list[Taken]] = {}
+    for each in taken:
+        by_queue.setdefault(each.effect.queue, []).append(each)
+    # Side by side: one queue that does not answer holds up none of the others.
+    published = await asyncio.gather(*(_publish(state, queues, *each) for each in by_queue.items()))
+    for each in (dead for ended in published for dead in ended):
+        log.error(
+            "wake-up %s of task %s was given up; the sweeper makes a new one", each.effect.id, each.effect.task_id
+        )
+        on_dead(each)
+    return len(taken)
+
+
+async def _publish(state: State, queues: WakeUps, queue: str, taken: Sequence[Taken]) -> list[Taken]:
+    """Those that were given up."""
+    wakes = [_wake(each) for each in taken]
+    try:
+        async with asyncio.timeout(PUBLISH_S):
+            await queues.publish(queue, wakes)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        log.warning("queue %s took no wake-ups, they are kept: %s", queue, said)
+        return await asyncio.to_thread(_failed, state, taken, said)
+    await asyncio.to_thread(_done, state, [each.id for each in wakes])
+    return []
+
+
+def _wake(taken: Taken) -> WakeUp:
+    effect = taken.effect
+    return WakeUp(effect.id, effect.task_id, priority=min(effect.depth, PRIORITY_MAX))
+
+
+def _take(state: State, limit: int) -> list[Taken]:
+    with state.read() as tx:
+        if not outbox.due(tx, {Kind.WAKE}):
+            return []  # Who has nothing to do keeps no writer waiting.
+    with state.write() as tx:
+        return outbox.take(tx, limit, {Kind.WAKE})
+
+
+def _done(state: State, ids: Collection[str]) -> None:
+    with state.write() as tx:
+        outbox.done(tx, ids)
+
+
+def _failed(state: State, taken: Sequence[Taken], error: str) -> list[Taken]:
+    with state.write() as tx:
+        return [each for each in taken if outbox.failed(tx, each.effect.id, error)]

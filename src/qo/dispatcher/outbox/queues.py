@@ -1,0 +1,119 @@
+"""The queues of the runtimes: each a prefix of its own, below the store that the settings name.
+
+    s3://bucket/prefix  ->  s3://bucket/prefix/queues/spark
+    local:.qo           ->  local:.qo/queues/spark
+
+Only the producing side: the dispatcher never looks into a queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from qo.config.location import S3, Local
+from qo.config.settings import Settings
+from qo.core.task import RetryPolicy
+from qo.dispatcher.outbox.wakeup import WakeUp
+from qo.errors import ConfigError
+from qo.queue.connecting import connect
+from qo.queue.options import NewTask, Options
+from qo.queue.queue import Queue
+from qo.store import manifest
+from qo.store.opening import needs_proof, open_store
+
+WAKE = "wake"  # The type of all messages, and the scope of their keys.
+
+# Failing is a worker that cannot reach the dispatcher. The message goes on trying; the sweeper is the way out.
+_RETRIES = 1000
+_POLICY = RetryPolicy(initial_interval_ms=1_000, max_interval_ms=60_000)
+
+
+def queue_settings(settings: Settings, name: str) -> Settings:
+    """The settings of one runtime's queue. Raises ConfigError for a store that cannot have queues below it."""
+    location = settings.location
+    match location:
+        case S3(bucket, prefix):
+            return replace(settings, store=f"s3://{bucket}/{prefix}queues/{name}")
+        case Local(path):
+            return replace(settings, store=f"local:{path / 'queues' / name}")
+        case _:
+            raise ConfigError(
+                f"{settings.store} cannot hold the queues of runtimes, which several processes share: "
+                "set QO_STORE to local:PATH or s3://BUCKET/PREFIX"
+            )
+
+
+async def prepare(settings: Settings, name: str) -> Settings:
+    """The settings of a runtime's queue, once it may be used: ``connect`` and workers take them as they are.
+
+    Raises Unproven for a bucket that `qo doctor` has not passed.
+    """
+    own = queue_settings(settings, name)
+    if needs_proof(settings):
+        await _inherit(settings, own)
+    return own
+
+
+async def open_queue(settings: Settings, name: str) -> Queue:
+    """The queue of a runtime. ``settings`` name the store above all of them. Raises Unproven as ``prepare``."""
+    return await connect(await prepare(settings, name))
+
+
+async def _inherit(above: Settings, own: Settings) -> None:
+    """The proof of a bucket holds for all of it, so a new queue takes over that of its parent."""
+    store, _ = await open_store(own)
+    try:
+        there = await manifest.load(store)
+        if there is not None and there.manifest.proof is not None:
+            return
+        parent, _ = await open_store(above)
+        try:
+            proven = await manifest.require(
+                parent,
+                prefix_len=above.shard_prefix_len,
+                needs_proof=True,
+                allow_no_versioning=above.allow_no_versioning,
+            )
+        finally:
+            await parent.close()
+        await manifest.record_proof(store, proven.proof, prefix_len=proven.shard_prefix_len)
+    finally:
+        await store.close()
+
+
+class BucketQueues:
+    """Wake-ups as messages in the bucket. A queue is opened when it first gets one."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._open: dict[str, Queue] = {}
+        self._opening: dict[str, asyncio.Lock] = {}
+
+    async def publish(self, queue: str, wakes: Sequence[WakeUp]) -> None:
+        opened = await self._queue(queue)
+        await opened.submit_many([_message(each) for each in wakes])
+
+    async def close(self) -> None:
+        opened, self._open = list(self._open.values()), {}
+        for each in opened:
+            await each.close()
+
+    async def _queue(self, name: str) -> Queue:
+        async with self._opening.setdefault(name, asyncio.Lock()):
+            if name not in self._open:
+                self._open[name] = await open_queue(self._settings, name)
+            return self._open[name]
+
+
+def _message(wake: WakeUp) -> NewTask:
+    options = Options(
+        key=wake.id,
+        key_scope=WAKE,
+        priority=wake.priority,
+        max_retries=_RETRIES,
+        max_deliveries=_RETRIES,
+        retry_policy=_POLICY,
+    )
+    return NewTask(WAKE, {"task_id": wake.task_id}, options)

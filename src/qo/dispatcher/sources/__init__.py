@@ -1,0 +1,1 @@
+"""Sources of events: emitted by hand, by the scheduler, by webhooks."""

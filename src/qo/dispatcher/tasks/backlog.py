@@ -1,0 +1,194 @@
+"""The open tasks of whole editions, moved at once: withheld at a cutover, cancelled at a rollback, taken up again.
+
+Each statement writes what ``core.lifecycle.decide`` would write task by task; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from qo.core.pipeline.topology import LIVE, VersionStatus
+from qo.core.task import Status
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import Tx, batches
+
+_tasks = schema.tasks
+COUNT_MAX = 10_000  # Tasks are counted so far and no further, however many there are.
+_GIVEN_UP = {VersionStatus.ROLLED_BACK: "rolled back", VersionStatus.ABANDONED: "abandoned"}
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    cancelled: int = 0
+    requested: int = 0  # Running: asked to stop.
+
+
+def stop_reason(dag: str, number: int, status: VersionStatus) -> str:
+    """Why tasks of a version that was given up are cancelled: by this, ``revive`` knows them."""
+    return f"version {number} of {dag} was {_GIVEN_UP[status]}"
+
+
+def was_given_up(reason: str | None) -> bool:
+    """Whether ``stop_reason`` said so, and not a person."""
+    ends = tuple(f" was {word}" for word in _GIVEN_UP.values())
+    return reason is not None and reason.startswith("version ") and reason.endswith(ends)
+
+
+def editions(tx: Tx, version_id: str) -> frozenset[str]:
+    """Of all jobs of a version."""
+    return frozenset(
+        tx.execute(sa.select(schema.jobs.c.edition_id).where(schema.jobs.c.version_id == version_id)).scalars()
+    )
+
+
+def own_editions(tx: Tx, version_id: str) -> frozenset[str]:
+    """Those of a version that no live version has."""
+    jobs, versions = schema.jobs, schema.dag_versions
+    mine = sa.select(jobs.c.edition_id, jobs.c.dag).where(jobs.c.version_id == version_id).subquery()
+    shared = (
+        sa.select(jobs.c.edition_id)
+        .join(versions, versions.c.id == jobs.c.version_id)
+        .join(mine, mine.c.edition_id == jobs.c.edition_id)
+        .where(versions.c.status.in_(sorted(LIVE)))
+    )
+    return editions(tx, version_id) - frozenset(tx.execute(shared).scalars())
+
+
+def withhold(tx: Tx, of: Collection[str]) -> int:
+    """Take back the wake-ups of pending tasks: one that is on its way finds nothing to claim. How many."""
+    return sum(
+        tx.execute(
+            sa.update(_tasks)
+            .where(chosen, _tasks.c.status == Status.PENDING, _tasks.c.released_at.is_not(None))
+            .values(released_at=None)
+        ).rowcount
+        for chosen in _chosen(of)
+    )
+
+
+def cancel(tx: Tx, of: Collection[str], *, token: str, by: str, reason: str) -> Stopped:
+    """Cancel what is pending and ask what is running to stop."""
+    said = _cancelled(tx, token, by, reason)
+    cancelled = requested = 0
+    for chosen in _chosen(of):
+        cancelled += _cancel_pending(tx, chosen, said)
+        running = (
+            sa.update(_tasks)
+            .where(chosen, _tasks.c.status == Status.RUNNING, _tasks.c.cancel_requested.is_(False))
+            .values(**said)
+        )
+        requested += tx.execute(running).rowcount
+    return Stopped(cancelled, requested)
+
+
+def drop(tx: Tx, edition_id: str, which: sa.ColumnElement[bool], *, token: str, by: str, reason: str) -> int:
+    """Cancel some of the pending tasks of one edition; how many."""
+    return _cancel_pending(
+        tx, sa.and_(_tasks.c.edition_id == edition_id, which), _cancelled(tx, token, by, reason)
+    )
+
+
+def _cancelled(tx: Tx, token: str, by: str, reason: str) -> dict[str, Any]:
+    return {
+        "token": token,
+        "updated_at": _later(tx),
+        "cancel_requested": True,
+        "cancelled_by": by,
+        "cancel_reason": reason,
+    }
+
+
+def _cancel_pending(tx: Tx, chosen: sa.ColumnElement[bool], said: Mapping[str, Any]) -> int:
+    ended = {
+        "status": Status.CANCELLED,
+        "completed_at": _later(tx),
+        "lease_id": None,
+        "lease_expires_at": None,
+        "worker_id": None,
+        "late_lease_id": None,
+    }
+    pending = sa.update(_tasks).where(chosen, _tasks.c.status == Status.PENDING).values(**said, **ended)
+    return tx.execute(pending).rowcount
+
+
+def revive(tx: Tx, of: Collection[str], *, token: str, dag: str) -> int:
+    """Take up again what was cancelled because a version of the DAG was given up. How many tasks wait again.
+
+    A task that is still running loses the request to stop. If its worker had heard it already, the task ends as
+    cancelled all the same and can be replayed by hand.
+    """
+    unsaid: dict[str, Any] = {
+        "token": token,
+        "updated_at": _later(tx),
+        "cancel_requested": False,
+        "cancelled_by": None,
+        "cancel_reason": None,
+    }
+    again = {
+        "status": Status.PENDING,
+        "available_at": tx.now,
+        "completed_at": None,
+        "lease_id": None,
+        "lease_expires_at": None,
+        "worker_id": None,
+        "retry_count": 0,
+        "deliveries": 0,
+        "late_lease_id": None,
+        "released_at": None,
+    }
+    said = _tasks.c.cancel_reason
+    given_up = sa.or_(*(said.endswith(f" of {dag} was {word}", autoescape=True) for word in _GIVEN_UP.values()))
+    revived = 0
+    for chosen in _chosen(of):
+        ours = sa.and_(chosen, said.startswith("version "), given_up)
+        cancelled = sa.update(_tasks).where(ours, _tasks.c.status == Status.CANCELLED)
+        revived += tx.execute(cancelled.values(**unsaid, **again)).rowcount
+        running = sa.update(_tasks).where(ours, _tasks.c.status == Status.RUNNING)
+        tx.execute(running.values(**unsaid))
+    return revived
+
+
+def counts(tx: Tx, editions: Collection[str]) -> dict[str, dict[str, int]]:
+    """Tasks by edition and status, each counted up to COUNT_MAX, from the index alone."""
+    found: dict[str, dict[str, int]] = {}
+    for some in batches(sorted(editions)):
+        for row in tx.execute(_counted(some)):
+            if row.n:
+                found.setdefault(row.edition_id, {})[row.status] = row.n
+    return found
+
+
+def _counted(editions: Collection[str]) -> sa.Select[Any, Any, Any]:
+    wanted = (
+        sa.select(schema.jobs.c.edition_id).where(schema.jobs.c.edition_id.in_(editions)).distinct().subquery()
+    )
+    statuses = sa.union_all(*(sa.select(sa.literal(str(status)).label("status")) for status in Status)).subquery()
+    some = (
+        sa.select(sa.literal(1).label("one"))
+        .select_from(_tasks)
+        .where(_tasks.c.edition_id == wanted.c.edition_id, _tasks.c.status == statuses.c.status)
+        # As the index has them. To find a few of them in any order, PostgreSQL would sooner read the whole table.
+        .order_by(_tasks.c.created_at)
+        .limit(COUNT_MAX)
+        .correlate(wanted, statuses)
+        .subquery()
+    )
+    n = sa.select(sa.func.count()).select_from(some).correlate(wanted, statuses).scalar_subquery()
+    return sa.select(wanted.c.edition_id, statuses.c.status, n.label("n")).select_from(
+        wanted.join(statuses, sa.true())
+    )
+
+
+def _later(tx: Tx) -> sa.ColumnElement[Any]:
+    # A clock that was corrected backwards must not make history run backwards.
+    now = sa.literal(tx.now, schema.Instant())
+    return sa.case((_tasks.c.updated_at > now, _tasks.c.updated_at), else_=now)
+
+
+def _chosen(of: Collection[str]) -> Iterator[sa.ColumnElement[bool]]:
+    for some in batches(sorted(of)):
+        yield _tasks.c.edition_id.in_(some)

@@ -1,0 +1,45 @@
+"""Who is paused because queues behind it are overfull, as of now.
+
+Every heartbeat asks. What follows from it is worked out once for each topology and each set of tripped queues, and
+remembered: both change seldom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import sqlalchemy as sa
+
+from qo.core.pipeline import pressure
+from qo.core.pipeline.topology import Topology
+from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.prepared import Prepared
+from qo.dispatcher.state.schema import queues
+
+_TRIPPED = Prepared(sa.select(queues.c.name, queues.c.reason).where(queues.c.tripped_at.is_not(None)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    topology: Topology
+    tripped: Mapping[str, str]
+    paused: Mapping[str, str]
+
+
+_known: WeakKeyDictionary[sa.Pool, _Known] = WeakKeyDictionary()  # The last answer of each database.
+
+
+def paused(tx: Tx, live: Topology) -> Mapping[str, str]:
+    """Why each edition that feeds a tripped queue is paused; not to be changed."""
+    tripped = {name: reason or "it is tripped" for name, reason in tx.rows(_TRIPPED)}
+    if not tripped:
+        return {}
+    pool = tx.connection.engine.pool
+    known = _known.get(pool)
+    # The very same one, not only of the same epoch: who has just changed the topology may yet undo that.
+    if known is None or known.topology is not live or known.tripped != tripped:
+        known = _Known(live, tripped, pressure.paused_by(live, tripped))
+        _known[pool] = known
+    return known.paused

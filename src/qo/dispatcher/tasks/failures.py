@@ -1,0 +1,284 @@
+"""Failed tasks: which of them are open, and which are superseded.
+
+A failure is superseded once another task of the same edition has done its work from a state that is at least as new,
+or when no live version has its edition. Nothing is written for that. Each failed task is held against the tasks of
+its own partition, by an index, and every question looks at a bounded number of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from qo.api.contract.task_view import Superseded
+from qo.core.pipeline.dag import UpdateStrategy
+from qo.core.pipeline.topology import Topology, VersionStatus
+from qo.core.task import Status
+from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.tasks import backlog
+
+LOOKED_AT_MAX = 2_000  # Failed tasks of one edition that one page looks at.
+STEP_MIN = 200  # Of these, so many at least by one statement.
+
+_tasks, _later, _cursors, _inputs = schema.tasks, schema.tasks.alias("later"), schema.cursors, schema.task_inputs
+_JUDGED = (
+    "id",
+    "edition_id",
+    "dataset_id",
+    "generation_id",
+    "partition_key",
+    "start",
+    "cursor",
+    "invalidation_id",
+    "started_at",
+    "completed_at",
+    "created_at",
+)
+_ENDED_AS = {
+    VersionStatus.RETIRED: "replaced",
+    VersionStatus.ROLLED_BACK: "rolled back",
+    VersionStatus.ABANDONED: "abandoned",
+}
+
+Place = tuple[datetime, str]  # Of a task in a list, newest first.
+Judged = sa.Subquery | sa.Alias
+
+
+@dataclass(frozen=True, slots=True)
+class LastVersion:
+    """The newest version that has had an edition."""
+
+    version: int
+    ended_as: str  # In words, for "version 2 was ...".
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    places: list[Place]
+    after: Place | None = None  # Where to go on; None: that was all.
+
+
+def open_page(tx: Tx, live: Topology, editions: Iterable[str], after: Place | None, limit: int) -> Page:
+    """The newest open failures of these editions. A page may be short, or empty, and there be more after it."""
+    found: list[Place] = []
+    ends: list[Place] = []
+    for edition in _with_failures(tx, [each for each in editions if each in live.jobs]):
+        some, end = _scan(tx, live, edition, after, limit + 1)
+        found += some
+        ends += [end] if end is not None else []
+    # Beyond the place where the first of them stopped, the others would be listed without it.
+    reached = max(ends, default=None)
+    listed = sorted((each for each in found if reached is None or each >= reached), reverse=True)
+    if len(listed) > limit:
+        return Page(listed[:limit], listed[limit - 1])
+    return Page(listed, reached)
+
+
+def _scan(
+    tx: Tx, live: Topology, edition: str, after: Place | None, wanted: int
+) -> tuple[list[Place], Place | None]:
+    """Open failures of an edition, newest first, and where the search stopped; None: at the end."""
+    found: list[Place] = []
+    step, looked_at = min(max(wanted, STEP_MIN), LOOKED_AT_MAX), 0
+    while len(found) < wanted and looked_at < LOOKED_AT_MAX:
+        rows = sorted(tx.all(open_of(live, edition, after, step)), key=_place, reverse=True)
+        found += [_place(row) for row in rows if not row["mended"]]
+        if len(rows) < step:
+            return found, None
+        after = _place(rows[-1])
+        looked_at += step
+    return found, after
+
+
+def open_of(live: Topology, edition: str, after: Place | None, limit: int) -> sa.Select[*tuple[Any, ...]]:
+    """The newest failed tasks of an edition, each with whether it was ``mended``."""
+    some = _failed_of(edition, after, limit)
+    return sa.select(some.c.id, some.c.created_at, _mended(some, _appending(live)).label("mended"))
+
+
+def _place(row: sa.RowMapping) -> Place:
+    return row["created_at"], row["id"]
+
+
+def first_open(tx: Tx, live: Topology, edition: str) -> str | None:
+    """An open failure of an edition, if there is one among the oldest."""
+    failed = sa.select(*(_tasks.c[name] for name in _JUDGED)).where(_failed(edition))
+    some = failed.order_by(_tasks.c.created_at).limit(LOOKED_AT_MAX).subquery()
+    return tx.value(sa.select(some.c.id).where(sa.not_(_mended(some, _appending(live)))).limit(1))
+
+
+def _failed(edition: str) -> sa.ColumnElement[bool]:
+    return sa.and_(_tasks.c.edition_id == edition, _tasks.c.status == Status.FAILED)
+
+
+def counts(tx: Tx, editions: Collection[str]) -> dict[str, dict[str, int]]:
+    """As ``backlog.counts``, but of the failed tasks only the open ones: those that nobody has mended.
+
+    Whether a version is live is not asked: the caller has chosen the editions.
+    """
+    found = backlog.counts(tx, editions)
+    for edition, by_status in found.items():
+        if by_status.get(Status.FAILED):
+            by_status[Status.FAILED] = _count(tx, topology.load(tx), edition)
+            if not by_status[Status.FAILED]:
+                del by_status[Status.FAILED]
+    return found
+
+
+def _count(tx: Tx, live: Topology, edition: str) -> int:
+    """Up to ``backlog.COUNT_MAX``; where there are more failed tasks, 0 is exact and the rest are at least so many."""
+    after: Place | None = None
+    while True:
+        some = _failed_of(edition, after, backlog.COUNT_MAX)
+        mended = sa.func.coalesce(sa.func.sum(sa.case((_mended(some, _appending(live)), 1), else_=0)), 0)
+        looked_at, superseded_ = tx.execute(sa.select(sa.func.count(), mended).select_from(some)).one()
+        if looked_at > superseded_ or looked_at < backlog.COUNT_MAX:
+            return int(looked_at - superseded_)
+        last = tx.one(sa.select(some.c.created_at, some.c.id).order_by(some.c.created_at, some.c.id).limit(1))
+        assert last is not None
+        after = (last["created_at"], last["id"])
+
+
+def total(tx: Tx, live: Topology, most: int) -> int:
+    """All open failures of live versions, counted so far and no further."""
+    counted = 0
+    for edition in _with_failures(tx, live.jobs):
+        counted += _count(tx, live, edition)
+        if counted >= most:
+            return most
+    return counted
+
+
+def superseded(tx: Tx, live: Topology, rows: Iterable[Mapping[str, Any] | sa.RowMapping]) -> dict[str, Superseded]:
+    """Of these tasks the failed ones that are superseded, by id, and why."""
+    failed = [row for row in rows if row["status"] == Status.FAILED]
+    gone = [row for row in failed if row["edition_id"] not in live.jobs]
+    versions = _last_versions(tx, {row["edition_id"] for row in gone})
+    said = {row["id"]: _given_up(last) for row in gone if (last := versions.get(row["edition_id"])) is not None}
+    for some in batches([row["id"] for row in failed if row["id"] not in said]):
+        said |= _menders(tx, live, some)
+    return said
+
+
+def _menders(tx: Tx, live: Topology, ids: Sequence[str]) -> dict[str, Superseded]:
+    failed = sa.select(*(_tasks.c[name] for name in _JUDGED)).where(_tasks.c.id.in_(ids)).subquery()
+    by = sa.func.coalesce(*(each.scalar_subquery() for each in _menders_of(failed, _appending(live))))
+    query = sa.select(failed.c.id, by.label("by_task")).where(_mended(failed, _appending(live)))
+    return {row["id"]: _done_by(row["by_task"]) for row in tx.all(query)}
+
+
+def _done_by(task_id: str | None) -> Superseded:
+    text = "a later task has read beyond its cursor" if task_id is None else f"committed later by task {task_id}"
+    return Superseded(by_task=task_id, text=text)
+
+
+def _given_up(last: LastVersion) -> Superseded:
+    return Superseded(version=last.version, text=f"its version {last.version} was {last.ended_as}")
+
+
+def last_version(tx: Tx, edition: str) -> LastVersion | None:
+    return _last_versions(tx, {edition}).get(edition)
+
+
+def _last_versions(tx: Tx, editions: Collection[str]) -> dict[str, LastVersion]:
+    jobs, versions = schema.jobs, schema.dag_versions
+    found: dict[str, LastVersion] = {}
+    for some in batches(sorted(editions)):
+        query = (
+            sa.select(jobs.c.edition_id, versions.c.number, versions.c.status)
+            .join(versions, versions.c.id == jobs.c.version_id)
+            .where(jobs.c.edition_id.in_(some))
+            .order_by(versions.c.number)
+        )
+        for row in tx.execute(query):
+            ended_as: str = _ENDED_AS.get(VersionStatus(row.status)) or row.status
+            found[row.edition_id] = LastVersion(row.number, ended_as)
+    return found
+
+
+def _with_failures(tx: Tx, editions: Iterable[str]) -> list[str]:
+    """Those of which a task has failed, by a look into the index for each."""
+    found: list[str] = []
+    jobs = schema.jobs
+    for some in batches(sorted(editions)):
+        wanted = sa.select(jobs.c.edition_id).where(jobs.c.edition_id.in_(some)).distinct().subquery()
+        any_ = sa.exists().where(_tasks.c.edition_id == wanted.c.edition_id, _tasks.c.status == Status.FAILED)
+        found += tx.execute(sa.select(wanted.c.edition_id).where(any_)).scalars()
+    return found
+
+
+def _failed_of(edition: str, after: Place | None, limit: int) -> sa.Subquery:
+    query = sa.select(*(_tasks.c[name] for name in _JUDGED)).where(_failed(edition))
+    if after is not None:
+        place = sa.tuple_(sa.literal(after[0], schema.Instant()), sa.literal(after[1]))
+        query = query.where(sa.tuple_(_tasks.c.created_at, _tasks.c.id) < place)
+    return query.order_by(_tasks.c.created_at.desc(), _tasks.c.id.desc()).limit(limit).subquery()
+
+
+# What mends a failure. In SQL, and each by an index that leads to a few rows.
+
+
+def _appending(live: Topology) -> list[str]:
+    return [id_ for id_, each in live.jobs.items() if each.job.update_strategy is UpdateStrategy.APPEND]
+
+
+def _mended(failed: Judged, appending: Collection[str]) -> sa.ColumnElement[bool]:
+    by_partition, by_range, _ = _menders_of(failed, appending)
+    read = sa.select(_cursors.c.value).where(
+        _cursors.c.edition_id == failed.c.edition_id,
+        _cursors.c.generation_id == failed.c.generation_id,
+        _cursors.c.value >= failed.c.cursor,
+        _follows_cursor(failed),
+    )
+    return sa.or_(by_partition.exists(), by_range.exists(), read.exists())
+
+
+def _menders_of(
+    failed: Judged, appending: Collection[str]
+) -> tuple[sa.Select[Any], sa.Select[Any], sa.Select[Any]]:
+    """The tasks that have done a failed one's work: by partition, by a range that is read again, and by cursor."""
+    # So that no index of the status answers: it would lead to all that the edition has ever completed.
+    completed = _later.c.status + sa.literal_column("''", sa.String) == Status.COMPLETED
+    began_later = sa.func.coalesce(_later.c.started_at, _later.c.completed_at) >= sa.func.coalesce(
+        failed.c.started_at, failed.c.completed_at
+    )  # Then it was given a state of its inputs that is no older.
+    another = sa.and_(_later.c.edition_id == failed.c.edition_id, _later.c.id != failed.c.id, completed)
+    # What is appended for one input is not what was to be appended for another.
+    same_work = sa.or_(_later.c.dataset_id == failed.c.dataset_id, failed.c.edition_id.not_in(appending))
+    by_partition = sa.select(_later.c.id).where(
+        another, began_later, same_work, _later.c.partition_key == failed.c.partition_key
+    )
+    by_range = sa.select(_later.c.id).where(
+        another,
+        began_later,
+        failed.c.partition_key.is_(None),
+        failed.c.invalidation_id.is_not(None),
+        _later.c.invalidation_id.is_not(None),
+        _later.c.generation_id == failed.c.generation_id,
+        _later.c.cursor >= failed.c.cursor,
+        sa.func.coalesce(_later.c.start, 0) <= sa.func.coalesce(failed.c.start, 0),
+    )
+    by_cursor = (
+        sa.select(_later.c.id)
+        .join(_inputs, _inputs.c.task_id == _later.c.id)
+        .where(
+            another,
+            _follows_cursor(failed),
+            _inputs.c.generation_id == failed.c.generation_id,
+            _inputs.c.cursor_upto >= failed.c.cursor,
+            sa.text("cursor_upto IS NOT NULL"),
+        )
+    )
+    by_cursor = by_cursor.order_by(_inputs.c.cursor_upto).limit(1)
+    return by_partition.limit(1), by_range.limit(1), by_cursor
+
+
+def _follows_cursor(failed: Judged) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        failed.c.cursor.is_not(None), failed.c.partition_key.is_(None), failed.c.invalidation_id.is_(None)
+    )

@@ -1,0 +1,1 @@
+"""Versions of pipelines: deploy, rebuild, activate, roll back, backfill, pause."""

@@ -1,0 +1,91 @@
+"""Versions as they are stored: which there are, which serves, and what each of them means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from qo.core.pipeline.dag import Dag, from_json
+from qo.core.pipeline.plan import Plan, plan, upstream
+from qo.core.pipeline.topology import LIVE, VersionStatus
+from qo.dispatcher.state import schema
+from qo.dispatcher.state.database import Tx
+from qo.errors import NotFound
+
+_versions, _dags = schema.dag_versions, schema.dags
+_kept, _ROLLBACK = schema.operator_state, "rollback"  # Kept under the id of the version.
+
+
+def find(tx: Tx, dag: str, number: int | None) -> sa.RowMapping:
+    """A version by its number; without one, the newest live one. Raises NotFound."""
+    query = sa.select(_versions).where(_versions.c.dag == dag)
+    if number is None:
+        query = query.where(_versions.c.status.in_(sorted(LIVE))).order_by(_versions.c.number.desc())
+    else:
+        query = query.where(_versions.c.number == number)
+    version = tx.one(query.limit(1))
+    if version is None:
+        dag_row(tx, dag)
+        raise NotFound(f"{dag!r} has no version {number}: see qo dag show {dag}")
+    return version
+
+
+def active(tx: Tx, dag: str) -> sa.RowMapping | None:
+    """The version that serves."""
+    return tx.one(
+        sa.select(_versions).join(_dags, _dags.c.active_version_id == _versions.c.id).where(_dags.c.name == dag)
+    )
+
+
+def stored_plan(tx: Tx, version: sa.RowMapping) -> Plan:
+    """The plan of a version, with what it read of other DAGs when it was deployed."""
+    dag = from_json(version["document"])
+    return plan(dag, read_outside(tx, version["id"], dag))
+
+
+def read_outside(tx: Tx, version_id: str, dag: Dag) -> dict[str, str]:
+    """The datasets of other DAGs that a version reads, by their names, as they were when it was deployed."""
+    jobs, inputs = schema.jobs, schema.job_inputs
+    rows = tx.execute(
+        sa.select(jobs.c.name, inputs.c.position, inputs.c.dataset_id)
+        .join(inputs, inputs.c.job_id == jobs.c.id)
+        .where(jobs.c.version_id == version_id, inputs.c.generation_id.is_(None))
+    )
+    stored = {(row.name, row.position): row.dataset_id for row in rows}
+    return {
+        each.from_.dataset or "": stored[job.name, position]
+        for job in dag.jobs
+        for position, each in enumerate(job.inputs)
+        if upstream(dag, each) is None
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """That a version was rolled back; of versions that were before this was written down, not when and by whom."""
+
+    at: datetime | None = None
+    by: str | None = None
+
+
+def record_rollback(tx: Tx, version_id: str, by: str) -> None:
+    value = {"at": tx.now.isoformat(), "by": by}
+    tx.upsert(_kept, {"edition_id": version_id, "key": _ROLLBACK, "value": value, "updated_at": tx.now})
+
+
+def find_rollback(tx: Tx, version: sa.RowMapping | None) -> Rollback | None:
+    """None: the version was not rolled back, or has been deployed again since."""
+    if version is None or version["status"] != VersionStatus.ROLLED_BACK:
+        return None
+    known = tx.value(sa.select(_kept.c.value).where(_kept.c.edition_id == version["id"], _kept.c.key == _ROLLBACK))
+    return Rollback() if known is None else Rollback(datetime.fromisoformat(known["at"]), known["by"])
+
+
+def dag_row(tx: Tx, name: str) -> sa.RowMapping:
+    """Raises NotFound."""
+    row = tx.one(sa.select(_dags).where(_dags.c.name == name))
+    if row is None:
+        raise NotFound(f"there is no DAG {name!r}: see qo dag list")
+    return row

@@ -1,0 +1,1 @@
+"""Read-only answers for people: datasets, history, lineage, staleness, and why something is or is not there."""

@@ -1,0 +1,236 @@
+"""Datasets as people see them: by name, with their generations, partitions and events. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from qo.api.contract.dataset import (
+    DatasetAnswer,
+    DatasetLine,
+    DatasetsPage,
+    GenerationAnswer,
+    PartitionAnswer,
+    PartitionsPage,
+    StaleInput,
+)
+from qo.api.contract.event import DeliveryAnswer, EventAnswer, EventsPage
+from qo.dispatcher.events import tallies
+from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.datasets import (
+    GENERATION_STATUSES,
+    OUTPUT,
+    PAGE_MAX,
+    DatasetRef,
+    by_id,
+    chosen,
+    generation_of,
+    jobs_of,
+    labels_of,
+    resolve,
+)
+from qo.dispatcher.views import staleness
+from qo.errors import UsageError
+
+GENERATIONS_MAX = 50  # Of those that are shown; older ones are history.
+
+
+def list_datasets(tx: Tx, dag: str | None = None, after: str | None = None, limit: int = 100) -> DatasetsPage:
+    """All outputs of all jobs that were ever deployed, in order of DAG, job and output."""
+    table, pointers, dags = schema.datasets, schema.version_generations, schema.dags
+    current = sa.and_(pointers.c.dataset_id == table.c.id, pointers.c.version_id == dags.c.active_version_id)
+    # A subquery for the page: a dataset that is published twice must not count twice.
+    page = sa.select(table).order_by(table.c.dag, table.c.job, table.c.output).limit(_page(limit) + 1)
+    if dag is not None:
+        page = page.where(table.c.dag == dag)
+    if after is not None:
+        page = page.where(sa.tuple_(table.c.dag, table.c.job, table.c.output) > _place(after))
+    rows = tx.all(page)
+    refs = by_id(tx, [row["id"] for row in rows])
+    pointing = (
+        sa.select(table.c.id, pointers.c.generation_id)
+        .join(dags, dags.c.name == table.c.dag)
+        .join(pointers, current)
+        .where(table.c.id.in_(list(refs)))
+    )
+    generations = {row["id"]: row["generation_id"] for row in tx.all(pointing)}
+    lines = [_line(refs[row["id"]], generations.get(row["id"])) for row in rows[:limit]]
+    last = lines[-1] if len(rows) > limit else None
+    return DatasetsPage(datasets=lines, next=f"{last.dag}.{last.job}[{last.output}]" if last is not None else None)
+
+
+def show_dataset(tx: Tx, text: str) -> DatasetAnswer:
+    ref = resolve(tx, text)
+    live = topology.load(tx)
+    current = live.current.get(ref.id)
+    table = schema.generations
+    rows = tx.all(
+        sa.select(table)
+        .where(table.c.dataset_id == ref.id)
+        .order_by(sa.case((table.c.id == (current or ""), 0), else_=1), table.c.created_at.desc())
+        .limit(GENERATIONS_MAX)
+    )
+    pointing = _pointing(tx, [row["id"] for row in rows])
+    readers = sorted({reader.job.name for reader in live.readers.get(ref.id, ())})
+    return DatasetAnswer(
+        dataset=_line(ref, current),
+        generations=[_generation(row, current, pointing.get(row["id"], [])) for row in rows],
+        readers=readers,
+        events=tallies.counts(tx, ref.id).get(tallies.EVENTS, {}),
+        stale=next((staleness.count_stale(tx, live, row) for row in rows if row["id"] == current), None),
+    )
+
+
+def list_partitions(
+    tx: Tx,
+    text: str,
+    after: str | None = None,
+    limit: int = 100,
+    generation_id: str | None = None,
+    *,
+    stale: bool | None = None,
+) -> PartitionsPage:
+    """Committed partitions of a generation, unless told otherwise of the current one.
+
+    ``stale``: only those that are, or only those that are not. Such a page ends after so many partitions were looked
+    at, and may hold fewer than ``limit``, or none, though others follow.
+    """
+    ref = resolve(tx, text)
+    generation = chosen(tx, ref, generation_id)
+    size = _page(limit) if stale is None else PAGE_MAX
+    found, looked_at, following = list[PartitionAnswer](), 0, after
+    while True:
+        page, following = _partitions_after(tx, ref, generation, following, size, stale)
+        found += page
+        looked_at += size
+        if stale is None or following is None or len(found) >= limit or looked_at >= staleness.SCAN_MAX:
+            break
+    if len(found) > limit:
+        found = found[:limit]
+        following = found[-1].partition_key
+    return PartitionsPage(dataset_id=ref.id, generation_id=generation, partitions=found, next=following)
+
+
+def _partitions_after(
+    tx: Tx, ref: DatasetRef, generation: str, after: str | None, limit: int, only: bool | None
+) -> tuple[list[PartitionAnswer], str | None]:
+    """One page in order of key, and the place of its last partition if there are more.
+
+    ``only``: leave out those that are not stale, or those that are.
+    """
+    table = schema.partitions
+    query = sa.select(table).where(table.c.dataset_id == ref.id, table.c.generation_id == generation)
+    if after is not None:
+        query = query.where(table.c.partition_key > after)
+    rows = tx.all(query.order_by(table.c.partition_key).limit(limit + 1))
+    following = rows[limit - 1]["partition_key"] if len(rows) > limit else None
+    stale = _stale_inputs(tx, generation, [row["partition_key"] for row in rows[:limit]])
+    found = [
+        PartitionAnswer.model_validate(
+            {
+                **row,
+                "files": len(row["files"] or ()),
+                "stale": row["partition_key"] in stale,
+                "stale_inputs": stale.get(row["partition_key"], []),
+            }
+        )
+        for row in rows[:limit]
+        if only is None or (row["partition_key"] in stale) is only
+    ]
+    return found, following
+
+
+def _stale_inputs(tx: Tx, generation: str, keys: list[str]) -> dict[str, list[StaleInput]]:
+    """What makes the stale ones among partitions stale, by key."""
+    live = topology.load(tx)
+    job = staleness.maker(tx, live, generation) if keys else None
+    found = staleness.stale_partitions(tx, live, job, generation, keys) if job is not None else {}
+    if job is None or not found:
+        return {}
+    return staleness.explain(tx, found, labels_of(tx, [each.dataset_id for each in job.inputs]))
+
+
+def list_events(
+    tx: Tx, text: str, before: int | None = None, limit: int = 100, partition_key: str | None = None
+) -> EventsPage:
+    """Events from new to old, each with what became of it. With a partition: those of the current generation."""
+    ref = resolve(tx, text)
+    table = schema.events
+    query = sa.select(table).where(table.c.dataset_id == ref.id)
+    if partition_key is not None:
+        generation = generation_of(tx, ref.id) or ""
+        query = query.where(table.c.generation_id == generation, table.c.partition_key == partition_key)
+    if before is not None:
+        query = query.where(table.c.seq < before)
+    rows = tx.all(query.order_by(table.c.seq.desc()).limit(_page(limit) + 1))
+    delivered = deliveries_of(tx, [row["seq"] for row in rows[:limit]])
+    found = [
+        EventAnswer.model_validate(
+            {**row, "attributes": row["attributes"] or {}, "deliveries": delivered.get(row["seq"], [])}
+        )
+        for row in rows[:limit]
+    ]
+    return EventsPage(events=found, next=found[-1].seq if len(rows) > limit else None)
+
+
+def deliveries_of(tx: Tx, seqs: Iterable[int]) -> dict[int, list[DeliveryAnswer]]:
+    """What became of events at each of their readers, by event."""
+    table = schema.deliveries
+    wanted = sorted(seqs)
+    rows = tx.all(sa.select(table).where(table.c.event_seq.in_(wanted)).order_by(table.c.event_seq))
+    names = jobs_of(tx, {row["edition_id"] for row in rows})
+    found: dict[int, list[DeliveryAnswer]] = {}
+    for row in rows:
+        dag, job = names.get(row["edition_id"], (None, None))
+        answer = DeliveryAnswer.model_validate({**row, "dag": dag, "job": job})
+        found.setdefault(row["event_seq"], []).append(answer)
+    return found
+
+
+def _line(ref: DatasetRef, generation: str | None) -> DatasetLine:
+    return DatasetLine(
+        id=ref.id, dag=ref.dag, job=ref.job, output=ref.output, name=ref.name, generation_id=generation
+    )
+
+
+def _page(limit: int) -> int:
+    if not 1 <= limit <= PAGE_MAX:
+        raise UsageError(f"limit must be between 1 and {PAGE_MAX}, not {limit}")
+    return limit
+
+
+def _place(after: str) -> sa.Tuple:
+    parsed = OUTPUT.match(after)
+    if parsed is None:
+        raise UsageError(f"{after!r} is no place to go on from: pass what the page before gave as next")
+    return sa.tuple_(sa.literal(parsed["dag"]), sa.literal(parsed["job"]), sa.literal(int(parsed["output"] or 0)))
+
+
+def _pointing(tx: Tx, generations: list[str]) -> dict[str, list[tuple[str, int]]]:
+    """Status and number of the versions that point to each generation."""
+    pointers, versions = schema.version_generations, schema.dag_versions
+    query = (
+        sa.select(pointers.c.generation_id, versions.c.status, versions.c.number)
+        .join(versions, versions.c.id == pointers.c.version_id)
+        .where(pointers.c.generation_id.in_(generations))
+        .order_by(versions.c.number)
+    )
+    found: dict[str, list[tuple[str, int]]] = {}
+    for row in tx.all(query):
+        found.setdefault(row["generation_id"], []).append((row["status"], row["number"]))
+    return found
+
+
+def _generation(row: Mapping[Any, Any], current: str | None, versions: list[tuple[str, int]]) -> GenerationAnswer:
+    statuses = {status for status, _ in versions}
+    status = next((word for word in GENERATION_STATUSES if word in statuses), "retired")
+    return GenerationAnswer.model_validate(
+        {
+            **row,
+            "status": "collected" if row["collected_at"] else "current" if row["id"] == current else status,
+            "versions": [number for _, number in versions],
+        }
+    )

@@ -1,0 +1,197 @@
+"""Manifests: a published dataset as a plain JSON file, for who has neither qo nor Spark.
+
+    {data}/_manifests/{name}/{revision}.json    one version; never changes
+    {data}/_manifests/{name}/latest.json        the current one
+
+Each names the committed files, and nothing else in the data root is part of the dataset. Files that were replaced are
+collected after a while, so an old manifest is good for as long as those are kept; manifests are collected, too, for a
+dataset that grows all day has many, and each of them names all that came before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import unquote
+
+import sqlalchemy as sa
+
+from qo.api.contract.reading import ReadingAnswer
+from qo.core.pipeline.plan import derived
+from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.views import reading
+
+SECONDS = 3.0  # Between two manifests of one dataset, …
+PIECES_PER_S = 1000  # … and a second more for so many pieces: those of huge datasets are written seldom.
+FORMATS = {"parquet": "parquet", "jsonl": "json", "ndjson": "json", "json": "json", "csv": "csv"}
+
+DIRECTORY = "_manifests"
+KEY = re.compile(rf"{DIRECTORY}/(?P<name>[^/]+)/(?P<revision>[1-9][0-9]{{0,17}})\.json\Z")  # Below the data root.
+
+_publications, _generations, _marks = schema.publications, schema.generations, schema.operator_state
+_MARK = "manifest"
+_LAST = sa.select(
+    schema.commits.c.revision,
+    schema.commits.c.committed_at,
+    _generations.c.revision.label("last"),
+    _generations.c.collected_at,
+).join(_generations, _generations.c.id == schema.commits.c.generation_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A version that has no manifest yet."""
+
+    name: str
+    generation_id: str
+    revision: int
+    epoch: int  # Of the topology: a rollback makes an older revision the current one again, in a later epoch.
+
+
+def due(tx: Tx) -> list[Due]:
+    """The published datasets whose manifest is to be written now."""
+    live = topology.load(tx)
+    named = {row.name: row.dataset_id for row in tx.execute(sa.select(_publications))}
+    current = {name: live.current[dataset] for name, dataset in named.items() if dataset in live.current}
+    latest = _latest(tx, current.values())
+    marks = _written(tx, current)
+    return [
+        Due(name, generation, revision, live.epoch)
+        for name, generation in sorted(current.items())
+        if (revision := latest.get(generation)) is not None
+        and _is_due(marks.get(name), generation, revision, tx.now)
+    ]
+
+
+def _is_due(mark: sa.RowMapping | None, generation: str, revision: int, now: datetime) -> bool:
+    if mark is None:
+        return True
+    written = mark["value"]
+    if (written["generation"], written["revision"]) == (generation, revision):
+        return False
+    waited = (now - mark["updated_at"]).total_seconds()
+    return waited >= SECONDS + written["pieces"] / PIECES_PER_S or waited < 0
+
+
+def mark(tx: Tx, written: Due, pieces: int) -> None:
+    """Remember that it was written."""
+    value = {"generation": written.generation_id, "revision": written.revision, "pieces": pieces}
+    tx.upsert(_marks, {"edition_id": _place(written.name), "key": _MARK, "value": value, "updated_at": tx.now})
+
+
+def manifest(tx: Tx, wanted: Due) -> dict[str, Any]:
+    """The whole document."""
+    pages: list[ReadingAnswer] = []
+    after = None
+    while not pages or after is not None:
+        page = reading.pieces(
+            tx, wanted.name, revision=wanted.revision, generation_id=wanted.generation_id, after=after
+        )
+        pages.append(page)
+        after = page.after
+    return {**document(wanted.name, pages), "epoch": wanted.epoch}
+
+
+def judge(tx: Tx, keys: Iterable[str], before: datetime) -> dict[str, tuple[bool, str]]:
+    """Which of these files may go, and why or why not; those that are no manifests are left out.
+
+    Of each generation that is kept the last one stays, and of each name the one that is the latest.
+    """
+    found = {key: match for key in keys if (match := KEY.match(key)) is not None}
+    commits: dict[int, sa.RowMapping] = {}
+    for some in batches(sorted({int(match["revision"]) for match in found.values()})):
+        commits |= {row["revision"]: row for row in tx.all(_LAST.where(schema.commits.c.revision.in_(some)))}
+    marks = _written(tx, {unquote(match["name"]) for match in found.values()})
+    latest = {(name, row["value"]["revision"]) for name, row in marks.items()}
+    said: dict[str, tuple[bool, str]] = {}
+    for key, match in found.items():
+        revision = int(match["revision"])
+        commit = commits.get(revision)
+        if commit is None:
+            said[key] = False, "nobody here knows of it"
+        elif commit["committed_at"] > before:
+            said[key] = False, "its version was committed not long ago"
+        elif (unquote(match["name"]), revision) in latest:
+            said[key] = False, "it is the latest"
+        elif revision == commit["last"] and commit["collected_at"] is None:
+            said[key] = False, "it is the last of its generation"
+        else:
+            said[key] = True, "there is a later one"
+    return said
+
+
+def document(name: str, pages: Iterable[ReadingAnswer]) -> dict[str, Any]:
+    """Of all pages of what there is to read."""
+    listed = list(pages)
+    first = listed[0]
+    files = [
+        {
+            "path": _path(piece.location, file),
+            "partition_key": piece.partition_key,
+            "start": piece.start,
+            "end": piece.end,
+            "cursor": piece.cursor,
+            "revision": piece.revision,
+            # Of one file they are its own; of several only their sum is known.
+            "rows": piece.rows if len(piece.files) == 1 else None,
+            "bytes": piece.bytes if len(piece.files) == 1 else None,
+        }
+        for page in listed
+        for piece in page.pieces
+        for file in piece.files
+    ]
+    pieces = [piece for page in listed for piece in page.pieces]
+    columns = first.columns
+    return {
+        "name": name,
+        "dataset_id": first.dataset_id,
+        "generation_id": first.generation_id,
+        "revision": first.revision,
+        "committed_at": None if first.committed_at is None else first.committed_at.isoformat(),
+        "format": _format(files),
+        "columns": None if columns is None else [each.model_dump() for each in columns],
+        "rows": sum(piece.rows or 0 for piece in pieces),
+        "bytes": sum(piece.bytes or 0 for piece in pieces),
+        "files": files,
+    }
+
+
+def _path(location: str | None, name: str) -> str:
+    """As every reader understands it: an absolute path, or a URL."""
+    uri = name if ":/" in name else f"{(location or '').rstrip('/')}/{name}"
+    return uri.removeprefix("file:").removeprefix("//") if uri.startswith("file:") else uri
+
+
+def _format(files: Iterable[Mapping[str, Any]]) -> str | None:
+    """None: there are none, or of several kinds."""
+    kinds = {FORMATS.get(str(each["path"]).removesuffix(".gz").rpartition(".")[2].lower()) for each in files}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _latest(tx: Tx, generations: Iterable[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for some in batches(sorted(set(generations))):
+        rows = tx.execute(
+            sa.select(_generations.c.id, _generations.c.revision).where(
+                _generations.c.id.in_(some), _generations.c.revision.is_not(None)
+            )
+        )
+        found |= {row.id: row.revision for row in rows}
+    return found
+
+
+def _written(tx: Tx, names: Iterable[str]) -> dict[str, sa.RowMapping]:
+    by_place = {_place(name): name for name in names}
+    found: dict[str, sa.RowMapping] = {}
+    for some in batches(sorted(by_place)):
+        rows = tx.all(sa.select(_marks).where(_marks.c.edition_id.in_(some), _marks.c.key == _MARK))
+        found |= {by_place[row["edition_id"]]: row for row in rows}
+    return found
+
+
+def _place(name: str) -> str:
+    return derived("manifest", name)

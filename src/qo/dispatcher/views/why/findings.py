@@ -1,0 +1,81 @@
+"""What ``qo why`` has found, and the findings that need no further search: of what nobody said or could take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from qo.api.contract.dataset import StaleInput
+from qo.api.contract.why import Step, StepKind, Verdict
+from qo.core.pipeline import routing
+from qo.core.pipeline.dag import SourceKind, Strategy
+from qo.core.pipeline.topology import LiveJob, Reader, paused_because
+from qo.core.words import plural
+from qo.dispatcher.events import tallies
+from qo.dispatcher.events.event_log import PENDING
+from qo.dispatcher.state import schema
+from qo.dispatcher.views.why.trace import Chain
+
+FILTERED = "filtered"  # The outcome at a reader that can do nothing with an event.
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    verdict: Verdict
+    because: str  # One sentence without an end.
+    do: str | None = None
+    steps: tuple[Step, ...] = ()
+    stale: tuple[StaleInput, ...] = ()  # Of what is there: the inputs that have changed since.
+
+
+def silent(chain: Chain, job: LiveJob, what: str) -> Finding:
+    """Of a source that has not announced what was asked for."""
+    table = schema.sources
+    row = chain.tx.one(sa.select(table).where(table.c.edition_id == job.edition_id))
+    kind = job.job.source.kind if job.job.source is not None else SourceKind.MANUAL
+    step = Step(kind=StepKind.MISSING, text=f"source {job.name} ({kind}) has not announced {what}", job=job.name)
+    paused = chain.live.pause_reason(job)
+    if paused is not None:
+        named = job.name if job.name in chain.live.paused else job.dag
+        text = f"{job.name} is {paused_because(paused)}"
+        return Finding(Verdict.BLOCKED, text, f"qo dag resume {named}", (step,))
+    if row is not None and row["state"] == "dead":
+        text = f"source {job.name} is dead: {row['last_error'] or 'it was not heard of'}"
+        return Finding(Verdict.BLOCKED, text, "see qo sources", (step,))
+    if row is not None and row["last_error"] and kind is SourceKind.FILES:
+        return Finding(Verdict.BLOCKED, f"source {job.name} cannot look: {row['last_error']}", None, (step,))
+    do = f"qo emit {job.name}, if it should be there" if kind is SourceKind.MANUAL else None
+    return Finding(Verdict.UNKNOWN, f"nothing upstream has announced it: {step.text}", do, (step,))
+
+
+def unattended(chain: Chain) -> str | None:
+    """What to look at where the oldest event that waits to be routed has waited for long."""
+    table = schema.events
+    oldest = chain.tx.one(
+        sa.select(table.c.received_at).where(table.c.state == PENDING).order_by(table.c.seq).limit(1)
+    )
+    return None if oldest is None else chain.nobody_since(oldest["received_at"])
+
+
+def refused(chain: Chain, job: LiveJob) -> Finding | None:
+    """Whether the last that was announced to a job is nothing that it could take."""
+    for each in job.inputs:
+        generation = routing.followed(Reader(job, each), chain.live)
+        event = chain.last_event(each.dataset_id, generation or "")
+        delivery = chain.delivery(event["seq"], job.edition_id) if event is not None else None
+        if event is None or delivery is None or delivery["outcome"] != FILTERED:
+            continue
+        counted = tallies.counts(chain.tx, each.dataset_id).get(job.edition_id, {}).get(FILTERED, 0)
+        name = chain.name(each.dataset_id)
+        text = f"{plural(counted, 'event')} of {name} started nothing, the last of them as {delivery['reason']}"
+        steps = (*chain.up_to_event(event), chain.delivery_step(delivery))
+        return Finding(Verdict.BLOCKED, text, takable(job, name), steps)
+    return None
+
+
+def takable(job: LiveJob, name: str) -> str:
+    """What to do where a job hears of partitions and waits for cursors, or the other way round."""
+    if job.job.execution_strategy is Strategy.PER_PARTITION:
+        return f"write 'execution_strategy: PerUpdate' for {job.name}, or have {name} announce partitions"
+    return f"write 'execution_strategy: PerPartition' for {job.name}, or have {name} announce cursors"

@@ -1,0 +1,237 @@
+"""A pipeline declared in Python. It becomes the same document as a file does, by the same rules.
+
+    pipeline = qo.Pipeline("sales")
+    orders = pipeline.add("orders", source={"kind": "manual"})
+
+    @pipeline.job(inputs=[orders], strategy="PerPartition", runtime="python")
+    def totals(task): ...
+
+    pipeline.publish("daily_totals", totals)
+
+A decorated function stays what it was, so workers import and call it under its own name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType, FunctionType
+from typing import Any, ParamSpec, TypeVar, cast
+
+from qo.core.pipeline.dag import Dag
+from qo.pipeline.document import plain
+from qo.pipeline.problems import Problem, Report, Spot
+from qo.pipeline.reading import checked
+from qo.pipeline.registry import DEFAULT, Registry
+from qo.pipeline.writing import to_yaml
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class JobName:
+    """A job of a pipeline, to be named in inputs and when publishing."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """An input that says more than which job it comes from."""
+
+    input: Mapping[str, Any]
+
+
+Job = JobName | Callable[..., Any] | str  # What was declared, or its name.
+Reading = Job | Reads | Mapping[str, Any]
+
+
+class Pipeline:
+    """Collects jobs. Nothing is checked before ``document()``, which says everything that is wrong at once."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        description: str | None = None,
+        timeout_seconds: int | None = None,
+        heartbeat_timeout_seconds: int | None = None,
+        max_attempts: int | None = None,
+    ) -> None:
+        defaults = _given(
+            timeout_seconds=timeout_seconds,
+            heartbeat_timeout_seconds=heartbeat_timeout_seconds,
+            max_attempts=max_attempts,
+        )
+        self.name = name
+        self._head = _given(name=name, description=description, defaults=defaults or None)
+        self._jobs: list[dict[str, Any]] = []
+        self._publish: dict[str, Any] = {}
+        self._names: dict[Any, str] = {}  # Of decorated functions.
+        self._problems: list[Problem] = []
+        self._spot = _caller(inspect.currentframe())
+        self._spot.parts = {name: Spot(self._spot.file, self._spot.line, 1, {}) for name in ("jobs", "publish")}
+
+    def source(
+        self, *, kind: str, runtime: str = "python", name: str | None = None, outputs: int = 1, **fields: Any
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Declare a function as a source of the kind ``always_on``. Others call no function: see ``add``."""
+        own = {key: fields.pop(key) for key in _SOURCE if key in fields}
+        given = {"source": {"kind": kind, **own}, "runtime": runtime, "outputs": outputs, **fields}
+        return self._decorator(name, {"activation": "source", **given})
+
+    def job(
+        self,
+        *,
+        inputs: Sequence[Reading] = (),
+        strategy: str | None = None,
+        runtime: str = "python",
+        name: str | None = None,
+        outputs: int = 1,
+        **fields: Any,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Declare a function as a job that runs when its inputs change. Other fields are those of the file.
+
+        It needs inputs and a strategy; whether it has them, ``document`` says, with where it was declared.
+        """
+        given = {"runtime": runtime, "outputs": outputs, "execution_strategy": strategy, **fields}
+        return self._decorator(name, {"activation": "reactive", "inputs": self._inputs(inputs) or None, **given})
+
+    def add(
+        self,
+        name: str,
+        *,
+        operator: str | None = None,
+        runtime: str | None = None,
+        inputs: Sequence[Reading] = (),
+        strategy: str | None = None,
+        source: Mapping[str, Any] | None = None,
+        outputs: int = 1,
+        **fields: Any,
+    ) -> JobName:
+        """Declare a job whose operator is built in, or a function by its name ``module:function``.
+
+        A source that runs no code (manual, cron, webhook, files) has neither operator nor runtime.
+        """
+        given = _given(
+            name=name,
+            activation="source" if source is not None else "reactive",
+            runtime=runtime,
+            operator=operator,
+            outputs=outputs,
+            inputs=self._inputs(inputs) or None,
+            execution_strategy=strategy,
+            source=dict(source) if source is not None else None,
+        )
+        self._put({**given, **fields}, _caller(inspect.currentframe()))
+        return JobName(name)
+
+    def input(
+        self,
+        job: Job,
+        *,
+        output: int = 0,
+        name: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        trigger: bool = True,
+        refresh: str | None = None,
+    ) -> Reads:
+        """An output of a job of this pipeline, as an input."""
+        return _reads({"job": self._name(job), "output": output}, name, where, trigger, refresh)
+
+    def dataset(
+        self,
+        dataset: str,
+        *,
+        name: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        trigger: bool = True,
+        refresh: str | None = None,
+    ) -> Reads:
+        """A published dataset of any pipeline, as an input."""
+        return _reads({"dataset": dataset}, name, where, trigger, refresh)
+
+    def publish(self, name: str, job: Job, *, output: int = 0) -> None:
+        """Give an output a name under which other pipelines read it."""
+        spot = _caller(inspect.currentframe())
+        if name in self._publish:
+            hint = "publish it under another name"
+            self._problems.append(Problem(spot.file, spot.line, 1, f"{name!r} is published twice", hint))
+        self._publish[name] = {"from": {"job": self._name(job), "output": output}}
+        self._spot.parts["publish"].parts[name] = spot
+
+    def document(
+        self, *, registry: Registry = DEFAULT, known_datasets: Callable[[str], bool] | None = None
+    ) -> Dag:
+        """The resolved DAG. Raises DefinitionError, whose problems point to where jobs were declared."""
+        report = Report(self._spot, list(self._problems))
+        whole = {**self._head, "jobs": self._jobs, **({"publish": self._publish} if self._publish else {})}
+        return checked(plain(whole, report), report, registry=registry, known_datasets=known_datasets)
+
+    def to_yaml(self) -> str:
+        """The file that says the same."""
+        return to_yaml(self.document())
+
+    def _decorator(self, name: str | None, fields: dict[str, Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        def declare(function: Callable[P, R]) -> Callable[P, R]:
+            known = name or getattr(function, "__name__", "")
+            operator = f"{function.__module__}:{getattr(function, '__qualname__', known)}"
+            self._put({"name": known, "operator": operator, **fields}, _of_function(function))
+            self._names[function] = known
+            return function
+
+        return declare
+
+    def _put(self, job: dict[str, Any], spot: Spot) -> None:
+        self._spot.parts["jobs"].parts[len(self._jobs)] = spot
+        self._jobs.append({key: value for key, value in job.items() if value is not None})
+
+    def _inputs(self, inputs: Sequence[Reading]) -> list[Any]:
+        return [self._input(each) for each in inputs]
+
+    def _input(self, each: Reading) -> Mapping[str, Any]:
+        if isinstance(each, Reads):
+            return each.input
+        if isinstance(each, Mapping):
+            return cast("Mapping[str, Any]", each)  # As a file would say it.
+        return {"from": {"job": self._name(each)}}
+
+    def _name(self, job: Job) -> Any:
+        if isinstance(job, JobName):
+            return job.name
+        if isinstance(job, str):
+            return job
+        return self._names.get(job, f"{getattr(job, '__name__', job)}")
+
+
+_SOURCE = ("schedule", "timezone", "webhook_path", "secret", "path", "pattern", "poll_seconds")
+
+
+def _reads(
+    from_: dict[str, Any],
+    name: str | None,
+    where: Mapping[str, Any] | None,
+    trigger: bool,
+    refresh: str | None,
+) -> Reads:
+    given = _given(where=dict(where) if where else None, refresh=refresh, **{"as": name})
+    return Reads({"from": from_, **given, **({} if trigger else {"trigger": False})})
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _caller(frame: FrameType | None) -> Spot:
+    """Where the method was called whose frame this is."""
+    above = frame.f_back if frame is not None else None
+    return Spot(above.f_code.co_filename, above.f_lineno) if above is not None else Spot("<python>")
+
+
+def _of_function(function: Callable[..., Any]) -> Spot:
+    inner = inspect.unwrap(function)
+    if not isinstance(inner, FunctionType):
+        return Spot("<python>")
+    return Spot(inner.__code__.co_filename, inner.__code__.co_firstlineno)

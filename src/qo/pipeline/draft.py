@@ -1,0 +1,107 @@
+"""A document on its way to a DAG: the jobs whose fields have the right shape, and where they were written.
+
+A job of the wrong shape is left out, so that the rules need not look at it, but its name stays known, so that those
+who refer to it are not blamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
+
+from qo.core.pipeline.dag import Dag, Defaults, Job, Publish
+from qo.pipeline.fields import DAG, DEFAULTS, JOB, PUBLISH, SILENT, SILENT_JOB
+from qo.pipeline.problems import Document, Path, Report
+from qo.pipeline.shape import check, reserved
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A job, and what its author wrote: a field that is not in ``raw`` has its default."""
+
+    job: Job
+    raw: Mapping[str, Any]
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    name: str
+    description: str | None
+    defaults: Defaults
+    jobs: tuple[Written, ...]
+    names: frozenset[str]  # Of all jobs, also of those that were left out.
+    publish: Mapping[str, Publish]
+
+    def dag(self) -> Dag:
+        return Dag(
+            name=self.name,
+            description=self.description,
+            defaults=self.defaults,
+            jobs=tuple(each.job for each in self.jobs),
+            publish=dict(self.publish),
+        )
+
+
+def draft(document: Document, report: Report) -> Draft:
+    """Reports what has not the right shape; returns what has."""
+    whole: Any = _complete(document.value)
+    reserved(whole, (), report)
+    sound = check(whole, DAG, (), report)
+    value = cast("dict[str, Any]", whole) if isinstance(whole, dict) else {}
+    listed, published, defaults = value.get("jobs"), value.get("publish"), value.get("defaults")
+    jobs = cast("list[Any]", listed if isinstance(listed, list) else [])
+    publish = cast("dict[str, Any]", published if isinstance(published, dict) else {})
+
+    def fits(part: Any, kind: Any) -> bool:
+        return sound or check(part, kind, (), Report(document.spot, limit=1))
+
+    return Draft(
+        name=_text(value.get("name")) or "",
+        description=_text(value.get("description")),
+        defaults=msgspec.convert(defaults, Defaults) if defaults and fits(defaults, DEFAULTS) else Defaults(),
+        jobs=tuple(_written(raw, at) for at, raw in enumerate(map(_known, jobs)) if fits(raw, JOB)),
+        names=frozenset(each for raw in jobs if isinstance(raw, dict) and (each := _text(_name(raw)))),
+        publish={key: msgspec.convert(raw, Publish) for key, raw in publish.items() if fits(raw, PUBLISH)},
+    )
+
+
+def _complete(whole: Any) -> Any:
+    """The document with what may be left out of sources that run nothing."""
+    if not isinstance(whole, dict):
+        return whole
+    value = cast("dict[str, Any]", whole)
+    jobs = value.get("jobs")
+    if not isinstance(jobs, list):
+        return value
+    listed = cast("list[Any]", jobs)
+    return {**value, "jobs": [{**SILENT_JOB, **each} if _is_silent(each) else each for each in listed]}
+
+
+def _is_silent(job: Any) -> bool:
+    source: Any = cast("dict[str, Any]", job).get("source") if isinstance(job, dict) else None
+    return isinstance(source, dict) and cast("dict[str, Any]", source).get("kind") in SILENT
+
+
+def _known(raw: Any) -> Any:
+    """The job without fields that there are not: they are reported, and say nothing about the others."""
+    if not isinstance(raw, dict) or JOB.by_name.keys() >= raw.keys():
+        return cast("Any", raw)
+    return {key: value for key, value in cast("dict[str, Any]", raw).items() if key in JOB.by_name}
+
+
+def _written(raw: dict[str, Any], at: int) -> Written:
+    if raw.get("idle_timeout") == 0:
+        raw = {**raw, "idle_timeout": "0"}  # YAML reads a number there.
+    return Written(msgspec.convert(raw, Job), raw, ("jobs", at))
+
+
+def _name(raw: Any) -> Any:
+    return cast("dict[str, Any]", raw).get("name")
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,338 @@
+"""Every field of a definition: its kind, its limits, and what it is for.
+
+The one table that validation, the JSON Schema and the reference page are made from or held against.
+"""
+
+from __future__ import annotations
+
+from qo.core.pipeline.columns import Drift
+from qo.core.pipeline.dag import (
+    HEARTBEAT_TIMEOUT_S,
+    MAX_ATTEMPTS,
+    Activation,
+    Join,
+    Refresh,
+    SourceKind,
+    Strategy,
+    UpdateStrategy,
+)
+from qo.core.pipeline.expectation import KINDS, Severity
+from qo.pipeline.kinds import Anything, Field, Filter, Flag, Items, Record, Scalar, Table, Text, Whole, choice
+
+JOBS_MAX = 5_000
+OUTPUTS_MAX = 1_000
+OUTPUTS_ALL_MAX = 5_000  # Of all jobs together: each version has a row for every one of them.
+CONFIG_BYTES_MAX = 65_536
+RANGE_MAX = 2**53
+
+RESERVED = frozenset({"max_queue_depth", "max_queue_age", "backpressure_mode"})
+
+NAME = Text("lower-case letters, digits and _, beginning with a letter, at most 128", "[a-z][a-z0-9_]{0,127}", 128)
+COLUMN = Text("the name of a column", chars_max=200)
+LINE = Text("text", chars_max=2_000)
+LOGICAL = Text("letters, digits and . _ -, beginning with a letter", r"[A-Za-z][A-Za-z0-9_.-]{0,99}", 100)
+ZONE = Text("a time zone such as Europe/Berlin", r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*", 64)
+HOOK = Text("words of a-z, 0-9, _ and - with / between them, such as orders/new", r"/?[a-z0-9_-]+(/[a-z0-9_-]+)*")
+SPAN = Text(
+    'never, 0, or a time such as 30s, 5m or 2h (in quotes: "5m")', "never|0|[1-9][0-9]{0,6}[smh]", 16, True
+)
+AGE = Text("a time such as 90s, 15m, 6h or 2d", "[1-9][0-9]{0,6}[smhd]", 16)
+BUNDLE = Text("letters, digits and . _ : -", r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
+
+TIMEOUTS = (
+    Field(
+        "timeout_seconds",
+        Whole(1, 86_400),
+        "How long one attempt may take, in seconds. Unset: what the runtime says.",
+    ),
+    Field(
+        "heartbeat_timeout_seconds",
+        Whole(5, 3_600),
+        "A running task of which nothing was heard for so long is taken away and tried again.",
+        default=HEARTBEAT_TIMEOUT_S,
+    ),
+    Field("max_attempts", Whole(1, 100), "How often a task is tried before it has failed.", default=MAX_ATTEMPTS),
+)
+
+_JOB = "A job of this pipeline."
+_OUTPUT = Field("output", Whole(0, OUTPUTS_MAX - 1), "Which of the job's outputs, counted from 0.", default=0)
+
+FROM = Record(
+    "from",
+    "An output of a job of this pipeline, or a published dataset of any pipeline.",
+    (Field("job", NAME, _JOB), _OUTPUT, Field("dataset", NAME, "A published dataset by its name.")),
+    one_of=("job", "dataset"),
+)
+OUTPUT = Record(
+    "output", "An output of a job of this pipeline.", (Field("job", NAME, _JOB, required=True), _OUTPUT)
+)
+
+INPUT = Record(
+    "input",
+    "Something that a job reads.",
+    (
+        Field("from", FROM, "Where it comes from.", required=True),
+        Field("as", NAME, "What the operator calls it. Unset: the name of the job or dataset."),
+        Field(
+            "where",
+            Table(COLUMN, Filter(), at_most=100),
+            "Only rows whose columns have these values: one value, or a list of which one must match. Applied where "
+            "the rows are read; events start tasks whether or not rows match.",
+        ),
+        Field(
+            "trigger", Flag(), "false: it is read beside the others, but its events start nothing.", default=True
+        ),
+        Field(
+            "refresh",
+            choice(Refresh),
+            "With trigger: false. What becomes of partitions that were made from this input once it has changed. "
+            "manual: they are reported as stale. on_change: they are made again.",
+            default="manual",
+        ),
+    ),
+    gone=(("job", "write it under from: {job: ...}"), ("dataset", "write it under from: {dataset: ...}")),
+)
+
+SOURCE = Record(
+    "source",
+    "What makes a source emit events.",
+    (
+        Field("kind", choice(SourceKind), "What the source waits for.", required=True),
+        Field("schedule", LINE, "cron: five fields, or rate(5 minutes)."),
+        Field("timezone", ZONE, "cron: the time zone of the schedule.", default="UTC"),
+        Field("webhook_path", HOOK, "webhook: where requests are taken."),
+        Field("secret", LOGICAL, "webhook: the name of the secret that requests are signed with."),
+        Field("path", LINE, "files: a directory, or s3://bucket/prefix."),
+        Field("pattern", LINE, "files: which names count.", default="*"),
+        Field("poll_seconds", Whole(1, 86_400), "files: how often to look, in seconds.", default=30),
+    ),
+)
+
+# What each kind of source must have, and what else it may have.
+SOURCE_FIELDS: dict[SourceKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    SourceKind.MANUAL: ((), ()),
+    SourceKind.CRON: (("schedule",), ("timezone",)),
+    SourceKind.WEBHOOK: (("webhook_path", "secret"), ()),
+    SourceKind.ALWAYS_ON: ((), ()),
+    SourceKind.FILES: (("path",), ("pattern", "poll_seconds")),
+}
+
+# These run no code of their own. So what such a job would say of who runs what is known, and may be left out.
+SILENT = tuple(kind for kind in SourceKind if kind is not SourceKind.ALWAYS_ON)
+SILENT_JOB = {"runtime": "dispatcher", "operator": "noop"}
+
+BOOTSTRAP = Record(
+    "bootstrap",
+    "What happens once, when a version of the pipeline becomes active.",
+    (Field("reset_outputs", Flag(), "Begin with empty outputs.", default=False),),
+)
+SCALING = Record(
+    "scaling",
+    "How much may run at once.",
+    (Field("max_concurrency", Whole(1, 100_000), "Tasks of this job that may run at one time. Unset: no limit."),),
+)
+UDF = Record(
+    "udf",
+    "Code of a user, run by the runtime lambda.",
+    (
+        Field("bundle_id", BUNDLE, "The uploaded bundle.", required=True),
+        Field("entrypoint", LINE, "What to call in it.", required=True),
+    ),
+)
+
+_COLUMNS = Items(COLUMN, at_least=1, at_most=32, unique=True)
+_BOUND = "Unset: no bound."
+EXPECTATION = Record(
+    "expectation",
+    "Something that must be true of an output; exactly one thing each.",
+    (
+        Field("name", LINE, "For people. Unset: what it says."),
+        _OUTPUT,
+        Field(
+            "severity",
+            choice(Severity),
+            "fail: what does not meet it is not committed. warn: it is committed, and written down.",
+            default="fail",
+        ),
+        Field("not_null", _COLUMNS, "None of these columns has nulls."),
+        Field("unique", _COLUMNS, "No two rows have the same values in these columns."),
+        Field(
+            "range",
+            Record(
+                "range",
+                "Bounds of a column, both included.",
+                (
+                    Field("column", COLUMN, "Which one.", required=True),
+                    Field("min", Scalar(ordered=True), f"The smallest value. {_BOUND}"),
+                    Field("max", Scalar(ordered=True), f"The largest value. {_BOUND}"),
+                ),
+            ),
+            "Values lie between two bounds.",
+        ),
+        Field(
+            "accepted",
+            Record(
+                "accepted",
+                "The values that a column may have.",
+                (
+                    Field("column", COLUMN, "Which one.", required=True),
+                    Field("values", Items(Scalar(), at_least=1), "All of them.", required=True),
+                ),
+            ),
+            "Values are among these.",
+        ),
+        Field(
+            "rows",
+            Record(
+                "rows",
+                "How many rows there are.",
+                (
+                    Field("min", Whole(0, RANGE_MAX), f"At least so many. {_BOUND}"),
+                    Field("max", Whole(0, RANGE_MAX), f"At most so many. {_BOUND}"),
+                ),
+            ),
+            "The number of rows lies between two bounds.",
+        ),
+        Field(
+            "freshness",
+            Record(
+                "freshness",
+                "How old the newest value may be.",
+                (
+                    Field("column", COLUMN, "A date or timestamp.", required=True),
+                    Field("within", AGE, "No older than this when the task runs.", required=True),
+                ),
+            ),
+            "The latest value is not too old.",
+        ),
+        Field(
+            "references",
+            Record(
+                "references",
+                "That other rows exist.",
+                (
+                    Field("columns", _COLUMNS, "Of the output.", required=True),
+                    Field("input", NAME, "The input that must have them.", required=True),
+                    Field("input_columns", _COLUMNS, "Of the input. Unset: of the same names."),
+                ),
+            ),
+            "Every combination of these columns is one of an input.",
+        ),
+        Field("sql", LINE, "A condition that holds for every row, in the words of Spark SQL."),
+    ),
+    one_of=KINDS,
+)
+
+# Only for jobs of one activation; the first of each pair must be there.
+SOURCE_ONLY = (("source",), ("bootstrap",))
+REACTIVE_ONLY = (("inputs", "execution_strategy"), ("join", "idle_timeout"))
+
+JOB = Record(
+    "job",
+    "One step: it reads datasets and makes datasets.",
+    (
+        Field("name", NAME, "Its name, unique in the pipeline.", required=True),
+        Field(
+            "activation",
+            choice(Activation),
+            "source: emits events of its own accord. reactive: runs because an input changed.",
+            required=True,
+        ),
+        Field("runtime", LINE, "Who runs it: spark, python, lambda or dispatcher.", required=True),
+        Field(
+            "operator", LINE, "What runs: a built-in operator of the runtime, or module:function.", required=True
+        ),  # Both only if it runs anything, see SILENT.
+        Field("outputs", Whole(0, OUTPUTS_MAX), "How many datasets it makes; 0 for side effects.", required=True),
+        Field(
+            "update_strategy",
+            choice(UpdateStrategy),
+            "replace: a partition written again replaces the old one. append: rows are added, once by unique_key.",
+            default="replace",
+        ),
+        Field("inputs", Items(INPUT, at_least=1), "reactive: what it reads."),
+        Field(
+            "execution_strategy",
+            choice(Strategy),
+            "reactive: PerPartition, a task for each partition; PerUpdate, a task for each new cursor.",
+        ),
+        Field(
+            "join",
+            choice(Join),
+            "PerPartition with several inputs. any: a task for each event of either. all: one task for a partition "
+            "when every triggering input has it.",
+            default="any",
+        ),
+        Field(
+            "unique_key",
+            Items(COLUMN, at_least=1, at_most=32, unique=True),
+            "append: the columns that tell a row from all others, all of them from the data.",
+        ),
+        Field("source", SOURCE, "source: what makes it emit."),
+        Field("bootstrap", BOOTSTRAP, "source: what happens once at the beginning."),
+        Field(
+            "idle_timeout",
+            SPAN,
+            "reactive: how long a worker stays warm without work, for services that start workers. Kept and shown; "
+            "without effect on workers that you start yourself.",
+        ),
+        Field(
+            "secrets",
+            Items(LOGICAL, at_most=100, unique=True),
+            "Logical names of the secrets that the operator may read, with Run.secret. Not for code of users.",
+        ),
+        Field("scaling", SCALING, "How much may run at once."),
+        *TIMEOUTS,
+        Field("config", Anything(CONFIG_BYTES_MAX), "What the operator wants to know."),
+        Field("udf", UDF, "The code of a user; for the operator udf."),
+        Field(
+            "code",
+            LINE,
+            "What the operator's code is known by: where it changes, the job's outputs are made anew. Unset: qo dag "
+            "deploy and qo up work it out from the module and what it imports beside it.",
+        ),
+        Field(
+            "cursor_column",
+            COLUMN,
+            "spark: the column whose smallest and largest value are kept with each commit.",
+        ),
+        Field(
+            "drift",
+            choice(Drift),
+            "spark: what may become of the columns of an output. fail: they stay as they are. add: new ones may "
+            "appear, and files that ingest reads may lack some.",
+            default="fail",
+        ),
+        Field(
+            "expectations",
+            Items(EXPECTATION, at_least=1, at_most=200),
+            "spark: what must be true of an output before it may be read.",
+        ),
+    ),
+    gone=(("schedule", "write it under source: {kind: cron, schedule: ...}"),),
+)
+
+DEFAULTS = Record("defaults", "For all jobs that do not say it themselves.", TIMEOUTS)
+
+_METADATA_ONLY = (
+    "publishing only gives an output a name: remove it, and let the operator decide how data is written"
+)
+
+PUBLISH = Record(
+    "publication",
+    "The output of a job that gets a name.",
+    (Field("from", OUTPUT, "Which one.", required=True),),
+    gone=(("storage", _METADATA_ONLY), ("write_mode", _METADATA_ONLY), ("schema", _METADATA_ONLY)),
+)
+
+DAG = Record(
+    "pipeline",
+    "A pipeline: jobs, what they read, and what they publish.",
+    (
+        Field("name", NAME, "Its name, unique in the installation.", required=True),
+        Field("description", Text("text", chars_max=10_000), "For people."),
+        Field("defaults", DEFAULTS, "For all jobs that do not say it themselves."),
+        Field("jobs", Items(JOB, at_least=1, at_most=JOBS_MAX), "The steps, in any order.", required=True),
+        Field("publish", Table(NAME, PUBLISH), "Names under which outputs can be read by other pipelines."),
+    ),
+    gone=(("version", "versions are counted when a pipeline is deployed: remove it"),),
+)

@@ -1,0 +1,162 @@
+"""The table of fields as a JSON Schema, so that editors complete and check pipelines while they are written.
+
+It knows each field and which of them belong together; what jobs mean to each other, only ``qo dag validate`` knows.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, assert_never
+
+from qo.pipeline.fields import DAG, REACTIVE_ONLY, SILENT, SILENT_JOB, SOURCE_FIELDS, SOURCE_ONLY
+from qo.pipeline.kinds import (
+    Anything,
+    Choice,
+    Field,
+    Filter,
+    Flag,
+    Items,
+    Kind,
+    Record,
+    Scalar,
+    Table,
+    Text,
+    Whole,
+)
+
+Schema = dict[str, Any]
+
+_SCALAR: Schema = {"type": ["string", "number", "boolean"]}
+_SILENT_SOURCE: Schema = {"properties": {"kind": {"enum": list(SILENT)}}, "required": ["kind"]}
+_ONE_TYPE: list[Schema] = [{"items": {"type": name}} for name in ("string", "number", "boolean")]
+
+
+def schema() -> Schema:
+    """Draft 2020-12."""
+    definitions: dict[str, Schema] = {}
+    top = _record(DAG, definitions)
+    job = definitions["job"]
+    job["required"] = [name for name in job["required"] if name not in SILENT_JOB]
+    job["allOf"] = _job_rules()
+    definitions["source"]["allOf"] = _source_rules()
+    definitions["input"]["allOf"] = [
+        {
+            "if": {"properties": {"refresh": {"const": "on_change"}}, "required": ["refresh"]},
+            "then": {"properties": {"trigger": {"const": False}}, "required": ["trigger"]},
+        }
+    ]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A qo pipeline",
+        **top,
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def text() -> str:
+    """As it is published: docs/reference/dag.schema.json."""
+    return json.dumps(schema(), indent=2) + "\n"
+
+
+def _of(kind: Kind, definitions: dict[str, Schema]) -> Schema:
+    match kind:
+        case Record():
+            if kind.name not in definitions:
+                definitions[kind.name] = _record(kind, definitions)
+            return {"$ref": f"#/$defs/{kind.name}"}
+        case Items():
+            listed: Schema = {"type": "array", "items": _of(kind.of, definitions), "maxItems": kind.at_most}
+            return {**listed, "minItems": kind.at_least, **({"uniqueItems": True} if kind.unique else {})}
+        case Table():
+            return {
+                "type": "object",
+                "propertyNames": _text(kind.keys),
+                "additionalProperties": _of(kind.of, definitions),
+                "maxProperties": kind.at_most,
+            }
+        case _:
+            return _leaf(kind)
+
+
+def _leaf(kind: Filter | Anything | Text | Whole | Flag | Choice | Scalar) -> Schema:
+    match kind:
+        case Filter():
+            several: Schema = {"type": "array", "minItems": 1, "maxItems": kind.at_most, "anyOf": _ONE_TYPE}
+            return {"anyOf": [_SCALAR, several]}
+        case Anything():
+            return {"type": "object"}
+        case Scalar(ordered):
+            return {"type": ["string", "number"]} if ordered else _SCALAR
+        case Text():
+            return {"anyOf": [_text(kind), {"const": 0}]} if kind.zero else _text(kind)
+        case Whole():
+            return {"type": "integer", "minimum": kind.at_least, "maximum": kind.at_most}
+        case Flag():
+            return {"type": "boolean"}
+        case Choice():
+            return {"enum": list(kind.values)}
+        case _:
+            assert_never(kind)
+
+
+def _text(kind: Text) -> Schema:
+    return {"type": "string", "pattern": f"^(?:{kind.pattern})$", "maxLength": kind.chars_max}
+
+
+def _record(kind: Record, definitions: dict[str, Schema]) -> Schema:
+    made: Schema = {
+        "type": "object",
+        "description": kind.help,
+        "properties": {field.name: _property(field, definitions) for field in kind.fields},
+        "additionalProperties": False,
+    }
+    required = [field.name for field in kind.fields if field.required]
+    if required:
+        made["required"] = required
+    if kind.one_of:
+        made["oneOf"] = [{"required": [name]} for name in kind.one_of]
+    return made
+
+
+def _property(field: Field, definitions: dict[str, Schema]) -> Schema:
+    made: Schema = {"description": field.help, **_of(field.kind, definitions)}
+    if field.default is not None:
+        made["default"] = field.default
+    return made
+
+
+def _source_rules() -> list[Schema]:
+    """Each kind of source has its own fields."""
+    every = {name for need, may in SOURCE_FIELDS.values() for name in (*need, *may)}
+    return [
+        _when({"kind": {"const": kind.value}}, need, every - {*need, *may})
+        for kind, (need, may) in SOURCE_FIELDS.items()
+    ]
+
+
+def _job_rules() -> list[Schema]:
+    """Fields of a job that need or exclude each other."""
+    return [
+        _when({"activation": {"const": "source"}}, SOURCE_ONLY[0], {*REACTIVE_ONLY[0], *REACTIVE_ONLY[1]}),
+        _when({"activation": {"const": "reactive"}}, REACTIVE_ONLY[0], {*SOURCE_ONLY[0], *SOURCE_ONLY[1]}),
+        {
+            **_when({"update_strategy": {"const": "append"}}, ("unique_key",), set()),
+            "else": {"properties": {"unique_key": False}},
+        },
+        {"if": {"required": ["udf"]}, "then": {"properties": {"secrets": False, "runtime": {"const": "lambda"}}}},
+        _when({"operator": {"const": "udf"}}, ("udf",), set()),
+        {
+            **_when({"source": _SILENT_SOURCE}, (), set()),
+            "then": {"properties": {name: {"const": only} for name, only in SILENT_JOB.items()}},
+            "else": {"required": list(SILENT_JOB)},
+        },
+    ]
+
+
+def _when(condition: Schema, required: tuple[str, ...], forbidden: set[str]) -> Schema:
+    then: Schema = {}
+    if required:
+        then["required"] = list(required)
+    if forbidden:
+        then["properties"] = {name: False for name in sorted(forbidden)}
+    return {"if": {"properties": condition, "required": list(condition)}, "then": then}

@@ -1,0 +1,53 @@
+"""A DAG from its file, checked: the one way in, for commands, for deploys over HTTP and for Python declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qo.core.pipeline.dag import Dag, resolved
+from qo.pipeline.document import parse
+from qo.pipeline.draft import draft
+from qo.pipeline.operators import operator
+from qo.pipeline.problems import Document, Report, Spot
+from qo.pipeline.references import references
+from qo.pipeline.registry import DEFAULT, Registry
+from qo.pipeline.rules import RULES
+
+
+def read(
+    text: str,
+    *,
+    file: str = "pipeline.yaml",
+    registry: Registry = DEFAULT,
+    known_datasets: Callable[[str], bool] | None = None,
+) -> Dag:
+    """The resolved DAG of a YAML or JSON text. ``file`` is only what messages call it.
+
+    ``known_datasets`` says whether some pipeline publishes a name; None: names of other pipelines are not checked.
+    Raises DefinitionError with everything that is wrong.
+    """
+    report = Report(Spot(file))
+    document = parse(text, report)
+    return checked(document, report, registry=registry, known_datasets=known_datasets)
+
+
+def checked(
+    document: Document | None,
+    report: Report,
+    *,
+    registry: Registry,
+    known_datasets: Callable[[str], bool] | None,
+) -> Dag:
+    """The resolved DAG of plain data. Raises DefinitionError, also for what has been reported before."""
+    if document is not None:
+        drafted = draft(document, report)
+        for written in drafted.jobs:
+            if report.full:
+                break
+            for rule in RULES:
+                rule(written, report)
+            operator(written, registry, report)
+        references(drafted, known_datasets, report)
+        if not report.problems:
+            return resolved(drafted.dag())
+    raise report.error()

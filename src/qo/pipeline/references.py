@@ -1,0 +1,156 @@
+"""What must be true of the jobs together: names are there once, references lead somewhere, nothing feeds itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from qo.core.pipeline.dag import From, Input, SourceKind, Strategy
+from qo.core.pipeline.plan import in_order, upstream
+from qo.pipeline.draft import Draft, Written
+from qo.pipeline.fields import JOBS_MAX, OUTPUTS_ALL_MAX
+from qo.pipeline.problems import Path, Report, closest
+
+_RANGES = frozenset({"range_splitter", "range_aggregator"})  # They emit ranges, which are partitions.
+
+
+def references(draft: Draft, known_datasets: Callable[[str], bool] | None, report: Report) -> None:
+    by_name = _unique(draft, report)
+    _size(draft, report)
+    _webhooks(draft, report)
+    for written in draft.jobs:
+        for index, each in enumerate(written.job.inputs):
+            path: Path = (*written.path, "inputs", index, "from")
+            if report.full:
+                return  # Looking for names that are like a wrong one takes long.
+            if each.from_.job is not None:
+                _output(each.from_, path, by_name, draft.names, report)
+            else:
+                _dataset(each, path, draft, known_datasets, report)
+    for name, publish in draft.publish.items():
+        _output(publish.from_, ("publish", name, "from"), by_name, draft.names, report)
+    _cycles(draft, by_name, report)
+    _modes(draft, by_name, report)
+
+
+def _unique(draft: Draft, report: Report) -> Mapping[str, Written]:
+    by_name: dict[str, Written] = {}
+    for written in draft.jobs:
+        first = by_name.setdefault(written.job.name, written)
+        if first is not written:
+            line = report.spot.at(first.path).line
+            message = f"there are two jobs named {written.job.name!r} (the first on line {line})"
+            report.add((*written.path, "name"), message, "give one of them another name")
+    return by_name
+
+
+def _size(draft: Draft, report: Report) -> None:
+    outputs = sum(written.job.outputs for written in draft.jobs)
+    if outputs > OUTPUTS_ALL_MAX and len(draft.jobs) <= JOBS_MAX:  # Too many jobs have been reported as that.
+        message = f"the jobs have {outputs} outputs together, and a pipeline has at most {OUTPUTS_ALL_MAX}"
+        report.add(("jobs",), message, "split the pipeline into several")
+
+
+def _webhooks(draft: Draft, report: Report) -> None:
+    owners: dict[str, str] = {}
+    for written in draft.jobs:
+        source = written.job.source
+        if source is None or source.webhook_path is None:
+            continue
+        owner = owners.setdefault(source.webhook_path.strip("/"), written.job.name)
+        if owner != written.job.name:
+            message = f"the path {source.webhook_path!r} belongs to {owner!r} already"
+            report.add((*written.path, "source", "webhook_path"), message, "write another path")
+
+
+def _output(
+    wanted: From, path: Path, by_name: Mapping[str, Written], names: frozenset[str], report: Report
+) -> None:
+    if wanted.job is None or wanted.job not in names:
+        report.add((*path, "job"), f"there is no job {wanted.job!r}", closest(wanted.job or "", names))
+        return
+    producer = by_name.get(wanted.job)
+    if producer is None or wanted.output < producer.job.outputs:
+        return
+    count = producer.job.outputs
+    hint = (
+        f"write one from 0 to {count - 1}" if count else f"give {wanted.job!r} an output, or remove the reference"
+    )
+    message = f"{wanted.job!r} has no output {wanted.output}: it has {count}, counted from 0"
+    report.add((*path, "output"), message, hint)
+
+
+def _dataset(each: Input, path: Path, draft: Draft, known: Callable[[str], bool] | None, report: Report) -> None:
+    name = each.from_.dataset or ""
+    if name in draft.publish or known is None or known(name):
+        return
+    if name in draft.names:
+        hint = f"write 'from: {{job: {name}}}' for the job of this pipeline"
+    else:
+        hint = f"publish it first, or write the name of one that is{_perhaps(name, draft)}"
+    report.add((*path, "dataset"), f"no pipeline publishes a dataset {name!r}", hint)
+
+
+def _perhaps(name: str, draft: Draft) -> str:
+    hint = closest(name, draft.publish)
+    return f": {hint}" if hint.startswith("did you mean") else ""
+
+
+def _cycles(draft: Draft, by_name: Mapping[str, Written], report: Report) -> None:
+    dag = draft.dag()
+    done = {job.name for job in in_order(dag)}
+    feeds = {
+        name: sorted({made for each in written.job.inputs if (made := upstream(dag, each)) in by_name and made})
+        for name, written in by_name.items()
+    }
+    left = {name: [made for made in feeds[name] if made not in done] for name in by_name if name not in done}
+    for cycle in _circles(left):
+        path = (*by_name[cycle[0]].path, "inputs")
+        message = f"the jobs wait for each other: {' -> '.join([*cycle, cycle[0]])}"
+        report.add(path, message, "remove one of these inputs, or split a job in two")
+
+
+def _circles(feeds: Mapping[str, list[str]]) -> Iterator[list[str]]:
+    """Cycles among jobs of which each has one of the others upstream, in the direction of the data."""
+    visited: set[str] = set()
+    for start in sorted(feeds):
+        walk: dict[str, None] = {}
+        name: str | None = start
+        while name is not None and name not in visited:
+            visited.add(name)
+            walk[name] = None
+            name = feeds[name][0] if feeds[name] else None
+        if name is not None and name in walk:
+            steps = list(walk)
+            yield list(reversed(steps[steps.index(name) :]))
+
+
+def _modes(draft: Draft, by_name: Mapping[str, Written], report: Report) -> None:
+    """A job that waits for cursors never starts if all it can hear of is partitions, nor the other way round."""
+    dag = draft.dag()
+    for written in draft.jobs:
+        strategy = written.job.execution_strategy
+        for index, each in enumerate(written.job.inputs):
+            producer = by_name.get(upstream(dag, each) or "")
+            if not each.trigger or producer is None:
+                continue
+            if strategy is Strategy.PER_UPDATE and _emits_partitions(producer):
+                said, instead = f"{producer.job.name!r} emits partitions", Strategy.PER_PARTITION
+                waits = "cursors"
+            elif strategy is Strategy.PER_PARTITION and _emits_cursors(producer):
+                said, instead = f"{producer.job.name!r} is a cron source and emits cursors", Strategy.PER_UPDATE
+                waits = "partitions"
+            else:
+                continue
+            message = f"{said}, and {written.job.name!r} waits for {waits}"
+            hint = f"write 'execution_strategy: {instead}', or 'trigger: false' on this input"
+            report.add((*written.path, "inputs", index), message, hint)
+
+
+def _emits_partitions(producer: Written) -> bool:
+    """For certain. What other jobs emit is known when they run."""
+    return producer.job.execution_strategy is Strategy.PER_PARTITION or producer.job.operator in _RANGES
+
+
+def _emits_cursors(producer: Written) -> bool:
+    """For certain: a schedule says the planned moment."""
+    return producer.job.source is not None and producer.job.source.kind is SourceKind.CRON

@@ -1,0 +1,159 @@
+"""What a command is given to deploy, and the directory that the code of its operators is imported from.
+
+pipeline.yaml       a definition; its code lies beside it
+climate:pipeline    a qo.Pipeline by its module, looked for in the current directory first
+jobs/climate.py     the only qo.Pipeline of a file; jobs/climate.py:NAME is one of several
+jobs                a directory: its pipeline.yaml or, without one, its pipeline.py
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import ModuleType
+
+from qo.errors import QoError, UsageError
+from qo.pipeline.declare import Pipeline
+from qo.pipeline.registry import FUNCTION
+
+SUFFIXES = (".yaml", ".yml", ".json")
+PYTHON = ".py"
+DEFINITIONS = tuple(f"pipeline{suffix}" for suffix in SUFFIXES)  # Of a directory.
+DECLARATION = f"pipeline{PYTHON}"
+
+_imported: set[str] = set()  # Top-level modules that were imported for a target, and may make way for another's.
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A pipeline that was found: in a definition file, or declared in Python."""
+
+    directory: Path  # What its operators are imported from.
+    file: Path | None = None  # The definition.
+    pipeline: Pipeline | None = None  # The declaration, where there is no definition.
+
+
+def resolve(target: str) -> Target:
+    """Find what a target names; Python is imported.
+
+    Raises UsageError for what is no pipeline or cannot be imported. A definition is not read.
+    """
+    path = _inside(Path(target)) if Path(target).is_dir() else Path(target)
+    file, _, attribute = str(path).partition(f"{PYTHON}:")
+    if attribute:
+        return _in_python_file(Path(file + PYTHON), attribute)
+    if path.suffix == PYTHON:
+        return _in_python_file(path, None)
+    if path.suffix in SUFFIXES or path.is_file():
+        return Target(path.resolve().parent, file=path)
+    if FUNCTION.match(target):
+        return _in_module(target)
+    raise UsageError(
+        f"there is no pipeline {target}: give a file ({', '.join((*SUFFIXES, PYTHON))}), its directory, "
+        "or module:pipeline"
+    )
+
+
+def _inside(directory: Path) -> Path:
+    for name in (*DEFINITIONS, DECLARATION):
+        if (directory / name).is_file():
+            return directory / name
+    raise UsageError(f"there is no {DEFINITIONS[0]} or {DECLARATION} in {directory}: name the file")
+
+
+def _in_python_file(path: Path, attribute: str | None) -> Target:
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}: give the path of a pipeline")
+    root, name = _module_of(path)
+    module = _import(name, root)
+    if attribute is not None:
+        return Target(root, pipeline=_named(module, attribute, f"{path}:{attribute}"))
+    found = _pipelines(module)
+    if len(found) == 1:
+        return Target(root, pipeline=next(iter(found.values())))
+    if not found:
+        raise UsageError(f"{path} has no qo.Pipeline: declare one at the top of the file")
+    # Only what lies in the current directory can be named by its module.
+    prefix = name if root == Path.cwd() else path
+    listed = ", ".join(f"{prefix}:{each}" for each in found)
+    raise UsageError(f"{path} has {len(found)} pipelines: give one of {listed}")
+
+
+def _in_module(target: str) -> Target:
+    name, _, attribute = target.partition(":")
+    module = _import(name, Path.cwd())
+    path = Path(module.__file__ or "").resolve()
+    levels = name.count(".") + (path.name == "__init__.py")
+    return Target(path.parents[levels], pipeline=_named(module, attribute, target))
+
+
+def _module_of(path: Path) -> tuple[Path, str]:
+    """The directory that a file is imported from, and its name there: that of a package includes its parents."""
+    full = path.resolve()
+    parts = [] if full.name == "__init__.py" else [full.stem]
+    root = full.parent
+    while (root / "__init__.py").is_file():
+        parts.insert(0, root.name)
+        root = root.parent
+    for part in parts:
+        if not part.isidentifier():
+            raise UsageError(f"{path} cannot be imported: rename it, {part!r} is no name of a Python module")
+    if parts[0] in sys.stdlib_module_names:
+        raise UsageError(f"{path} has the name of one of Python's own modules: rename it")
+    return root, ".".join(parts)
+
+
+def _import(name: str, root: Path) -> ModuleType:
+    """Import a module from a directory, or from wherever it is installed."""
+    sys.path[:] = [str(root), *(each for each in sys.path if each != str(root))]
+    importlib.invalidate_caches()
+    _forget_another(name.partition(".")[0])
+    known = set(sys.modules)
+    try:
+        module = importlib.import_module(name)
+    except QoError:
+        raise  # It says itself what to do.
+    except Exception as error:
+        message = f"importing {name!r} failed: {type(error).__name__}: {error}"
+        raise UsageError(
+            f"{message}; start in the directory that it is in, and see that it can be imported"
+        ) from error
+    _imported.update({each.partition(".")[0] for each in set(sys.modules) - known} & {name.partition(".")[0]})
+    return module
+
+
+def _forget_another(top: str) -> None:
+    """Two targets may have modules of one name, in different directories: the later one is imported all the same."""
+    loaded = sys.modules.get(top)
+    if loaded is None:
+        return
+    spec = PathFinder.find_spec(top)
+    if spec is None or spec.origin == loaded.__file__:
+        return
+    if top not in _imported:
+        raise UsageError(f"{spec.origin} has the name of {loaded.__file__}, which qo itself needs: rename it")
+    for each in [each for each in sys.modules if each == top or each.startswith(f"{top}.")]:
+        del sys.modules[each]
+
+
+def _pipelines(module: ModuleType) -> dict[str, Pipeline]:
+    """Those at the top of a module; one with two names stands here once."""
+    found: dict[str, Pipeline] = {}
+    for name, each in vars(module).items():
+        if isinstance(each, Pipeline) and not any(each is known for known in found.values()):
+            found[name] = each
+    return found
+
+
+def _named(module: ModuleType, attribute: str, target: str) -> Pipeline:
+    found: object = module
+    for name in attribute.split("."):
+        found = getattr(found, name, None)
+    if isinstance(found, Pipeline):
+        return found
+    named = ", ".join(f"{target.removesuffix(attribute)}{name}" for name in _pipelines(module))
+    hint = f"did you mean {named}?" if named else "name a qo.Pipeline as module:attribute"
+    raise UsageError(f"{target!r} is no pipeline: {hint}")

@@ -1,0 +1,1 @@
+"""Sessions of Spark: started, supervised and ended."""

@@ -1,0 +1,103 @@
+"""Reading a dataset from any Spark session.
+
+    import qo
+    flights = qo.read(spark, "flights")
+
+The frame is pinned: it shows what was committed when it was made, also if others commit while it is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from qo.api.contract.reading import ReadingAnswer
+from qo.api.contract.task import Piece
+from qo.api.public_client import UserClient
+from qo.config.settings import Settings
+from qo.config.sources import load
+from qo.dispatcher.state import upgrade
+from qo.dispatcher.state.database import open_state, sqlite_path
+from qo.dispatcher.views import reading
+from qo.errors import NotFound, UsageError
+from qo.spark.engine.sync import wait
+from qo.spark.io.appending import uris_of
+from qo.spark.io.columns import of_bodies, struct_of
+from qo.spark.io.files import files_for
+from qo.spark.io.reading import of_files
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """One state of one dataset, with all its pieces."""
+
+    first: ReadingAnswer
+    pieces: tuple[Piece, ...]
+
+
+def read(
+    spark: SparkSession, name: str, *, version: int | None = None, settings: Settings | None = None
+) -> DataFrame:
+    """A dataset: by its published name, ``dag.job`` or ``dag.job[1]``; as it is now, or as of a version.
+
+    A version is the revision that a commit made; ``qo dataset history`` lists them. The settings are those of the
+    command line, unless others are given. Raises NotFound, also for a version before the first commit, and UsageError
+    for a dataset that has never had data.
+    """
+    if version is not None and version < 0:
+        raise UsageError(f"version is {version}: see qo dataset history {name} for those that there are")
+    chosen = settings if settings is not None else load()
+    pinned = pin(chosen, name, version)
+    columns = of_bodies(pinned.first.columns)
+    uris = uris_of(pinned.pieces)
+    if version is not None and not columns and not uris:
+        raise NotFound(f"{name!r} had no data yet at version {version}: see qo dataset history {name}")
+    files = files_for(chosen, uris[0] if uris else chosen.dispatcher.data_root)
+    return of_files(spark, uris, struct_of(columns) if columns else None, files, name)
+
+
+def pin(settings: Settings, name: str, version: int | None = None) -> Pinned:
+    """What there is to read now, or was then: from the dispatcher, or from its state where none is named."""
+    if settings.dispatcher.url is not None:
+        return wait(_asked(settings, name, version))
+    _require_installation(settings.dispatcher.state)
+    state = open_state(settings.dispatcher.state)
+    try:
+        upgrade.require(state)
+        with state.read() as tx:  # One transaction: all pages show one state.
+            first = page = reading.pieces(tx, name, revision=version)
+            found = list(page.pieces)
+            while page.after is not None:
+                generation, revision = first.generation_id, first.revision
+                page = reading.pieces(tx, name, revision=revision, generation_id=generation, after=page.after)
+                found += page.pieces
+    finally:
+        state.close()
+    return Pinned(first, tuple(found))
+
+
+def _require_installation(url: str) -> None:
+    """Who reads creates nothing. Raises NotFound where no state database is."""
+    path = sqlite_path(url)
+    if path is not None and (not path.is_file() or path.stat().st_size == 0):
+        raise NotFound(
+            f"there is no installation of qo here: no state database is at {path.absolute()}; start in the directory "
+            "of the installation, or name its state (QO_STATE) or its dispatcher (QO_DISPATCHER_URL)"
+        )
+
+
+async def _asked(settings: Settings, name: str, version: int | None) -> Pinned:
+    async with UserClient.named(settings.dispatcher) as client:
+
+        async def ask(**params: Any) -> ReadingAnswer:
+            given = {key: value for key, value in params.items() if value is not None}
+            return ReadingAnswer.model_validate(await client.get(f"/v1/datasets/{name}/pieces", **given))
+
+        first = page = await ask(revision=version)
+        found = list(page.pieces)
+        while page.after is not None:
+            page = await ask(revision=first.revision, generation_id=first.generation_id, after=page.after)
+            found += page.pieces
+    return Pinned(first, tuple(found))

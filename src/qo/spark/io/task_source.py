@@ -1,0 +1,235 @@
+"""A data source for Spark: the tasks of a queue as a table, read in parallel, shard by shard.
+
+    task_source.register(spark)
+    spark.read.format("qo").option("store", "local:.qo").load()
+    spark.read.format("qo").option("store", "s3://bucket/prefix").option("history", "true").load()
+
+With ``history`` there is a row for every version of every task, which is what happened to it. Executors read the store
+themselves, so they need qo and a way to it: credentials are those of their environment, or, through ``tasks``, those
+of who asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from qo.config.location import S3, Local, parse
+from qo.config.settings import Settings
+from qo.config.sources import load
+from qo.core import keys, wire
+from qo.core.task import Status, Task
+from qo.errors import CorruptRecord, UsageError
+from qo.queue.listing import READS_AT_ONCE, pages
+from qo.store.opening import open_store
+from qo.store.port import ObjectStore
+
+T = TypeVar("T")
+
+NAME = "qo"
+GROUPS = 8  # Of shards: so many Spark tasks read, unless the option ``groups`` says otherwise.
+GROUPS_MAX = 16  # By the first character of a shard.
+SCHEMA = (
+    "id string, type string, status string, shard string, attempt int, priority int, created_at timestamp, "
+    "available_at timestamp, updated_at timestamp, completed_at timestamp, lease_expires_at timestamp, "
+    "worker_id string, retry_count int, reschedule_count int, error string, schedule string, input string, "
+    "output string, progress string, version string, latest boolean"
+)
+_CREDENTIALS = ("accesskey", "secretkey", "sessiontoken")  # Spark hides options of these names in what it shows.
+_OPTIONS = {"store", "history", "groups", "status", "type", "endpoint", "region", *_CREDENTIALS}
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format ``qo`` known to a session."""
+    spark.dataSource.register(TaskSource)
+
+
+def tasks(
+    spark: SparkSession, store: str | None = None, *, history: bool = False, settings: Settings | None = None
+) -> DataFrame:
+    """The queue that the settings name, or another store, with the credentials of this process."""
+    chosen = settings or load({} if store is None else {"store": store})
+    register(spark)
+    reader = spark.read.format(NAME).option("store", store or chosen.store).option("history", str(history).lower())
+    if isinstance(parse(store or chosen.store), S3):
+        from qo.spark.io.objects import Bucket  # Only who has a bucket waits for pyarrow.
+
+        reader = reader.options(**Bucket(chosen.s3).access())
+    return reader.load()
+
+
+class TaskSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType | str:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(parsed_options({str(key).lower(): str(value) for key, value in self.options.items()}))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is read, as the options say."""
+
+    store: str
+    history: bool
+    groups: int
+    status: Status | None
+    type: str | None
+    access: Mapping[str, str]
+
+    def admits(self, task: Task) -> bool:
+        return self.status in (None, task.status) and self.type in (None, task.task_type)
+
+
+def parsed_options(given: Mapping[str, str]) -> Wanted:
+    """Raises UsageError for what cannot be meant."""
+    unknown = sorted(given.keys() - _OPTIONS)
+    if unknown:
+        raise UsageError(f"the source qo has no option {unknown[0]!r}: it has {', '.join(sorted(_OPTIONS))}")
+    if "store" not in given:
+        raise UsageError("the source qo needs the option 'store': local:PATH or s3://BUCKET[/PREFIX]")
+    try:
+        place = parse(given["store"])
+        history = {"true": True, "false": False}[given.get("history", "false").lower()]
+        groups = max(1, min(GROUPS_MAX, int(given.get("groups", GROUPS))))
+        status = Status(given["status"]) if "status" in given else None
+    except (KeyError, ValueError) as error:
+        raise UsageError(f"an option of the source qo cannot be read: {error}") from None
+    if not isinstance(place, Local | S3):
+        raise UsageError(f"the store {given['store']} is inside one process: others cannot read it")
+    # Executors may have been started elsewhere.
+    store = f"local:{Path(place.path).resolve()}" if isinstance(place, Local) else given["store"]
+    access = {name: given[name] for name in ("endpoint", "region", *_CREDENTIALS) if name in given}
+    return Wanted(store, history, groups, status, given.get("type"), access)
+
+
+class _Group(InputPartition):
+    def __init__(self, heads: Sequence[str]) -> None:
+        super().__init__(None)
+        self.heads = heads  # First characters of shards.
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+
+    def partitions(self) -> Sequence[InputPartition]:
+        every = self._wanted.groups
+        return [_Group("0123456789abcdef"[at::every]) for at in range(every)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        return walked(rows(self._wanted, getattr(partition, "heads", ())))
+
+
+def walked(found: AsyncIterator[T]) -> Iterator[T]:
+    """An asynchronous iterator, for who cannot wait that way."""
+    loop = asyncio.new_event_loop()
+    try:
+        while True:
+            try:
+                step: Coroutine[Any, Any, T] = anext(found)  # pyright: ignore[reportAssignmentType]
+                yield loop.run_until_complete(step)
+            except StopAsyncIteration:
+                return
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+async def rows(wanted: Wanted, heads: Sequence[str]) -> AsyncIterator[tuple[Any, ...]]:
+    """Of the tasks whose shards begin with these characters."""
+    store = await opened(wanted)
+    try:
+        for head in heads:
+            async for entries in pages(store, f"{keys.TASKS}{head}"):
+                found = [entry.key for entry in entries if keys.task_id_of(entry.key) is not None]
+                for start in range(0, len(found), READS_AT_ONCE):
+                    some = found[start : start + READS_AT_ONCE]
+                    for versions in await asyncio.gather(*(_versions(store, key, wanted) for key in some)):
+                        for row in versions:
+                            yield row
+    finally:
+        await store.close()
+
+
+async def opened(wanted: Wanted) -> ObjectStore:
+    place, access = parse(wanted.store), wanted.access
+    if not isinstance(place, S3) or "accesskey" not in access:
+        return (await open_store(load({"store": wanted.store}))).store
+    from qo.store.retrying import Retrying
+    from qo.store.s3 import S3Store
+    from qo.store.s3.credentials import Credentials
+
+    given = Credentials(access["accesskey"], access["secretkey"], access.get("sessiontoken"))
+    store = await S3Store.open(
+        place.bucket,
+        prefix=place.prefix,
+        endpoint=access.get("endpoint"),
+        region=access.get("region"),
+        credentials=given,
+    )
+    return Retrying(store)
+
+
+async def _versions(store: ObjectStore, key: str, wanted: Wanted) -> list[tuple[Any, ...]]:
+    if not wanted.history:
+        stored = await store.get(key)
+        return [] if stored is None else _rows(stored.body, key, wanted, None, latest=True)
+    found: list[tuple[Any, ...]] = []
+    for each in reversed(await store.versions(key)):
+        stored = None if each.deleted else await store.get(key, version=each.version)
+        if stored is not None:
+            found += _rows(stored.body, key, wanted, each.version, latest=each.latest)
+    return found
+
+
+def _rows(body: bytes, key: str, wanted: Wanted, version: str | None, *, latest: bool) -> list[tuple[Any, ...]]:
+    """One row, or none. What cannot be read is left out: one broken object must not hide all the others."""
+    try:
+        task = wire.decode_task(body, key)
+    except CorruptRecord:
+        return []
+    return [row_of(task, version, latest=latest)] if wanted.admits(task) else []
+
+
+def row_of(task: Task, version: str | None, *, latest: bool) -> tuple[Any, ...]:
+    """As the schema has it."""
+    return (
+        task.id,
+        task.task_type,
+        str(task.status),
+        task.shard,
+        task.attempt,
+        task.priority,
+        task.created_at,
+        task.available_at,
+        task.updated_at,
+        task.completed_at,
+        task.lease_expires_at,
+        task.worker_id,
+        task.retry_count,
+        task.reschedule_count,
+        task.last_error,
+        task.schedule,
+        _json(task.input),
+        _json(task.output),
+        _json(task.progress),
+        version,
+        latest,
+    )
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else json.dumps(value, ensure_ascii=False)

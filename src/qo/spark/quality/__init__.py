@@ -1,0 +1,1 @@
+"""Expectations, measured while an output is written."""

@@ -1,0 +1,1 @@
+"""Always-on sources as Structured Streaming queries."""

@@ -1,0 +1,148 @@
+"""Streams: an always-on source that is a Structured Streaming query. Each micro-batch becomes one committed segment.
+
+The number of the batch is its cursor. A batch is written below the attempt's own prefix and committed under its
+fence before Spark marks it as done; Spark repeats what is not marked, and what is committed already is left out. So
+every batch is there once, whoever dies when, and a batch of an attempt that lost its lease never is.
+
+A batch without rows is committed only if none has been for long: a stream goes on from its last commit, and Spark
+forgets old batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Sequence
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from qo.agent.operator_run import QualityFailed, RunOutput
+from qo.core.pipeline.expectation import Expectation, in_words, parsed
+from qo.errors import QoError, UsageError
+from qo.spark.io import writing
+from qo.spark.io.writing import Written
+from qo.spark.operators.context import Context, Frames
+from qo.spark.quality import quality
+from qo.spark.stream.checkpoint import Checkpoints
+
+TRIGGER_S = 5.0
+LOOK_S = 0.25  # How often it is seen whether the query still runs, and whether it should.
+RETAINED = "spark.sql.streaming.minBatchesToRetain"
+
+
+def is_stream(frames: Frames) -> bool:
+    return any(frame.isStreaming for frame in frames.values())
+
+
+def run(context: Context, frames: Frames) -> None:
+    """Until the attempt is asked to stop; raises Stopped then. Raises what ended the query otherwise."""
+    index, frame = _only(context, frames)
+    checkpoints = Checkpoints(context.settings, context.run, index)
+    checkpoint = checkpoints.taken_over()
+    batches = Batches(context, index, checkpoint.last, checkpoints)
+    seconds = float(context.config.get("trigger_seconds", TRIGGER_S))
+    writer = frame.writeStream.foreachBatch(batches.take).option("checkpointLocation", checkpoint.uri)
+    query = writer.trigger(processingTime=f"{max(0, round(seconds * 1000))} milliseconds").start()
+    try:
+        _watch(context, query)
+    except PySparkException:
+        if batches.failure is not None:
+            raise batches.failure from None  # As we raised it, not as Spark tells of it.
+        raise
+    finally:
+        with contextlib.suppress(PySparkException):
+            query.stop()
+
+
+def _only(context: Context, frames: Frames) -> tuple[int, DataFrame]:
+    work = context.run.work
+    if len(frames) != 1 or len(context.run.outputs) != 1:
+        raise UsageError(
+            f"a stream has one output, and {work.job} has {len(context.run.outputs)}: branch behind it"
+        )
+    if context.settings.spark.remote is not None:
+        raise UsageError(
+            f"{work.job} is a stream, whose batches are committed from the worker itself: run it on a worker that has "
+            "its own session (leave spark.remote unset)"
+        )
+    return next(iter(frames.items()))
+
+
+def _watch(context: Context, query: StreamingQuery) -> None:
+    while True:
+        context.run.cancel.check()
+        context.run.cancel.wait(LOOK_S)
+        if not query.isActive:
+            context.run.cancel.check()
+            query.awaitTermination()  # Raises what ended it.
+            raise QoError("the stream was ended from outside: the next attempt goes on where it stopped")
+
+
+class Batches:
+    """What Spark calls for each micro-batch, on a thread of its own."""
+
+    def __init__(self, context: Context, output: int, last: int, checkpoints: Checkpoints) -> None:
+        self._context = context
+        self._output = output
+        self._last = last  # That is committed.
+        self._checkpoints = checkpoints
+        self._apart_max = max(1, int(context.spark.conf.get(RETAINED) or 0) // 2)  # Two commits, in batches.
+        self._first = True
+        self.failure: BaseException | None = None
+
+    def take(self, frame: DataFrame, number: int) -> None:
+        try:
+            if number > self._last:
+                self._commit(frame, number)
+            else:
+                # It is committed. Spark was not told, and counts on its state having seen the rows.
+                frame.write.format("noop").mode("overwrite").save()
+        except BaseException as error:
+            self.failure = self.failure or error
+            raise
+
+    def _commit(self, frame: DataFrame, number: int) -> None:
+        run = self._context.run
+        run.cancel.check()
+        while run.paused:  # Rows wait in the source, not in files.
+            run.cancel.wait(LOOK_S)
+            run.cancel.check()
+        part = run.segment(number, self._output)
+        written = self._write(frame, part)
+        if not written.rows and number - self._last < self._apart_max:
+            return
+        run.cancel.check()
+        run.commit(part)
+        self._last = number
+        run.log.info("committed batch %d: %d rows", number, written.rows)
+        if self._first:
+            self._first = False
+            self._checkpoints.forget_earlier()
+
+    def _write(self, frame: DataFrame, part: RunOutput) -> Written:
+        context, run = self._context, self._context.run
+        expected = [each for each in parsed(run.work.expectations) if each.output == self._output]
+        measures = quality.measures(expected, frame.schema, frame)
+        spark = frame.sparkSession
+        written = writing.write(spark, frame, part, context.files, measures, run.work)
+        if expected and written.rows:
+            self._settle(spark, part, expected, written)
+        return written
+
+    def _settle(
+        self, spark: SparkSession, part: RunOutput, expected: Sequence[Expectation], written: Written
+    ) -> None:
+        """Raises QualityFailed: the batch is kept to look at, and the stream stands still before it."""
+        run = self._context.run
+        of_part = copy.copy(run)
+        of_part.outputs = [part]
+        checks = quality.settle(spark, of_part, expected, {self._output: written}, {}, self._context.files)
+        failed = [each for each in checks if not each.passed]
+        part.stats |= {"failed_checks": [each.name for each in failed]} if failed else {}
+        grave = [each for each in failed if each.severity == "fail"]
+        if grave:
+            run.checks, run.rejected = list(checks), [part.body(run.work)]
+            said = "; ".join(f"{each.name}: found {in_words(each.observed)}" for each in grave[:5])
+            raise QualityFailed(f"{len(grave)} of {len(checks)} expectations failed: {said}")

@@ -1,0 +1,1 @@
+"""What a handler is, sees and may raise."""

@@ -1,0 +1,107 @@
+"""An application: the handlers of a team's task types, by name.
+
+app = qo.App()
+
+@app.task("send_email")
+async def send_email(input): ...
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from qo.errors import NotFound, UsageError
+from qo.worker.api.handler import DEFAULT, Default, Handler, Rate, describe
+
+if TYPE_CHECKING:
+    from qo.worker.layers.stack import Layer
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class App:
+    def __init__(self, *, layers: Sequence[Layer] = ()) -> None:
+        """``layers`` wrap every handler of the app, the first outermost."""
+        self.layers = tuple(layers)
+        self._handlers: dict[str, Handler] = {}
+
+    def task(
+        self,
+        task_type: str,
+        *,
+        kind: str | None = None,
+        timeout_s: float | Default | None = DEFAULT,
+        concurrency: int | None = None,
+        rate: Rate | None = None,
+        layers: Sequence[Layer] = (),
+    ) -> Callable[[F], F]:
+        """Register a function for a task type. It takes the input and, if it has a second parameter, a Context.
+
+        ``kind`` says where it runs: an ``async def`` in the event loop, a plain function on a thread, or, if asked
+        for, in a "process" of its own. ``timeout_s`` stops an attempt (None: never); a task submitted with a
+        timeout of its own keeps that. ``concurrency`` and ``rate`` limit this type within one worker.
+        """
+        if not isinstance(task_type, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError('name the task type that the function handles: @app.task("send_email")')
+
+        def register(function: F) -> F:
+            if task_type in self._handlers:
+                raise UsageError(f"task type {task_type!r} has two handlers: remove or rename one")
+            self._handlers[task_type] = describe(
+                task_type,
+                function,
+                kind=kind,
+                timeout_s=timeout_s,
+                concurrency=concurrency,
+                rate=rate,
+                layers=tuple(layers),
+            )
+            return function
+
+        return register
+
+    def handler(self, task_type: str) -> Handler | None:
+        return self._handlers.get(task_type)
+
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        return tuple(self._handlers.values())
+
+    @property
+    def task_types(self) -> tuple[str, ...]:
+        return tuple(sorted(self._handlers))
+
+
+def load_app(target: str) -> App:
+    """The app named by ``module:attribute``. The working directory is on the import path, as for ``python -m``."""
+    module_name, _, attribute = target.partition(":")
+    if not module_name or not attribute:
+        raise UsageError(f"{target!r} does not name an app: write module:attribute, for example tasks:app")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise NotFound(f"there is no module {module_name!r} in {here} or on the import path") from error
+        raise UsageError(f"importing {module_name!r} failed{_where(error)}: {error}") from error
+    except Exception as error:
+        raise UsageError(
+            f"importing {module_name!r} failed{_where(error)}: {type(error).__name__}: {error}"
+        ) from error
+    app = getattr(module, attribute, None)
+    if not isinstance(app, App):
+        raise NotFound(f"{module_name!r} has no qo.App named {attribute!r}")
+    return app
+
+
+def _where(error: BaseException) -> str:
+    """The line of the user's that went wrong, if one did."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    own = [frame for frame in frames if not frame.filename.startswith(str(Path(__file__).parents[2]))]
+    return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""

@@ -1,0 +1,124 @@
+"""A handler: the function of one task type, and what it asks of the worker that runs it."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from qo.errors import UsageError
+from qo.queue.options import DELAY_S_MAX, check_number
+from qo.worker.api.signals import Reject
+
+if TYPE_CHECKING:
+    from qo.worker.layers.stack import Layer
+
+
+class Kind(StrEnum):
+    """Where a handler runs."""
+
+    ASYNC = "async"  # In the worker's event loop.
+    THREAD = "thread"  # On a thread of the worker's: a plain function that waits more than it computes.
+    PROCESS = "process"  # In a child process: computes for long, uses much memory, or may crash.
+    SPARK = "spark"  # By an executor that is given to the worker.
+
+
+class Default:
+    """Stands where nothing was said, because None says something: no limit."""
+
+    def __repr__(self) -> str:
+        return "the worker's default"
+
+
+DEFAULT: Final = Default()
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many starts in so many seconds, at most."""
+
+    starts: int
+    per_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_number("starts", self.starts, 1, 1_000_000)
+        check_number("per_s", self.per_s, 0.001, DELAY_S_MAX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    task_type: str
+    function: Callable[..., Any]
+    kind: Kind
+    wants_context: bool  # Read from the signature, never guessed by calling it.
+    input_type: Any = None  # What the input is converted to; None: it is passed as it is.
+    timeout_s: float | Default | None = DEFAULT  # None: none.
+    concurrency: int | None = None  # How many of this type one worker runs at a time, at most.
+    rate: Rate | None = None
+    layers: tuple[Layer, ...] = ()
+
+
+async def _unknown(input: Any, ctx: Any) -> None:
+    raise Reject(
+        f"no handler: worker {ctx.worker_id} knows no task type {ctx.task.task_type!r}, and fails such tasks"
+    )
+
+
+UNKNOWN = Handler(task_type="", function=_unknown, kind=Kind.ASYNC, wants_context=True)
+
+
+def describe(task_type: str, function: Callable[..., Any], **asked: Any) -> Handler:
+    """The handler that a function makes. UsageError if its signature or a wish does not fit."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.kind in positional]
+    needed = [p for p in parameters if p.default is inspect.Parameter.empty]
+    if not parameters or len(needed) > 2:
+        raise UsageError(
+            f"the handler of {task_type!r} must take the input and, if it wants one, a context: "
+            f"def {getattr(function, '__name__', 'handler')}(input) or (input, ctx)"
+        )
+    wants_context = len(needed) == 2 or (len(parameters) > 1 and parameters[1].name in ("ctx", "context"))
+    return Handler(
+        task_type=task_type,
+        function=function,
+        kind=_kind(task_type, function, asked.pop("kind", None)),
+        wants_context=wants_context,
+        input_type=_input_type(function, parameters[0]),
+        **_checked(task_type, asked),
+    )
+
+
+def _kind(task_type: str, function: Callable[..., Any], asked: str | None) -> Kind:
+    is_async = inspect.iscoroutinefunction(function)
+    if asked is None:
+        return Kind.ASYNC if is_async else Kind.THREAD
+    try:
+        kind = Kind(asked)
+    except ValueError:
+        raise UsageError(f"{asked!r} is no kind of handler: use one of {', '.join(Kind)}") from None
+    if is_async is not (kind is Kind.ASYNC):
+        wanted = "an async def" if kind is Kind.ASYNC else "a plain def"
+        raise UsageError(f"the handler of {task_type!r} is of kind {kind}, so it must be {wanted}")
+    return kind
+
+
+def _input_type(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    try:
+        declared = typing.get_type_hints(function).get(parameter.name)
+    except Exception:  # An annotation that names something imported for type checkers only.
+        declared = None
+    plain = (Any, object, dict, list, str, int, float, bool)
+    if declared is None or declared in plain or typing.get_origin(declared) in (dict, list):
+        return None
+    return declared if isinstance(declared, type) else None
+
+
+def _checked(task_type: str, asked: dict[str, Any]) -> dict[str, Any]:
+    timeout_s = asked.get("timeout_s", DEFAULT)
+    if not isinstance(timeout_s, Default):
+        check_number(f"timeout_s of {task_type!r}", timeout_s, 0.001, DELAY_S_MAX)
+    check_number(f"concurrency of {task_type!r}", asked.get("concurrency"), 1, 1_000_000)
+    return asked

@@ -1,0 +1,63 @@
+"""What a service is asked to do: one attempt at one task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from qo.core.task import Task
+from qo.worker.api.handler import Handler
+from qo.worker.loop.cancel import CancelToken
+from qo.worker.loop.clock import Clock
+from qo.worker.loop.outcome import Told, not_begun
+
+if TYPE_CHECKING:
+    from qo.worker.api.context import Context
+    from qo.worker.api.producer import ProducerHandle
+    from qo.worker.loop.hold import Lease
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Request:
+    task: Task  # As it was claimed.
+    handler: Handler
+    input: Any  # Converted to what the handler declares.
+    context: Context
+    producer: ProducerHandle
+    cancel: CancelToken
+    clock: Clock
+    worker_id: str
+    slot: int  # Which of the worker's slots runs it.
+    lease: Lease | None = None  # None: it is kept elsewhere.
+    started: bool = False  # Whether it has come through the layers to its handler.
+    patient: bool = True  # False: a layer that would have to wait refuses instead (raises Overloaded).
+    places: tuple[Callable[[], None], ...] = ()  # Gives up those that it holds in buffers while it waits.
+
+    @property
+    def attempt(self) -> int:
+        return self.task.attempt
+
+    def start(self) -> None:
+        """Said by the innermost service when it calls the handler: the request waits no more."""
+        self.started = True
+        self.leave_places()
+
+    def check_lease(self) -> None:
+        """Called just before the handler is: raises Told if its lease is gone, for somebody else may have begun."""
+        if self.lease is not None and not self.lease.lasts():
+            raise Told(not_begun())
+
+    def leave_places(self) -> None:
+        if self.places:
+            places, self.places = self.places, ()
+            for leave in places:
+                leave()
+
+
+class Overloaded(Exception):
+    """A layer has no room, and the request is not to wait. Never seen outside of the stack."""
+
+    def __init__(self, limit: str, retry_after_s: float) -> None:
+        super().__init__(f"no room: {limit}")
+        self.retry_after_s = retry_after_s

@@ -1,0 +1,1 @@
+"""Leased shards: which of them this worker polls."""

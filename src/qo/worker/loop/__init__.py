@@ -1,0 +1,1 @@
+"""The loop of a worker: find, claim, run, settle, drain."""

@@ -1,0 +1,106 @@
+"""What a worker holds: claims that have not been settled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any
+
+from qo.core.task import Task
+from qo.queue.queue import Claim
+from qo.worker.api.handler import Handler
+from qo.worker.loop.cancel import CancelToken
+from qo.worker.loop.clock import Clock, lease_time
+
+
+class Phase(StrEnum):
+    WAITING = "waiting"  # In an inbox.
+    RUNNING = "running"
+    SETTLING = "settling"  # The handler is done; its report is on the way.
+
+
+class Hold:
+    """One claim, from the moment it is ours to the moment it is settled."""
+
+    __slots__ = (
+        "__weakref__",
+        "attempt",
+        "cancel",
+        "claim",
+        "claimed_at",
+        "clock",
+        "handler",
+        "leased_until",
+        "left_slot",
+        "phase",
+        "phase_since",
+        "progress",
+        "started",
+    )
+
+    def __init__(self, claim: Claim, handler: Handler, clock: Clock, *, now: float, leased_until: float) -> None:
+        """``now`` is the loop's time at which the claim was *sent*. ``leased_until`` is by ``lease_time``: the lease
+        lasts at least so long."""
+        self.claim = claim
+        self.handler = handler
+        self.clock = clock
+        self.cancel = CancelToken()
+        self.claimed_at = now
+        self.leased_until = leased_until
+        self.phase = Phase.WAITING
+        self.phase_since = now
+        self.attempt: asyncio.Task[None] | None = None  # What runs it.
+        self.progress: Any = None  # The last word on it, if that was not written yet.
+        self.started = False  # Whether it came through the layers to its handler.
+        self.left_slot = False  # Whether its slot went to another while its handler still runs.
+
+    @property
+    def task(self) -> Task:
+        return self.claim.task
+
+    def enter(self, phase: Phase, now: float) -> None:
+        self.phase, self.phase_since = phase, now
+
+
+class Lease:
+    """Whether a handler may still begin: for whoever is about to call it, on any thread."""
+
+    __slots__ = ("_hold", "_loop", "_margin_s")
+
+    def __init__(self, hold: Hold, margin_s: float) -> None:
+        """With less than ``margin_s`` left, the handler would be stopped at once."""
+        self._hold = hold
+        self._margin_s = margin_s
+        self._loop = asyncio.get_running_loop()
+
+    def lasts(self) -> bool:
+        return self.left_s() > 0
+
+    def left_s(self) -> float:
+        return self._hold.leased_until - lease_time(self._loop) - self._margin_s
+
+
+class Holds:
+    """All that is held, by task id. Changed by the event loop only; the lease thread looks at copies."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Hold] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Hold]:
+        return iter(list(self._by_id.values()))
+
+    def __contains__(self, task_id: str) -> bool:
+        return task_id in self._by_id
+
+    def get(self, task_id: str) -> Hold | None:
+        return self._by_id.get(task_id)
+
+    def add(self, hold: Hold) -> None:
+        self._by_id[hold.task.id] = hold
+
+    def remove(self, hold: Hold) -> None:
+        del self._by_id[hold.task.id]

@@ -1,0 +1,168 @@
+"""Leases: renewed for everything held, in every state of the worker.
+
+The keeper runs on a thread of its own, with its own event loop and its own connection to the store, so that neither
+a handler that blocks the worker's loop nor a flood of requests keeps it from its work. A renewal that fails is
+tried again until the lease is nearly gone. One that is lost stops the handler: from then on somebody else may run
+the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+from weakref import WeakSet
+
+from qo.errors import LeaseLost, QoError
+from qo.queue.queue import Queue
+from qo.store.metered import Metered
+from qo.worker.config import LeaseTimes
+from qo.worker.loop.cancel import Why
+from qo.worker.loop.clock import lease_time, now
+from qo.worker.loop.hold import Hold, Holds, Phase
+from qo.worker.observe.stats import Stats
+
+log = logging.getLogger(__name__)
+
+TURNS_PER_RENEWAL = 20  # How often it looks whether something is due.
+STOP_WITHIN_S = 5.0
+
+Open = Callable[[], Coroutine[Any, Any, Queue]]
+News = Callable[[Hold, Why], None]
+
+
+class Keeper:
+    def __init__(self, holds: Holds, stats: Stats, times: LeaseTimes, *, news: News) -> None:
+        """``news`` is told of a hold whose lease was lost, or whose task somebody asked to cancel."""
+        self._holds = holds
+        self._stats = stats
+        self._lease_s, self._renew_s, self._margin_s = times
+        self._news = news
+        self._renewing: dict[Hold, asyncio.Task[None]] = {}
+        self._queue: Queue | None = None
+        self._opening: asyncio.Task[Queue] | None = None
+        self._told: WeakSet[Hold] = WeakSet()  # Whose loss was told.
+        self.beat: float | None = None  # When it last turned; None before the first time.
+
+    async def run(self, open_queue: Open) -> None:
+        """Until cancelled. The queue is opened when the first renewal is due: most tasks are done before."""
+        while True:
+            self.beat = now()
+            try:
+                self._turn(open_queue)
+            except Exception:
+                log.exception("unexpected, but leases must be renewed: trying again")
+            await asyncio.sleep(self._renew_s / TURNS_PER_RENEWAL)
+
+    def _turn(self, open_queue: Open) -> None:
+        at, leased_at = now(), lease_time()
+        for hold in self._holds:
+            if hold in self._told:
+                continue
+            left_s = hold.leased_until - leased_at
+            if left_s <= self._margin_s:
+                late = self._overdue(hold, at)
+                self._lose(hold, "it will not stop, long after its timeout" if late else "it could not be renewed")
+            elif self._due(hold, at, left_s):
+                self._renewing[hold] = asyncio.create_task(self._renew(hold, open_queue))
+
+    def _due(self, hold: Hold, at: float, left_s: float) -> bool:
+        if left_s > self._lease_s - self._renew_s or hold in self._renewing:
+            return False
+        return not self._overdue(hold, at)
+
+    def _overdue(self, hold: Hold, at: float) -> bool:
+        """An attempt that should have been stopped a whole lease ago runs in a loop that is blocked, or will not
+        stop. To hold its task for ever would help nobody."""
+        deadline = hold.clock.deadline
+        return deadline is not None and at >= deadline + self._lease_s
+
+    async def _renew(self, hold: Hold, open_queue: Open) -> None:
+        try:
+            async with asyncio.timeout(self._renew_s):  # One that hangs is given up and tried again.
+                queue = self._queue or await self._open(open_queue)
+                sent = lease_time()
+                task = await queue.renew(hold.claim, self._lease_s)
+        except LeaseLost as lost:
+            if self._held(hold) and hold.phase is not Phase.SETTLING:  # Otherwise it was settled meanwhile, by us.
+                self._lose(hold, str(lost))
+        except (QoError, TimeoutError) as error:
+            self._stats.renew_failures += 1
+            log.warning("could not renew task %s, trying again: %s", hold.task.id, str(error) or "no answer")
+        except Exception:
+            self._stats.renew_failures += 1
+            log.exception("could not renew task %s", hold.task.id)
+        else:
+            hold.leased_until = max(hold.leased_until, sent + self._lease_s)
+            self._stats.renewals += 1
+            if task.cancel_requested and self._held(hold):
+                self._news(hold, Why.CANCELLED)
+        finally:
+            self._renewing.pop(hold, None)
+
+    async def _open(self, open_queue: Open) -> Queue:
+        """Several renewals may want it at once, and one that gives up must not break it off."""
+        if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
+            self._opening = asyncio.ensure_future(open_queue())
+        self._queue = queue = await asyncio.shield(self._opening)
+        return queue
+
+    def _lose(self, hold: Hold, why: str) -> None:
+        self._told.add(hold)
+        log.warning("task %s: its lease was lost: %s", hold.task.id, why)
+        self._news(hold, Why.LOST)
+
+    def _held(self, hold: Hold) -> bool:
+        return self._holds.get(hold.task.id) is hold
+
+
+class KeeperThread:
+    """The keeper on its own thread."""
+
+    def __init__(self, keeper: Keeper, open_queue: Open) -> None:
+        self._keeper = keeper
+        self._open = open_queue
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="qo-keeper", daemon=True)
+        self._opened: Queue | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Return when the thread has ended, or hangs: it keeps no process alive."""
+        self._loop.call_soon_threadsafe(self._end)
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join, STOP_WITHIN_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._running = self._loop.create_task(self._keeper.run(self._open_once))
+        try:
+            self._loop.run_until_complete(self._running)
+        except asyncio.CancelledError:
+            self._loop.run_until_complete(self._close())
+
+    def _end(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+
+    async def _open_once(self) -> Queue:
+        self._opened = await self._open()
+        return self._opened
+
+    async def _close(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for each in others:
+            each.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        if self._opened is not None:
+            await self._opened.close()
+
+    @property
+    def meter(self) -> Metered | None:
+        return None if self._opened is None else self._opened.meter

@@ -1,0 +1,153 @@
+"""The worker's counts for Prometheus, made from ``Stats`` and a snapshot at each scrape: nothing is counted twice.
+
+The tables below name every metric; docs/reference/metrics.md explains them, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from qo.worker.loop.state import State
+from qo.worker.observe.stats import BUCKETS_S, ENDS, Histogram, Stats, StatsSnapshot
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import HistogramMetricFamily, Metric
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+OUTCOMES = "qo_worker_outcomes_total"
+STATE = "qo_worker_state"
+TASK_DURATION = "qo_task_duration_seconds"
+QUEUE_WAIT = "qo_task_queue_wait_seconds"
+
+# The metric, the counter of ``Stats``, and what it says.
+COUNTERS = (
+    ("qo_worker_claims_total", "claimed", "Tasks claimed."),
+    ("qo_worker_claims_missed_total", "claims_missed", "Candidates that somebody else took, or that were none."),
+    ("qo_worker_started_total", "started", "Attempts started."),
+    (
+        "qo_worker_timeouts_total",
+        "timeouts",
+        "Attempts that ran out of time; among the retried and the dead.",
+    ),
+    ("qo_worker_cancelled_total", "cancelled", "Attempts stopped on request; these are among the dead."),
+    ("qo_worker_shed_total", "shed", "Tasks given back for want of room; these are among the released."),
+    ("qo_worker_terminal_failures_total", "terminal_failures", "Tasks that failed for good."),
+    (
+        "qo_worker_unsuccessful_total",
+        "unsuccessful",
+        "Wake-ups of pipeline tasks whose run failed; these are among the acked.",
+    ),
+    ("qo_worker_renewals_total", "renewals", "Leases renewed."),
+    ("qo_worker_renew_failures_total", "renew_failures", "Renewals of a lease that failed."),
+    ("qo_worker_settle_retries_total", "settle_retries", "Reports of an outcome that had to be sent again."),
+    ("qo_worker_enqueued_total", "enqueued", "Tasks that handlers put in the queue."),
+    ("qo_worker_looks_total", "looks", "Looks for ready tasks."),
+    ("qo_worker_empty_looks_total", "empty_looks", "Looks for ready tasks that found none."),
+    ("qo_worker_store_requests_total", "requests", "Requests sent to the store."),
+    ("qo_worker_store_dollars_total", "dollars", "What S3 would charge for these requests, in US dollars."),
+)
+
+# The metric, where it is read, and what it says. What is None is not known yet, and left out.
+GAUGES: tuple[tuple[str, Callable[[StatsSnapshot], float | None], str], ...] = (
+    ("qo_worker_held", lambda seen: seen.counts["held"], "Claims that are not settled yet."),
+    ("qo_worker_slots", lambda seen: seen.slots, "How many tasks can run at a time."),
+    ("qo_worker_slots_busy", lambda seen: seen.busy, "Slots that run a task."),
+    ("qo_worker_slots_stuck", lambda seen: seen.stuck, "Slots whose handler was given up but cannot be stopped."),
+    ("qo_worker_inbox_waiting", lambda seen: seen.waiting, "Claimed tasks that wait for a slot."),
+    ("qo_worker_settling", lambda seen: seen.settling, "Claims whose outcome is being reported."),
+    (
+        "qo_worker_oldest_held_seconds",
+        lambda seen: seen.oldest_held_s or 0.0,
+        "How long the oldest claim is held.",
+    ),
+    ("qo_worker_loop_lag_seconds", lambda seen: seen.counts["loop_lag_s"], "How late the event loop runs."),
+    ("qo_worker_queue_depth", lambda seen: seen.queue_depth, "Ready tasks that the last look saw."),
+    (
+        "qo_worker_unhandled_types",
+        lambda seen: seen.counts["unhandled_types"],
+        "Types of tasks that waited, and that this worker has no handler for.",
+    ),
+    ("qo_worker_up_seconds", lambda seen: seen.uptime_s, "For how long the worker has been up."),
+)
+
+NAMES = (
+    *(name for name, _, _ in COUNTERS),
+    OUTCOMES,
+    *(name for name, _, _ in GAUGES),
+    STATE,
+    TASK_DURATION,
+    QUEUE_WAIT,
+)
+
+
+class Metrics:
+    """A registry of its own, so that what else the process may count is not mixed in."""
+
+    def __init__(self, stats: Stats, snapshot: Callable[[], StatsSnapshot]) -> None:
+        self._stats = stats
+        self._snapshot = snapshot
+        self._registry: CollectorRegistry | None = None
+
+    def exposition(self) -> bytes:
+        """The Prometheus text format, version 0.0.4. Any thread may ask."""
+        # Imported by the first scrape: it takes longer than a worker's start should, and many are never scraped.
+        from prometheus_client import CollectorRegistry, generate_latest
+
+        if self._registry is None:
+            registry = CollectorRegistry()
+            registry.register(self)
+            self._registry = registry  # Of two first scrapes at once, either's will do.
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """What the registry asks of a collector."""
+        seen = self._snapshot()
+        yield from _counters(seen)
+        yield from _gauges(seen)
+        yield from _histograms(self._stats)
+
+
+def _counters(seen: StatsSnapshot) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily
+
+    for name, counter, says in COUNTERS:
+        yield CounterMetricFamily(name, says, value=seen.counts[counter])
+    outcomes = CounterMetricFamily(OUTCOMES, "What became of claims.", labels=["outcome"])
+    for end in ENDS:
+        outcomes.add_metric([end], seen.counts[end])
+    yield outcomes
+
+
+def _gauges(seen: StatsSnapshot) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    for name, read, says in GAUGES:
+        if (value := read(seen)) is not None:
+            yield GaugeMetricFamily(name, says, value=value)
+    states = GaugeMetricFamily(STATE, "1 for the state that the worker is in, 0 for the others.", labels=["state"])
+    for state in State:
+        states.add_metric([state.value], seen.state is state)
+    yield states
+
+
+def _histograms(stats: Stats) -> Iterator[Metric]:
+    from prometheus_client.core import HistogramMetricFamily
+
+    says = "How long attempts took, by task type; the types after the first 200 are counted as other."
+    durations = HistogramMetricFamily(TASK_DURATION, says, labels=["task_type"])
+    for task_type, histogram in sorted(stats.latency.copy().items()):
+        _add(durations, [task_type], histogram)
+    yield durations
+    waits = HistogramMetricFamily(QUEUE_WAIT, "From the moment a task was due to its start.", labels=[])
+    _add(waits, [], stats.queue_wait)
+    yield waits
+
+
+def _add(family: HistogramMetricFamily, labels: list[str], histogram: Histogram) -> None:
+    bounds = [*map(str, BUCKETS_S), "+Inf"]
+    total_s = histogram.total_s
+    family.add_metric(labels, list(zip(bounds, accumulate(list(histogram.counts)), strict=True)), total_s)

@@ -1,0 +1,290 @@
+"""What a worker counts, and how that looks from outside.
+
+``claimed == acked + retried + dead + released + lost + held`` after every step: each claim has one outcome.
+
+The event loop counts; other threads read without a lock. A reader may come in the middle of a step: whoever needs
+the sum to be right asks ``in_balance`` and looks again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from qo.worker.loop.outcome import Acked, Dead, Lost, Outcome, Released, Retried
+from qo.worker.loop.state import State
+
+# Upper bounds in seconds; what takes longer falls into the last, unbounded one.
+BUCKETS_S = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+    1800.0,
+)
+
+TYPES_MAX = 200  # Told apart by name; a handler for everything could meet any number of them.
+OTHER = "other"  # Where the types after those are counted together.
+TYPE_CHARS_MAX = 200
+ENDS = ("acked", "retried", "dead", "released", "lost")
+
+
+@dataclass(slots=True)
+class Histogram:
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
+    total_s: float = 0.0
+    count: int = 0
+    last_s: float = 0.0
+    longest_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Less than nothing counts as nothing: a wait may be measured by two clocks that disagree a little."""
+        seconds = max(0.0, seconds)
+        self.longest_s = max(self.longest_s, seconds)
+        self.counts[bisect_left(BUCKETS_S, seconds)] += 1
+        self.total_s += seconds
+        self.count += 1
+        self.last_s = seconds
+
+    def quantile(self, q: float) -> float | None:
+        """No less than the quantile, and in the same bucket; None before the first value."""
+        counts = list(self.counts)  # One moment of them, whoever adds meanwhile.
+        rank, seen = q * sum(counts), 0
+        for bound, count in zip((*BUCKETS_S, float("inf")), counts, strict=True):
+            seen += count
+            if count and seen >= rank:
+                return min(bound, self.longest_s)
+        return None
+
+    @property
+    def mean_s(self) -> float | None:
+        return self.total_s / self.count if self.count else None
+
+
+@dataclass(slots=True)
+class SlotStats:
+    """One slot. One that is stuck shows here first."""
+
+    processed: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    last_latency_s: float | None = None
+    task_id: str | None = None  # What it runs now.
+
+
+@dataclass(slots=True)
+class Stats:
+    """The counters themselves: changed by the event loop, except ``renewals`` and ``renew_failures``."""
+
+    claimed: int = 0
+    acked: int = 0
+    retried: int = 0
+    dead: int = 0
+    released: int = 0
+    lost: int = 0
+    held: int = 0
+
+    started: int = 0
+    timeouts: int = 0
+    cancelled: int = 0  # Stopped because somebody asked for it; these are among the dead.
+    shed: int = 0  # Given back because a layer had no room; these are among the released.
+    terminal_failures: int = 0  # Tasks that have failed for good here.
+    unsuccessful: int = 0  # Wake-ups of pipeline tasks whose run has failed; these are among the acked.
+    renewals: int = 0
+    renew_failures: int = 0
+    settle_retries: int = 0
+    enqueued: int = 0
+    looks: int = 0
+    empty_looks: int = 0
+    claims_missed: int = 0  # Candidates that somebody else took, or that were none.
+    unhandled_types: int = 0  # Types of tasks that waited, and that this worker has no handler for.
+    loop_lag_s: float = 0.0
+    queue_depth: int | None = None  # Ready tasks seen by the last look; None before the first.
+    requests: int = 0  # Sent to the store by this process, and what S3 would charge for them.
+    dollars: float = 0.0
+    last_error: str | None = None
+    last_latency_s: float | None = None
+
+    queue_wait: Histogram = field(default_factory=Histogram)  # From due to started.
+    latency: dict[str, Histogram] = field(default_factory=dict[str, Histogram])  # Of handlers, by task type.
+    slots: dict[int, SlotStats] = field(default_factory=dict[int, SlotStats])
+    changed: Callable[[], None] = lambda: None  # Called after every step that moves a claim: tests look then.
+
+    @property
+    def completed(self) -> int:
+        return self.acked - self.unsuccessful
+
+    @property
+    def failed(self) -> int:
+        """Attempts that failed, retried or not. One that was stopped on request has not."""
+        return self.retried + self.dead - self.cancelled + self.unsuccessful
+
+    def took(self) -> None:
+        self.claimed += 1
+        self.held += 1
+        self.changed()
+
+    def settled(self, outcome: Outcome) -> None:
+        self.held -= 1
+        match outcome:
+            case Acked():
+                self.acked += 1
+                self.unsuccessful += outcome.failed
+            case Retried(error):
+                self.retried += 1
+                self.timeouts += outcome.timed_out
+                self.last_error = error
+            case Dead(error):
+                self.dead += 1
+                self.timeouts += outcome.timed_out
+                self.last_error = error
+            case Released():
+                self.released += 1
+                self.shed += outcome.shed
+            case Lost():
+                self.lost += 1
+        self.changed()
+
+    def ran(self, task_type: str, slot: int, seconds: float, outcome: Outcome) -> None:
+        self._of_type(task_type).add(seconds)
+        self.last_latency_s = seconds
+        if (one := self.slots.get(slot)) is None:
+            one = self.slots.setdefault(slot, SlotStats())
+        one.processed += 1
+        one.succeeded += isinstance(outcome, Acked) and not outcome.failed
+        one.failed += _failed(outcome)
+        one.last_latency_s = seconds
+
+    def _of_type(self, task_type: str) -> Histogram:
+        if (known := self.latency.get(task_type)) is not None:
+            return known
+        name = tellable(task_type)
+        if name not in self.latency and len(self.latency) >= TYPES_MAX:
+            name = OTHER
+        return self.latency.setdefault(name, Histogram())
+
+    @property
+    def balanced(self) -> bool:
+        return in_balance(plain_counts(self))
+
+
+def _failed(outcome: Outcome) -> bool:
+    match outcome:
+        case Retried():
+            return True
+        case Acked():
+            return outcome.failed
+        case Dead():
+            return not outcome.cancelled
+        case _:
+            return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatsSnapshot:
+    """A moment of a worker, as ``/stats`` shows it."""
+
+    worker_id: str
+    state: State
+    uptime_s: float
+    slots: int
+    busy: int
+    waiting: int  # In inboxes.
+    settling: int
+    stuck: int  # Slots whose handler was given up but cannot be stopped.
+    oldest_held_s: float | None
+    kinds: dict[str, int]  # What is held, by kind of handler.
+    paused_types: list[str]
+    shards: list[str]  # Owned or chosen; empty: all.
+    counts: dict[str, Any]  # Every plain counter of ``Stats`` by name.
+    processed: int
+    succeeded: int
+    failed: int
+    terminal_failures: int
+    queue_depth: int | None
+    last_latency_s: float | None
+    latency_s: dict[str, dict[str, float | None]]  # By task type: count, mean, p50, p95, p99.
+    workers: dict[int, SlotStats]
+
+
+def snapshot(
+    stats: Stats,
+    *,
+    worker_id: str,
+    state: State,
+    uptime_s: float,
+    slots: int,
+    busy: int,
+    waiting: int,
+    settling: int,
+    stuck: int,
+    oldest_held_s: float | None,
+    kinds: Mapping[str, int],
+    paused_types: list[str],
+    shards: list[str],
+) -> StatsSnapshot:
+    """What is counted and what is seen, as one value that nobody changes any more. Any thread may ask."""
+    workers = {index: replace(one) for index, one in sorted(stats.slots.copy().items())}
+    return StatsSnapshot(
+        worker_id=worker_id,
+        state=state,
+        uptime_s=uptime_s,
+        slots=slots,
+        busy=busy,
+        waiting=waiting,
+        settling=settling,
+        stuck=stuck,
+        oldest_held_s=oldest_held_s,
+        kinds=dict(kinds),
+        paused_types=paused_types,
+        shards=shards,
+        counts=plain_counts(stats),
+        processed=sum(one.processed for one in workers.values()),
+        succeeded=sum(one.succeeded for one in workers.values()),
+        failed=sum(one.failed for one in workers.values()),
+        terminal_failures=stats.terminal_failures,
+        queue_depth=stats.queue_depth,
+        last_latency_s=stats.last_latency_s,
+        latency_s={name: _summary(histogram) for name, histogram in sorted(stats.latency.copy().items())},
+        workers=workers,
+    )
+
+
+def _summary(histogram: Histogram) -> dict[str, float | None]:
+    return {
+        "count": histogram.count,
+        "mean": histogram.mean_s,
+        "p50": histogram.quantile(0.5),
+        "p95": histogram.quantile(0.95),
+        "p99": histogram.quantile(0.99),
+    }
+
+
+def plain_counts(stats: Stats) -> dict[str, Any]:
+    values = {each.name: getattr(stats, each.name) for each in fields(stats)}
+    return {name: value for name, value in values.items() if isinstance(value, int | float | str | None)}
+
+
+def in_balance(counts: Mapping[str, Any]) -> bool:
+    """Whether every claim among these ``plain_counts`` is held or has had its one outcome."""
+    return counts["claimed"] == counts["held"] + sum(counts[end] for end in ENDS)
+
+
+def tellable(task_type: str) -> str:
+    """A task type as every reader of statistics can take it: UTF-8 without NUL, of bounded length."""
+    encodable = task_type[:TYPE_CHARS_MAX].encode("utf-8", "replace").decode()
+    return encodable.replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -1,0 +1,112 @@
+"""What a worker says of itself over HTTP: ``/stats``, ``/metrics``, ``/livez`` and ``/readyz``.
+
+The server has threads of its own, so that it answers although the event loop is blocked: that is when one asks.
+Nothing is steered here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import msgspec
+
+from qo.worker.loop.state import State
+from qo.worker.observe.listener import CLIENT_TIMEOUT_S, Listener, Reply
+from qo.worker.observe.metrics import CONTENT_TYPE, Metrics
+from qo.worker.observe.stats import Stats, StatsSnapshot, in_balance
+
+LOOP_BLOCKED_S_MAX = 10.0
+KEEPER_BLOCKED_S_MAX = 30.0
+
+_LOOKS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    state: State
+    loop_beat_s: float  # Since the event loop last turned.
+    keeper_beat_s: float  # Since the lease thread last turned.
+    all_stuck: bool = False  # Every slot is taken by a handler that was given up and cannot be stopped.
+
+
+def judge(health: Health) -> list[str]:
+    """Why the worker should be replaced; empty while it is well."""
+    reasons: list[str] = []
+    if health.state is State.FAILED:
+        reasons.append("the worker has failed: its mailbox died")
+    if health.loop_beat_s > LOOP_BLOCKED_S_MAX:
+        reasons.append(f"the event loop has been blocked for {health.loop_beat_s:.0f} s")
+    if health.keeper_beat_s > KEEPER_BLOCKED_S_MAX:
+        reasons.append(f"the lease thread has been blocked for {health.keeper_beat_s:.0f} s")
+    if health.all_stuck:
+        reasons.append("every slot is stuck in a handler that cannot be stopped")
+    return reasons
+
+
+class StatusServer:
+    """``snapshot`` and ``health`` are called by threads of the server, at any moment."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        snapshot: Callable[[], StatsSnapshot],
+        stats: Stats,
+        health: Callable[[], Health],
+        client_timeout_s: float = CLIENT_TIMEOUT_S,
+    ) -> None:
+        self._address = address
+        self._snapshot = snapshot
+        self._health = health
+        self._client_timeout_s = client_timeout_s
+        self._metrics = Metrics(stats, self._steady)
+        self._listener: Listener | None = None
+
+    def start(self) -> str:
+        """Begin to serve. Returns where: the address as "host:port", with the port that was found for port 0.
+
+        Raises ConfigError if the address cannot be listened on.
+        """
+        pages = {
+            "/livez": self._livez,
+            "/metrics": lambda: Reply(HTTPStatus.OK, self._metrics.exposition(), CONTENT_TYPE),
+            "/readyz": self._readyz,
+            "/stats": self._stats,
+        }
+        self._listener = Listener(self._address, pages, client_timeout_s=self._client_timeout_s)
+        self._listener.start()
+        return self._listener.at
+
+    def stop(self) -> None:
+        """Free the port, and hang up on whoever is there. May be repeated."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.stop()
+
+    def _stats(self) -> Reply:
+        return Reply(HTTPStatus.OK, msgspec.json.encode(self._steady()) + b"\n", "application/json")
+
+    def _livez(self) -> Reply:
+        if reasons := judge(self._health()):
+            return Reply(HTTPStatus.SERVICE_UNAVAILABLE, "".join(f"{each}\n" for each in reasons).encode())
+        return Reply(HTTPStatus.OK, b"ok\n")
+
+    def _readyz(self) -> Reply:
+        state = self._health().state
+        if state is State.RUNNING:
+            return Reply(HTTPStatus.OK, b"ok\n")
+        return Reply(HTTPStatus.SERVICE_UNAVAILABLE, f"{state.value}\n".encode())
+
+    def _steady(self) -> StatsSnapshot:
+        """A moment between two steps of the event loop, which goes on counting while we read."""
+        for _ in range(_LOOKS_MAX - 1):
+            with suppress(RuntimeError):  # Something grew while it was gone over.
+                seen = self._snapshot()
+                if in_balance(seen.counts):
+                    return seen
+            time.sleep(0.001)
+        return self._snapshot()  # Wrong counts are to be seen, not hidden.

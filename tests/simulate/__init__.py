@@ -1,6 +1,0 @@
-"""Production code in virtual time, under faults that a seed draws.
-
-``python -m simulate --help`` says how to replay one; see ``docs/reference/proof.md``.
-
-Each *part* is one world: ``queue`` (with monitors and schedulers), ``worker``, ``shards`` and ``dispatcher``.
-"""

@@ -1,0 +1,1 @@
+"""Production code in virtual time, under faults that a seed draws."""

@@ -1,0 +1,164 @@
+"""Bugs to plant in production code, each of which some part of the simulation must find."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from zlib import crc32
+
+import msgspec
+import pytest
+
+from qo.ambient import Ambient
+from qo.api.contract.task import Claimed
+from qo.core import lifecycle, sweep
+from qo.core.lifecycle import Held
+from qo.core.task import Task
+from qo.dispatcher.attempts import claiming, completion
+from qo.dispatcher.state.database import Tx
+from qo.dispatcher.tasks import rows
+from qo.dispatcher.versions import side_inputs
+from qo.queue import monitor, shard_leases, tasks
+from qo.queue.options import NewTask, Options, build
+from qo.queue.scheduler import Scheduler
+from qo.queue.shard_leases import ShardLeases
+from qo.store.memory import MemoryStore
+from qo.testing import virtual
+from qo.worker.api.producer import ProducerHandle
+from simulation.engine.machines import PROCESS
+
+Patch = pytest.MonkeyPatch
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    part: str  # Which finds it.
+    plant: Callable[[Patch], None]
+    first: int = 0  # The first seed that finds it, where that is far from 0. ``make prove`` begins at 0.
+
+    @contextmanager
+    def planted(self) -> Generator[None]:
+        with Patch.context() as patch:
+            self.plant(patch)
+            yield
+
+
+def _no_fence(patch: Patch) -> None:
+    """Whoever reports on a running task is believed to hold it."""
+
+    def decide(task: Task, command: lifecycle.Command, *, now: datetime) -> Any:
+        if isinstance(command, Held) and task.lease_id is not None:
+            command = msgspec.structs.replace(command, lease_id=task.lease_id)
+        return lifecycle.decide(task, command, now=now)
+
+    patch.setattr(tasks, "decide", decide)
+
+
+def _no_condition(patch: Patch) -> None:
+    """What was read may have changed meanwhile; it is overwritten all the same."""
+    put = MemoryStore.put
+
+    async def anyhow(self: MemoryStore, key: str, body: bytes, **conditions: Any) -> Any:
+        return await put(self, key, body)
+
+    patch.setattr(MemoryStore, "put", anyhow)
+
+
+def _local(now: datetime) -> datetime:
+    """As the machine of the running process has it: some minutes off, each differently."""
+    return now + timedelta(seconds=crc32(PROCESS.get().encode()) % 600 - 300)
+
+
+def _local_clock(patch: Patch) -> None:
+    def decide(task: Task, command: lifecycle.Command, *, now: datetime) -> Any:
+        return lifecycle.decide(task, command, now=_local(now))
+
+    patch.setattr(tasks, "decide", decide)
+    patch.setattr(monitor, "lapsed", lambda task, now: sweep.lapsed(task, _local(now)))
+
+
+def _ack_before_children(patch: Patch) -> None:
+    """A child is promised, and written when there is time."""
+    later: set[Any] = set()
+
+    async def enqueue(
+        self: ProducerHandle, task_type: str, input: Any = None, options: Options | None = None
+    ) -> Task:
+        queue, new = self._queue, NewTask(task_type, input, options or Options())
+        writing = asyncio.ensure_future(queue.submit(task_type, input, options))
+        later.add(writing)
+        writing.add_done_callback(lambda done: later.discard(done) or done.cancelled() or done.exception())
+        now = await queue.store.now()
+        return build(new, now=now, prefix_len=queue.prefix_len, ambient=Ambient.seeded(0))
+
+    patch.setattr(ProducerHandle, "enqueue", enqueue)
+
+
+def _cursor_before_commit(patch: Patch) -> None:
+    """What an attempt is about to read counts as read."""
+    claim = claiming.claim
+
+    def claim_and_advance(tx: Tx, *arguments: Any, **options: Any) -> Any:
+        answer = claim(tx, *arguments, **options)
+        if isinstance(answer, Claimed):
+            row = rows.load_all(tx, [answer.work.task_id])[answer.work.task_id]
+            completion._advance(tx, row, completion._ranges(tx, row))
+        return answer
+
+    patch.setattr(claiming, "claim", claim_and_advance)
+
+
+def _record_before_submit(patch: Patch) -> None:
+    """A run of a schedule is recorded, and then submitted."""
+    fire = Scheduler._fire
+
+    async def record_and_fire(self: Scheduler, seen: Any, instants: list[datetime], now: datetime) -> Any:
+        if instants:
+            await self._record(seen, instants[-1], None, now)
+        return await fire(self, seen, instants, now)
+
+    patch.setattr(Scheduler, "_fire", record_and_fire)
+
+
+def _lease_from_answer(patch: Patch) -> None:
+    """A shard lease is believed in for its whole length from when the answer came."""
+    acquire = ShardLeases._acquire
+
+    async def believe(self: ShardLeases, *arguments: Any) -> Any:
+        held = await acquire(self, *arguments)
+        return held and held._replace(until=virtual.monotonic() + self._ttl_s)
+
+    patch.setattr(ShardLeases, "_acquire", believe)
+
+
+def _any_lease_is_free(patch: Patch) -> None:
+    """Nobody looks whether a shard lease has run out."""
+    decide_lease = shard_leases.decide_lease
+
+    def decide(shard: str, lease: Any, want: Any, *, now: datetime) -> Any:
+        over = lease and msgspec.structs.replace(lease, lease_expires_at=now)
+        return decide_lease(shard, over, want, now=now)
+
+    patch.setattr(shard_leases, "decide_lease", decide)
+
+
+def _rebuild_at_once(patch: Patch) -> None:
+    """A version that is built beside the active one waits for nothing that it reads beside."""
+    patch.setattr(side_inputs, "is_held", lambda tx, live, rebuild: False)
+
+
+MUTANTS: dict[str, Mutant] = {
+    "no-fence": Mutant("worker", _no_fence),
+    "no-conditional-write": Mutant("queue", _no_condition),
+    "local-clock": Mutant("queue", _local_clock),
+    "ack-before-children": Mutant("worker", _ack_before_children, first=38),
+    "cursor-before-commit": Mutant("dispatcher", _cursor_before_commit, first=2),
+    "rebuild-at-once": Mutant("dispatcher", _rebuild_at_once),
+    "record-before-submit": Mutant("queue", _record_before_submit),
+    "lease-from-answer": Mutant("shards", _lease_from_answer),
+    "any-lease-is-free": Mutant("shards", _any_lease_is_free),
+}

@@ -1,0 +1,1 @@
+"""What tests are made of: servers, stores, workers, dispatchers, Spark, browsers."""

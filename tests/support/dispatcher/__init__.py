@@ -1,0 +1,1 @@
+"""States, pipelines and dispatchers for tests."""

@@ -1,0 +1,1 @@
+"""Queues on every store."""

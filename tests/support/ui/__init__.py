@@ -1,0 +1,1 @@
+"""Browsers, dashboards and what they show."""

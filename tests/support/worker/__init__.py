@@ -1,0 +1,1 @@
+"""Workers and attempts for tests."""
