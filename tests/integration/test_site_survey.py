@@ -10,8 +10,10 @@ from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks.creation import NewTask, create
 from qo.dispatcher.versions import cutover, pausing
-from qo.up.changes import Live, describe_changes, fates, live_pipelines
-from qo.up.progress import JobState, Survey, survey
+from qo.dispatcher.views.live_versions import Live, ended_versions, live_pipelines
+from qo.dispatcher.views.progress import JobState
+from qo.up.changes import describe_changes
+from qo.up.progress import Survey, survey
 from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
 
 SHOP = dag(
@@ -57,7 +59,7 @@ def test_at_the_end_all_that_there_is_is_done_whatever_was_announced_twice_or_fa
     made(state, clean, Status.CANCELLED, "d")
     made(state, totals, Status.COMPLETED, "a", "b")
     found = jobs(seen(state))
-    done = {name: (each.done, each.failed, each.total) for name, each in found.items()}
+    done = {name: (each.completed, each.failed, each.total) for name, each in found.items()}
     assert done["shop 1 clean"] == (2, 1, 3)
     assert done["shop 1 totals"] == (2, 0, 2)
     assert done["shop 1 alert"] == (0, 0, 0)
@@ -73,7 +75,7 @@ def test_while_it_works_what_is_still_being_made_is_expected_of_all_downstream(s
     made(state, totals, Status.COMPLETED, "a")
     made(state, totals, Status.PENDING, "b")
     found = jobs(seen(state))
-    assert {name: (each.done, each.total) for name, each in found.items() if each.source is None} == {
+    assert {name: (each.completed, each.total) for name, each in found.items() if each.source is None} == {
         "shop 1 clean": (2, 5),
         "shop 1 totals": (1, 5),
         "shop 1 alert": (0, 4),
@@ -133,7 +135,7 @@ def _event(tx: Tx, maker: LiveJob) -> None:
 def changed(state: State, before: Live) -> tuple[Live, list[str]]:
     with state.read() as tx:
         after = live_pipelines(tx)
-        return after, describe_changes(before, after, fates(tx, before, after))
+        return after, describe_changes(before, after, ended_versions(tx, before, after))
 
 
 def test_whatever_others_do_to_versions_is_noticed(state: State) -> None:

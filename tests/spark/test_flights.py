@@ -23,8 +23,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from qo.dispatcher.state.database import open_state
-from qo.up.progress import planned
-from qo.up.results import tables
+from qo.dispatcher.views.progress import version_plan
+from qo.dispatcher.views.published import tables
 from support.cli.command import Qo
 from support.spark import session
 
@@ -151,7 +151,7 @@ def published(directory: Path, version: int) -> dict[str, list[str]]:
     state = open_state(f"sqlite:{directory / '.qo' / 'state.db'}")
     try:
         with state.read() as tx:
-            found = tables(tx, planned(tx, "flights", version), sys.maxsize)
+            found = tables(tx, version_plan(tx, "flights", version), sys.maxsize)
     finally:
         state.close()
     return {

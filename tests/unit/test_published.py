@@ -9,7 +9,8 @@ import pyarrow.parquet as parquet
 import pytest
 
 from qo.api.contract.task import Piece
-from qo.up.results import Table, sample
+from qo.dispatcher.views.published import Table
+from qo.up.results import sample
 
 pytestmark = pytest.mark.fast
 

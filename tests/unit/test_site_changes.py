@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from qo.core.pipeline.topology import VersionStatus
-from qo.up.changes import Fates, Live, LivePipeline, LiveVersion, describe_changes
+from qo.dispatcher.views.live_versions import Live, LivePipeline, LiveVersion
+from qo.up.changes import Fates, describe_changes
 
 pytestmark = pytest.mark.fast
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qo.up.progress import Failure
+from qo.dispatcher.views.progress import Failure
 from qo.up.report import tell_failures, tell_rest
 
 pytestmark = pytest.mark.fast

@@ -10,8 +10,8 @@ import pytest
 
 from qo.api.contract.dag import RebuildAnswer
 from qo.core.pipeline.topology import VersionStatus
+from qo.dispatcher.views.live_versions import LivePipeline, LiveVersion
 from qo.errors import Refused
-from qo.up.changes import LivePipeline, LiveVersion
 from qo.up.machine import Deployed, Site
 from qo.up.rollout import REFUSALS_MAX, Rollout
 

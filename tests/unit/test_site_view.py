@@ -8,7 +8,8 @@ import pytest
 
 from qo.core.pipeline.dag import SourceKind
 from qo.core.pipeline.topology import VersionStatus
-from qo.up.progress import JobState, Running, Survey, VersionState, stages
+from qo.dispatcher.views.progress import JobState, VersionState
+from qo.up.progress import Running, Survey, stages
 from qo.up.view import DrawnView, PlainView, summaries, waiting
 
 pytestmark = pytest.mark.fast
@@ -17,7 +18,7 @@ ACTIVE, STAGED = VersionStatus.ACTIVE, VersionStatus.STAGED
 SPARK = {"phase": "writing", "stages": {"done": 1, "total": 3}, "tasks": {"done": 7, "total": 20}}
 
 
-CLEAN = JobState("clean", "spark", done=4, running=1, pending=2, failed=1, rows=12_345, partitions=4)
+CLEAN = JobState("clean", "spark", completed=4, running=1, pending=2, failed=1, rows=12_345, partitions=4)
 
 
 def version(
@@ -27,8 +28,8 @@ def version(
 
 
 def seen(done: int) -> Survey:
-    departures = JobState("departures", "none", source=SourceKind.FILES, done=8, partitions=8)
-    clean = replace(CLEAN, done=done, pending=6 - done, partitions=done)
+    departures = JobState("departures", "none", source=SourceKind.FILES, completed=8, partitions=8)
+    clean = replace(CLEAN, completed=done, pending=6 - done, partitions=done)
     running = Running("clean", "2013-01-04.csv", stages(SPARK))
     return Survey((version(departures, clean),), 0, (running,))
 
@@ -70,7 +71,7 @@ def test_several_versions_are_told_apart_and_what_is_staged_is_called_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     effect = JobState("mailed", "python", pending=3, parked=True)
-    staged = version(JobState("clean", "spark", done=2, pending=6), effect, number=2, status=STAGED)
+    staged = version(JobState("clean", "spark", completed=2, pending=6), effect, number=2, status=STAGED)
     other = version(JobState("hourly", "spark", pending=26, paused=True), dag="weather")
     found = Survey((version(CLEAN), staged, other), 5, ())
     assert summaries(found) == [
@@ -98,7 +99,7 @@ def test_several_versions_are_told_apart_and_what_is_staged_is_called_so(
 
 
 def test_what_is_to_come_counts_and_what_waits_for_others_is_not_open() -> None:
-    assert JobState("a", "python", done=2, running=1, pending=3, failed=1, coming=4).total == 11
+    assert JobState("a", "python", completed=2, running=1, pending=3, failed=1, expected=4).total == 11
     assert JobState("a", "python", running=1, pending=3).open == 4
     assert JobState("a", "python", pending=3, parked=True).open == 0
     assert JobState("a", "python", running=1, source=SourceKind.ALWAYS_ON).open == 0
@@ -106,7 +107,7 @@ def test_what_is_to_come_counts_and_what_waits_for_others_is_not_open() -> None:
 
 def test_only_the_pipelines_that_are_asked_for_must_be_quiet() -> None:
     other = version(JobState("hourly", "spark", pending=26), dag="weather")
-    done = version(JobState("clean", "spark", done=8))
+    done = version(JobState("clean", "spark", completed=8))
     found = Survey((done, other), 0, ())
     assert found.quiet(["flights"])
     assert not found.quiet(["flights", "weather"])

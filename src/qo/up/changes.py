@@ -3,57 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
-import sqlalchemy as sa
+from qo.core.pipeline.topology import VersionStatus
+from qo.dispatcher.views.live_versions import Live, LivePipeline, LiveVersion
 
-from qo.core.pipeline.topology import LIVE, VersionStatus
-from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import Tx
-
-_versions = schema.dag_versions
-
-
-@dataclass(frozen=True, slots=True)
-class LiveVersion:
-    number: int
-    status: VersionStatus
-    by: str  # Who deployed it.
-
-
-@dataclass(frozen=True, slots=True)
-class LivePipeline:
-    """The version that serves, and the one that is staged or ready beside it."""
-
-    active: LiveVersion | None = None
-    beside: LiveVersion | None = None
-
-
-Live = Mapping[str, LivePipeline]  # By the name of the pipeline.
 Fates = Mapping[tuple[str, int], VersionStatus]  # What became of versions that were live before.
-
-
-def live_pipelines(tx: Tx) -> dict[str, LivePipeline]:
-    query = sa.select(_versions.c.dag, _versions.c.number, _versions.c.status, _versions.c.created_by)
-    found: dict[str, dict[bool, LiveVersion]] = {}
-    for row in tx.execute(query.where(_versions.c.status.in_(sorted(LIVE)))):
-        version = LiveVersion(row.number, VersionStatus(row.status), row.created_by)
-        found.setdefault(row.dag, {})[version.status is VersionStatus.ACTIVE] = version
-    return {dag: LivePipeline(own.get(True), own.get(False)) for dag, own in sorted(found.items())}
-
-
-def fates(tx: Tx, before: Live, after: Live) -> dict[tuple[str, int], VersionStatus]:
-    """Of versions that were live before and are not any more."""
-    found: dict[tuple[str, int], VersionStatus] = {}
-    for dag, pipeline in before.items():
-        now = _numbers(after.get(dag, LivePipeline()))
-        for number in sorted(_numbers(pipeline) - now):
-            status = tx.value(
-                sa.select(_versions.c.status).where(_versions.c.dag == dag, _versions.c.number == number)
-            )
-            if status is not None:
-                found[dag, number] = VersionStatus(status)
-    return found
 
 
 def describe_changes(before: Live, after: Live, fates: Fates) -> list[str]:
@@ -68,8 +22,8 @@ def describe_changes(before: Live, after: Live, fates: Fates) -> list[str]:
 def _changes(dag: str, was: LivePipeline, now: LivePipeline, fates: Fates) -> Iterator[str]:
     if now.active is not None and _number(was.active) != now.active.number:
         yield _takeover(dag, was.active, now.active, fates)
-    gone = was.beside if was.beside is not None and was.beside.number not in _numbers(now) else None
-    if now.beside is not None and now.beside.number not in _numbers(was):
+    gone = was.beside if was.beside is not None and was.beside.number not in now.numbers else None
+    if now.beside is not None and now.beside.number not in was.numbers:
         given_up = f"; version {gone.number} is given up for it" if gone is not None else ""
         yield _deploy(dag, now.beside, now.active) + given_up
     elif gone is not None and fates.get((dag, gone.number)) is VersionStatus.ABANDONED:
@@ -95,7 +49,3 @@ def _deploy(dag: str, new: LiveVersion, active: LiveVersion | None) -> str:
 
 def _number(version: LiveVersion | None) -> int | None:
     return None if version is None else version.number
-
-
-def _numbers(pipeline: LivePipeline) -> set[int]:
-    return {each.number for each in (pipeline.active, pipeline.beside) if each is not None}

@@ -12,12 +12,13 @@ from qo.core.pipeline.topology import LIVE
 from qo.core.words import plural
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.versions import cutover
+from qo.dispatcher.views.progress import Failure, Timing, failures, timings, version_plan
+from qo.dispatcher.views.published import Table, tables
+from qo.dispatcher.views.stuck import StuckTask
 from qo.up import results
 from qo.up.machine import Deployed
-from qo.up.progress import Failure, Survey, Timing, failures, planned, timings
-from qo.up.results import Table
+from qo.up.progress import Survey
 from qo.up.rollout import Rollout
-from qo.up.stuck import Stuck
 from qo.up.view import label, open_jobs
 from qo.up.watch import Ran
 
@@ -46,10 +47,10 @@ def report(tx: Tx, rollout: Rollout, since: datetime) -> Report:
     assert active is not None  # The first version of a pipeline is active at once.
     if cutover.find(tx, dag, version)["status"] not in LIVE:
         version = active["number"]
-    plan = planned(tx, dag, active["number"])
+    plan = version_plan(tx, dag, active["number"])
     return Report(
         plan=plan,
-        tables=results.tables(tx, plan, ROWS),
+        tables=tables(tx, plan, ROWS),
         failures=failures(tx, dag, version),
         timings=timings(tx, dag, version, since),
     )
@@ -136,7 +137,7 @@ def tell_rest(failed: Sequence[Failure], say: Say) -> None:
     say(f"nothing was to be done: {well}")
 
 
-def tell_stuck(stuck: Sequence[Stuck], say: Say) -> None:
+def tell_stuck(stuck: Sequence[StuckTask], say: Say) -> None:
     for each in stuck:
         why = f": {each.reason}" if each.reason else ""
         say(

@@ -5,58 +5,15 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import sqlalchemy as sa
 
 from qo.agent.dataset_files import path_of
 from qo.api.contract.task import Piece
 from qo.core.pipeline.plan import Plan, upstream
-from qo.dispatcher.commits import pieces
-from qo.dispatcher.state import schema
-from qo.dispatcher.state.database import Tx
+from qo.dispatcher.views.published import Table
 
-PIECES = 400  # Looked through for a few rows.
 CELL_MAX = 28
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A published dataset as it stands."""
-
-    name: str
-    job: str
-    rows: int
-    pieces: int
-    bytes: int
-    sample: tuple[Piece, ...]  # Some that have rows.
-
-
-def tables(tx: Tx, plan: Plan, rows: int) -> list[Table]:
-    """Of each published dataset enough pieces for so many rows."""
-    made = {each.dataset_id: (job, each.generation_id) for job in plan.jobs for each in job.outputs}
-    found: list[Table] = []
-    for name, dataset in plan.published.items():
-        job, generation = made[dataset]
-        size = tx.one(sa.select(schema.generations).where(schema.generations.c.id == generation))
-        if size is None:
-            continue
-        some, _ = pieces.standing(tx, generation, None, PIECES)
-        count = size["partitions"] + size["segments"]
-        found.append(Table(name, job.job.name, size["rows"], count, size["bytes"], tuple(_enough(some, rows))))
-    return found
-
-
-def _enough(some: Sequence[Piece], rows: int) -> Iterator[Piece]:
-    have = 0
-    for each in some:
-        if have >= rows:
-            return
-        if each.files and each.rows != 0:
-            have += each.rows or rows
-            yield each
 
 
 def sample(table: Table, rows: int) -> tuple[list[str], list[list[str]]]:

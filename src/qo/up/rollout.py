@@ -9,8 +9,8 @@ from typing import Any
 from qo.core.pipeline.topology import VersionStatus
 from qo.core.task import Status
 from qo.dispatcher.versions import rebuilding
+from qo.dispatcher.views.live_versions import LivePipeline
 from qo.errors import Refused
-from qo.up.changes import LivePipeline
 from qo.up.machine import Deployed, Site
 
 REFUSALS_MAX = 3  # Refused so often in a row although it is built, it is refused for another reason.

@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from qo.core.pipeline.topology import VersionStatus
-from qo.up.progress import JobState, Survey, VersionState
+from qo.dispatcher.views.progress import JobState, VersionState
+from qo.up.progress import Survey
 
 EVERY_S = 5.0  # Between two lines where nothing can be drawn.
 STILL_S = 30.0  # After so long without a change, people want to know what is waited for.
@@ -97,7 +98,7 @@ def summaries(seen: Survey) -> list[str]:
     lines: list[str] = []
     for version in seen.versions:
         shown = [each for each in version.jobs if each.total and each.source is None]
-        text = "  ".join(f"{each.name} {each.done}/{each.total}{_remarks(each)}" for each in shown)
+        text = "  ".join(f"{each.name} {each.completed}/{each.total}{_remarks(each)}" for each in shown)
         if text:
             lines.append(f"{label(version)}: {text}" if len(seen.versions) > 1 else text)
     return lines
@@ -180,10 +181,10 @@ def _drawn(seen: Survey, troubles: Sequence[str]) -> Any:
                 bar: Any = Text("source", "dim")
             else:
                 bar = ProgressBar(
-                    max(each.total, 1), each.done, BAR, complete_style="green", finished_style="green"
+                    max(each.total, 1), each.completed, BAR, complete_style="green", finished_style="green"
                 )
             failed = Text(str(each.failed), "red") if each.failed else Text("")
-            count = f"{each.done:,}" if each.source is not None else f"{each.done:,}/{each.total:,}"
+            count = f"{each.completed:,}" if each.source is not None else f"{each.completed:,}/{each.total:,}"
             running = _number(each.running)
             table.add_row(each.name, bar, count, running, failed, _number(each.partitions), _number(each.rows))
     lines = [Text(f"  {one.job} {one.about}  {one.stages}", "dim") for one in seen.running]

@@ -11,13 +11,14 @@ from qo.core.pipeline.dag import SourceKind
 from qo.core.pipeline.topology import VersionStatus
 from qo.dispatcher.sources import live_sources
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.views.live_versions import Live, LivePipeline, ended_versions, live_pipelines
+from qo.dispatcher.views.stuck import StuckTask
 from qo.up.arrivals import announced
-from qo.up.changes import Fates, Live, LivePipeline, describe_changes, fates, live_pipelines
+from qo.up.changes import Fates, describe_changes
 from qo.up.machine import Site
 from qo.up.processes import rest
 from qo.up.progress import Survey, survey
 from qo.up.rollout import Rollout
-from qo.up.stuck import Stuck
 from qo.up.view import View
 
 LOOK_S = 0.5
@@ -33,7 +34,7 @@ class Ran:
     seen: Survey | None = None  # As it was last.
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     interrupted: bool = False
-    stuck: Sequence[Stuck] = ()  # What it was ended in spite of.
+    stuck: Sequence[StuckTask] = ()  # What it was ended in spite of.
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class Watch:
 
     def _look(self, tx: Tx) -> Look:
         live = live_pipelines(tx)
-        return Look(survey(tx, settle_s=SETTLE_S), live, fates(tx, self._live or {}, live))
+        return Look(survey(tx, settle_s=SETTLE_S), live, ended_versions(tx, self._live or {}, live))
 
     def _tell(self, look: Look) -> None:
         """What others did since the last look, and what was started."""
@@ -125,7 +126,7 @@ class Watch:
         blocked = sum(each.staged.blocked for each in self._rollouts if each.staged is not None)
         return all(each.settled for each in self._rollouts) and seen.quiet(self._dags, blocked)
 
-    def _tries_again(self, seen: Survey, stuck: Sequence[Stuck]) -> bool:
+    def _tries_again(self, seen: Survey, stuck: Sequence[StuckTask]) -> bool:
         """Whether what is open beside the stuck tasks is only one of them, at another attempt."""
         left = sum(seen.open(each) for each in self._dags)
         return bool(stuck) and not seen.stuck and left <= len(stuck) and not seen.concerned & self._dags
