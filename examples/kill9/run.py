@@ -38,10 +38,10 @@ def start_worker(name: str) -> subprocess.Popen[bytes]:
         "QO_LEASE_S": f"{LEASE_S:g}",
         "QO_HEARTBEAT_S": "0.5",
         "QO_POLL_MAX_MS": "500",
-        "QO_MONITOR_CHECK_INTERVAL": "1",
+        "QO_MONITOR_CHECK_INTERVAL_S": "1",
         "QO_LOG": "error",
     }
-    command = [sys.executable, "-m", "qo.cli.entry", "worker", "--app", "app:app"]
+    command = [sys.executable, "-m", "qo", "worker", "--app", "app:app"]
     return subprocess.Popen(command, cwd=HERE, env=environ, stdout=subprocess.DEVNULL)
 
 

@@ -34,8 +34,8 @@ SETTINGS = {
     "QO_LEASE_S": f"{LEASE_S:g}",
     "QO_CONCURRENCY": "6",
     "QO_PROCESSES": "1",
-    "QO_MONITOR_CHECK_INTERVAL": "0.5",
-    "QO_MONITOR_SWEEP_INTERVAL": "15",
+    "QO_MONITOR_CHECK_INTERVAL_S": "0.5",
+    "QO_MONITOR_SWEEP_INTERVAL_S": "15",
     "QO_LOG": "info",
 }
 

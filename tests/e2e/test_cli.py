@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from qo.cli.main import COMMANDS, Commands, main
+from qo.cli.main import COMMANDS, GROUPS, Commands, main
 from qo.cli.session import SHARED
 from support.cli.command import Qo
 from support.spark.session import pretend
@@ -191,16 +191,16 @@ def test_workers_are_listed_while_they_run_and_end_in_order(qo: Qo) -> None:
         "worker", "--app", "tasks:app", "--id", "w-1", "--shards", "0,1", "--concurrency", "4"
     ) as worker:
         try:
-            (seen,) = until(lambda: qo.json("workers"))
+            (seen,) = until(lambda: qo.json("worker", "list"))
             assert (seen["worker_id"], seen["shards"], seen["stale"]) == ("w-1", ["0", "1"], False)
-            until(lambda: re.search(r"^w-1 +active", qo.ok("workers"), re.M))
-            assert qo.json("workers", "--stale") == []
+            until(lambda: re.search(r"^w-1 +active", qo.ok("worker", "list"), re.M))
+            assert qo.json("worker", "list", "--stale") == []
         finally:
             worker.send_signal(signal.SIGTERM)
         out, _ = worker.communicate(timeout=30)
     assert worker.returncode == 0
     assert re.fullmatch(r"completed 0, failed attempts 0, given back 0; \d+ requests, \$0\.\d{4} on S3\n", out)
-    assert qo.json("workers") == []
+    assert qo.json("worker", "list") == []
 
 
 def test_the_task_of_a_killed_worker_is_requeued_by_the_monitor(qo: Qo) -> None:
@@ -209,15 +209,15 @@ def test_the_task_of_a_killed_worker_is_requeued_by_the_monitor(qo: Qo) -> None:
     with qo.start("worker", "--app", "tasks:app", "--no-monitor") as worker:
         until(lambda: qo.json("status", task_id)["status"] == "running")
         worker.kill()
-    with qo.start("monitor", "--check-interval", "0.2") as monitor:
+    with qo.start("monitor", "--check-interval-s", "0.2") as monitor:
         try:
             task = until(lambda: (now := qo.json("status", task_id))["status"] == "pending" and now)
         finally:
             monitor.send_signal(signal.SIGTERM)
         assert monitor.wait(timeout=30) == 0
     assert task["retry_count"] == 1
-    assert len(qo.json("workers", "--worker-health-threshold", "0.1", "--stale")) == 1
-    report = qo.json("monitor", "--once", "--worker-health-threshold", "0.1")
+    assert len(qo.json("worker", "list", "--worker-health-threshold-s", "0.1", "--stale")) == 1
+    report = qo.json("monitor", "--once", "--worker-health-threshold-s", "0.1")
     assert len(report["check"]["stale_workers"]) == 1
     assert report["sweep"]["checked"] == 1
 
@@ -275,7 +275,7 @@ def test_config_show_says_where_each_value_came_from_and_no_secret(qo: Qo) -> No
     assert shown["worker.concurrency"]["origin"] == "qo.toml"
     assert shown["log_level"] == {"value": "warning", "origin": "environment QO_LOG", "env": "QO_LOG"}
     assert (shown["store"]["value"], shown["store"]["origin"]) == ("local:elsewhere", "flag --store")
-    assert shown["monitor.check_interval"]["origin"] == "default"
+    assert shown["monitor.check_interval_s"]["origin"] == "default"
     plain = Qo(qo.cwd, environ).ok("config", "show")
     assert "hush" not in plain + answer.out
     assert re.search(r"^store +s3://queue +environment S3_BUCKET$", plain, re.M)
@@ -382,6 +382,8 @@ def test_the_version_and_the_help_need_no_store(qo: Qo) -> None:
     help = qo.ok("--help")
     for command, (_, first_line) in COMMANDS.items():
         assert re.search(rf"^  {command} +{re.escape(first_line)}$", help, re.M)
+    assert help.split("\n\n")[1] == "  Event-driven data pipelines on a bucket and Spark."
+    assert re.findall(r"^(\w+):$", help, re.M) == ["Options", *GROUPS]
     assert not (qo.cwd / ".qo").exists()
 
 
@@ -423,6 +425,12 @@ def test_every_command_and_option_is_documented() -> None:
         for parameter in command.params:
             if parameter.param_type_name == "option" and not parameter.hidden and parameter.name != "json":
                 assert any(f"`{option}" in section for option in parameter.opts), (name, parameter.opts)
+
+
+@pytest.mark.fast
+def test_each_group_of_commands_has_a_package_of_its_own() -> None:
+    for group, commands in GROUPS.items():
+        assert {module.partition(".")[0] for module, _ in commands.values()} == {group.lower()}
 
 
 @pytest.mark.fast

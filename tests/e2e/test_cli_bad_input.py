@@ -88,7 +88,7 @@ FAULTS: list[tuple[list[str], list[str]]] = [
     (["worker", "--app", "good_app:app", "--shards", "0,x"], ["worker.shards", "'0,x'"]),
     (["worker", "--app", "good_app:app", "--id", "a/b"], ["worker.id", "'a/b'"]),
     (["worker"], ["--app"]),
-    (["monitor", "--check-interval", "0"], ["monitor.check_interval"]),
+    (["monitor", "--check-interval-s", "0"], ["monitor.check_interval_s"]),
     (["schedule", "run", "--interval", "0"], ["--interval", "more than 0"]),
     ([*CREATE, "--input", "{broken"], ["--input is not valid JSON"]),
     (["cost", "--workers", "-1"], ["--workers"]),
@@ -137,8 +137,8 @@ def test_an_app_that_does_not_exist_is_not_found(qo: Qo, app: str) -> None:
 def test_an_unknown_variable_or_setting_stops_every_command(qo: Qo) -> None:
     typo = Qo(qo.cwd, {"QO_CONCURENCY": "2"})
     refused(typo.here(*SUBMIT), 2, "QO_CONCURENCY", "'QO_CONCURRENCY'")
-    (qo.cwd / "qo.toml").write_text("[monitor]\nsweep = 3\n")
-    refused(qo.here(*SUBMIT), 2, "'monitor.sweep' in qo.toml", "'monitor.sweep_interval'")
+    (qo.cwd / "qo.toml").write_text("[monitor]\nsweep_interval = 3\n")
+    refused(qo.here(*SUBMIT), 2, "'monitor.sweep_interval' in qo.toml", "'monitor.sweep_interval_s'")
     assert not (qo.cwd / ".qo").exists()
 
 

@@ -98,10 +98,10 @@ def refused(answer: Answer, code: int, *words: str) -> None:
 def test_the_queue_is_paused_and_resumed_and_says_by_whom(qo: Qo) -> None:
     assert qo.ok("pause", "--reason", "deploy") == "the queue is paused (by ada: deploy)\n"
     assert qo.ok("pause", "--by", "bob") == "the queue is paused (by ada: deploy) already\n"
-    assert "note: the queue is paused (by ada: deploy)\n" in qo.here("workers").err
+    assert "note: the queue is paused (by ada: deploy)\n" in qo.here("worker", "list").err
     assert qo.ok("resume") == "the queue goes on\n"
     assert qo.ok("resume") == "the queue was not paused\n"
-    assert "paused" not in qo.here("workers").err
+    assert "paused" not in qo.here("worker", "list").err
 
 
 def test_resuming_the_queue_says_what_stays_paused(qo: Qo) -> None:
@@ -196,7 +196,7 @@ def test_waiting_ends_when_the_workers_have_followed(qo: Qo) -> None:
             ["drain", "w-2"],
         ):
             qo.ok(*command, "--wait", "30s")
-        assert {info["worker_id"]: info["state"] for info in qo.json("workers")} == {
+        assert {info["worker_id"]: info["state"] for info in qo.json("worker", "list")} == {
             "dead": "running",
             "w-1": "running",
         }
@@ -221,12 +221,12 @@ def test_workers_are_shown_as_what_they_say_they_are(qo: Qo) -> None:
     sign_on(qo, "p", state="paused")
     sign_on(qo, "d", state="draining", http="127.0.0.1:9000", host="h", pid=7)
     sign_on(qo, "s", silent_s=3600)
-    table = qo.ok("workers")
+    table = qo.ok("worker", "list")
     for worker, state in {"host-name-1234-abcdef": "active", "p": "paused", "d": "draining", "s": "stale"}.items():
         assert re.search(rf"^{worker} +{state} ", table, re.M), table
     assert re.search(r" 2/16 +123456 +789 +2 +0,1,2 \+7$", table, re.M), table
     assert max(map(len, table.splitlines())) <= 100
-    (seen,) = [info for info in qo.json("workers") if info["worker_id"] == "d"]
+    (seen,) = [info for info in qo.json("worker", "list") if info["worker_id"] == "d"]
     assert (seen["state"], seen["http"], seen["host"], seen["pid"]) == ("draining", "127.0.0.1:9000", "h", 7)
 
 
@@ -238,7 +238,7 @@ def test_wishes_that_cannot_be_read_hide_no_worker_and_can_be_replaced(qo: Qo) -
 
     sign_on(qo, "w-1")
     asyncio.run(spoil())
-    shown = qo.here("workers")
+    shown = qo.here("worker", "list")
     assert (shown.code, "w-1" in shown.out) == (0, True)
     assert "qo resume --all" in shown.err
     refused(qo.here("pause"), 7, "control/desired.json", "qo resume --all")
@@ -248,4 +248,4 @@ def test_wishes_that_cannot_be_read_hide_no_worker_and_can_be_replaced(qo: Qo) -
 
 def test_nothing_that_an_operator_says_can_move_the_terminal(qo: Qo) -> None:
     assert "\x1b" not in qo.ok("pause", "--reason", "\x1b[2J")
-    assert "\x1b" not in qo.here("workers").err
+    assert "\x1b" not in qo.here("worker", "list").err

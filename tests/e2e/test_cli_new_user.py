@@ -50,5 +50,5 @@ def test_partitions_that_a_backfill_leaves_out_are_told_once_and_briefly(qo: Qo)
 
 
 def test_only_failures_can_be_superseded(qo: Qo) -> None:
-    wrong = qo.here("runs", "list", "--all")
+    wrong = qo.here("run", "list", "--all")
     assert (wrong.code, "--status failed" in wrong.err) == (2, True)

@@ -92,13 +92,13 @@ def test_a_pipeline_is_looked_after_without_a_dispatcher(qo: Qo) -> None:
     assert (again.out.strip(), "nothing new" in again.err) == (event, True)
     assert qo.json("why", "clean_orders@2026-01-01")["verdict"] == "under_way"
     assert qo.ok("why", "clean_orders@2026-01-01").startswith("clean_orders@2026-01-01 is under way")
-    assert qo.json("datasets", "show", "clean_orders")["dataset"]["job"] == "clean"
-    assert qo.json("datasets", "partitions", "shop.orders")[0]["partition_key"] == "2026-01-01"
-    assert qo.json("datasets", "events", "shop.orders")[0]["id"] == event
-    (task,) = qo.json("runs", "list", "shop.orders")
-    assert "completed" in qo.ok("runs", "show", task["id"])
-    assert qo.json("sources")[0]["job"] == "orders"
-    assert qo.json("queues") == []
+    assert qo.json("dataset", "show", "clean_orders")["dataset"]["job"] == "clean"
+    assert qo.json("dataset", "partitions", "shop.orders")[0]["partition_key"] == "2026-01-01"
+    assert qo.json("dataset", "events", "shop.orders")[0]["id"] == event
+    (task,) = qo.json("run", "list", "shop.orders")
+    assert "completed" in qo.ok("run", "show", task["id"])
+    assert qo.json("source", "list")[0]["job"] == "orders"
+    assert qo.json("queue", "list") == []
     assert "paused" in qo.ok("dag", "pause", "shop", "--reason", "a look")
     assert qo.json("dag", "list")[0]["paused"] == "a look"
     assert "not paused" in qo.ok("dag", "resume", "shop")
@@ -168,9 +168,9 @@ def test_tokens_and_keys_are_looked_after(qo: Qo) -> None:
     assert made["token"].startswith("qo_")
     assert [each["name"] for each in qo.json("token", "list")] == ["ann"]
     assert "revoked ann" in qo.ok("token", "revoke", made["id"])
-    before = len(qo.json("keys", "list"))
-    qo.ok("keys", "rotate")
-    assert len(qo.json("keys", "list")) == before + 1
+    before = len(qo.json("key", "list"))
+    qo.ok("key", "rotate")
+    assert len(qo.json("key", "list")) == before + 1
 
 
 def test_the_database_is_upgraded_and_says_where_it_stands(qo: Qo) -> None:
@@ -190,7 +190,7 @@ def test_the_database_is_upgraded_and_says_where_it_stands(qo: Qo) -> None:
         (["emit", "shop.orders", "--cursor", "1"], 3, "no live source"),
         (["invalidate", "shop.orders"], 2, "--all"),
         (["why", "nothing"], 3, "there is no dataset"),
-        (["runs", "cancel", "nobody"], 3, "nobody"),
+        (["run", "cancel", "nobody"], 3, "nobody"),
         (["token", "revoke", "nobody"], 3, "qo token list"),
     ],
 )
@@ -224,10 +224,10 @@ def test_commands_ask_the_dispatcher_that_the_settings_name(qo: Qo) -> None:
         assert stranger.here("dag", "list").code == 9
         far.ok("emit", "shop.orders", "-p", "a")
         # It routes by itself: soon there is a task for the reader.
-        (task,) = until(lambda: far.json("runs", "list", "shop.clean"))
+        (task,) = until(lambda: far.json("run", "list", "shop.clean"))
         assert task["partition_key"] == "a"
-        assert "cancelled" in far.ok("runs", "cancel", task["id"], "--reason", "enough")
-        assert far.ok("runs", "replay", task["id"]).split() == [task["id"], "pending"]
+        assert "cancelled" in far.ok("run", "cancel", task["id"], "--reason", "enough")
+        assert far.ok("run", "replay", task["id"]).split() == [task["id"], "pending"]
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
         assert far.here("dag", "list").code == 5

@@ -36,12 +36,12 @@ async def call(qo: Qo, *args: str) -> Any:
 
 async def ran(qo: Qo) -> Counter[tuple[str, str]]:
     """How many tasks there are, by job and status."""
-    return Counter((each["job"], each["status"]) for each in await call(qo, "runs", "list", "shop"))
+    return Counter((each["job"], each["status"]) for each in await call(qo, "run", "list", "shop"))
 
 
 async def currencies(shop: Site, qo: Qo) -> set[str]:
     """Those that the published totals of the second day have: all that are accepted."""
-    found = {each["partition_key"]: each for each in await call(qo, "datasets", "partitions", "daily_totals")}
+    found = {each["partition_key"]: each for each in await call(qo, "dataset", "partitions", "daily_totals")}
     where = shop.directory / found[DAYS[1]]["location"].removeprefix("file:")
     lines = [line for file in where.iterdir() for line in file.read_text().splitlines()]
     return {json.loads(line)["currency"] for line in lines}
@@ -70,10 +70,10 @@ async def _first(shop: Site, qo: Qo) -> None:
     assert why["verdict"] == "there", why
     told = "\n".join(why["lines"])
     assert all(name in told for name in ("shop.orders", "shop.clean", "shop.totals"))
-    listed = {f"{each['dag']}.{each['job']}" for each in await call(qo, "datasets", "list")}
+    listed = {f"{each['dag']}.{each['job']}" for each in await call(qo, "dataset", "list")}
     assert listed >= {"shop.orders", "shop.clean", "shop.totals"}
     (task,) = [each for each in shop.tasks("clean") if each["partition_key"] == DAYS[0]]
-    shown = await call(qo, "runs", "show", task["id"])
+    shown = await call(qo, "run", "show", task["id"])
     assert (shown["output"]["kept"] + shown["output"]["rejected"], len(shown["commits"])) == (40, 2)
     assert await currencies(shop, qo) == {"EUR", "USD"}
 

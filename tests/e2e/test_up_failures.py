@@ -91,7 +91,7 @@ def test_once_ends_though_something_waits_for_what_has_failed(qo: Qo) -> None:
     assert "failed:" not in mended.out
     assert "unfinished" not in mended.out
     assert "is there" in qo.ok("why", "closed@m1.txt")
-    assert qo.json("runs", "list", "--status", "failed") == []
-    [gone] = qo.json("runs", "list", "--status", "failed", "--all")
+    assert qo.json("run", "list", "--status", "failed") == []
+    [gone] = qo.json("run", "list", "--status", "failed", "--all")
     assert gone["superseded"]["text"].startswith("committed later by task ")
     assert gone["partition_key"] == "d2.txt"

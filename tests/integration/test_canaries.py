@@ -287,11 +287,11 @@ def _commands(planted: Planted, told: Told) -> None:
             (("config", "show"), {}),
             (("config", "show", "--json"), spark),
             (("config", "show"), wrong),
-            (("runs", "list"), {}),
-            (("runs", "list"), away),
+            (("run", "list"), {}),
+            (("run", "list"), away),
             (("db", "status"), away),
             (("token", "list"), {}),
-            (("keys", "list"), {}),
+            (("key", "list"), {}),
             (("doctor",), {"QO_STORE": "local:elsewhere"}),
         )
     ):

@@ -152,7 +152,7 @@ def test_what_failed_keeps_who_reads_it_until_it_is_replayed(state: State) -> No
     assert of(run(state, _fail_first), "month") == []
     [wait] = progress(state, "shop", 2).waits
     assert wait.reason.startswith(
-        "waits for inputs read beside: 1 task of day failed (replay what qo runs list shop"
+        "waits for inputs read beside: 1 task of day failed (replay what qo run list shop"
     )
     assert holds(state) == ["waits for inputs read beside: day"]
     [failed] = [each for each in tasks_of(state, live(loaded(state), "shop.day", 2)) if each["status"] == "failed"]

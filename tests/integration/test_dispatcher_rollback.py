@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from qo.cli.pipelines.deploying import Deploying
+from qo.cli.pipelines.deployment import Deploying
 from qo.core.pipeline.dag import Dag, to_json
 from qo.dispatcher.effects import external_effects, operator_actions
 from qo.dispatcher.effects.deferred import CALLED_OFF

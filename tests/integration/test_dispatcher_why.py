@@ -139,7 +139,7 @@ def test_a_failed_task_is_named_with_its_error_and_how_to_replay_it(state: State
     assert answer.verdict is Verdict.BLOCKED
     assert "failed after 1 attempt: ValueError: no such column" in answer.lines[0]
     assert "more" not in answer.lines[0]
-    assert f"qo runs replay {task}" in str(answer.do)
+    assert f"qo run replay {task}" in str(answer.do)
     assert kinds(answer)[-3:] == ["event", "delivery", "task"]
 
 
@@ -166,7 +166,7 @@ def test_a_task_says_whether_it_waits_runs_or_was_cancelled(state: State) -> Non
     assert " UTC; waits for Spark executors: spark://h:7077" in ask(state, "totals@b").lines[0]
     assert "was cancelled by ada: wrong day" in said["c"].lines[0]
     assert "not claimed since" in said["d"].lines[0]
-    assert said["d"].do == "see whether a worker runs: qo workers --runtime python"
+    assert said["d"].do == "see whether a worker runs: qo worker list --runtime python"
     assert [said[key].verdict for key in "abc"] == [Verdict.UNDER_WAY, Verdict.UNDER_WAY, Verdict.BLOCKED]
     with state.write() as tx:
         edition = live(loaded(state), "shop.clean").edition_id

@@ -49,7 +49,7 @@ class Inbox:
         return await self.look() + await self.look()
 
     async def trouble(self) -> str:
-        """As ``qo sources`` shows it."""
+        """As ``qo source list`` shows it."""
         [shown] = (await self.emitter.sources("files")).sources
         return shown.last_error or ""
 

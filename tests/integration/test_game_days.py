@@ -351,7 +351,7 @@ async def test_a_delivery_is_tried_again_until_it_succeeds(embedded: Site) -> No
     task = site.task("notify")
     assert (site.notes("effect"), site.notes("begin")["notify p"]) == ({"notify p": 1}, 3)
     assert (task["retry_count"], task["output"]) == (2, {"delivered": "p"})
-    shown = await asyncio.to_thread(site.qo().json, "runs", "show", task["id"])
+    shown = await asyncio.to_thread(site.qo().json, "run", "show", task["id"])
     assert [each["outcome"] for each in shown["attempts"]] == ["retried", "retried", "completed"]
     assert "the other side refused attempt 2" in shown["attempts"][1]["error"]
     site.audit(["a"], ["p"])

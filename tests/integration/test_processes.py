@@ -85,7 +85,7 @@ async def test_a_task_that_kills_its_workers_fails_and_takes_no_other_with_it(pl
     others = await place.queue.submit_many(_work(6, 0.01))
     deaths = 0
     lease_s = "5" if isinstance(place.queue.store, S3Store) else "1"  # The shortest that each store allows.
-    settings = {"QO_LEASE_S": lease_s, "QO_MONITOR_CHECK_INTERVAL": "0.1"}
+    settings = {"QO_LEASE_S": lease_s, "QO_MONITOR_CHECK_INTERVAL_S": "0.1"}
 
     async def end_of(worker: Any) -> bool:
         """Whether the worker outlived the task."""
@@ -182,7 +182,7 @@ async def test_a_worker_that_leaves_is_off_the_roster_and_a_killed_one_is_stale(
     async with place.worker("ada") as ada, place.worker("bob") as bob:
         for worker in (ada, bob):
             await place.reported(worker.worker_id, "running")
-        shown = await place.json("workers")
+        shown = await place.json("worker", "list")
         assert {(w["worker_id"], w["state"], w["stale"]) for w in shown} == {
             ("ada", "running", False),
             ("bob", "running", False),
@@ -194,12 +194,12 @@ async def test_a_worker_that_leaves_is_off_the_roster_and_a_killed_one_is_stale(
     assert set(await place.roster()) == {"bob"}
 
     async def all_stale() -> list[Any] | None:
-        shown = await place.json("workers", "--worker-health-threshold", "2")
+        shown = await place.json("worker", "list", "--worker-health-threshold-s", "2")
         return shown if all(w["stale"] for w in shown) else None
 
     (shown,) = await until(all_stale)
     assert shown["worker_id"] == "bob"
-    assert " stale " in await place.ok("workers", "--worker-health-threshold", "2")
+    assert " stale " in await place.ok("worker", "list", "--worker-health-threshold-s", "2")
 
 
 async def test_a_killed_worker_takes_its_child_processes_with_it(local_place: Place, tmp_path: Path) -> None:

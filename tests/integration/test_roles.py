@@ -199,7 +199,7 @@ def test_every_role_does_its_work_with_its_own_policy_alone(roles: Roles) -> Non
 
     assert {each["id"] for each in roles.qo("viewer", "list")} >= {large, failing, idle}
     assert [each["status"] for each in roles.qo("viewer", "history", large)][-1] == "completed"
-    roles.qo("viewer", "workers")
+    roles.qo("viewer", "worker", "list")
     roles.qo("operator", "replay", failing)
     roles.qo("operator", "cancel", failing)
     roles.qo("operator", "archive", failing)

@@ -117,7 +117,7 @@ async def _assert_linear(place: Place, done: list[Task]) -> None:
 
 # With leased shards
 
-LEASING = {"QO_SHARD_LEASING_TTL_SECS": "3", "QO_SHARD_LEASING_RENEW_SECS": "1", "QO_SHARD_LEASING": "1"}
+LEASING = {"QO_SHARD_LEASING_TTL_S": "3", "QO_SHARD_LEASING_RENEW_S": "1", "QO_SHARD_LEASING": "1"}
 UNITS = 16
 
 
@@ -144,7 +144,7 @@ async def test_leased_shards_of_the_dead_and_the_frozen_go_to_the_others(place: 
 
         first = await place.queue.submit_many(_tasks(32))
         owned = await until(lambda: spread(names), within_s=30, every_s=0.1)
-        shown = {worker["worker_id"]: set(worker["shards"]) for worker in await place.json("workers")}
+        shown = {worker["worker_id"]: set(worker["shards"]) for worker in await place.json("worker", "list")}
         assert shown == owned
         assert {task.status for task in await place.ended(first)} == {C}
 

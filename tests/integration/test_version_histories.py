@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from qo.cli.pipelines.deploying import Deploying
+from qo.cli.pipelines.deployment import Deploying
 from qo.dispatcher.state import schema
 from qo.errors import QoError, TaskFailed
 from qo.pipeline.loading import load_whole

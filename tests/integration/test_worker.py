@@ -384,7 +384,7 @@ async def test_a_monitor_survives_whatever_a_check_raises(
         raise ZeroDivisionError
 
     monkeypatch.setattr(Monitor, "check", fails)
-    settings = load({"monitor.check_interval": "0.1"}, environ={}, cwd=tmp_path)
+    settings = load({"monitor.check_interval_s": "0.1"}, environ={}, cwd=tmp_path)
     running = asyncio.create_task(run_worker(Queue(memory_store), App(), settings))
     await until(lambda: _true(checks >= 3))
     os.kill(os.getpid(), signal.SIGTERM)

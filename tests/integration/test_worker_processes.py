@@ -136,7 +136,7 @@ async def test_a_paused_worker_finishes_what_it_runs_and_claims_nothing_more(pla
         assert "paused" in await place.ok("pause", "--reason", "deploy", "--by", "eve", "--wait", "20s")
 
         async def shown_with_its_task() -> Any:
-            (shown,) = await place.json("workers")
+            (shown,) = await place.json("worker", "list")
             return shown if shown["current_tasks"] == [running.id] else None
 
         shown = await until(shown_with_its_task)
@@ -190,7 +190,7 @@ async def test_the_address_on_the_roster_tells_how_a_worker_is(local_place: Plac
     async with local_place.worker("ada"):
         await local_place.reported("ada", "running")
         await local_place.ended(tasks)
-        (shown,) = await local_place.json("workers")
+        (shown,) = await local_place.json("worker", "list")
         http = shown["http"]
         assert http.startswith("127.0.0.1:")
         assert await _get(http, "/livez") == (200, "ok\n")

@@ -63,11 +63,11 @@ def test_a_broken_value_is_blamed_on_the_option_that_holds_it(qo: Qo) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["runs", "list", "nope"], "there is no DAG 'nope'"),
-        (["runs", "list", "nope.orders"], "there is no DAG 'nope'"),
-        (["runs", "list", "shop.nope"], "'shop' has no job 'nope'"),
-        (["datasets", "list", "--dag", "nope"], "there is no DAG 'nope'"),
-        (["datasets", "partitions", "shop.orders", "--generation", "zzz"], "shop.orders has no generation 'zzz'"),
+        (["run", "list", "nope"], "there is no DAG 'nope'"),
+        (["run", "list", "nope.orders"], "there is no DAG 'nope'"),
+        (["run", "list", "shop.nope"], "'shop' has no job 'nope'"),
+        (["dataset", "list", "--dag", "nope"], "there is no DAG 'nope'"),
+        (["dataset", "partitions", "shop.orders", "--generation", "zzz"], "shop.orders has no generation 'zzz'"),
         (["invalidate", "shop.orders@nope"], "shop.orders has no partition 'nope'"),
     ],
 )
@@ -76,8 +76,8 @@ def test_what_there_is_not_is_named(shop: Qo, args: list[str], said: str) -> Non
 
 
 def test_what_there_is_can_be_empty(shop: Qo) -> None:
-    assert shop.json("runs", "list", "shop", "--status", "failed") == []
-    assert shop.json("runs", "list", "shop.mail") == []
+    assert shop.json("run", "list", "shop", "--status", "failed") == []
+    assert shop.json("run", "list", "shop.mail") == []
     assert shop.ok("invalidate", "shop.orders@a").strip()
     assert shop.ok("invalidate", "shop.orders", "--start", "1", "--end", "2").strip()
     assert shop.ok("invalidate", "shop.orders", "--all").strip()
@@ -107,8 +107,8 @@ def test_a_value_out_of_bounds_is_one_clear_line(shop: Qo, args: list[str], said
         ["emit", "shop.orders", "-p", "k k" * 2000],
         ["emit", "k" * 5000, "-p", "a"],
         ["why", "k" * 600],
-        ["runs", "show", "k" * 5000],
-        ["datasets", "show", "k" * 300],
+        ["run", "show", "k" * 5000],
+        ["dataset", "show", "k" * 300],
         ["k" * 5000],
     ],
 )
@@ -173,15 +173,15 @@ def test_an_interrupt_later_ends_it_quietly_too(qo: Qo) -> None:
 
 
 def test_the_workers_of_a_runtime_are_looked_for_in_its_own_queue(shop: Qo) -> None:
-    assert shop.json("workers", "--runtime", "python") == []
+    assert shop.json("worker", "list", "--runtime", "python") == []
     assert shop.ok("pause", "--runtime", "python", "--reason", "a look").startswith("the queue is paused")
-    assert "the queue is paused" in shop.here("workers", "--runtime", "python").err
-    assert "paused" not in shop.here("workers").err
-    assert "qo workers --runtime python, qo workers --runtime spark" in shop.here("workers").err
+    assert "the queue is paused" in shop.here("worker", "list", "--runtime", "python").err
+    assert "paused" not in shop.here("worker", "list").err
+    assert "qo worker list --runtime python, qo worker list --runtime spark" in shop.here("worker", "list").err
     assert "goes on" in shop.ok("resume", "--runtime", "python")
     assert shop.here("drain", "nobody", "--runtime", "python").code == shop.here("drain", "nobody").code
-    refused(shop.here("workers", "--runtime", "nope"), 3, "there is no runtime 'nope'")
-    refused(shop.here("workers", "--runtime", "lambda"), 2, "has no workers")
+    refused(shop.here("worker", "list", "--runtime", "nope"), 3, "there is no runtime 'nope'")
+    refused(shop.here("worker", "list", "--runtime", "lambda"), 2, "has no workers")
 
 
 @pytest.mark.parametrize("command", [["dag", "list"], ["db", "status"], ["db", "upgrade"], ["dispatcher"]])

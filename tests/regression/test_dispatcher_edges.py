@@ -149,7 +149,7 @@ def test_why_tells_of_the_task_of_a_job_without_datasets(state: State) -> None:
 
     with state.write() as tx:
         woken(tx, task_id)
-    assert ask(state, "shop.mail@a").do == "see whether a worker runs: qo workers --runtime python"
+    assert ask(state, "shop.mail@a").do == "see whether a worker runs: qo worker list --runtime python"
     with state.write() as tx:
         claimed = claiming.claim(tx, ClaimRequest(task_id=task_id, worker_id="w1"), "file:data")
         assert claimed.status == "claimed"
@@ -176,7 +176,7 @@ def test_what_to_do_about_a_task_that_failed_is_a_command_there_is(state: State)
         fence = {"task_id": task_id, "attempt": claimed.attempt, "lease_id": claimed.lease_id}
         completion.complete(tx, CompleteRequest(**fence, outcome=Outcome.FATAL, error="no"))
     failed = ask(state, "shop.mail@a")
-    assert (failed.verdict, failed.do) == (Verdict.BLOCKED, f"fix the cause, then qo runs replay {task_id}")
+    assert (failed.verdict, failed.do) == (Verdict.BLOCKED, f"fix the cause, then qo run replay {task_id}")
 
 
 def test_why_refuses_what_is_no_cursor_and_no_job(state: State) -> None:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from qo.agent.service import run_runtime
 from qo.api.contract.task import Claimed, ClaimRequest, CompleteRequest, EventBody, Outcome, OutputBody
 from qo.api.contract.why import Verdict
-from qo.cli.pipelines import dag_view, deploying
+from qo.cli.pipelines import dag_view, deployment
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
 from qo.dispatcher.attempts import claiming, completion
@@ -310,11 +310,11 @@ async def test_a_webhook_whose_secret_is_unusable_is_our_fault(
 
 def test_the_list_of_keys_says_which_one_signs(tmp_path: Path) -> None:
     qo = Qo(tmp_path)
-    qo.ok("keys", "rotate")
-    first, second = qo.json("keys", "list")
+    qo.ok("key", "rotate")
+    first, second = qo.json("key", "list")
     assert (first["file"], first["now"], second["now"]) == ("key-000000000000.pem", "signs", "signs later")
     assert second["signs_from"] is not None
-    assert "signs later" in qo.ok("keys", "list")
+    assert "signs later" in qo.ok("key", "list")
 
 
 # Nobody at home
@@ -351,8 +351,8 @@ class Enough(Exception):
 async def test_a_rebuild_that_nobody_works_on_is_said_to_wait_for_a_dispatcher(
     state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deploying, "LOOK_S", 0.01)
-    monkeypatch.setattr(deploying, "SILENT_S", 0.05)
+    monkeypatch.setattr(deployment, "LOOK_S", 0.01)
+    monkeypatch.setattr(deployment, "SILENT_S", 0.05)
     deployed(state, SHOP)
     emit(state, "shop.orders", partition_key=DAY)
     source = to_yaml(edited(SHOP, "clean", config={"revision": 2}))
@@ -363,7 +363,7 @@ async def test_a_rebuild_that_nobody_works_on_is_said_to_wait_for_a_dispatcher(
         if "does a dispatcher run?" in text:
             raise Enough
 
-    work = deploying.Deploying("shop", source, None, wait=True, activate=True, timeout_s=None)
+    work = deployment.Deploying("shop", source, None, wait=True, activate=True, timeout_s=None)
     async with served(state, tmp_path) as dispatcher, dispatcher.user() as client:
         with pytest.raises(Enough):
             await work.run(client, say)
@@ -394,7 +394,7 @@ def test_the_id_of_an_event_is_recognised_where_a_task_is_wanted(tmp_path: Path)
     qo = Qo(tmp_path)
     qo.ok("dag", "deploy", "new_user_events:flow")
     event = qo.ok("emit", "days.days", "-p", "x").strip()
-    assert f"it is an event: see qo why {event}" in qo.here("runs", "show", event).err
+    assert f"it is an event: see qo why {event}" in qo.here("run", "show", event).err
 
 
 def test_a_pause_is_shown_once(tmp_path: Path, state: State) -> None:

@@ -249,7 +249,9 @@ def test_14_every_setting_of_worker_and_monitor_reaches_them(memory_store: Memor
         threads=4, processes=5, process_tasks_max=6, process_memory_max_mb=7, spark_slots=8, timeout_s=9, lease_s=10,
         control_s=11, packages=PackageDrift.REFUSE, http="off", shard_leasing=ShardLeasingSettings(enabled=True),
     )  # fmt: skip
-    monitor = MonitorSettings(check_interval=1, worker_health_threshold=2, sweep_interval=3, sweep_page_size=4)
+    monitor = MonitorSettings(
+        check_interval_s=1, worker_health_threshold_s=2, sweep_interval_s=3, sweep_page_size=4
+    )
     for given, default in ((worker, WorkerSettings()), (monitor, MonitorSettings())):
         assert all(getattr(given, f.name) != getattr(default, f.name) for f in fields(given)), "all are tried"
 

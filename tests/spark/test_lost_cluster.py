@@ -59,7 +59,7 @@ async def lost(worker: Process) -> None:
 
 
 async def explained(flow: Flow, word: str) -> None:
-    """``qo why``, ``qo runs show`` and the page say what is missing."""
+    """``qo why``, ``qo run show`` and the page say what is missing."""
 
     async def said() -> bool:
         for row in flow.tasks("slow"):

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from qo.api.public_client import UserClient
-from qo.cli.pipelines.dispatching import route
+from qo.cli.pipelines.dispatcher import route
 from qo.cli.pipelines.plan import plan_of
 from qo.errors import Refused
 

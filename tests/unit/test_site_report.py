@@ -19,4 +19,4 @@ def test_nothing_to_do_is_well_only_where_nothing_has_failed() -> None:
     assert well.endswith("everything is as it should be")
     assert not_again.endswith("what has failed before is not tried again by itself")
     assert failure == ["failed: counted bad.txt (task 4711)", "    ValueError: no"]
-    assert "qo runs replay" in advice
+    assert "qo run replay" in advice

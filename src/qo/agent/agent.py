@@ -280,7 +280,7 @@ def _told(work: Work, completion: CompleteRequest, answer: CompleteAnswer) -> st
     said = f"{completion.outcome}: {answer.status}"
     if completion.outcome not in (Outcome.RETRYABLE, Outcome.FATAL):
         return said
-    then = f"failed for good, see qo runs show {work.task_id}"
+    then = f"failed for good, see qo run show {work.task_id}"
     if answer.status == Status.PENDING:
         at = "" if answer.retry_at is None else f" at {answer.retry_at:%Y-%m-%d %H:%M:%S} UTC"
         then = f"failed, and is tried again{at}"

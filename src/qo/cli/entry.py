@@ -31,7 +31,3 @@ def main() -> int:
 
 def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(EXIT_INTERRUPTED)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

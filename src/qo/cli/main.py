@@ -25,53 +25,58 @@ COMPLETE_VARIABLE = "_QO_COMPLETE"  # How a shell's completion script asks what 
 EXIT_UNEXPECTED = 1
 EXIT_READER_GONE = 141  # What a shell reports of a program that died of a closed pipe.
 
-# Each command: the module that holds it, and the first line of its help.
-COMMANDS = {
-    "up": ("run.up", "Run pipelines with everything that they need, on this machine."),
-    "ui": ("run.ui", "Show queues and pipelines in a browser."),
-    "submit": ("queue.submit", "Put a task in the queue, or many from a file."),
-    "status": ("queue.tasks", "Show a task as it is now."),
-    "history": ("queue.tasks", "Show every state a task has been in."),
-    "list": ("queue.tasks", "List tasks, newest first."),
-    "wait": ("queue.tasks", "Wait until a task has ended."),
-    "replay": ("queue.task_actions", "Run failed, cancelled or expired tasks again."),
-    "archive": ("queue.task_actions", "Put ended tasks away: they are kept, but not listed."),
-    "unarchive": ("queue.task_actions", "Take tasks out of the archive."),
-    "cancel": ("queue.task_actions", "Cancel pending tasks; ask running ones to stop."),
-    "workers": ("queue.workers", "List the workers, and whether they are alive."),
-    "pause": ("queue.control", "Have no more tasks claimed; what runs goes on."),
-    "resume": ("queue.control", "Have tasks claimed again."),
-    "drain": ("queue.control", "Have a worker finish what it runs, and leave."),
-    "worker": ("run.worker", "Run a worker: claim tasks and run their handlers."),
-    "monitor": ("run.monitor", "Requeue tasks whose worker died, and repair the indexes."),
-    "schedule": ("queue.schedule", "Submit tasks by cron expression."),
-    "dag": ("pipelines.dag", "Deploy pipelines, and decide which version is active."),
-    "plan": ("pipelines.plan", "Show what deploying a pipeline would build anew."),
-    "emit": ("pipelines.emit", "Say that a source has something new."),
-    "why": ("pipelines.why", "Explain why data is there, or is not."),
-    "dataset": ("pipelines.datasets", "Look at what pipelines have made; remove what is to be no more."),
-    "quality": ("pipelines.quality", "Show whether data is as it should be."),
-    "runs": ("pipelines.runs", "Look at the tasks of pipelines, and move them."),
-    "sources": ("pipelines.sources", "List the sources of pipelines, and how they are."),
-    "queues": ("pipelines.queues", "Show how much waits in the queues of pipelines."),
-    "invalidate": ("pipelines.invalidate", "Say that committed data is out of date."),
-    "backfill": ("pipelines.backfill", "Make partitions once more, a few at a time."),
-    "collect": ("admin.collect", "Delete files of pipelines that nobody needs any more."),
-    "dispatcher": ("run.dispatcher", "Run the dispatcher: route events, hand out tasks."),
-    "scheduler": ("run.scheduler", "Run what fires cron sources and watches for files."),
-    "db": ("admin.db", "Look after the state database of the dispatcher."),
-    "token": ("admin.token", "Give out and revoke tokens for the dispatcher."),
-    "keys": ("admin.keys", "Look after the keys that sign the tokens of tasks."),
-    "policy": ("admin.policy", "Print the IAM policy of a role: what it needs, no more."),
-    "doctor": ("admin.doctor", "Prove that the store can be trusted with a queue."),
-    "conformance": ("admin.conformance", "Hold a store to all that qo's own adapters promise."),
-    "config": ("admin.config", "Show the settings, and where each comes from."),
-    "cost": ("queue.cost", "Estimate what a bucket would charge for requests."),
-    "completion": ("admin.completion", "Print the completion script of a shell."),
+# The commands by group. Each has the module that holds it, and the first line of its help.
+GROUPS = {
+    "Pipelines": {
+        "dag": ("pipelines.dag", "Deploy pipelines, and choose which version is active."),
+        "plan": ("pipelines.plan", "Show what deploying a pipeline would rebuild."),
+        "emit": ("pipelines.emit", "Announce new data of a source."),
+        "run": ("pipelines.run", "List, show, cancel and replay tasks of pipelines."),
+        "why": ("pipelines.why", "Explain why data is there, or why it is missing."),
+        "dataset": ("pipelines.dataset", "Show the data that pipelines have made, and remove it."),
+        "quality": ("pipelines.quality", "Show the results of data checks, and rejected outputs."),
+        "source": ("pipelines.source", "List sources, their state and their last error."),
+        "backfill": ("pipelines.backfill", "Rebuild partitions, a few at a time."),
+        "invalidate": ("pipelines.invalidate", "Mark committed data as out of date, so that it is rebuilt."),
+        "queue": ("pipelines.queue", "List the queues of pipelines, and how much waits in each."),
+    },
+    "Queue": {
+        "submit": ("queue.submit", "Submit a task, or many from a file."),
+        "status": ("queue.tasks", "Show a task as it is now."),
+        "history": ("queue.tasks", "Show every state that a task has been in."),
+        "list": ("queue.tasks", "List tasks, newest first."),
+        "wait": ("queue.tasks", "Wait until a task has ended."),
+        "replay": ("queue.task_actions", "Run failed, cancelled or expired tasks again."),
+        "cancel": ("queue.task_actions", "Cancel pending tasks; ask running ones to stop."),
+        "archive": ("queue.task_actions", "Archive ended tasks: they are kept, but not listed."),
+        "unarchive": ("queue.task_actions", "Take tasks out of the archive."),
+        "schedule": ("queue.schedule", "Submit tasks by cron expression."),
+        "pause": ("queue.control", "Stop workers from claiming tasks; running tasks go on."),
+        "resume": ("queue.control", "Let workers claim tasks again."),
+        "drain": ("queue.control", "Let a worker finish its running tasks and exit."),
+    },
+    "Run": {
+        "up": ("run.up", "Run pipelines on this machine, with everything they need."),
+        "worker": ("run.worker", "Run a worker, or list the workers."),
+        "dispatcher": ("run.dispatcher", "Run the dispatcher: route events, hand out tasks."),
+        "scheduler": ("run.scheduler", "Run the scheduler: fire cron sources, watch for files."),
+        "monitor": ("run.monitor", "Run the monitor: requeue tasks of dead workers, repair indexes."),
+        "ui": ("run.ui", "Show queues and pipelines in a browser."),
+    },
+    "Admin": {
+        "doctor": ("admin.doctor", "Prove that a store can be trusted with a queue."),
+        "conformance": ("admin.conformance", "Test a store with qo's conformance suite."),
+        "config": ("admin.config", "Show the settings, and where each comes from."),
+        "db": ("admin.db", "Upgrade the dispatcher's database, and show its version."),
+        "token": ("admin.token", "Create, list and revoke tokens for the dispatcher."),
+        "key": ("admin.key", "List and rotate the keys that sign the tokens of tasks."),
+        "policy": ("admin.policy", "Print the IAM policy that a role needs."),
+        "collect": ("admin.collect", "Delete files of pipelines that nothing needs any more."),
+        "cost": ("admin.cost", "Estimate what a bucket would charge for requests."),
+        "completion": ("admin.completion", "Print the completion script of a shell."),
+    },
 }
-
-# Names that commands once had.
-ALIASES = {"datasets": "dataset"}
+COMMANDS = {name: entry for commands in GROUPS.values() for name, entry in commands.items()}
 
 
 class Commands(TyperGroup):
@@ -81,18 +86,19 @@ class Commands(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"qo.cli.{COMMANDS[cmd_name][0]}")
         return typer.main.get_group(module.app).commands[cmd_name]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, help) for name, (_, help) in COMMANDS.items()])
+        width = max(map(len, COMMANDS))  # One for all groups, so that their columns line up.
+        for group, commands in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name.ljust(width), help) for name, (_, help) in commands.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in COMMANDS and args[0] not in ALIASES and not args[0].startswith("-"):
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
             import difflib
 
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
@@ -104,7 +110,7 @@ def _root() -> Any:
     app = new_app(cls=Commands, invoke_without_command=True)
 
     def qo(ctx: typer.Context, version: bool, **shared: Any) -> None:
-        """A task queue whose only backend is a bucket."""
+        """Event-driven data pipelines on a bucket and Spark."""
         if version:
             from qo import __version__
 
@@ -162,7 +168,3 @@ def _report(message: str, code: int, shared: dict[str, Any]) -> int:
 
 def _debugging(shared: dict[str, Any]) -> bool:
     return (shared.get("log_level") or os.environ.get("QO_LOG", "")).lower() == "debug"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -68,7 +68,7 @@ class Session:
         settings = self.settings()
         quiet = settings.origin("log_level") == DEFAULT
         if runtime is not None:
-            from qo.cli.pipelines.dispatching import runtime_queue
+            from qo.cli.pipelines.dispatcher import runtime_queue
 
             settings = runtime_queue(settings, runtime)
         return self.run(settings, question, LogLevel.WARNING if quiet else settings.log_level)

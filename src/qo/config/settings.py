@@ -55,21 +55,21 @@ class S3Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorSettings:
-    check_interval: float = setting(
+    check_interval_s: float = setting(
         30.0,
-        "QO_MONITOR_CHECK_INTERVAL",
+        "QO_MONITOR_CHECK_INTERVAL_S",
         kind=kinds.number(0.1),
         help="Seconds between looks for expired leases.",
     )
-    worker_health_threshold: float | None = setting(
+    worker_health_threshold_s: float | None = setting(
         None,
-        "QO_MONITOR_WORKER_HEALTH_THRESHOLD",
+        "QO_MONITOR_WORKER_HEALTH_THRESHOLD_S",
         kind=kinds.number(0.1),
         help="Seconds without a heartbeat after which a worker counts as stale; unset: four of its own heartbeats.",
     )
-    sweep_interval: float = setting(
+    sweep_interval_s: float = setting(
         300.0,
-        "QO_MONITOR_SWEEP_INTERVAL",
+        "QO_MONITOR_SWEEP_INTERVAL_S",
         kind=kinds.number(0),
         help="Seconds between sweeps that repair the indexes; 0 switches them off.",
     )
@@ -204,12 +204,12 @@ def _check_together(settings: Settings) -> None:
             f"worker.poll_max_ms ({worker.poll_max_ms}, {origin('worker.poll_max_ms')})"
         )
     leasing = worker.shard_leasing
-    if 2 * leasing.lease_renew_interval_secs > leasing.lease_ttl_secs:
+    if 2 * leasing.lease_renew_interval_s > leasing.lease_ttl_s:
         group = "worker.shard_leasing"
         raise ConfigError(
-            f"{group}.lease_renew_interval_secs ({leasing.lease_renew_interval_secs:g}, "
-            f"{origin(f'{group}.lease_renew_interval_secs')}) is more than half of {group}.lease_ttl_secs "
-            f"({leasing.lease_ttl_secs:g}, {origin(f'{group}.lease_ttl_secs')}): one late renewal would lose a lease"
+            f"{group}.lease_renew_interval_s ({leasing.lease_renew_interval_s:g}, "
+            f"{origin(f'{group}.lease_renew_interval_s')}) is more than half of {group}.lease_ttl_s "
+            f"({leasing.lease_ttl_s:g}, {origin(f'{group}.lease_ttl_s')}): one late renewal would lose a lease"
         )
     if leasing.enabled and worker.shards:
         raise ConfigError(

@@ -31,15 +31,15 @@ class ShardLeasingSettings:
         kind=kinds.whole(1, 256),
         help="How many leases one worker takes at most; one is for a shard or, beyond 256, for a range of them.",
     )
-    lease_ttl_secs: float = setting(
+    lease_ttl_s: float = setting(
         30.0,
-        "QO_SHARD_LEASING_TTL_SECS",
+        "QO_SHARD_LEASING_TTL_S",
         kind=kinds.number(1),
         help="Seconds for which a shard lease holds. A dead worker's shards wait so long for another.",
     )
-    lease_renew_interval_secs: float = setting(
+    lease_renew_interval_s: float = setting(
         10.0,
-        "QO_SHARD_LEASING_RENEW_SECS",
+        "QO_SHARD_LEASING_RENEW_S",
         kind=kinds.number(0.1),
         help="Seconds between renewals of a shard lease, and between counts of the workers; half a lease at most.",
     )

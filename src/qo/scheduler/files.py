@@ -162,7 +162,7 @@ class Watchers:
         return self._watchers[edition]
 
     async def _complain(self, edition: str, said: str) -> None:
-        """Once for each trouble: ``qo sources`` shows it until it is over."""
+        """Once for each trouble: ``qo source list`` shows it until it is over."""
         if self._trouble.get(edition) == said:
             return
         with contextlib.suppress(QoError):  # The log has it, too.

@@ -115,7 +115,7 @@ async def deploy(
     files = (assets or Assets()).load()
     store = await S3Store.open(place.bucket, endpoint=settings.s3.endpoint, region=place.region)
     try:
-        config = configuration(place, dispatcher, settings.monitor.worker_health_threshold)
+        config = configuration(place, dispatcher, settings.monitor.worker_health_threshold_s)
         done, lacking = [await _upload(store.transport, place, files, config)], list[str]()
         said = await _allow(store.transport, place, origins)
         (done if said.startswith("set") else lacking).append(said)

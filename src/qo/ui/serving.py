@@ -48,7 +48,7 @@ async def serve(
     """
     shown = await _opened(settings)
     try:
-        threshold_s = settings.monitor.worker_health_threshold
+        threshold_s = settings.monitor.worker_health_threshold_s
         served = Served(shown.store, shown.queues, dispatcher, read_only, threshold_s)
         dashboard = await _at(served, port)
         try:

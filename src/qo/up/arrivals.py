@@ -47,7 +47,7 @@ async def announced(source: LiveSource, settings: Settings) -> bool:
         finally:
             await place.close()
     except (QoError, OSError):
-        return True  # Nothing can be announced from there; the scheduler's log and qo sources say why.
+        return True  # Nothing can be announced from there; the scheduler's log and qo source list say why.
     if len(seen) == 0 and source.memory is None:
         return True
     return seen.memory() == source.memory

@@ -156,7 +156,7 @@ def tell_failures(failed: Sequence[Failure], say: Say) -> None:
         for line in each.error.splitlines()[:ERROR_LINES]:
             say(f"    {line}")
     if failed:
-        say("when the cause is mended, qo runs replay TASK... runs them again")
+        say("when the cause is mended, qo run replay TASK... runs them again")
 
 
 def _table(table: Table, say: Say) -> None:

@@ -141,17 +141,17 @@ def leasing_config(chosen: ShardLeasingSettings, pace: Pace) -> LeasingConfig | 
         return None
     return LeasingConfig(
         shards_per_worker=chosen.shards_per_worker,
-        ttl_s=chosen.lease_ttl_secs,
-        renew_s=chosen.lease_renew_interval_secs,
+        ttl_s=chosen.lease_ttl_s,
+        renew_s=chosen.lease_renew_interval_s,
         watch_s=pace.max_s,
     )
 
 
 def monitor_config(chosen: MonitorSettings) -> MonitorConfig:
     return MonitorConfig(
-        check_interval_s=chosen.check_interval,
-        worker_health_threshold_s=chosen.worker_health_threshold,
-        sweep_interval_s=chosen.sweep_interval,
+        check_interval_s=chosen.check_interval_s,
+        worker_health_threshold_s=chosen.worker_health_threshold_s,
+        sweep_interval_s=chosen.sweep_interval_s,
         sweep_page_size=chosen.sweep_page_size,
     )
 

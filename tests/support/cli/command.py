@@ -45,7 +45,7 @@ class Qo:
         return {**ours, "NO_COLOR": "1", **self.environ}
 
     def command(self, *args: str) -> list[str]:
-        return [sys.executable, "-m", "qo.cli.entry", *args]
+        return [sys.executable, "-m", "qo", *args]
 
     def __call__(self, *args: str, stdin: str = "", timeout_s: float = 60.0) -> Answer:
         done = subprocess.run(

@@ -55,7 +55,7 @@ SETTINGS = {
     "QO_LEASE_S": "15",
     "QO_CONTROL_S": "0.3",
     "QO_HEARTBEAT_S": "0.5",
-    "QO_MONITOR_CHECK_INTERVAL": "0.3",
+    "QO_MONITOR_CHECK_INTERVAL_S": "0.3",
     "QO_LOG": "warning",
     "PYTHONPATH": str(Path(__file__).parents[2] / "apps"),
     "PYTHONFAULTHANDLER": "1",  # A process that crashes says where.

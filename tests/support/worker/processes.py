@@ -30,7 +30,7 @@ SETTINGS = {
     "QO_LEASE_S": str(LEASE_S),
     "QO_CONTROL_S": "0.3",
     "QO_HEARTBEAT_S": "0.5",
-    "QO_MONITOR_CHECK_INTERVAL": "0.2",
+    "QO_MONITOR_CHECK_INTERVAL_S": "0.2",
     "QO_LOG": "warning",
     "PYTHONPATH": str(Path(__file__).parents[2] / "apps"),
 }

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qo.cli.durations import parse_duration_s
-from qo.cli.pipelines.dispatching import ask, extra
-from qo.cli.pipelines.timing import shown_bytes, shown_count
+from qo.cli.pipelines.dispatcher import ask, extra
+from qo.cli.pipelines.formatting import shown_bytes, shown_count
 from qo.cli.session import Session, command, new_app
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def collect(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
 ) -> None:
-    """Delete files of pipelines that nobody needs any more.
+    """Delete files of pipelines that nothing needs any more.
 
     Those are what failed attempts left behind, what was replaced long enough ago, and old manifests. What is current,
     what a rollback goes to and what a running task reads is never deleted. Runs where the data can be reached; cut off,

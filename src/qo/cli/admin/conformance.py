@@ -33,7 +33,7 @@ def conformance(
         typer.Option("--thorough", help="Race more writers more often, and read several pages of versions."),
     ] = False,
 ) -> None:
-    """Hold a store to all that qo's own adapters promise.
+    """Test a store with qo's conformance suite.
 
     For those who offer a store, or choose one; `qo doctor` is what a bucket must pass before it is used. Works under
     conformance/ and removes what it wrote. Exits with 6 if a promise is not kept that qo cannot do without.

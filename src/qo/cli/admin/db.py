@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from qo.cli.pipelines.dispatching import extra, quietly, without_password
+from qo.cli.pipelines.dispatcher import extra, quietly, without_password
 from qo.cli.session import Session, command, new_app, new_group
 
 if TYPE_CHECKING:
     from qo.dispatcher.state.database import State
 
 app = new_app()
-db = new_group(app, "db", "Look after the state database of the dispatcher.")
+db = new_group(app, "db", "Upgrade the dispatcher's database, and show its version.")
 
 T = TypeVar("T")
 

@@ -43,7 +43,7 @@ def doctor(
         ),
     ] = False,
 ) -> None:
-    """Prove that the store can be trusted with a queue.
+    """Prove that a store can be trusted with a queue.
 
     Races real writers on it, checks what comes back, and records the proof in the bucket; without one, no other
     command uses a bucket. Exits with 6 if a check that matters fails. Run it again whenever the server changes.

@@ -31,7 +31,7 @@ def policy(
         ),
     ] = False,
 ) -> None:
-    """Print the IAM policy of a role: what it needs, no more.
+    """Print the IAM policy that a role needs.
 
     For the bucket and the prefix that the settings name; nothing is asked of any server. With --runtime it is for the
     queue of that runtime of pipelines, and for a worker also for the data.

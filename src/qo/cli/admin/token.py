@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from qo.cli.durations import parse_duration_s
-from qo.cli.pipelines.dispatching import ask, check_limit, pages, route
-from qo.cli.pipelines.timing import shown_instant
+from qo.cli.pipelines.dispatcher import ask, check_limit, pages, route
+from qo.cli.pipelines.formatting import shown_instant
 from qo.cli.session import Session, command, new_app, new_group
 from qo.core.words import plural
 
 app = new_app()
-token = new_group(app, "token", "Give out and revoke tokens for the dispatcher.")
+token = new_group(app, "token", "Create, list and revoke tokens for the dispatcher.")
 
 
 class Role(StrEnum):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from qo.cli.pipelines.dispatching import ask, check_limit, pages, route
+from qo.cli.pipelines.dispatcher import ask, check_limit, pages, route
 from qo.cli.pipelines.emit import fresh_key
-from qo.cli.pipelines.timing import shown_count, shown_instant
+from qo.cli.pipelines.formatting import shown_count, shown_instant
 from qo.cli.session import Session, command, new_app
 from qo.core.words import plural
 from qo.errors import TaskFailed, UsageError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MISSING_SHOWN = 5  # Keys of partitions that are not there.
 LOOK_S = 1.0
-_HELP = "Make partitions once more, a few at a time."
+_HELP = "Rebuild partitions, a few at a time."
 
 
 class _Group(TyperGroup):
@@ -89,7 +89,7 @@ def start(
     _show(session, answer)
     if wait and (failed := answer["tasks"].get("failed", 0)):
         raise TaskFailed(
-            f"{plural(failed, 'task')} of backfill {answer['id']} failed: see qo runs list {job} --status failed"
+            f"{plural(failed, 'task')} of backfill {answer['id']} failed: see qo run list {job} --status failed"
         )
 
 

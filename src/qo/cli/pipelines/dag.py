@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qo.cli.confirming import confirm, is_interactive
+from qo.cli.confirmation import confirm, is_interactive
 from qo.cli.durations import parse_duration_s
 from qo.cli.pipelines import dag_view
-from qo.cli.pipelines.dispatching import ask, check_limit, extra, pages, route
-from qo.cli.pipelines.timing import shown_instant
+from qo.cli.pipelines.dispatcher import ask, check_limit, extra, pages, route
+from qo.cli.pipelines.formatting import shown_instant
 from qo.cli.session import Session, command, new_app, new_group
 from qo.core.words import plural
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 VERSIONS_SHOWN = 20  # The newest ones, in the table for people. A document for programs has all.
 
 app = new_app()
-dag = new_group(app, "dag", "Deploy pipelines, and decide which version is active.")
+dag = new_group(app, "dag", "Deploy pipelines, and choose which version is active.")
 
 Target = Annotated[
     str,
@@ -89,7 +89,7 @@ def deploy(
     timeout_s = None if timeout is None else parse_duration_s(timeout, "--timeout")
     whole = load_whole(session, target, code=code)
     with extra():
-        from qo.cli.pipelines.deploying import Deploying
+        from qo.cli.pipelines.deployment import Deploying
     work = Deploying(
         whole.dag.name,
         whole.source,

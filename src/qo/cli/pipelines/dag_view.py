@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qo.cli.pipelines.timing import shown_instant
+from qo.cli.pipelines.formatting import shown_instant
 from qo.cli.session import Session
 from qo.core.words import plural
 

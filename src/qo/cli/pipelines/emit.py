@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from qo.cli.pipelines.dispatching import ask, route
-from qo.cli.queue.order import read_input
+from qo.cli.pipelines.dispatcher import ask, route
+from qo.cli.queue.submission import read_input
 from qo.cli.session import Session, command, new_app
 from qo.core.pipeline.event import NUMBER_MAX
 from qo.errors import UsageError
@@ -37,7 +37,7 @@ def emit(
         str | None, typer.Option("--key", help="Idempotency key: the same key again emits nothing.")
     ] = None,
 ) -> None:
-    """Say that a source has something new.
+    """Announce new data of a source.
 
     Prints the id of the event. Without --key each call is an emission of its own.
     """
@@ -72,7 +72,7 @@ def emit(
 def split(source: str) -> tuple[str, str]:
     dag, dot, job = source.partition(".")
     if not (dag and dot and job) or "/" in source:
-        raise UsageError(f"{source!r} is no source: write DAG.JOB, as qo sources lists them")
+        raise UsageError(f"{source!r} is no source: write DAG.JOB, as qo source list lists them")
     return dag, job
 
 

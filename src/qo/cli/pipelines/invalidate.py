@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qo.cli.pipelines.dispatching import ask
+from qo.cli.pipelines.dispatcher import ask
 from qo.cli.pipelines.emit import check_numbers, fresh_key
 from qo.cli.session import Session, command, new_app
 from qo.errors import UsageError
@@ -38,7 +38,7 @@ def invalidate(
     ] = None,
     whole: Annotated[bool, typer.Option("--all", help="Everything that is committed in it.")] = False,
 ) -> None:
-    """Say that committed data is out of date.
+    """Mark committed data as out of date, so that it is rebuilt.
 
     The jobs that it triggers, and that have read it, read it again.
     """

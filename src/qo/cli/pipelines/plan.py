@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qo.cli.pipelines.dag import Code, Target, load_whole
-from qo.cli.pipelines.dispatching import PAGE, ask, route
-from qo.cli.pipelines.timing import shown_bytes, shown_count, shown_extent
+from qo.cli.pipelines.dispatcher import PAGE, ask, route
+from qo.cli.pipelines.formatting import shown_bytes, shown_count, shown_extent
 from qo.cli.session import Session, command, new_app
 from qo.core.words import plural
 from qo.errors import Refused
@@ -29,7 +29,7 @@ def plan(
     ] = False,
     code: Code = True,
 ) -> None:
-    """Show what deploying a pipeline would build anew.
+    """Show what deploying a pipeline would rebuild.
 
     Nothing is changed. Where a job reads what is built anew, too, that is taken to become as large as it is now.
     """

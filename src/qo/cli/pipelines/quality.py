@@ -8,8 +8,8 @@ from typing import Annotated, Any, cast
 import typer
 
 from qo.cli.output import one_line
-from qo.cli.pipelines.dispatching import ask, check_limit, pages
-from qo.cli.pipelines.timing import shown_bytes, shown_count, shown_extent, shown_instant
+from qo.cli.pipelines.dispatcher import ask, check_limit, pages
+from qo.cli.pipelines.formatting import shown_bytes, shown_count, shown_extent, shown_instant
 from qo.cli.session import Session, command, new_app
 from qo.errors import UsageError
 
@@ -32,7 +32,7 @@ def quality(
     ] = False,
     limit: Annotated[int, typer.Option("--limit", help="Show at most this many [100].", show_default=False)] = 100,
 ) -> None:
-    """Show whether data is as it should be.
+    """Show the results of data checks, and rejected outputs.
 
     Lists what was expected of each output and what was found, newest first.
     """

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from qo.cli.output import one_line
-from qo.cli.pipelines.dispatching import ask
+from qo.cli.pipelines.dispatcher import ask
 from qo.cli.session import Session, command, new_app
 
 app = new_app()
@@ -24,7 +24,7 @@ def why(
         ),
     ],
 ) -> None:
-    """Explain why data is there, or is not.
+    """Explain why data is there, or why it is missing.
 
     Follows it from the source downwards: what was announced, which tasks that made, what they committed, and where
     it has stopped. Of data that is there it says whether it is stale: made from inputs that have changed since.

@@ -59,7 +59,7 @@ def pause(
     wait: Wait = None,
     runtime: Runtime = None,
 ) -> None:
-    """Have no more tasks claimed; what runs goes on.
+    """Stop workers from claiming tasks; running tasks go on.
 
     Of the whole queue, unless a worker or a type is named. It holds until `qo resume`, also for workers that are
     started later. Workers follow within seconds.
@@ -87,7 +87,7 @@ def resume(
     wait: Wait = None,
     runtime: Runtime = None,
 ) -> None:
-    """Have tasks claimed again.
+    """Let workers claim tasks again.
 
     Lifts the pause of the whole queue, of one worker or of one type; the others stay, and are named. A worker that
     has begun to leave does not come back.
@@ -106,14 +106,14 @@ def drain(
     session: Session,
     worker: Annotated[
         str,
-        typer.Argument(metavar="WORKER", parser=validate_worker_id, help="The worker's id, as in qo workers."),
+        typer.Argument(metavar="WORKER", parser=validate_worker_id, help="The worker's id, as in qo worker list."),
     ],
     reason: Reason = None,
     by: By = None,
     wait: Wait = None,
     runtime: Runtime = None,
 ) -> None:
-    """Have a worker finish what it runs, and leave.
+    """Let a worker finish its running tasks and exit.
 
     With --wait, until it has left. A worker that is started later under the same id is not concerned.
     """
@@ -156,7 +156,7 @@ def _give(
     runtime: str | None,
 ) -> None:
     """Give the order, wait for it to be followed if asked to, and say what is so now."""
-    threshold_s = session.settings().monitor.worker_health_threshold
+    threshold_s = session.settings().monitor.worker_health_threshold_s
 
     async def given(queue: Queue) -> Change:
         change = await order(queue)

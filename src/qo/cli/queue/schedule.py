@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from qo.cli.durations import format_instant, parse_duration_s
-from qo.cli.queue.order import read_input
+from qo.cli.queue.submission import read_input
 from qo.cli.session import Session, command, new_app, new_group
 from qo.core import wire
 from qo.core.schedule import CatchUp, Overlap, Schedule, next_run

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from qo.cli.queue import task_view
-from qo.cli.queue.order import options, read_input, read_orders
+from qo.cli.queue.submission import options, read_input, read_orders
 from qo.cli.session import Session, command, new_app
 from qo.core.task import Task
 from qo.errors import UsageError
@@ -84,7 +84,7 @@ def submit(
     wait: Wait = False,
     wait_timeout: WaitTimeout = None,
 ) -> int | None:
-    """Put a task in the queue, or many from a file.
+    """Submit a task, or many from a file.
 
     Prints the id of the task (with --json, the task). Everything is checked before anything is written.
     """

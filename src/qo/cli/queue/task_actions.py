@@ -35,7 +35,7 @@ def replay(session: Session, task_ids: TaskIds) -> int:
 
 @command(app, "archive")
 def archive(session: Session, task_ids: TaskIds) -> int:
-    """Put ended tasks away: they are kept, but not listed."""
+    """Archive ended tasks: they are kept, but not listed."""
     return _each(session, task_ids, lambda queue, task_id: queue.archive(task_id))
 
 

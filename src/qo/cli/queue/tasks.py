@@ -42,7 +42,7 @@ def status(session: Session, task_id: TaskId) -> None:
 
 @command(app, "history")
 def history(session: Session, task_id: TaskId) -> None:
-    """Show every state a task has been in.
+    """Show every state that a task has been in.
 
     Oldest first. With --json, an array of the task as it was stored each time.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Annotated, Any
 
-from qo.cli.pipelines.dispatching import extra
+from qo.cli.pipelines.dispatcher import extra
 from qo.cli.session import Session, command, new_app, refuse_memory, setting_option, start_logging
 
 app = new_app()

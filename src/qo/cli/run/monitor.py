@@ -19,23 +19,23 @@ app = new_app()
 @command(app, "monitor")
 def monitor(
     session: Session,
-    check_interval: Annotated[str | None, setting_option("monitor.check_interval")] = None,
-    worker_health_threshold: Annotated[str | None, setting_option("monitor.worker_health_threshold")] = None,
-    sweep_interval: Annotated[str | None, setting_option("monitor.sweep_interval")] = None,
+    check_interval_s: Annotated[str | None, setting_option("monitor.check_interval_s")] = None,
+    worker_health_threshold_s: Annotated[str | None, setting_option("monitor.worker_health_threshold_s")] = None,
+    sweep_interval_s: Annotated[str | None, setting_option("monitor.sweep_interval_s")] = None,
     sweep_page_size: Annotated[str | None, setting_option("monitor.sweep_page_size")] = None,
     once: Annotated[
         bool, typer.Option("--once", help="Check once, sweep the whole queue once, say what was done, and stop.")
     ] = False,
 ) -> None:
-    """Requeue tasks whose worker died, and repair the indexes.
+    """Run the monitor: requeue tasks of dead workers, repair indexes.
 
     Every worker does this too, unless it runs with --no-monitor; any number may do it at once.
     """
     settings = session.settings(
         {
-            "monitor.check_interval": check_interval,
-            "monitor.worker_health_threshold": worker_health_threshold,
-            "monitor.sweep_interval": sweep_interval,
+            "monitor.check_interval_s": check_interval_s,
+            "monitor.worker_health_threshold_s": worker_health_threshold_s,
+            "monitor.sweep_interval_s": sweep_interval_s,
             "monitor.sweep_page_size": sweep_page_size,
         }
     )
@@ -53,7 +53,7 @@ def monitor(
 async def _once(queue: Queue, settings: Settings) -> dict[str, dict[str, Any]]:
     watch = Monitor(queue, monitor_config(settings.monitor))
     checked = asdict(await watch.check())
-    if settings.monitor.sweep_interval == 0:
+    if settings.monitor.sweep_interval_s == 0:
         return {"check": checked}
     swept: dict[str, int] = {}
     while True:  # Ends with the round: each page moves the cursor on.

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from qo.cli.pipelines.dispatching import extra
+from qo.cli.pipelines.dispatcher import extra
 from qo.cli.session import Session, command, new_app, start_logging
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ app = new_app()
 
 @command(app, "scheduler")
 def scheduler(session: Session) -> None:
-    """Run what fires cron sources and watches for files.
+    """Run the scheduler: fire cron sources, watch for files.
 
     Talks to the dispatcher at dispatcher.internal_url. Runs until SIGTERM, SIGINT or SIGHUP. Several may run at once;
     each planned moment and each file is announced once.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from qo.cli.pipelines.dispatching import extra, open_context, quietly
+from qo.cli.pipelines.dispatcher import extra, open_context, quietly
 from qo.cli.session import Session, command, new_app, refuse_memory, setting_option
 from qo.config import kinds
 from qo.errors import ConfigError, QoError, UsageError
@@ -27,7 +27,7 @@ _HELP = "Show queues and pipelines in a browser."
 
 
 class _Group(TyperGroup):
-    """Alone, or with options of its own, it serves."""
+    """Options without a command are those of ``serve``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         if not args or (args[0].startswith("-") and args[0] != "--help"):
@@ -39,7 +39,7 @@ app = new_app()
 ui = new_app(help=_HELP, cls=_Group)
 
 
-@ui.callback(help=f"{_HELP}\n\nAlone it serves them here, with the options of `qo ui serve`: see its --help.")
+@ui.callback(help=f"{_HELP}\n\n`qo ui OPTIONS` is short for `qo ui serve OPTIONS`; see its --help.")
 def _alone() -> None:
     pass
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from qo.cli.confirming import confirm, is_interactive
-from qo.cli.pipelines.dispatching import extra
+from qo.cli.confirmation import confirm, is_interactive
+from qo.cli.pipelines.dispatcher import extra
 from qo.cli.session import Session, command, new_app
 
 app = new_app()
@@ -31,7 +31,7 @@ def up(
     ] = False,
     again: Annotated[bool, typer.Option("--again", help="Deploy it also if it was rolled back.")] = False,
 ) -> int:
-    """Run pipelines with everything that they need, on this machine.
+    """Run pipelines on this machine, with everything they need.
 
     Starts a dispatcher, a dashboard, a scheduler and workers, with state, queues and data below .qo; deploys the
     pipelines, builds what has changed, and lets it take over. Pipelines that somebody else deploys to it are run, too.

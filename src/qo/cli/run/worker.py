@@ -1,26 +1,50 @@
-"""qo worker."""
+"""qo worker run, list."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from qo.cli.pipelines.dispatching import extra
+from qo.cli.pipelines.dispatcher import extra
+from qo.cli.run.worker_list import list_workers
 from qo.cli.session import Session, command, new_app, refuse_memory, setting_option, start_logging
 from qo.config.settings import Settings
 from qo.core.words import plural
 from qo.errors import UsageError
-from qo.queue.queue import Queue
-from qo.worker.api.app import load_app
-from qo.worker.observe.stats import Stats, plain_counts
-from qo.worker.service import run_worker
+
+if TYPE_CHECKING:
+    from qo.queue.queue import Queue
+    from qo.worker.observe.stats import Stats
+
+_HELP = "Run a worker, or list the workers."
+
+
+class _Group(TyperGroup):
+    """Options without a command are those of ``run``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        if not args or (args[0].startswith("-") and args[0] != "--help"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
 
 app = new_app()
+worker = new_app(help=_HELP, cls=_Group)
 
 
-@command(app, "worker")
-def worker(
+@worker.callback(help=f"{_HELP}\n\n`qo worker OPTIONS` is short for `qo worker run OPTIONS`; see its --help.")
+def _alone() -> None:
+    pass
+
+
+app.add_typer(worker, name="worker")
+command(worker, "list")(list_workers)
+
+
+@command(worker, "run")
+def run(
     session: Session,
     target: Annotated[
         str | None,
@@ -46,6 +70,8 @@ def worker(
     Runs until SIGTERM, SIGINT or SIGHUP: the first lets running tasks finish, the second stops them and gives them
     back, the third ends the process at once.
     """
+    from qo.worker.observe.stats import plain_counts
+
     if (target is None) == (runtime is None):
         raise UsageError("say what to run: --app MODULE:APP for tasks, or --runtime NAME for pipelines")
     settings = session.settings(
@@ -78,6 +104,9 @@ def worker(
 
 
 def _of_app(session: Session, settings: Settings, target: str, drain: bool) -> Stats:
+    from qo.worker.api.app import load_app
+    from qo.worker.service import run_worker
+
     handlers = load_app(target)
 
     async def work(queue: Queue) -> Stats:

@@ -201,7 +201,7 @@ def _require_idle(tx: Tx, ref: DatasetRef, job: LiveJob, key: str) -> None:
     if (found := tx.one(query.limit(1))) is not None:
         raise Refused(
             f"task {found['id']} of {job.name} is to make {ref.label}@{key} anew and would bring it back: wait until "
-            f"it has ended, or cancel it with qo runs cancel {found['id']}, then remove the partition"
+            f"it has ended, or cancel it with qo run cancel {found['id']}, then remove the partition"
         )
 
 

@@ -142,7 +142,7 @@ def _require_live(tx: Tx, task_id: str) -> None:
     which = f"version {known.version} was {known.ended_as}" if known is not None else "its version is gone"
     raise Refused(
         f"task {task_id} of {name} is not run again: no live version has its job as it was ({which}); what is live "
-        f"now has tasks of its own, see qo runs list {name}, or deploy the file of that version again"
+        f"now has tasks of its own, see qo run list {name}, or deploy the file of that version again"
     )
 
 

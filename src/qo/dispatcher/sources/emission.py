@@ -86,7 +86,7 @@ def _editions(
     name = f"{dag}.{job}"
     found = [each for each in live.jobs.values() if each.name == name and edition_id in (None, each.edition_id)]
     if not found:
-        raise NotFound(f"there is no live source {name}: deploy it, or see which there are with qo sources")
+        raise NotFound(f"there is no live source {name}: deploy it, or see which there are with qo source list")
     for each in found:
         source = each.job.source
         if source is None:

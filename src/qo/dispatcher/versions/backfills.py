@@ -186,7 +186,7 @@ def _job(tx: Tx, live: Topology, dag: str, name: str) -> LiveJob:
             f"{job.name} does not work by partition: say with qo invalidate what of its input is to be read again"
         )
     if not job.outputs:
-        raise UsageError(f"{job.name} makes no datasets, so there is nothing to make once more: qo runs replay")
+        raise UsageError(f"{job.name} makes no datasets, so there is nothing to make once more: qo run replay")
     return job
 
 

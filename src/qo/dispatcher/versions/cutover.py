@@ -165,7 +165,7 @@ def _rebuilt(tx: Tx, dag: str, number: int, force: bool) -> dict[str, int]:
     failed = found.tasks.get(Status.FAILED, 0)
     if failed and not force:
         raise Refused(
-            f"version {number} of {dag!r} is not whole: {failed:,} of its tasks failed; see qo runs list {dag} "
+            f"version {number} of {dag!r} is not whole: {failed:,} of its tasks failed; see qo run list {dag} "
             "--status failed and replay them, or take it as it is with --force"
         )
     if found.waits and not force:

@@ -137,7 +137,7 @@ def _described(tx: Tx, each: Behind) -> str:
         case Lack.SUCCESS:
             failed = plural(counted.get(Status.FAILED, 0), f"task of {name} failed", f"tasks of {name} failed")
             return (
-                f"{failed} (replay what qo runs list {dag} --status failed shows, or take the version as it is with "
+                f"{failed} (replay what qo run list {dag} --status failed shows, or take the version as it is with "
                 f"qo dag ready {dag} {each.job.version_number} --force)"
             )
         case Lack.EVENTS:

@@ -296,7 +296,7 @@ class _Walk:
         steps = tuple(self.chain.up_to_task(task))
         if standing.verdict is Verdict.THERE:
             text = f"task {task['id']} of {task['dag']}.{task['job']} completed and committed nothing as {what}"
-            return Finding(Verdict.BLOCKED, text, f"see what it made: qo runs show {task['id']}", steps)
+            return Finding(Verdict.BLOCKED, text, f"see what it made: qo run show {task['id']}", steps)
         wrong = self.chain.found_wrong(task["id"])
         return Finding(standing.verdict, steps[-1].text, standing.do, (*steps, *wrong))
 

@@ -42,7 +42,7 @@ def silent(chain: Chain, job: LiveJob, what: str) -> Finding:
         return Finding(Verdict.BLOCKED, text, f"qo dag resume {named}", (step,))
     if row is not None and row["state"] == "dead":
         text = f"source {job.name} is dead: {row['last_error'] or 'it was not heard of'}"
-        return Finding(Verdict.BLOCKED, text, "see qo sources", (step,))
+        return Finding(Verdict.BLOCKED, text, "see qo source list", (step,))
     if row is not None and row["last_error"] and kind is SourceKind.FILES:
         return Finding(Verdict.BLOCKED, f"source {job.name} cannot look: {row['last_error']}", None, (step,))
     do = f"qo emit {job.name}, if it should be there" if kind is SourceKind.MANUAL else None

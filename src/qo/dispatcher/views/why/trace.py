@@ -25,7 +25,7 @@ from qo.dispatcher.versions import rebuilding
 from qo.pipeline.registry import DEFAULT, Launcher
 
 DEPTH_MAX = 32  # Of jobs one after the other.
-ERROR_CHARS = 300  # Of an error message: the rest is in `qo runs show`.
+ERROR_CHARS = 300  # Of an error message: the rest is in `qo run show`.
 NOBODY_S = 60.0  # A dispatcher looks several times a second; one that starts anew is back by then.
 CANDIDATES = 20  # Tasks of one partition that are looked at.
 
@@ -281,7 +281,7 @@ class Chain:
 
     def standing(self, task: Row) -> Standing:
         """Where a task stands: what it waits for, who runs it, or how it ended."""
-        replay = f"qo runs replay {task['id']}"
+        replay = f"qo run replay {task['id']}"
         error = brief(task["last_error"])
         match task["status"]:
             case "pending":
@@ -362,7 +362,7 @@ def _wanted(queue: str) -> str:
     known = DEFAULT.runtimes.get(queue)
     if known is not None and known.launcher is not Launcher.QUEUE:
         return "see the log of the dispatcher, which starts it itself"
-    return f"see whether a worker runs: qo workers --runtime {queue}"
+    return f"see whether a worker runs: qo worker list --runtime {queue}"
 
 
 def _waiting_text(progress: Any) -> str:

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from qo.cli.pipelines.dispatching import ask, check_limit, extra, pages, route
+from qo.cli.pipelines.dispatcher import ask, check_limit, extra, pages, route
 from qo.cli.pipelines.emit import fresh_key
-from qo.cli.pipelines.timing import shown_bytes, shown_count, shown_extent, shown_instant
+from qo.cli.pipelines.formatting import shown_bytes, shown_count, shown_extent, shown_instant
 from qo.cli.session import Session, command, new_app, new_group
 from qo.core.words import plural
 
 app = new_app()
-datasets = new_group(app, "dataset", "Look at what pipelines have made; remove what is to be no more.")
+datasets = new_group(app, "dataset", "Show the data that pipelines have made, and remove it.")
 
 Name = Annotated[
     str,

@@ -1,4 +1,4 @@
-"""qo workers."""
+"""qo worker list."""
 
 from __future__ import annotations
 
@@ -11,22 +11,19 @@ import typer
 from qo.cli.durations import format_duration
 from qo.cli.output import one_line
 from qo.cli.queue.control import described
-from qo.cli.session import Runtime, Session, command, new_app, setting_option
+from qo.cli.session import Runtime, Session, setting_option
 from qo.errors import CorruptRecord
 from qo.queue import control, roster
 from qo.queue.queue import Queue
 from qo.queue.roster import WorkerInfo
 
-app = new_app()
-
 HEADERS = ("worker", "state", "heard", "up", "running", "completed", "failed", "lost", "shards")
 SHARDS_NAMED_MAX = 4
 
 
-@command(app, "workers")
-def workers(
+def list_workers(
     session: Session,
-    worker_health_threshold: Annotated[str | None, setting_option("monitor.worker_health_threshold")] = None,
+    worker_health_threshold_s: Annotated[str | None, setting_option("monitor.worker_health_threshold_s")] = None,
     only_stale: Annotated[bool, typer.Option("--stale", help="Only workers that fell silent.")] = False,
     runtime: Runtime = None,
 ) -> None:
@@ -35,13 +32,13 @@ def workers(
     A worker that is killed stays on the list as stale, for a day; one that stops in order takes itself off. What is
     paused is said beside the list. Workers of pipelines are listed by their runtime, with --runtime.
     """
-    settings = session.settings({"monitor.worker_health_threshold": worker_health_threshold})
+    settings = session.settings({"monitor.worker_health_threshold_s": worker_health_threshold_s})
 
     async def look(queue: Queue) -> tuple[list[WorkerInfo], list[str], datetime]:
         return await roster.workers(queue.store), await _orders(queue), await queue.store.now()
 
     found, orders, now = session.ask(look, runtime)
-    states = [(info, info.stale(now, settings.monitor.worker_health_threshold)) for info in found]
+    states = [(info, info.stale(now, settings.monitor.worker_health_threshold_s)) for info in found]
     shown = [(info, stale) for info, stale in states if stale or not only_stale]
     if session.json:
         session.output.document([{**msgspec.to_builtins(info), "stale": stale} for info, stale in shown])
@@ -57,7 +54,7 @@ def _runtime_commands() -> str:
     from qo.pipeline.registry import DEFAULT, Launcher
 
     names = sorted(each.name for each in DEFAULT.runtimes.values() if each.launcher is Launcher.QUEUE)
-    return ", ".join(f"qo workers --runtime {name}" for name in names)
+    return ", ".join(f"qo worker list --runtime {name}" for name in names)
 
 
 async def _orders(queue: Queue) -> list[str]:

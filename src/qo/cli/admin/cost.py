@@ -60,8 +60,8 @@ def _rhythm(settings: Settings) -> Rhythm:
         log_scan_page=worker.log_scan_page_size,
         heartbeat_s=worker.heartbeat_s,
         control_s=worker.control_s,
-        check_s=monitor.check_interval,
-        sweep_s=monitor.sweep_interval,
+        check_s=monitor.check_interval_s,
+        sweep_s=monitor.sweep_interval_s,
         sweep_page=monitor.sweep_page_size,
     )
 

@@ -72,7 +72,7 @@ class Deploying:
         if failed:
             raise TaskFailed(
                 f"version {number} of {self.dag} is not activated: {failed:,} of its tasks failed; see "
-                f"qo runs list {self.dag} --status failed, replay them, and deploy again; or take it as it is "
+                f"qo run list {self.dag} --status failed, replay them, and deploy again; or take it as it is "
                 f"with qo dag activate {self.dag} {number} --force"
             )
 

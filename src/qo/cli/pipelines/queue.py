@@ -1,19 +1,20 @@
-"""qo queues."""
+"""qo queue list."""
 
 from __future__ import annotations
 
 from qo.cli.durations import format_duration
-from qo.cli.pipelines.dispatching import ask
-from qo.cli.session import Session, command, new_app
+from qo.cli.pipelines.dispatcher import ask
+from qo.cli.session import Session, command, new_app, new_group
 
 app = new_app()
+queue = new_group(app, "queue", "List the queues of pipelines, and how much waits in each.")
 
 HEADERS = ("queue", "pressure", "waiting", "oldest", "why")
 
 
-@command(app, "queues")
-def queues(session: Session) -> None:
-    """Show how much waits in the queues of pipelines.
+@command(queue, "list")
+def list_(session: Session) -> None:
+    """List the queues of pipelines, and how much waits in each.
 
     A queue whose pressure is high has its producers paused until it has drained.
     """

@@ -1,4 +1,4 @@
-"""qo runs list, show, cancel, replay: the tasks of pipelines."""
+"""qo run list, show, cancel, replay: the tasks of pipelines."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qo.cli.output import one_line
-from qo.cli.pipelines.dispatching import ask, check_limit, pages, route
+from qo.cli.pipelines.dispatcher import ask, check_limit, pages, route
 from qo.cli.pipelines.emit import split
-from qo.cli.pipelines.timing import shown_bytes, shown_count, shown_extent, shown_instant
+from qo.cli.pipelines.formatting import shown_bytes, shown_count, shown_extent, shown_instant
 from qo.cli.session import Session, command, new_app, new_group
 from qo.core.task import Status
 from qo.core.words import plural
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from qo.api.public_client import UserClient
 
 app = new_app()
-runs = new_group(app, "runs", "Look at the tasks of pipelines, and move them.")
+run = new_group(app, "run", "List, show, cancel and replay tasks of pipelines.")
 
 TaskId = Annotated[str, typer.Argument(metavar="TASK", help="The task's id.")]
 TaskIds = Annotated[list[str], typer.Argument(metavar="TASK...", help="The ids of the tasks.")]
 
 
-@command(runs, "list")
+@command(run, "list")
 def list_(
     session: Session,
     of: Annotated[
@@ -81,7 +81,7 @@ def _superseded(each: Mapping[str, Any]) -> str:
     return f"superseded: {each['superseded']['text']}" if each["superseded"] else ""
 
 
-@command(runs, "show")
+@command(run, "show")
 def show(session: Session, task_id: TaskId) -> None:
     """Show a task of a pipeline: its attempts, what it read and what it made."""
     answer = ask(session, lambda client: client.get(route("tasks", task_id)))
@@ -167,7 +167,7 @@ def _span(each: Mapping[str, Any]) -> str:
     return shown_instant(each["started_at"]) + (f" to {end}" if end else "")
 
 
-@command(runs, "cancel")
+@command(run, "cancel")
 def cancel(
     session: Session,
     task_ids: TaskIds,
@@ -178,7 +178,7 @@ def cancel(
     return _each(session, task_ids, lambda client, id_: client.post(route("tasks", id_, "cancel"), body))
 
 
-@command(runs, "replay")
+@command(run, "replay")
 def replay(session: Session, task_ids: TaskIds) -> int:
     """Run failed or cancelled tasks again, with all their attempts."""
     return _each(

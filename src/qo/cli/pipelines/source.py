@@ -1,4 +1,4 @@
-"""qo sources."""
+"""qo source list."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from typing import Annotated, Any
 
 import typer
 
-from qo.cli.pipelines.dispatching import ask, check_limit, pages
-from qo.cli.pipelines.timing import shown_instant
-from qo.cli.session import Session, command, new_app
+from qo.cli.pipelines.dispatcher import ask, check_limit, pages
+from qo.cli.pipelines.formatting import shown_instant
+from qo.cli.session import Session, command, new_app, new_group
 from qo.core.words import plural
 
 app = new_app()
+source = new_group(app, "source", "List sources, their state and their last error.")
 
 HEADERS = ("source", "kind", "state", "version", "heard", "restarts", "note")
 
 
-@command(app, "sources")
-def sources(
+@command(source, "list")
+def list_(
     session: Session,
     limit: Annotated[int, typer.Option("--limit", help="Show at most this many [200].", show_default=False)] = 200,
 ) -> None:
-    """List the sources of pipelines, and how they are."""
+    """List the sources of pipelines, their state and their last error."""
     check_limit(limit)
     found, more = ask(session, lambda client: pages(client, "/v1/sources", "sources", limit))
     if session.json:

@@ -1,4 +1,7 @@
-"""qo keys rotate, list: the keys that sign the tokens of tasks. They are files, so this works where they are."""
+"""qo key list, rotate: the keys that sign the tokens of tasks.
+
+The keys are files, so these commands run on the machine that has them.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from qo.cli.pipelines.dispatching import extra, open_context, quietly
-from qo.cli.pipelines.timing import shown_instant
+from qo.cli.pipelines.dispatcher import extra, open_context, quietly
+from qo.cli.pipelines.formatting import shown_instant
 from qo.cli.session import Session, command, new_app, new_group
 
 if TYPE_CHECKING:
@@ -16,10 +19,10 @@ if TYPE_CHECKING:
     from qo.dispatcher.http.context import Context
 
 app = new_app()
-keys = new_group(app, "keys", "Look after the keys that sign the tokens of tasks.")
+key = new_group(app, "key", "List and rotate the keys that sign the tokens of tasks.")
 
 
-@command(keys, "rotate")
+@command(key, "rotate")
 def rotate(session: Session) -> None:
     """Make a new key, and delete those that no valid token needs any more.
 
@@ -35,7 +38,7 @@ def rotate(session: Session) -> None:
             session.output.line(f"deleted {each}")
 
 
-@command(keys, "list")
+@command(key, "list")
 def list_(session: Session) -> None:
     """List the keys that are published: their files, from when on they sign, and which one signs now."""
     with _opened(session) as context, context.state.read() as tx:
@@ -55,10 +58,10 @@ def _jwk(context: Context, kid: str) -> dict[str, Any]:
     return found[0] if found else {}
 
 
-def _shown(key: Listed, jwk: dict[str, Any]) -> dict[str, Any]:
+def _shown(listed: Listed, jwk: dict[str, Any]) -> dict[str, Any]:
     """The public key, and beside it what concerns only who keeps it."""
-    begun = datetime.fromtimestamp(key.signs_from, UTC).isoformat() if key.signs_from else None
-    return {**jwk, "kid": key.kid, "file": key.file, "signs_from": begun, "now": key.use}
+    begun = datetime.fromtimestamp(listed.signs_from, UTC).isoformat() if listed.signs_from else None
+    return {**jwk, "kid": listed.kid, "file": listed.file, "signs_from": begun, "now": listed.use}
 
 
 @contextmanager
