@@ -96,9 +96,7 @@ class Session:
 
 
 def refuse_memory(settings: Settings) -> None:
-    from qo.config.location import Memory
-
-    if isinstance(settings.location, Memory):
+    if not settings.location.is_shared:
         raise UsageError(
             f"the store memory: ({settings.origin('store')}) lives inside one process, so a command would lose "
             "all it writes; use local:PATH or s3://BUCKET"

@@ -1,13 +1,18 @@
-"""From settings to an open store."""
+"""Open the store that the settings name.
+
+A store adapter needs three files: its module, its line in ``_OPENERS`` and its test, which runs
+``qo.testing.conformance``. An adapter outside this package calls ``register_adapter`` instead, before settings are
+loaded that name it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from qo.ambient import SYSTEM, Ambient
-from qo.config.location import Local, Memory
+from qo.config.location import S3, Local, Location, Memory, register_scheme
 from qo.config.settings import Settings
 from qo.core.keys import EPHEMERAL
 from qo.errors import ConfigError
@@ -16,6 +21,9 @@ from qo.store.manifest import Manifest
 from qo.store.metered import Metered
 from qo.store.port import ObjectStore
 
+L = TypeVar("L", bound=Location)
+Opener = Callable[[L, Settings, Ambient], Awaitable[ObjectStore]]
+
 
 class Opened(NamedTuple):
     store: ObjectStore
@@ -23,9 +31,10 @@ class Opened(NamedTuple):
 
 
 async def open_store(settings: Settings, *, ambient: Ambient = SYSTEM) -> Opened:
-    """The store that the settings name. An adapter is imported only when it is used."""
-    meter = Metered(await _open(settings, ambient))
-    if isinstance(settings.location, Local | Memory):
+    """Open the store that the settings name. An adapter is imported only when it is used."""
+    location = settings.location
+    meter = Metered(await _OPENERS[type(location)](location, settings, ambient))
+    if not location.is_remote:
         return Opened(meter, meter)
     from qo.store.retrying import Retrying
 
@@ -39,10 +48,10 @@ class Ready(NamedTuple):
 
 
 async def open_ready(settings: Settings) -> Ready:
-    """The same, if it is fit for a queue. Raises Unproven for a bucket that `qo doctor` has not passed."""
+    """Open the store if it is fit for a queue. Raises Unproven for a bucket that `qo doctor` has not passed."""
     store, meter = await open_store(settings)
     try:
-        found = await manifest.require(
+        checked = await manifest.require(
             store,
             prefix_len=settings.shard_prefix_len,
             needs_proof=needs_proof(settings),
@@ -51,12 +60,12 @@ async def open_ready(settings: Settings) -> Ready:
     except BaseException:
         await store.close()
         raise
-    return Ready(store, meter, found)
+    return Ready(store, meter, checked)
 
 
 def needs_proof(settings: Settings) -> bool:
     """Whether `qo doctor` must have tested the store. Our own adapters are held to the same suite in tests."""
-    return not isinstance(settings.location, Local | Memory)
+    return settings.location.is_remote
 
 
 _shared: dict[str, ObjectStore] = {}  # The stores of this process that have names.
@@ -72,20 +81,29 @@ def shared(name: str, store: ObjectStore) -> Generator[None]:
         del _shared[name]
 
 
-def _memory(name: str) -> ObjectStore:
+def register_adapter(scheme: str, kind: type[L], parser: Callable[[str], L], opener: Opener[L]) -> None:
+    """Add a kind of store: settings may then name it as ``scheme:...``.
+
+    ``parser`` makes a location of what follows the colon and raises ValueError if it cannot; ``opener`` opens the
+    store at such a location.
+    """
+    register_scheme(scheme, parser)
+    _OPENERS[kind] = opener
+
+
+async def _open_local(location: Local, settings: Settings, ambient: Ambient) -> ObjectStore:
+    from qo.store.local import LocalStore
+
+    return await LocalStore.open(location.path, forget=EPHEMERAL, durable=settings.local.durable)
+
+
+async def _open_memory(location: Memory, settings: Settings, ambient: Ambient) -> ObjectStore:
     from qo.store.memory import MemoryStore
 
-    return _shared.setdefault(name, MemoryStore()) if name else MemoryStore()
+    return _shared.setdefault(location.name, MemoryStore()) if location.name else MemoryStore()
 
 
-async def _open(settings: Settings, ambient: Ambient) -> ObjectStore:
-    location = settings.location
-    if isinstance(location, Local):
-        from qo.store.local import LocalStore
-
-        return await LocalStore.open(location.path, forget=EPHEMERAL, durable=settings.local.durable)
-    if isinstance(location, Memory):
-        return _memory(location.name)
+async def _open_s3(location: S3, settings: Settings, ambient: Ambient) -> ObjectStore:
     try:
         from qo.store.s3 import S3Store
     except ModuleNotFoundError as missing:
@@ -99,3 +117,6 @@ async def _open(settings: Settings, ambient: Ambient) -> ObjectStore:
         region=settings.s3.region,
         ambient=ambient,
     )
+
+
+_OPENERS: dict[type[Location], Opener[Any]] = {Local: _open_local, Memory: _open_memory, S3: _open_s3}

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from qo.config.location import S3
 from qo.config.settings import Settings
 from qo.errors import StoreError, UsageError
 from qo.store.s3 import S3Store
@@ -63,8 +62,8 @@ def place_of(settings: Settings) -> Place:
     On AWS the page is opened under the bucket's own name: at the common one, pages of all buckets of a region would
     share one origin.
     """
-    location = settings.location
-    if not isinstance(location, S3):
+    location = settings.location.as_bucket()
+    if location is None:
         raise UsageError(
             f"{settings.store} is no bucket that a page could live in: `qo ui` serves the dashboard of this store"
         )

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from qo.config.location import Local
 from qo.config.settings import Settings
 from qo.core.keys import EPHEMERAL
 from qo.errors import ConfigError
@@ -69,8 +68,8 @@ async def _at(served: Served, port: int | None) -> Dashboard:
 
 async def _opened(settings: Settings) -> _Shown:
     store = (await open_ready(settings)).store
-    if isinstance(settings.location, Local):
-        return _with_branches(store, settings.location.path, durable=settings.local.durable)
+    if (path := settings.location.as_directory()) is not None:
+        return _with_branches(store, path, durable=settings.local.durable)
 
     return _Shown(store, partial(list_queues, store))
 

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from qo.api.redeploying import Confirm
 from qo.config import sources
-from qo.config.location import Memory
 from qo.errors import QoError, Refused, UsageError
 from qo.up import arrivals, report
 from qo.up.lock import Lock
@@ -58,7 +57,7 @@ def up(wanted: Wanted, view: View) -> Outcome:
     """
     began = time.monotonic()
     settings = sources.load(wanted.flags, config_path=wanted.config)
-    if isinstance(settings.location, Memory):
+    if not settings.location.is_shared:
         raise UsageError(
             "the store memory: lives inside one process, and an installation has several: use local:PATH"
         )

@@ -9,7 +9,6 @@ import socket
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qo.config.location import S3, Local, Memory
 from qo.config.settings import MonitorSettings, Settings
 from qo.config.worker import ShardLeasingSettings
 from qo.core.ownership import LeasingConfig
@@ -49,7 +48,7 @@ async def run_worker(
         return await connect(there)
 
     # What lies in memory cannot be opened twice.
-    second = None if isinstance(settings.location, Memory) else open_again
+    second = open_again if settings.location.is_shared else None
     worker = Worker(queue, app, config, executors=executors, open_queue=second)
     _introduce(app, config, settings)
     loop = asyncio.get_running_loop()
@@ -78,11 +77,7 @@ async def run_worker(
 def fixed(settings: Settings) -> Settings:
     """With the same store, whatever directory a handler changes to: leases are renewed by a connection that is opened
     when the first is due, and an empty store elsewhere would know of none."""
-    match settings.location:
-        case Local(path):
-            return replace(settings, store=f"local:{path.absolute()}")
-        case _:
-            return settings
+    return replace(settings, store=settings.location.text)
 
 
 async def run_monitor(queue: Queue, settings: Settings) -> None:
@@ -126,7 +121,7 @@ def worker_config(queue: Queue, settings: Settings, stop_when_empty: bool) -> Wo
         spark_slots=chosen.spark_slots,
         service=ServiceOptions(timeout_s=chosen.timeout_s),
         lease_s=chosen.lease_s,
-        clock_doubt_s=APART_S if isinstance(settings.location, S3) else 0.0,
+        clock_doubt_s=APART_S if settings.location.is_remote else 0.0,
         heartbeat_s=chosen.heartbeat_s,
         control_s=chosen.control_s,
         shutdown_grace_s=chosen.shutdown_grace_s,

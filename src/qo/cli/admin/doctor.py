@@ -90,7 +90,8 @@ async def _examine(
     """What was fixed, the report, and why the store may not be used with these settings, if so."""
     store, _ = await open_store(settings)
     try:
-        fixed = await _fix(settings, settings.location) if fix and isinstance(settings.location, S3) else []
+        bucket = settings.location.as_bucket()
+        fixed = await _fix(settings, bucket) if fix and bucket is not None else []
         await manifest.load(store)  # A store that is not there, or not ours to use, fails here with its own code.
         report = await prove(store, allow_no_versioning=settings.allow_no_versioning, on_check=tell)
         return fixed, report, await _record(settings, store, report)
@@ -128,7 +129,7 @@ def _disproved(result: CheckResult) -> bool:
 
 
 def _server(settings: Settings) -> str:
-    if not isinstance(settings.location, S3):
+    if not settings.location.is_remote:
         return "embedded"
     return settings.s3.endpoint or "AWS S3"
 
@@ -193,8 +194,8 @@ async def _unfinished_uploads(settings: Settings) -> list[str]:
 def _buckets(settings: Settings) -> list[S3]:
     """Of the queue, and of the data if that lies in a bucket, too."""
     data = settings.dispatcher.data.rstrip("/")
-    named = [settings.location, parse(data) if data.startswith("s3://") else None]
-    return list(dict.fromkeys(place for place in named if isinstance(place, S3)))
+    buckets = [settings.location.as_bucket(), parse(data).as_bucket() if data.startswith("s3://") else None]
+    return list(dict.fromkeys(bucket for bucket in buckets if bucket is not None))
 
 
 def _url(place: S3) -> str:

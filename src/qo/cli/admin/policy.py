@@ -38,12 +38,11 @@ def policy(
     """
     import json
 
-    from qo.config.location import S3
     from qo.core.roles import Bucket, partition_of, role_policy
 
     settings = session.settings()
-    location = settings.location
-    if not isinstance(location, S3):
+    location = settings.location.as_bucket()
+    if location is None:
         raise UsageError(f"{settings.store} is no bucket: policies are for s3://BUCKET[/PREFIX]")
     chosen, region = settings.dispatcher, settings.s3.region or ""
     made = role_policy(

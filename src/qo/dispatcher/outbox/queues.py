@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qo.config.location import S3, Local
 from qo.config.settings import Settings
 from qo.core.task import RetryPolicy
 from qo.dispatcher.outbox.wakeup import WakeUp
@@ -32,17 +31,13 @@ _POLICY = RetryPolicy(initial_interval_ms=1_000, max_interval_ms=60_000)
 
 def queue_settings(settings: Settings, name: str) -> Settings:
     """The settings of one runtime's queue. Raises ConfigError for a store that cannot have queues below it."""
-    location = settings.location
-    match location:
-        case S3(bucket, prefix):
-            return replace(settings, store=f"s3://{bucket}/{prefix}queues/{name}")
-        case Local(path):
-            return replace(settings, store=f"local:{path / 'queues' / name}")
-        case _:
-            raise ConfigError(
-                f"{settings.store} cannot hold the queues of runtimes, which several processes share: "
-                "set QO_STORE to local:PATH or s3://BUCKET/PREFIX"
-            )
+    store = settings.location.child("queues", name)
+    if store is None:
+        raise ConfigError(
+            f"{settings.store} cannot hold the queues of runtimes, which several processes share: "
+            "set QO_STORE to local:PATH or s3://BUCKET/PREFIX"
+        )
+    return replace(settings, store=store)
 
 
 async def prepare(settings: Settings, name: str) -> Settings:

@@ -15,14 +15,13 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from qo.config.location import S3, Local, parse
+from qo.config.location import parse
 from qo.config.settings import Settings
 from qo.config.sources import load
 from qo.core import keys, wire
@@ -59,7 +58,7 @@ def tasks(
     chosen = settings or load({} if store is None else {"store": store})
     register(spark)
     reader = spark.read.format(NAME).option("store", store or chosen.store).option("history", str(history).lower())
-    if isinstance(parse(store or chosen.store), S3):
+    if parse(store or chosen.store).as_bucket() is not None:
         from qo.spark.io.objects import Bucket  # Only who has a bucket waits for pyarrow.
 
         reader = reader.options(**Bucket(chosen.s3).access())
@@ -107,10 +106,9 @@ def parsed_options(given: Mapping[str, str]) -> Wanted:
         status = Status(given["status"]) if "status" in given else None
     except (KeyError, ValueError) as error:
         raise UsageError(f"an option of the source qo cannot be read: {error}") from None
-    if not isinstance(place, Local | S3):
+    if not place.is_shared:
         raise UsageError(f"the store {given['store']} is inside one process: others cannot read it")
-    # Executors may have been started elsewhere.
-    store = f"local:{Path(place.path).resolve()}" if isinstance(place, Local) else given["store"]
+    store = place.text  # Executors may have been started in another directory.
     access = {name: given[name] for name in ("endpoint", "region", *_CREDENTIALS) if name in given}
     return Wanted(store, history, groups, status, given.get("type"), access)
 
@@ -165,8 +163,8 @@ async def rows(wanted: Wanted, heads: Sequence[str]) -> AsyncIterator[tuple[Any,
 
 
 async def opened(wanted: Wanted) -> ObjectStore:
-    place, access = parse(wanted.store), wanted.access
-    if not isinstance(place, S3) or "accesskey" not in access:
+    bucket, access = parse(wanted.store).as_bucket(), wanted.access
+    if bucket is None or "accesskey" not in access:
         return (await open_store(load({"store": wanted.store}))).store
     from qo.store.retrying import Retrying
     from qo.store.s3 import S3Store
@@ -174,8 +172,8 @@ async def opened(wanted: Wanted) -> ObjectStore:
 
     given = Credentials(access["accesskey"], access["secretkey"], access.get("sessiontoken"))
     store = await S3Store.open(
-        place.bucket,
-        prefix=place.prefix,
+        bucket.bucket,
+        prefix=bucket.prefix,
         endpoint=access.get("endpoint"),
         region=access.get("region"),
         credentials=given,
