@@ -18,9 +18,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from qo.errors import ConfigError
+from qo.http_server.pages import THREADS_MAX
 from qo.worker.loop.outcome import Acked, Released, Retried
 from qo.worker.loop.state import State
-from qo.worker.observe.listener import THREADS_MAX
 from qo.worker.observe.stats import Stats, StatsSnapshot, snapshot
 from qo.worker.observe.status import Health, StatusServer
 
@@ -160,8 +160,8 @@ def test_replies_say_nothing_of_versions_and_are_not_kept(subject: Subject):
         (b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", b"414"),
         (b"GET / HTTP/1.1\r\nA: " + b"x" * 70_000 + b"\r\n\r\n", b"431"),
         (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n", b"431"),
-        (b"GET /livez HTTP/1.0\r\nContent-Length: -1\r\n\r\n", b"200"),
-        (b"GET /livez HTTP/1.0\r\nContent-Length: " + b"9" * 5_000 + b"\r\n\r\n", b"200"),
+        (b"GET /livez HTTP/1.0\r\nContent-Length: -1\r\n\r\n", b"400"),
+        (b"GET /livez HTTP/1.0\r\nContent-Length: " + b"9" * 5_000 + b"\r\n\r\n", b"400"),
     ],
 )
 def test_a_malformed_request_is_answered_and_harms_nobody(subject: Subject, text: bytes, status: bytes):
@@ -262,7 +262,7 @@ def test_slow_clients_do_not_keep_others_from_their_answer(subject: Subject):
         for _ in range(20):
             stack.enter_context(subject.connect(b"GET /livez HTTP/1.1\r\nX-Slow: "))
         assert [subject.ask(path)[0] for path in PATHS * 3] == [200] * 12
-        serving = [each for each in threading.enumerate() if "process_request_thread" in each.name]
+        serving = [each for each in threading.enumerate() if each.name == "qo-page"]
         assert len(serving) <= THREADS_MAX
 
 

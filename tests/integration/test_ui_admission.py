@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from qo.http_server.messages import BODY_BYTES_MAX
+from qo.http_server.server import DISCARDED_BYTES_MAX
 from qo.store.memory import MemoryStore
 from qo.ui.forwarding import Upstream
-from qo.ui.server import BODY_BYTES_MAX, DISCARDED_BYTES_MAX
 from support.ui.dashboards import Visitor, page, visiting
 
 LARGE = str(BODY_BYTES_MAX)

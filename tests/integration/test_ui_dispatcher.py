@@ -17,9 +17,9 @@ from qo.dispatcher.auth.local_tokens import LocalTokens, local_tokens, page_toke
 from qo.dispatcher.auth.principals import list_tokens, local_principal
 from qo.dispatcher.http.app import public_app
 from qo.dispatcher.state.database import State, open_state
+from qo.http_server.messages import Request
 from qo.store.memory import MemoryStore
 from qo.ui.forwarding import Dispatcher, Inside, Upstream
-from qo.ui.server import Request
 from support.dispatcher.listeners import served
 from support.dispatcher.states import create_tables
 from support.ui.dashboards import visiting

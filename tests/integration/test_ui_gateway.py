@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +16,9 @@ from botocore.exceptions import ClientError
 from qo.config.settings import Settings
 from qo.core import keys
 from qo.errors import Unavailable
+from qo.http_server.listening import listen
+from qo.http_server.messages import Reply, Request
+from qo.http_server.server import Server
 from qo.store.local import LocalStore
 from qo.store.memory import MemoryStore
 from qo.store.port import ObjectStore
@@ -24,10 +28,13 @@ from qo.ui import serving
 from qo.ui.branches import Branches
 from qo.ui.dashboard import Dashboard
 from qo.ui.forwarding import Upstream
-from qo.ui.server import Reply, Request, Server
 from support.ui.dashboards import Visitor, page, read_fragment, visiting
 
 ODD = ["a b", "100%", "a+b", "~x", "ümlaut/日本", "a%2Fb", "a//b", "'(1)!*", "q?x=1&y#z", "x\ty", "<a>&\"b'"]
+
+
+def free_port() -> socket.socket:
+    return listen("127.0.0.1:0", what="a test", remedy="try again")
 
 
 @pytest.fixture
@@ -284,7 +291,7 @@ async def test_the_dispatcher_is_asked_with_its_own_token_and_only_for_the_page(
         seen.append(request)
         return Reply(200, b'{"dags":[]}', {"Content-Type": "application/json"})
 
-    upstream = await Server.open(dispatcher)
+    upstream = await Server.open(dispatcher, free_port())
     try:
         async with visiting(
             local_store, dispatcher=Upstream(f"http://127.0.0.1:{upstream.port}", "the real one"), read_only=True
@@ -363,7 +370,7 @@ async def test_who_names_no_port_gets_the_usual_one_or_another(
     async def nothing(request: Request) -> Reply:
         return Reply(204)
 
-    other = await Server.open(nothing)
+    other = await Server.open(nothing, free_port())
     monkeypatch.setattr(serving, "PORT", other.port)
     settings, ports = Settings(store=f"local:{tmp_path / 'store'}"), list[str]()
     for _ in range(2):

@@ -25,13 +25,13 @@ from qo.core.pipeline import bundle
 from qo.core.schedule import Schedule
 from qo.dispatcher.sources import webhooks
 from qo.errors import CorruptRecord, StoreError, Unproven, UsageError
+from qo.http_server.messages import Malformed, parse_head
 from qo.queue.roster import WorkerInfo
 from qo.queue.sweeper import Cursor
 from qo.store import manifest
 from qo.store.port import Stored
 from qo.store.s3 import replies
 from qo.ui import documents
-from qo.ui.server import _head, _Malformed
 from qo.ui.signing import Key, Message, verify
 
 pytestmark = pytest.mark.fast
@@ -149,10 +149,10 @@ heads = st.lists(
 @MANY
 @given(head=heads.map(str.encode) | st.binary(max_size=60))
 def test_whatever_a_browser_sends_is_a_request_or_malformed(head: bytes) -> None:
-    with suppress(_Malformed):
-        method, _, _, headers = _head(head)
-        assert method
-        assert all("\r" not in value and "\n" not in value for value in headers.values())
+    with suppress(Malformed):
+        parsed, _ = parse_head(head)
+        assert parsed.method
+        assert all("\r" not in value and "\n" not in value for value in parsed.headers.values())
 
 
 @MANY

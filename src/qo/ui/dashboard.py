@@ -13,13 +13,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from qo.errors import NotFound
+from qo.http_server.listening import LOOPBACK, listen
+from qo.http_server.messages import Head, Reply, Request, body_length
+from qo.http_server.server import Server
 from qo.store.port import ObjectStore
 from qo.ui.assets import CONFIG, INDEX, Assets
 from qo.ui.credentials import PageCredentials, drawn_key
 from qo.ui.forwarding import ROOT as API
 from qo.ui.forwarding import Dispatcher, Forwarding
 from qo.ui.gateway import Gateway
-from qo.ui.server import LOOPBACK, Head, Reply, Request, Server, body_length
 
 BUCKET = "qo"
 REGION = "us-east-1"
@@ -76,7 +78,9 @@ class Dashboard:
     async def open(cls, served: Served, *, port: int = 0, assets: Assets | None = None) -> Dashboard:
         """Raises ConfigError for a port that is taken."""
         made = cls(served, assets or Assets())
-        made._server = await Server.open(made.answer, port, admit=made.admit)
+        remedy = "choose another port with --port"
+        listening = listen(f"{LOOPBACK}:{port}", what="the dashboard", remedy=remedy)
+        made._server = await Server.open(made.answer, listening, admit=made.admit)
         return made
 
     @property

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from qo.ambient import SYSTEM, Ambient
-from qo.ui.server import Head, Reply, Request
+from qo.http_server.messages import Head, Reply, Request
 
 log = logging.getLogger(__name__)
 

@@ -29,10 +29,10 @@ from qo.errors import (
     Unavailable,
     UsageError,
 )
+from qo.http_server.messages import Head, Reply, Request
 from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Doomed, ObjectStore
 from qo.ui import documents
 from qo.ui.listing import after_of, history, rolled, token_of
-from qo.ui.server import Head, Reply, Request
 from qo.ui.signing import Denied, Key, Message, pairs, verify, verify_head
 
 KEY_BYTES_MAX = 1024  # As S3 has it.

@@ -14,8 +14,10 @@ from http import HTTPStatus
 
 import msgspec
 
+from qo.http_server.listening import listen
+from qo.http_server.messages import Reply
+from qo.http_server.pages import CLIENT_TIMEOUT_S, PageServer, page_reply
 from qo.worker.loop.state import State
-from qo.worker.observe.listener import CLIENT_TIMEOUT_S, Listener, Reply
 from qo.worker.observe.metrics import CONTENT_TYPE, Metrics
 from qo.worker.observe.stats import Stats, StatsSnapshot, in_balance
 
@@ -64,7 +66,7 @@ class StatusServer:
         self._health = health
         self._client_timeout_s = client_timeout_s
         self._metrics = Metrics(stats, self._steady)
-        self._listener: Listener | None = None
+        self._server: PageServer | None = None
 
     def start(self) -> str:
         """Begin to serve. Returns where: the address as "host:port", with the port that was found for port 0.
@@ -73,33 +75,35 @@ class StatusServer:
         """
         pages = {
             "/livez": self._livez,
-            "/metrics": lambda: Reply(HTTPStatus.OK, self._metrics.exposition(), CONTENT_TYPE),
+            "/metrics": lambda: page_reply(HTTPStatus.OK, self._metrics.exposition(), CONTENT_TYPE),
             "/readyz": self._readyz,
             "/stats": self._stats,
         }
-        self._listener = Listener(self._address, pages, client_timeout_s=self._client_timeout_s)
-        self._listener.start()
-        return self._listener.at
+        remedy = "set worker.http to a free address, or to off"
+        listening = listen(self._address, what="the worker's status", remedy=remedy)
+        self._server = PageServer(listening, pages, client_timeout_s=self._client_timeout_s)
+        self._server.start()
+        return self._server.address
 
     def stop(self) -> None:
         """Free the port, and hang up on whoever is there. May be repeated."""
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.stop()
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop()
 
     def _stats(self) -> Reply:
-        return Reply(HTTPStatus.OK, msgspec.json.encode(self._steady()) + b"\n", "application/json")
+        return page_reply(HTTPStatus.OK, msgspec.json.encode(self._steady()) + b"\n", "application/json")
 
     def _livez(self) -> Reply:
         if reasons := judge(self._health()):
-            return Reply(HTTPStatus.SERVICE_UNAVAILABLE, "".join(f"{each}\n" for each in reasons).encode())
-        return Reply(HTTPStatus.OK, b"ok\n")
+            return page_reply(HTTPStatus.SERVICE_UNAVAILABLE, "".join(f"{each}\n" for each in reasons).encode())
+        return page_reply(HTTPStatus.OK, b"ok\n")
 
     def _readyz(self) -> Reply:
         state = self._health().state
         if state is State.RUNNING:
-            return Reply(HTTPStatus.OK, b"ok\n")
-        return Reply(HTTPStatus.SERVICE_UNAVAILABLE, f"{state.value}\n".encode())
+            return page_reply(HTTPStatus.OK, b"ok\n")
+        return page_reply(HTTPStatus.SERVICE_UNAVAILABLE, f"{state.value}\n".encode())
 
     def _steady(self) -> StatsSnapshot:
         """A moment between two steps of the event loop, which goes on counting while we read."""
