@@ -22,7 +22,7 @@ from qo.api.contract.task import (
     WorkOutput,
 )
 from qo.errors import ConfigError, Forbidden, NotFound, UsageError
-from qo.pipeline.configuration import PLACE
+from qo.pipeline.operators.spark import PLACE
 from qo.worker.loop.cancel import CancelToken
 
 pytestmark = pytest.mark.fast

@@ -23,6 +23,8 @@ from qo.pipeline.kinds import (
     Text,
     Whole,
 )
+from qo.pipeline.operators.built_in import BUILT_IN
+from qo.pipeline.operators.spec import OperatorSpec
 
 Schema = dict[str, Any]
 
@@ -37,7 +39,7 @@ def schema() -> Schema:
     top = _record(DAG, definitions)
     job = definitions["job"]
     job["required"] = [name for name in job["required"] if name not in SILENT_JOB]
-    job["allOf"] = _job_rules()
+    job["allOf"] = _job_rules(definitions)
     definitions["source"]["allOf"] = _source_rules()
     definitions["input"]["allOf"] = [
         {
@@ -100,7 +102,9 @@ def _leaf(kind: Filter | Anything | Text | Whole | Flag | Choice | Scalar) -> Sc
 
 
 def _text(kind: Text) -> Schema:
-    return {"type": "string", "pattern": f"^(?:{kind.pattern})$", "maxLength": kind.chars_max}
+    # Editors read patterns as JavaScript does, which has no flags inside of them.
+    pattern: Schema = {} if "(?i:" in kind.pattern else {"pattern": f"^(?:{kind.pattern})$"}
+    return {"type": "string", **pattern, "maxLength": kind.chars_max}
 
 
 def _record(kind: Record, definitions: dict[str, Schema]) -> Schema:
@@ -134,7 +138,7 @@ def _source_rules() -> list[Schema]:
     ]
 
 
-def _job_rules() -> list[Schema]:
+def _job_rules(definitions: dict[str, Schema]) -> list[Schema]:
     """Fields of a job that need or exclude each other."""
     return [
         _when({"activation": {"const": "source"}}, SOURCE_ONLY[0], {*REACTIVE_ONLY[0], *REACTIVE_ONLY[1]}),
@@ -145,12 +149,23 @@ def _job_rules() -> list[Schema]:
         },
         {"if": {"required": ["udf"]}, "then": {"properties": {"secrets": False, "runtime": {"const": "lambda"}}}},
         _when({"operator": {"const": "udf"}}, ("udf",), set()),
+        *(_config_rule(spec, spec.config, definitions) for spec in BUILT_IN.values() if spec.config is not None),
         {
             **_when({"source": _SILENT_SOURCE}, (), set()),
             "then": {"properties": {name: {"const": only} for name, only in SILENT_JOB.items()}},
             "else": {"required": list(SILENT_JOB)},
         },
     ]
+
+
+def _config_rule(spec: OperatorSpec, config: Record, definitions: dict[str, Schema]) -> Schema:
+    """The config of a built-in operator."""
+    runtime: Schema = {"const": spec.runtimes[0]} if len(spec.runtimes) == 1 else {"enum": list(spec.runtimes)}
+    rule = _when(
+        {"runtime": runtime, "operator": {"const": spec.name}}, ("config",) if spec.needs_config else (), set()
+    )
+    rule["then"]["properties"] = {"config": _record(config, definitions)}
+    return rule
 
 
 def _when(condition: Schema, required: tuple[str, ...], forbidden: set[str]) -> Schema:

@@ -14,12 +14,11 @@ from qo.errors import QoError, UsageError
 from qo.pipeline.code.bundling import Bundle, Project, pack, read_project
 from qo.pipeline.code.fingerprint import fingerprint
 from qo.pipeline.code.modules import Unresolvable
+from qo.pipeline.operators.built_in import BUILT_IN
 from qo.pipeline.reading import read
 from qo.pipeline.registry import DEFAULT, FUNCTION, Registry
 from qo.pipeline.target import resolve
 from qo.pipeline.writing import to_yaml
-
-QUERIES = ("sql", "alert")  # Operators whose query may lie in a file of its own.
 
 
 def load(
@@ -97,9 +96,10 @@ class _Packing:
 
 
 def _with_query(job: Job, home: Path) -> Job:
-    """The query of the operators sql and alert, read from its ``file``."""
+    """Return the job with its query, where that lies in a ``file`` of its own."""
     name: Any = job.config.get("file")
-    if job.operator not in QUERIES or not isinstance(name, str):
+    spec = BUILT_IN.get(job.operator)
+    if spec is None or not spec.takes_query_file or not isinstance(name, str):
         return job
     if "query" in job.config:
         raise UsageError(f"job {job.name!r} has both 'query' and 'file' in its config: write one of them")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from qo.core.pipeline.dag import Dag, resolved
 from qo.pipeline.document import parse
 from qo.pipeline.draft import draft
-from qo.pipeline.operators import operator
+from qo.pipeline.operators.rules import check_operator
 from qo.pipeline.problems import Document, Report, Spot
 from qo.pipeline.references import references
 from qo.pipeline.registry import DEFAULT, Registry
@@ -46,7 +46,7 @@ def checked(
                 break
             for rule in RULES:
                 rule(written, report)
-            operator(written, registry, report)
+            check_operator(written, registry, report)
         references(drafted, known_datasets, report)
         if not report.problems:
             return resolved(drafted.dag())

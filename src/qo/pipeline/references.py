@@ -8,9 +8,8 @@ from qo.core.pipeline.dag import From, Input, SourceKind, Strategy
 from qo.core.pipeline.plan import in_order, upstream
 from qo.pipeline.draft import Draft, Written
 from qo.pipeline.fields import JOBS_MAX, OUTPUTS_ALL_MAX
+from qo.pipeline.operators.built_in import BUILT_IN
 from qo.pipeline.problems import Path, Report, closest
-
-_RANGES = frozenset({"range_splitter", "range_aggregator"})  # They emit ranges, which are partitions.
 
 
 def references(draft: Draft, known_datasets: Callable[[str], bool] | None, report: Report) -> None:
@@ -148,7 +147,9 @@ def _modes(draft: Draft, by_name: Mapping[str, Written], report: Report) -> None
 
 def _emits_partitions(producer: Written) -> bool:
     """For certain. What other jobs emit is known when they run."""
-    return producer.job.execution_strategy is Strategy.PER_PARTITION or producer.job.operator in _RANGES
+    spec = BUILT_IN.get(producer.job.operator)
+    emits_partitions = spec is not None and spec.emits_partitions
+    return emits_partitions or producer.job.execution_strategy is Strategy.PER_PARTITION
 
 
 def _emits_cursors(producer: Written) -> bool:

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from qo.core.pipeline.dag import Job, SourceKind
 from qo.errors import NotFound
+from qo.pipeline.operators.built_in import operators_of
 
 FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*\Z")  # module:function
 
@@ -65,16 +66,20 @@ DEFAULT = registry(
         Runtime(
             "spark",
             Launcher.QUEUE,
-            operators=frozenset({"sql", "ingest", "compact", "check", "alert", "stream"}),
+            operators=operators_of("spark"),
             functions=True,
             timeout_seconds=1800.0,
         ),
-        Runtime("python", Launcher.QUEUE, operators=frozenset(), functions=True, timeout_seconds=1800.0),
-        Runtime("lambda", Launcher.INVOKE, operators=frozenset({"udf"}), functions=False, timeout_seconds=60.0),
+        Runtime(
+            "python", Launcher.QUEUE, operators=operators_of("python"), functions=True, timeout_seconds=1800.0
+        ),
+        Runtime(
+            "lambda", Launcher.INVOKE, operators=operators_of("lambda"), functions=False, timeout_seconds=60.0
+        ),
         Runtime(
             "dispatcher",
             Launcher.IN_PROCESS,
-            operators=frozenset({"range_splitter", "range_aggregator", "noop"}),
+            operators=operators_of("dispatcher"),
             functions=False,
             timeout_seconds=60.0,
         ),

@@ -33,7 +33,7 @@ from qo.spark.io import reading, writing
 from qo.spark.io.bucket import spark_settings
 from qo.spark.io.files import Files, files_for, trouble
 from qo.spark.io.writing import Written
-from qo.spark.operators.calling import BUILT_IN, call
+from qo.spark.operators.calling import call, is_built_in
 from qo.spark.operators.context import Context, Frames, Inputs
 from qo.spark.operators.shipping import Shipper
 from qo.spark.quality import quality
@@ -253,7 +253,7 @@ class SparkExecutor:
         inputs = Inputs(list(run.inputs), opened)
         context = Context(spark, run, inputs, run.config, files, self._settings, later)
         with phases("operator"):
-            if self._shipper is not None and run.work.operator not in BUILT_IN:
+            if self._shipper is not None and not is_built_in(run.work.operator):
                 self._shipper.ship(spark, run.code, run.work.operator)
             frames = call(context)
         if stream.is_stream(frames):

@@ -42,6 +42,7 @@ from qo.dispatcher.outbox.outbox import Effect, Kind, Taken
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
 from qo.errors import UsageError
+from qo.pipeline.operators.built_in import BUILT_IN
 
 log = logging.getLogger(__name__)
 
@@ -155,18 +156,14 @@ def _made(tx: Tx, work: Work) -> Made | UsageError:
 
 def _worked_out(tx: Tx, work: Work) -> Made:
     """Raises UsageError for work that makes no sense."""
-    match work.operator:
-        case "noop":
-            return _passed_on(tx, work)
-        case "range_splitter":
-            return Made(writes=_cut(tx, work))
-        case "range_aggregator":
-            return _closed(tx, work)
-        case _:
-            raise UsageError(f"the dispatcher itself cannot run {work.operator!r}: choose another runtime for it")
+    spec = BUILT_IN.get(work.operator)
+    if spec is None or "dispatcher" not in spec.runtimes:
+        raise UsageError(f"the dispatcher itself cannot run {work.operator!r}: choose another runtime for it")
+    return spec.load()(tx, work)
 
 
-def _passed_on(tx: Tx, work: Work) -> Made:
+def pass_on(tx: Tx, work: Work) -> Made:
+    """The operator ``noop``."""
     if work.partition_key is None:
         said = [
             EventBody(output=each.index, cursor=work.cursor) for each in work.outputs if work.cursor is not None
@@ -178,18 +175,22 @@ def _passed_on(tx: Tx, work: Work) -> Made:
     )
 
 
-def _cut(tx: Tx, work: Work) -> list[Write]:
+def split_partition(tx: Tx, work: Work) -> Made:
+    """The operator ``range_splitter``."""
     if work.start is None or work.end is None:
         raise UsageError(f"partition {work.partition_key} has no range to split: give its events start and end")
     whole, size = _place(tx, work), _whole_number(work, "chunk_size")
-    return [
-        _write(work, output, chunk.partition_key, chunk.start, chunk.end, whole)
-        for output in work.outputs
-        for chunk in split(work.start, work.end, size)
-    ]
+    return Made(
+        writes=[
+            _write(work, output, chunk.partition_key, chunk.start, chunk.end, whole)
+            for output in work.outputs
+            for chunk in split(work.start, work.end, size)
+        ]
+    )
 
 
-def _closed(tx: Tx, work: Work) -> Made:
+def close_ranges(tx: Tx, work: Work) -> Made:
+    """The operator ``range_aggregator``."""
     if work.cursor is None:
         raise UsageError("a range_aggregator follows a cursor: its input must emit cursors, not partitions")
     start = _whole_number(work, "start") if "start" in work.config else 0

@@ -1,29 +1,25 @@
-"""From the word in a job's ``operator`` to frames."""
+"""Calls the operator that a job names: a built-in one, or a function of the user's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from qo.errors import NotFound
-from qo.spark.operators import alert, check, compact, functions, ingest, sql, stream
+from qo.pipeline.operators.built_in import BUILT_IN, operators_of
+from qo.spark.operators import functions
 from qo.spark.operators.context import Context, Frames
 
-BUILT_IN: dict[str, Callable[[Context], Frames]] = {
-    "alert": alert.run,
-    "check": check.run,
-    "compact": compact.run,
-    "ingest": ingest.run,
-    "sql": sql.run,
-    "stream": stream.run,
-}
+RUNTIME = "spark"
+
+
+def is_built_in(name: str) -> bool:
+    return name in BUILT_IN and RUNTIME in BUILT_IN[name].runtimes
 
 
 def call(context: Context) -> Frames:
-    """A frame for each output that is to be written. Raises NotFound for a word that stands for nothing."""
+    """Return a frame for each output that is to be written. Raises NotFound for an operator that does not exist."""
     name = context.operator
-    if name in BUILT_IN:
-        return BUILT_IN[name](context)
+    if is_built_in(name):
+        return BUILT_IN[name].load()(context)
     if ":" not in name:
-        known = ", ".join(sorted(BUILT_IN))
+        known = ", ".join(sorted(operators_of(RUNTIME)))
         raise NotFound(f"Spark has no operator {name!r}: write module:function, or one of {known}")
     return functions.call(context, context.run.code.load(name))

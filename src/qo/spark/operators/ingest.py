@@ -23,6 +23,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 from qo.agent.dataset_files import located
 from qo.core.pipeline.columns import Column
 from qo.errors import UsageError
+from qo.pipeline.operators.spark import PLACEHOLDERS
 from qo.spark.engine.errors import BadData, full_text
 from qo.spark.io.columns import struct_of
 from qo.spark.io.files import exactly
@@ -42,8 +43,6 @@ from qo.spark.operators.table_files import (
     read_strictly,
     reader,
 )
-
-_PLACES = ("partition_key", "start", "end", "cursor")
 
 
 def run(context: Context) -> Frames:
@@ -279,8 +278,8 @@ def _filled(path: str, context: Context) -> str:
     """The path with what the task is about in place of {partition_key}, {start}, {end} or {cursor}."""
 
     def value(match: re.Match[str]) -> str:
-        if match[1] not in _PLACES:
-            raise UsageError(f"path has {match[0]}: write {', '.join('{' + each + '}' for each in _PLACES)}")
+        if match[1] not in PLACEHOLDERS:
+            raise UsageError(f"path has {match[0]}: write {', '.join('{' + each + '}' for each in PLACEHOLDERS)}")
         given = getattr(context.run.work, match[1])
         if given is None:
             raise UsageError(f"path has {match[0]}, and this task has none: it is about something else")

@@ -1,0 +1,126 @@
+"""Rules for a job's runtime and operator: both exist, and the job is one that the operator can run."""
+
+from __future__ import annotations
+
+from qo.core.pipeline.dag import SourceKind
+from qo.pipeline.draft import Written
+from qo.pipeline.fields import SILENT, SILENT_JOB
+from qo.pipeline.operators.built_in import BUILT_IN, UDF
+from qo.pipeline.operators.spec import OperatorSpec
+from qo.pipeline.problems import Report, closest
+from qo.pipeline.registry import Launcher, Registry, Runtime
+from qo.pipeline.shape import check
+
+# Names that other systems use for runtimes.
+_RUNTIME_HINTS = {
+    "ecs_platform": "write 'runtime: spark' for Spark, or 'runtime: python' for functions",
+    "ecs": "write 'runtime: spark' for Spark, or 'runtime: python' for functions",
+    "ecs_udf": "write 'runtime: lambda' with 'operator: udf' for code of users",
+    "pyspark": "write 'runtime: spark'",
+}
+
+
+def check_operator(written: Written, registry: Registry, report: Report) -> None:
+    job = written.job
+    runtime = registry.runtimes.get(job.runtime)
+    if job.is_source and job.source is not None and job.source.kind in SILENT:
+        _check_runs_nothing(written, job.source.kind, report)
+    elif runtime is None:
+        hint = _RUNTIME_HINTS.get(job.runtime) or closest(job.runtime, registry.runtimes)
+        report.add((*written.path, "runtime"), f"there is no runtime {job.runtime[:80]!r}", hint)
+    elif not runtime.accepts(job.operator):
+        message = f"the runtime {runtime.name} has no operator {job.operator[:80]!r}"
+        report.add((*written.path, "operator"), message, _operator_hint(job.operator, runtime, registry))
+    else:
+        _check_runtime(written, runtime, report)
+        spec = BUILT_IN.get(job.operator)
+        if spec is not None and spec.config is not None and job.operator in runtime.operators:
+            _check_activation(written, spec, report)
+            _check_counts(written, spec, report)
+            _check_config(written, spec, report)
+    _check_udf(written, report)
+
+
+def _check_runs_nothing(written: Written, kind: SourceKind, report: Report) -> None:
+    """Refuse code that would never be called."""
+    wrong = [name for name, only in SILENT_JOB.items() if getattr(written.job, name) != only]
+    if wrong:
+        message = f"a {kind} source runs no code of its own, and {written.job.name!r} names some"
+        hint = (
+            "write 'runtime: dispatcher' and 'operator: noop', or leave both out; a job that reads it can run code, "
+            "and so can a source of 'kind: always_on'"
+        )
+        report.add((*written.path, wrong[0]), message, hint)
+
+
+def _operator_hint(name: str, runtime: Runtime, registry: Registry) -> str:
+    homes = sorted(each.name for each in registry.runtimes.values() if each.accepts(name))
+    if homes:
+        return f"write 'runtime: {homes[0]}'"
+    if "<locals>" in name or name.startswith("__main__:"):
+        return "declare the function at the top of a module that can be imported"
+    if runtime.functions:
+        names = [*runtime.operators, "module:function"]
+        return closest(name, names) if ":" not in name else "write module:function with plain names"
+    return closest(name, runtime.operators)
+
+
+def _check_runtime(written: Written, runtime: Runtime, report: Report) -> None:
+    source = written.job.source
+    always_on = source is not None and source.kind is SourceKind.ALWAYS_ON
+    if always_on and runtime.launcher is not Launcher.QUEUE:
+        message = f"an always_on source runs for ever, which the runtime {runtime.name} cannot"
+        report.add((*written.path, "runtime"), message, "write a runtime with workers: spark or python")
+
+
+def _check_activation(written: Written, spec: OperatorSpec, report: Report) -> None:
+    job, path = written.job, written.path
+    if spec.is_source:
+        if not job.is_source:
+            hint = "write 'activation: source' and 'source: {kind: always_on}'"
+            report.add((*path, "activation"), f"{spec.name} is a source: it reads no inputs", hint)
+    elif job.is_source:
+        hint = "write 'activation: reactive' and 'inputs:'"
+        report.add((*path, "activation"), f"{spec.name} works on the events of its input", hint)
+    elif spec.strategy is not None and job.execution_strategy not in (None, spec.strategy):
+        message = f"{spec.name} does not work with {job.execution_strategy}"
+        report.add((*path, "execution_strategy"), message, f"write 'execution_strategy: {spec.strategy}'")
+
+
+def _check_counts(written: Written, spec: OperatorSpec, report: Report) -> None:
+    job, path = written.job, written.path
+    if job.outputs != 1 and not (spec.has_side_effects and job.outputs == 0):
+        count = "one output or none" if spec.has_side_effects else "one output"
+        report.add((*path, "outputs"), f"{spec.name} has {count}, not {job.outputs}", "write 'outputs: 1'")
+    if spec.inputs_max == 1 and len(job.inputs) > 1:
+        hint = "join them in a job of their own, before it"
+        report.add((*path, "inputs"), f"{spec.name} reads one input, not {len(job.inputs)}", hint)
+
+
+def _check_config(written: Written, spec: OperatorSpec, report: Report) -> None:
+    if spec.config is None:
+        return
+    if "config" not in written.raw:
+        if spec.needs_config:
+            hint = f"write 'config: {{{spec.example}}}'"
+            report.add(written.path, f"{spec.name} needs its 'config'", hint)
+        return
+    has_shape = check(written.raw["config"], spec.config, (*written.path, "config"), report)
+    if has_shape and spec.validate is not None:
+        spec.validate(written, report)
+
+
+def _check_udf(written: Written, report: Report) -> None:
+    job, path = written.job, written.path
+    if job.operator == UDF.name and job.udf is None:
+        hint = "write 'udf: {bundle_id: ..., entrypoint: ...}'"
+        report.add(path, f"the operator {job.operator} of {job.name!r} needs 'udf'", hint)
+    if job.udf is not None and job.operator != UDF.name:
+        hint = "remove it, or write 'runtime: lambda' and 'operator: udf'"
+        report.add((*path, "udf"), f"'udf' is for the operator udf, not for {job.operator[:80]!r}", hint, key=True)
+    elif job.udf is not None and job.runtime != "lambda":
+        hint = "write 'runtime: lambda'"
+        report.add((*path, "runtime"), "code of users runs in the runtime lambda only", hint)
+    if (job.operator == UDF.name or job.udf is not None) and job.secrets:
+        hint = "remove them: code of users is not trusted with secrets"
+        report.add((*path, "secrets"), f"{job.name!r} runs code of a user", hint, key=True)
