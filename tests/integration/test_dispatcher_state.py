@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
-from qo.dispatcher.state import quality, resting, schema, topology
+from qo.dispatcher.state import engines, quality, schema, topology
 from qo.dispatcher.state.database import State, Tx, database_clock, open_state
 from qo.dispatcher.state.upgrade import require, status, upgrade
 from qo.errors import Refused, Unavailable
@@ -21,7 +21,7 @@ from support.servers.postgres import PostgresServer
 
 PROCESS = """
 import sys
-from qo.dispatcher import topology
+from qo.dispatcher.state import topology
 from qo.dispatcher.state.database import open_state
 from qo.dispatcher.state.upgrade import upgrade
 state = open_state(sys.argv[1])
@@ -231,11 +231,11 @@ def test_a_connection_that_broke_while_it_rested_is_replaced_before_it_is_used(
     state = open_state(postgres_server.make_database())
     try:
         broken = end_connection(state)
-        monkeypatch.setattr(resting, "RESTED_S", 0.0)
+        monkeypatch.setattr(engines, "IDLE_S", 0.0)
         with state.read() as tx:
             assert pid_of(tx) != broken
         end_connection(state)
-        monkeypatch.setattr(resting, "RESTED_S", 3600.0)
+        monkeypatch.setattr(engines, "IDLE_S", 3600.0)
         with (
             pytest.raises(Unavailable),
             state.read() as tx,

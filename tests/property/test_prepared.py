@@ -95,7 +95,7 @@ def everything(tx: Tx, given: list[dict[str, Any]], asked: list[str], word: Any,
     told.append(tx.do(CHANGED, *({"of": id_, "at": at, "is_so": True} for id_ in asked)))
     told.append(sorted(map(str, tx.rows(GROWN, {"ids": asked, "word": word}))))
     try:
-        with tx.part():
+        with tx.savepoint():
             tx.insert(TABLE, [{"id": "undone", "at": None, "said": None, "is_so": True, "n": 1}])
             raise _Undone
     except _Undone:
@@ -118,7 +118,7 @@ def test_a_prepared_statement_does_what_sqlalchemy_would_do(
 
 def test_a_value_that_is_missing_is_not_taken_for_nothing(state: State) -> None:
     with state.write() as tx:
-        with pytest.raises(AssertionError, match="a value is missing: most"):
+        with pytest.raises(ValueError, match="a value is missing: most"):
             tx.rows(SOME, {"ids": ["a"], "least": 1})
         with pytest.raises(KeyError):
             tx.do(CHANGED, {"of": "a", "n": 1}, {"of": "b"})

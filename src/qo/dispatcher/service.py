@@ -49,6 +49,7 @@ from qo.dispatcher.runtimes import in_process
 from qo.dispatcher.runtimes.invoker import Functions, Invoker, LocalFunctions, NoFunctions
 from qo.dispatcher.state import topology
 from qo.dispatcher.state.database import State, open_state
+from qo.dispatcher.state.loop_names import LoopName
 from qo.dispatcher.state.upgrade import upgrade
 from qo.errors import ConfigError, Unavailable
 from qo.pipeline.registry import DEFAULT, Registry
@@ -59,7 +60,6 @@ log = logging.getLogger(__name__)
 WATCH_S = 1.0  # Between looks at leases, queues and sources: nobody waits for these.
 PURGE_S = 60.0
 MANIFEST_S = 2.0
-RECONCILER = "reconciler"
 SWEEPS = 4  # Looks for lost wake-ups while one becomes old enough.
 
 
@@ -69,12 +69,12 @@ SWEEPS = 4  # Looks for lost wake-ups while one becomes old enough.
 #
 # The end of a task that a worker reports goes on by itself: see ``onward``.
 # After tasks have ended: their events, what they replaced or left stale, and the room that they leave.
-ENDED = ("router", "invalidation", "backfill", refresh.LOOP, "release")
+ENDED = (LoopName.ROUTER, LoopName.INVALIDATION, LoopName.BACKFILL, LoopName.REFRESH, LoopName.RELEASE)
 CHANGED = ENDED  # Somebody has written to the state.
-DEPLOYED = (*CHANGED, "topology watch")  # The topology is another one.
-FREED = (*ENDED, "invoker")  # A function has ended, and left its place to another.
-CREATED = ("release",)  # Tasks.
-RELEASED = ("publisher", "in process", "invoker")
+DEPLOYED = (*CHANGED, LoopName.TOPOLOGY_WATCH)  # The topology is another one.
+FREED = (*ENDED, LoopName.INVOKER)  # A function has ended, and left its place to another.
+CREATED = (LoopName.RELEASE,)  # Tasks.
+RELEASED = (LoopName.PUBLISHER, LoopName.IN_PROCESS, LoopName.INVOKER)
 SEARCH_S = 1.0  # Between looks for wake-ups that nobody has handed over, while others are.
 AT_EASE = 5  # What is woken by whoever has something for it looks by itself so many times less often.
 
@@ -83,10 +83,10 @@ AT_EASE = 5  # What is woken by whoever has something for it looks by itself so 
 class Part:
     """One loop of the dispatcher. ``wakes``: those that have something to do once it did something."""
 
-    name: str
+    name: LoopName
     tick: Tick
     rest_s: float
-    wakes: Sequence[str] = ()
+    wakes: Sequence[LoopName] = ()
     batch: int = 1  # How much a tick does at once.
 
 
@@ -138,7 +138,7 @@ class Dispatcher:
             self._events = None
             self._executor.shutdown(wait=False)
 
-    def nudge(self, names: Sequence[str] = CHANGED) -> None:
+    def nudge(self, names: Sequence[LoopName] = CHANGED) -> None:
         """There is something new in the state: look at once. From any thread; nothing while it does not run."""
         if (events := self._events) is not None and not events.is_closed():
             events.call_soon_threadsafe(self._wake, names)
@@ -162,7 +162,7 @@ class Dispatcher:
         """What keeps it from its work now, in words for a person."""
         return [said for loop in self.loops if (said := loop.trouble) is not None]
 
-    def _wake(self, names: Sequence[str]) -> None:
+    def _wake(self, names: Sequence[LoopName]) -> None:
         for name in names:
             self._named[name].nudge()
 
@@ -184,30 +184,36 @@ class Dispatcher:
         bound, press = limits(chosen), thresholds(chosen.pressure)
         released = partial(release.tick, state, bound, registry=registry, hand=self._hand)
         return (
-            Part("source monitor", partial(source_monitor.tick, state), watch_s, CREATED),
-            Part("invalidation", partial(invalidation.tick, state), calm_s, ENDED),
-            Part("backfill", partial(backfill.tick, state), calm_s, CREATED),
-            Part(refresh.LOOP, partial(refresh.tick, state), calm_s, CREATED),
-            Part("router", partial(router.tick, state), calm_s, CREATED, router.BATCH),
-            Part(RECONCILER, partial(reconciler.tick, state), chosen.reconcile_s, ENDED),
+            Part(LoopName.SOURCE_MONITOR, partial(source_monitor.tick, state), watch_s, CREATED),
+            Part(LoopName.INVALIDATION, partial(invalidation.tick, state), calm_s, ENDED),
+            Part(LoopName.BACKFILL, partial(backfill.tick, state), calm_s, CREATED),
+            Part(LoopName.REFRESH, partial(refresh.tick, state), calm_s, CREATED),
+            Part(LoopName.ROUTER, partial(router.tick, state), calm_s, CREATED, router.BATCH),
+            Part(LoopName.RECONCILER, partial(reconciler.tick, state), chosen.reconcile_s, ENDED),
             # Nobody says when what a staged version reads beside is complete: it looks often.
-            Part("comparison", partial(comparison.tick, state), rest_s, CREATED),
-            Part("topology watch", self._watch, watch_s),
-            Part("reaper", self._reap, watch_s, ENDED),
-            Part("pressure", partial(pressure.tick, state, press), watch_s, CREATED),
+            Part(LoopName.COMPARISON, partial(comparison.tick, state), rest_s, CREATED),
+            Part(LoopName.TOPOLOGY_WATCH, self._watch, watch_s),
+            Part(LoopName.REAPER, self._reap, watch_s, ENDED),
+            Part(LoopName.PRESSURE, partial(pressure.tick, state, press), watch_s, CREATED),
             # Nobody says that the rest before a retry is over: it looks often.
-            Part("release", released, rest_s, batch=release.BATCH),
-            Part("publisher", self._publish, calm_s, batch=publisher.BATCH),
-            Part("in process", partial(in_process.tick, state, chosen.data_root), calm_s, ENDED, in_process.BATCH),
-            Part("invoker", self._invoke, calm_s, ENDED),
+            Part(LoopName.RELEASE, released, rest_s, batch=release.BATCH),
+            Part(LoopName.PUBLISHER, self._publish, calm_s, batch=publisher.BATCH),
             Part(
-                "sweeper",
+                LoopName.IN_PROCESS,
+                partial(in_process.tick, state, chosen.data_root),
+                calm_s,
+                ENDED,
+                in_process.BATCH,
+            ),
+            Part(LoopName.INVOKER, self._invoke, calm_s, ENDED),
+            Part(
+                LoopName.SWEEPER,
                 partial(sweeper.tick, state, chosen.sweep_s, registry=registry),
                 chosen.sweep_s / SWEEPS,
                 RELEASED,
             ),
-            Part("purge", partial(purge.tick, state, chosen.keep_days), PURGE_S),
-            Part("manifest", partial(manifest.tick, state, self.settings), MANIFEST_S),
+            Part(LoopName.PURGE, partial(purge.tick, state, chosen.keep_days), PURGE_S),
+            Part(LoopName.MANIFEST, partial(manifest.tick, state, self.settings), MANIFEST_S),
         )
 
     def _watch(self) -> int:
@@ -216,7 +222,7 @@ class Dispatcher:
             epoch = topology.load(tx).epoch
         if epoch != self._epoch and self._events is not None:
             self._epoch = epoch
-            self.nudge((RECONCILER, refresh.LOOP))
+            self.nudge((LoopName.RECONCILER, LoopName.REFRESH))
         return 0
 
     async def _publish(self) -> int:

@@ -49,7 +49,7 @@ def claim_all(tx: Tx, requests: Sequence[ClaimRequest], data_root: str) -> list[
     """As ``claim``, for several different tasks."""
     live = topology.load(tx)
     known = rows.load_all(tx, [each.task_id for each in requests])
-    tx.catch_up()  # A lease begins when it is given.
+    tx.refresh_now()  # A lease begins when it is granted.
     wanted = [_wanted(tx, live, each, known.get(each.task_id)) for each in requests]
     moves = [each for each in wanted if isinstance(each, Move)]
     moved = dict(zip((each.row["id"] for each in moves), rows.move_all(tx, moves), strict=True))

@@ -28,6 +28,7 @@ from qo.dispatcher.events import event_log
 from qo.dispatcher.events.event_log import Said
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.state.loop_names import LoopName
 from qo.dispatcher.tasks.rows import Move, Row, found, load_all, move_all, task_of
 from qo.errors import LeaseLost
 
@@ -236,7 +237,7 @@ def _appear(tx: Tx, ends: Sequence[_End]) -> None:
         ],
     )
     if any(each.write.event.dataset_id in topology.load(tx).compared for each in kept):
-        tx.woken.add("refresh")
+        tx.loops_to_wake.add(LoopName.REFRESH)
     committed: dict[str, list[Write]] = {}
     for each in kept:
         committed.setdefault(each.row["id"], []).append(each.write)

@@ -92,7 +92,7 @@ def held(tx: Tx, fence: Fence, *, lock: bool = True) -> Row:
     """The row of a task that this attempt holds now. Raises LeaseLost if it does not, NotFound."""
     row = rows.load(tx, fence.task_id, lock=lock)
     if lock:
-        tx.catch_up()  # Others may have been waited for, and time decides what follows.
+        tx.refresh_now()  # The transaction may have waited for locks, and time decides what follows.
     if row["status"] != Status.RUNNING or (row["attempt"], row["lease_id"]) != (fence.attempt, fence.lease_id):
         raise LeaseLost(
             f"attempt {fence.attempt} does not hold task {fence.task_id} any more: it is {row['status']}, "

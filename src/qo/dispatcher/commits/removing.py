@@ -19,6 +19,7 @@ from qo.core.pipeline.plan import derived
 from qo.dispatcher.events import invalidations, tallies
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
+from qo.dispatcher.state.loop_names import LoopName
 from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.tasks.rows import Row
 
@@ -148,7 +149,7 @@ def _remove(tx: Tx, removal: Removal, gone: Sequence[sa.RowMapping], left: Seque
             }
         ],
     )
-    tx.woken.add(invalidations.LOOP)
+    tx.loops_to_wake.add(LoopName.INVALIDATION)
 
 
 def _point(tx: Tx, removal: Removal, revision: int, left: Sequence[sa.RowMapping]) -> None:

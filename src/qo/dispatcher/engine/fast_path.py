@@ -18,15 +18,16 @@ from qo.dispatcher.engine import release, router
 from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.outbox.outbox import Effect, Kind, Taken
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.loop_names import LoopName
 from qo.pipeline.registry import DEFAULT, Registry
 
 log = logging.getLogger(__name__)
 
 MOST = 20  # Events, and tasks, that go on with an end: it must not take long. The rest is for the loops.
-STAGES = ("router", "release")
-CARRIED_OUT_BY = {Kind.WAKE: "publisher", Kind.RUN: "in process", Kind.INVOKE: "invoker"}
+STAGES = (LoopName.ROUTER, LoopName.RELEASE)
+CARRIED_OUT_BY = {Kind.WAKE: LoopName.PUBLISHER, Kind.RUN: LoopName.IN_PROCESS, Kind.INVOKE: LoopName.INVOKER}
 
-Nudge = Callable[[Sequence[str]], None]
+Nudge = Callable[[Sequence[LoopName]], None]
 
 
 class Hand:
@@ -59,23 +60,23 @@ class Onward:
         left, effects = {*STAGES}, list[Effect]()
         if not tx.on_postgres:
             try:
-                with tx.part():
+                with tx.savepoint():
                     left, effects = self._go(tx)
             except Exception:
-                if not tx.lasts:
+                if not tx.is_open:
                     raise  # The end of the task was undone, too.
                 # The task has ended all the same. The loops tell of what is wrong until it is right.
                 log.warning("the end of a task could not be followed at once; the loops do it", exc_info=True)
-        return partial(self._gone, sorted(left | tx.woken), effects)
+        return partial(self._gone, sorted(left | tx.loops_to_wake), effects)
 
-    def _go(self, tx: Tx) -> tuple[set[str], list[Effect]]:
+    def _go(self, tx: Tx) -> tuple[set[LoopName], list[Effect]]:
         """Those who have more to do, and what was released."""
         routed = router.route(tx, MOST)
         effects = release.release(tx, self._limits, MOST, self._registry, handed=True)
-        more = {"router": routed == MOST, "release": len(effects) == MOST}
+        more = {LoopName.ROUTER: routed == MOST, LoopName.RELEASE: len(effects) == MOST}
         return {name for name, is_left in more.items() if is_left}, effects
 
-    def _gone(self, names: Sequence[str], effects: Sequence[Effect]) -> None:
+    def _gone(self, names: Sequence[LoopName], effects: Sequence[Effect]) -> None:
         self._hand(effects)
         if names:
             self._nudge(names)

@@ -33,8 +33,6 @@ from qo.dispatcher.tasks.creation import NewTask
 from qo.dispatcher.views import staleness
 from qo.dispatcher.views.staleness import StaleWork
 
-LOOP = "refresh"
-
 _kept, _partitions = schema.operator_state, schema.partitions
 _commits, _pins, _tasks = schema.commits, schema.task_inputs, schema.tasks
 _KEY = "refresh"  # Under which the mark of a job is kept.

@@ -21,13 +21,13 @@ from qo.core.pipeline.plan import derived
 from qo.core.pipeline.topology import Topology
 from qo.dispatcher.state import scans, schema
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.loop_names import LoopName
 from qo.errors import NotFound, UsageError
 
 REASONS = ("replaced", "reorg", "correction", "manual", "schema_change")
 
 REMOVED = "removed"  # The reason of those that a removal makes; nobody else may give it.
 
-LOOP = "invalidation"  # That spreads them.
 
 _rows, _readers = schema.invalidations, schema.invalidation_readers
 
@@ -107,7 +107,7 @@ def replaced(tx: Tx, commits: Sequence[Replaced]) -> None:
     ]
     if rows:
         tx.insert_absent(_rows, rows, returning=_rows.c.id)
-        tx.woken.add(LOOP)
+        tx.loops_to_wake.add(LoopName.INVALIDATION)
 
 
 def ended(tx: Tx, tasks: Iterable[Mapping[str, Any]]) -> None:

@@ -1,9 +1,9 @@
-"""Statements that every task needs, ready for the driver.
+"""Statements that are compiled once and executed often.
 
-SQLAlchemy takes ten times as long for such a statement as SQLite: to find what it has compiled before, to bind values
-and to wrap rows. On SQLite, where both are in our process, a statement is compiled by it once and from then on goes to
-the driver as text, with the same treatment of values on their way in and out. On PostgreSQL, where the way there takes
-longest, SQLAlchemy carries it out as any other.
+SQLAlchemy needs ten times as long for a small statement as SQLite itself: it looks up the compiled text, binds values
+and wraps rows. On SQLite, a ``Prepared`` statement is therefore compiled once and then goes to the driver as text,
+with the same conversion of values in both directions. On PostgreSQL, where the network takes longest, SQLAlchemy
+executes it as any other.
 """
 
 from __future__ import annotations
@@ -18,128 +18,136 @@ import sqlalchemy as sa
 from sqlalchemy.sql.compiler import SQLCompiler
 
 Values = Mapping[str, Any]
-NOTHING: Values = {}  # Of a statement that takes none.
+NO_VALUES: Values = {}
 
-_Process = Callable[[Any], Any] | None
+_Converter = Callable[[Any], Any] | None
 
-_LIST = re.compile(r"__\[POSTCOMPILE_(\w+)\]")  # Where SQLAlchemy puts in lists, whose length differs.
+_LIST = re.compile(r"__\[POSTCOMPILE_(\w+)\]")  # Where SQLAlchemy inserts a list, whose length differs per call.
 
 
 @dataclass(frozen=True, slots=True)
-class _Slot:
-    """Where a value goes in."""
+class _Parameter:
+    """One placeholder of a statement."""
 
     name: str
-    constant: Any  # Written in the statement; None where the caller has to give it.
-    given: bool
-    process: _Process
-    many: bool
+    constant: Any  # Its value if it is part of the statement.
+    is_required: bool  # The caller passes its value.
+    convert: _Converter
+    is_list: bool
 
-    def put(self, values: Values, into: list[Any]) -> None:
-        value = values[self.name] if self.given else self.constant
-        process = self.process
-        if self.many:
-            into.extend(value if process is None else map(process, value))
+    def append_to(self, bound: list[Any], values: Values) -> None:
+        value = values[self.name] if self.is_required else self.constant
+        convert = self.convert
+        if self.is_list:
+            bound.extend(value if convert is None else map(convert, value))
         else:
-            into.append(value if process is None else process(value))
+            bound.append(value if convert is None else convert(value))
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A statement for callers that give these values."""
+    """A statement compiled for one set of value names."""
 
     text: str
-    slots: tuple[_Slot, ...]
+    parameters: tuple[_Parameter, ...]
     lists: tuple[str, ...]
-    names: tuple[str, ...]  # Of the columns of its rows.
-    processes: tuple[tuple[int, Callable[[Any], Any]], ...]
+    names: tuple[str, ...]  # Of the result columns.
+    converters: tuple[tuple[int, Callable[[Any], Any]], ...]  # Of result columns, by position.
 
-    def said(self, values: Values) -> str:
+    def expand(self, values: Values) -> str:
+        """Return the text with a placeholder for each member of its lists."""
         if not self.lists:
             return self.text
-        # A list without members stands for rows that there are not.
-        return _LIST.sub(lambda found: ", ".join("?" * len(values[found[1]])) or "NULL", self.text)
+        return _LIST.sub(lambda match: ", ".join("?" * len(values[match[1]])) or "NULL", self.text)
 
-    def bound(self, values: Values) -> list[Any]:
-        into: list[Any] = []
-        for slot in self.slots:
-            slot.put(values, into)
-        return into
+    def bind(self, values: Values) -> list[Any]:
+        bound: list[Any] = []
+        for parameter in self.parameters:
+            parameter.append_to(bound, values)
+        return bound
 
-    def read(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        if not self.processes:
+    def convert_rows(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        if not self.converters:
             return rows
-        return [self._row(list(row)) for row in rows]
+        return [self._convert_row(list(row)) for row in rows]
 
-    def _row(self, row: list[Any]) -> tuple[Any, ...]:
-        for at, process in self.processes:
-            row[at] = process(row[at])
+    def _convert_row(self, row: list[Any]) -> tuple[Any, ...]:
+        for position, convert in self.converters:
+            row[position] = convert(row[position])
         return tuple(row)
 
 
 class Prepared:
-    """A statement that is built once. Values are given by name, those of an update's columns too."""
+    """A statement that is built once. Values are passed by name, those of an UPDATE's columns too."""
 
     def __init__(self, statement: sa.Executable) -> None:
         self.statement = statement
         self._forms: dict[tuple[str, ...], Form] = {}
 
     def form(self, dialect: sa.Dialect, values: Values) -> Form:
-        """For SQLite."""
-        keys = tuple(values)
-        found = self._forms.get(keys)
-        if found is None:
-            found = self._forms[keys] = _formed(self.statement, dialect, keys)
-        return found
+        """Return the form for SQLite. Raises ValueError if a value is missing."""
+        names = tuple(values)
+        form = self._forms.get(names)
+        if form is None:
+            form = self._forms[names] = _compile(self.statement, dialect, names)
+        return form
 
 
-def carried_out(driver: sqlite3.Connection, form: Form, given: Sequence[Values]) -> int:
-    """For each of these values; how many rows were changed."""
-    if len(given) == 1:
-        return driver.execute(form.said(given[0]), form.bound(given[0])).rowcount
-    assert not form.lists, "each of them would be another statement"
-    return driver.executemany(form.text, [form.bound(each) for each in given]).rowcount
+def execute(driver: sqlite3.Connection, form: Form, values: Sequence[Values]) -> int:
+    """Execute the statement once for each of ``values`` and return the number of changed rows.
+
+    Raises ValueError for several values of a statement that takes lists: each would be a different statement.
+    """
+    if len(values) == 1:
+        return driver.execute(form.expand(values[0]), form.bind(values[0])).rowcount
+    if form.lists:
+        raise ValueError(f"a statement with lists takes one set of values at a time: {', '.join(form.lists)}")
+    return driver.executemany(form.text, [form.bind(each) for each in values]).rowcount
 
 
-def answered(driver: sqlite3.Connection, form: Form, given: Sequence[Values]) -> list[tuple[Any, ...]]:
-    """The rows of all of them."""
+def fetch(driver: sqlite3.Connection, form: Form, values: Sequence[Values]) -> list[tuple[Any, ...]]:
+    """Execute the statement once for each of ``values`` and return the rows of all of them."""
     rows: list[tuple[Any, ...]] = []
-    for each in given:
-        rows += driver.execute(form.said(each), form.bound(each)).fetchall()
-    return form.read(rows)
+    for each in values:
+        rows += driver.execute(form.expand(each), form.bind(each)).fetchall()
+    return form.convert_rows(rows)
 
 
-def _formed(statement: sa.Executable, dialect: sa.Dialect, keys: tuple[str, ...]) -> Form:
-    compiled = cast("sa.ClauseElement", statement).compile(dialect=dialect, column_keys=list(keys))
-    assert isinstance(compiled, SQLCompiler)
-    assert not compiled.insert_prefetch, "defaults of columns are for the caller to give"
-    assert not compiled.update_prefetch, "defaults of columns are for the caller to give"
-    slots = tuple(_slot(name, compiled.binds[name], name in keys, dialect) for name in compiled.positiontup or ())
-    columns = _columns(statement)
-    processes = [(at, _reader(kind, dialect)) for at, (_, kind) in enumerate(columns)]
+def _compile(statement: sa.Executable, dialect: sa.Dialect, names: tuple[str, ...]) -> Form:
+    compiled = cast("sa.ClauseElement", statement).compile(dialect=dialect, column_keys=list(names))
+    if not isinstance(compiled, SQLCompiler):
+        raise TypeError(f"only SQL statements can be prepared, not {type(statement).__name__}")
+    if compiled.insert_prefetch or compiled.update_prefetch:
+        raise ValueError("a prepared statement computes no column defaults: pass their values")
+    parameters = tuple(
+        _parameter(name, compiled.binds[name], name in names, dialect) for name in compiled.positiontup or ()
+    )
+    columns = _result_columns(statement)
+    converters = [(position, _result_converter(type_, dialect)) for position, (_, type_) in enumerate(columns)]
     return Form(
         text=str(compiled),
-        slots=slots,
-        lists=tuple(each.name for each in slots if each.many),
+        parameters=parameters,
+        lists=tuple(each.name for each in parameters if each.is_list),
         names=tuple(name for name, _ in columns),
-        processes=tuple((at, process) for at, process in processes if process is not None),
+        converters=tuple((position, convert) for position, convert in converters if convert is not None),
     )
 
 
-def _slot(name: str, bind: sa.BindParameter[Any], given: bool, dialect: sa.Dialect) -> _Slot:
-    assert given or not bind.required, f"a value is missing: {name}"
-    process = bind.type.dialect_impl(dialect).bind_processor(dialect)
-    return _Slot(name, None if given else bind.effective_value, given, process, bind.expanding)
+def _parameter(name: str, bind: sa.BindParameter[Any], is_passed: bool, dialect: sa.Dialect) -> _Parameter:
+    if bind.required and not is_passed:
+        raise ValueError(f"a value is missing: {name}")
+    convert = bind.type.dialect_impl(dialect).bind_processor(dialect)
+    return _Parameter(name, None if is_passed else bind.effective_value, is_passed, convert, bind.expanding)
 
 
-def _reader(kind: Any, dialect: sa.Dialect) -> _Process:
-    return kind.dialect_impl(dialect).result_processor(dialect, None)
+def _result_converter(type_: Any, dialect: sa.Dialect) -> _Converter:
+    return type_.dialect_impl(dialect).result_processor(dialect, None)
 
 
-def _columns(statement: Any) -> list[tuple[str, Any]]:
-    """Of the rows that it answers with: names and types."""
+def _result_columns(statement: Any) -> list[tuple[str, Any]]:
+    """Return names and types of the columns of the statement's rows."""
     if isinstance(statement, sa.Insert | sa.Update | sa.Delete):
         return [(each["name"], each["type"]) for each in statement.returning_column_descriptions]
     if isinstance(statement, sa.TextClause):
-        return []  # Nothing is known of them: they stay as the driver has them.
+        return []  # Their types are unknown: values stay as the driver returns them.
     return [(each.key, each.type) for each in statement.selected_columns]

@@ -1,10 +1,10 @@
-"""The topology of the moment, from the state database.
+"""The current topology, loaded from the state database.
 
-Whoever routes, releases or reconciles asks ``load`` inside its transaction, before it locks anything else. On
-PostgreSQL that shares a lock; whoever deploys, cuts over or pauses has it alone (``hold``) and counts the epoch up
-(``bump``). So nothing is ever decided by a topology that has been replaced in the meantime. The lock is an advisory
-one: those that share a lock on a row pass by who waits to have it alone, for as long as they keep coming. On SQLite
-one writer at a time does the same.
+A transaction that routes, releases or reconciles calls ``load`` before it locks anything else. On PostgreSQL that
+takes a shared lock; a transaction that deploys, cuts over or pauses holds the lock alone (``hold``) and increments the
+epoch (``bump``). So no decision is based on a topology that was replaced in the meantime. The lock is advisory, since
+holders of a shared row lock would overtake a waiter for the exclusive one as long as they keep coming. On SQLite,
+where one writer runs at a time, no lock is needed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import sqlalchemy as sa
 from qo.core.pipeline.dag import Job
 from qo.core.pipeline.plan import PlannedInput, PlannedOutput
 from qo.core.pipeline.topology import LIVE, LiveJob, Topology, VersionStatus
-from qo.core.pipeline.topology import topology as indexed
+from qo.core.pipeline.topology import topology as build_topology
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.prepared import Prepared
 from qo.errors import Unavailable
 
-_HELD = "topology"
-LOCK = 0x716F746F  # "qoto": nothing else in the database takes a lock of this number.
+_CACHE_KEY = "topology"
+LOCK = 0x716F746F  # "qoto": no other lock in the database has this number.
 
-# To build a statement takes longer than to carry it out; these are built once.
-_ROW = Prepared(sa.select(schema.topology.c.epoch).where(schema.topology.c.id == 1))
+# Building a statement takes longer than executing it, so these are built once.
+_EPOCH = Prepared(sa.select(schema.topology.c.epoch).where(schema.topology.c.id == 1))
 _IS_LIVE = schema.dag_versions.c.status.in_(sorted(LIVE))
 _JOBS = (
     sa.select(schema.jobs, schema.dag_versions.c.number, schema.dag_versions.c.status)
@@ -55,61 +55,63 @@ _CURRENT = sa.select(schema.version_generations.c.dataset_id, schema.version_gen
 )
 _PAUSES = sa.select(schema.pauses.c.scope, schema.pauses.c.reason)
 
-_known: WeakKeyDictionary[sa.Pool, Topology] = WeakKeyDictionary()  # By what leads to a database.
-_moved: WeakSet[Tx] = WeakSet()  # Those that have counted up: what they see may yet be undone.
+_loaded: WeakKeyDictionary[sa.Pool, Topology] = WeakKeyDictionary()  # The last topology of each database.
+_changing: WeakSet[Tx] = WeakSet()  # Transactions that incremented the epoch: what they see may be rolled back.
 
 
 def load(tx: Tx) -> Topology:
-    """The topology, from memory if nobody has changed it. It holds until the transaction ends.
+    """Return the topology, from memory if it has not changed. It stays valid until the transaction ends.
 
-    Comes first in a transaction that writes: who has locked rows before may wait here for somebody who waits for them.
+    Call it first in a transaction that writes: one that locked rows before may wait here for another that waits for
+    those rows.
     """
-    held: Topology | None = tx.known.get(_HELD)
-    if held is not None:
-        return held
-    if not tx.reads:
+    cached: Topology | None = tx.cache.get(_CACHE_KEY)
+    if cached is not None:
+        return cached
+    if not tx.is_read_only:
         tx.hold(LOCK, shared=True)
     epoch = _epoch(tx)
     pool = tx.connection.engine.pool
-    known = _known.get(pool)
-    if tx in _moved:
+    if tx in _changing:
         return _read(tx, epoch)
-    if known is None or known.epoch != epoch:
-        known = _read(tx, epoch)
-        _known[pool] = known
-    tx.known[_HELD] = known
-    return known
+    live = _loaded.get(pool)
+    if live is None or live.epoch != epoch:
+        live = _read(tx, epoch)
+        _loaded[pool] = live
+    tx.cache[_CACHE_KEY] = live
+    return live
 
 
 def hold(tx: Tx) -> int:
-    """Keep everyone else from loading and changing the topology until the transaction ends; its epoch.
+    """Keep all others from loading or changing the topology until the transaction ends, and return its epoch.
 
-    Comes first in a transaction that changes it: who has loaded before and holds then waits for others like itself.
+    Call it first in a transaction that changes the topology: two that called ``load`` before ``hold`` would wait for
+    each other.
     """
     tx.hold(LOCK)
     return _epoch(tx)
 
 
 def bump(tx: Tx) -> int:
-    """Say that the topology is another one from now on; the new epoch."""
-    _moved.add(tx)
-    tx.known.pop(_HELD, None)
+    """Increment the epoch, because the topology changes in this transaction, and return it."""
+    _changing.add(tx)
+    tx.cache.pop(_CACHE_KEY, None)
     epoch = hold(tx) + 1
     tx.execute(sa.update(schema.topology).where(schema.topology.c.id == 1).values(epoch=epoch))
     return epoch
 
 
 def _epoch(tx: Tx) -> int:
-    # A statement of its own: it sees what was committed while the lock was waited for.
-    found = tx.rows(_ROW)
-    if not found:
+    # A separate statement, so that it sees what was committed while the transaction waited for the lock.
+    rows = tx.rows(_EPOCH)
+    if not rows:
         raise Unavailable("the state database has not been set up: run qo db upgrade")
-    return int(found[0][0])
+    return int(rows[0][0])
 
 
 def _read(tx: Tx, epoch: int) -> Topology:
     inputs, outputs = _inputs(tx), _outputs(tx)
-    listed = [
+    jobs = [
         LiveJob(
             id=row.id,
             edition_id=row.edition_id,
@@ -128,29 +130,29 @@ def _read(tx: Tx, epoch: int) -> Topology:
         )
         for row in tx.execute(_JOBS)
     ]
-    return indexed(
+    return build_topology(
         epoch,
-        listed,
+        jobs,
         {row.dataset_id: row.generation_id for row in tx.execute(_CURRENT)},
         {row.scope: row.reason for row in tx.execute(_PAUSES)},
     )
 
 
 def _inputs(tx: Tx) -> Mapping[str, list[PlannedInput]]:
-    """By row of a job."""
-    found: dict[str, list[PlannedInput]] = {}
+    """Return the inputs of all live jobs, by the id of the job's row."""
+    inputs: dict[str, list[PlannedInput]] = {}
     for row in tx.execute(_INPUTS):
-        each = PlannedInput(
+        planned = PlannedInput(
             row.position, row.name, row.dataset_id, row.generation_id, row.trigger_, row.where_ or {}
         )
-        found.setdefault(row.job_id, []).append(each)
-    return found
+        inputs.setdefault(row.job_id, []).append(planned)
+    return inputs
 
 
 def _outputs(tx: Tx) -> Mapping[tuple[str, str], list[PlannedOutput]]:
-    """By version and name of a job."""
-    found: dict[tuple[str, str], list[PlannedOutput]] = {}
+    """Return the outputs of all live jobs, by version and name of the job."""
+    outputs: dict[tuple[str, str], list[PlannedOutput]] = {}
     for row in tx.execute(_OUTPUTS):
-        made = PlannedOutput(row.output, row.dataset_id, row.generation_id)
-        found.setdefault((row.version_id, row.job), []).append(made)
-    return found
+        planned = PlannedOutput(row.output, row.dataset_id, row.generation_id)
+        outputs.setdefault((row.version_id, row.job), []).append(planned)
+    return outputs

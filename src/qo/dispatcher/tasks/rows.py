@@ -16,6 +16,7 @@ from qo.core.lifecycle import Rejected
 from qo.core.task import RetryPolicy, Status, Task
 from qo.dispatcher.events import invalidations
 from qo.dispatcher.state.database import Tx
+from qo.dispatcher.state.loop_names import LoopName
 from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.state.schema import attempts, tasks
 from qo.dispatcher.tasks import creation
@@ -156,7 +157,7 @@ def move_all(tx: Tx, moves: Sequence[Move]) -> list[Moved | Rejected]:
     tx.do(_CLOSED, *closed)
     invalidations.ended(tx, over)
     if any(each["dedupe_key"].startswith(creation.BACKFILL_KEYS) for each in over):
-        tx.woken.add("backfill")  # It may have room for the next.
+        tx.loops_to_wake.add(LoopName.BACKFILL)  # It may have room for the next.
     invalidations.reopened(tx, again)
     return answers
 

@@ -19,7 +19,8 @@ from qo.api.public_client import UserClient
 from qo.config.settings import Settings
 from qo.config.sources import load
 from qo.dispatcher.state import upgrade
-from qo.dispatcher.state.database import open_state, sqlite_path
+from qo.dispatcher.state.database import open_state
+from qo.dispatcher.state.engines import sqlite_path
 from qo.dispatcher.views import reading
 from qo.errors import NotFound, UsageError
 from qo.spark.engine.sync import wait
