@@ -9,7 +9,7 @@ from functools import partial
 from bench.dispatcher.ground import DATABASES, HOW, Unheard, databases, deployed, emit, pipeline, reached, running
 from bench.harness import Family, Result, by_turns, median, result
 from bench.process import Stopwatch
-from qo.dispatcher.engine import router
+from qo.dispatcher.engine.loops import router
 from qo.dispatcher.state.database import State
 
 ROUNDS = 3

@@ -11,7 +11,7 @@ import pytest_asyncio
 from playwright.async_api import Locator, expect
 
 from qo.api.contract.task import Outcome
-from qo.dispatcher.engine import reconciler
+from qo.dispatcher.engine.loops import reconciler
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.versions import cutover

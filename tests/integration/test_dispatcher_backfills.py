@@ -7,7 +7,7 @@ import pytest
 from qo.api.contract.backfill import BackfillAnswer, BackfillRequest
 from qo.api.contract.task import Outcome
 from qo.core.pipeline.topology import Topology
-from qo.dispatcher.engine import backfill
+from qo.dispatcher.engine.loops import backfill
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.versions import backfills, cutover

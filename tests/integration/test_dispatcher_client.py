@@ -30,8 +30,8 @@ from qo.api.internal_client import DispatcherClient
 from qo.api.transport import Asker, HttpxCarrier, Reply, problem_of
 from qo.config.dispatcher import DispatcherSettings
 from qo.dispatcher.auth.local_tokens import LocalTokens
-from qo.dispatcher.engine import invalidation, release, router
 from qo.dispatcher.engine.limits import limits
+from qo.dispatcher.engine.loops import invalidation, release, router
 from qo.dispatcher.http.embedded_client import open_embedded_client
 from qo.dispatcher.http.errors import KINDS
 from qo.dispatcher.state import schema

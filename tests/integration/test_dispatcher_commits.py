@@ -9,7 +9,7 @@ from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.attempts import completion
 from qo.dispatcher.commits import replacing
 from qo.dispatcher.effects import operator_actions
-from qo.dispatcher.engine import invalidation
+from qo.dispatcher.engine.loops import invalidation
 from qo.dispatcher.events import invalidations
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State

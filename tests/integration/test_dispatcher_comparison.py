@@ -7,7 +7,7 @@ import pytest
 from qo.api.contract.task import Claimed
 from qo.core.pipeline.dag import Dag
 from qo.dispatcher.commits import replacing
-from qo.dispatcher.engine import comparison, reaper
+from qo.dispatcher.engine.loops import comparison, reaper
 from qo.dispatcher.state.database import State
 from qo.dispatcher.versions import cutover, side_inputs
 from qo.errors import LeaseLost, Refused

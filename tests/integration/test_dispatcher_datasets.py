@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from qo.api.contract.task import ClaimRequest, CompleteRequest, EventBody, Outcome, OutputBody
 from qo.core.pipeline.event import Event
 from qo.dispatcher.attempts import claiming, completion
-from qo.dispatcher.engine import router
+from qo.dispatcher.engine.loops import router
 from qo.dispatcher.events.event_log import accept
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema

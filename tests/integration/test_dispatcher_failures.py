@@ -11,7 +11,7 @@ from qo.api.contract.task import Outcome
 from qo.api.contract.task_view import TaskRow
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.effects import operator_actions
-from qo.dispatcher.engine import invalidation
+from qo.dispatcher.engine.loops import invalidation
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks import creation, failures

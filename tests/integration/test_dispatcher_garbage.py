@@ -18,8 +18,9 @@ from qo.api.contract.task import Claimed, Outcome
 from qo.core.pipeline.topology import LIVE
 from qo.dispatcher.commits import pieces, removals
 from qo.dispatcher.commits.retention import COLLECTION_LOCK
-from qo.dispatcher.engine import garbage, invalidation, reconciler, release, router
+from qo.dispatcher.engine import garbage
 from qo.dispatcher.engine.limits import Limits
+from qo.dispatcher.engine.loops import invalidation, reconciler, release, router
 from qo.dispatcher.runtimes import in_process
 from qo.dispatcher.state import datasets, schema
 from qo.dispatcher.state.database import State

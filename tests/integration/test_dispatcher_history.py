@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from qo.api.contract.dataset import ChangesPage
 from qo.core.pipeline.topology import Topology
-from qo.dispatcher.engine import invalidation, router
+from qo.dispatcher.engine.loops import invalidation, router
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.views import history, reading

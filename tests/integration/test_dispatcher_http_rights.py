@@ -19,8 +19,8 @@ from qo.config.dispatcher import DispatcherSettings
 from qo.dispatcher.auth import capability
 from qo.dispatcher.auth.local_tokens import LocalTokens
 from qo.dispatcher.auth.principals import create_token, revoke_token
-from qo.dispatcher.engine import release, router
 from qo.dispatcher.engine.limits import limits
+from qo.dispatcher.engine.loops import release, router
 from qo.dispatcher.http.app import internal_app, public_app
 from qo.dispatcher.http.rights import INTERNAL, PUBLIC, Need
 from qo.dispatcher.http.routes import Routes

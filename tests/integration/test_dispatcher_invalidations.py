@@ -10,7 +10,7 @@ import pytest
 from qo.api.contract.task import Claimed
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.commits import replacing
-from qo.dispatcher.engine import invalidation
+from qo.dispatcher.engine.loops import invalidation
 from qo.dispatcher.events import invalidations
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State

@@ -17,8 +17,9 @@ from qo.agent.collection import Directory, collect
 from qo.api.contract.garbage import Judged, JudgeRequest
 from qo.api.contract.task import ColumnBody
 from qo.config.settings import S3Settings, Settings
-from qo.dispatcher.engine import garbage, manifest
-from qo.dispatcher.engine.manifest import Bucket, Files, Place
+from qo.dispatcher.engine import garbage
+from qo.dispatcher.engine.loops import manifest
+from qo.dispatcher.engine.loops.manifest import Bucket, Files, Place
 from qo.dispatcher.state.database import State
 from qo.dispatcher.versions import cutover
 from qo.dispatcher.views import manifests

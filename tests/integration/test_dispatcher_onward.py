@@ -14,9 +14,10 @@ from qo.api.contract.task import Claimed, CompleteRequest, Outcome
 from qo.config.settings import Settings
 from qo.core.pipeline.topology import Topology
 from qo.dispatcher.attempts import completion
-from qo.dispatcher.engine import fast_path, release, router
+from qo.dispatcher.engine import fast_path
 from qo.dispatcher.engine.fast_path import Hand, Onward
 from qo.dispatcher.engine.limits import Limits
+from qo.dispatcher.engine.loops import release, router
 from qo.dispatcher.outbox import outbox, publisher
 from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.service import SEARCH_S, Dispatcher

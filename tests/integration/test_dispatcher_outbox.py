@@ -18,8 +18,8 @@ import sqlalchemy as sa
 from qo.config.settings import Settings
 from qo.config.sources import load
 from qo.core.task import Status
-from qo.dispatcher.engine import release, sweeper
 from qo.dispatcher.engine.limits import Limits
+from qo.dispatcher.engine.loops import release, sweeper
 from qo.dispatcher.outbox import outbox, publisher
 from qo.dispatcher.outbox.outbox import Effect, Kind
 from qo.dispatcher.outbox.queues import BucketQueues, open_queue, queue_settings

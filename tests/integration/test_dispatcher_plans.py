@@ -8,7 +8,7 @@ import pytest
 
 from qo.api.contract.planning import PlanAnswer
 from qo.core.pipeline.dag import Dag
-from qo.dispatcher.engine import invalidation, reconciler
+from qo.dispatcher.engine.loops import invalidation, reconciler
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.versions import cutover, planning

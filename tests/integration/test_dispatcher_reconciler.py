@@ -7,7 +7,8 @@ import sqlalchemy as sa
 
 from qo.api.contract.task import Outcome
 from qo.dispatcher.effects import operator_actions
-from qo.dispatcher.engine import progress, reconciler
+from qo.dispatcher.engine import marks
+from qo.dispatcher.engine.loops import reconciler
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.versions import cutover
@@ -82,7 +83,7 @@ def test_everything_is_compared_once_more_from_time_to_time(state: State, state_
     with state.write() as tx:
         tx.execute(sa.delete(schema.tasks).where(schema.tasks.c.edition_id == clean.edition_id))
     assert reconciler.tick(state) == 0
-    state_clock.advance(progress.FULL_PASS_S)
+    state_clock.advance(marks.FULL_PASS_S)
     assert [reconciler.tick(state) for _ in range(2)] == [0, 1]
 
 

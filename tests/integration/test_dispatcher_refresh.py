@@ -7,7 +7,8 @@ import sqlalchemy as sa
 
 from qo.api.contract.task import Outcome
 from qo.core.task import Status
-from qo.dispatcher.engine import invalidation, progress, refresh
+from qo.dispatcher.engine import marks
+from qo.dispatcher.engine.loops import invalidation, refresh
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import State
 from support.dispatcher.pipeline_tasks import claimed, finish, route_all, settle, succeed, tasks_of
@@ -301,7 +302,7 @@ def test_everything_is_compared_once_more_from_time_to_time(state: State, state_
     with state.write() as tx:
         tx.execute(sa.delete(schema.tasks).where(schema.tasks.c.id == task["id"]))
     assert refresh.tick(state) == 0
-    state_clock.advance(progress.FULL_PASS_S)
+    state_clock.advance(marks.FULL_PASS_S)
     assert refresh.tick(state) == 1
 
 

@@ -10,7 +10,7 @@ from qo.api.contract.removal import RemovedAnswer
 from qo.api.contract.task import Outcome
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.commits import removals
-from qo.dispatcher.engine import invalidation, reconciler
+from qo.dispatcher.engine.loops import invalidation, reconciler
 from qo.dispatcher.events import tallies
 from qo.dispatcher.state import datasets, schema
 from qo.dispatcher.state.database import State

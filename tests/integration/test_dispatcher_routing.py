@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from qo.core.pipeline.event import Event
 from qo.core.pipeline.topology import LiveJob
-from qo.dispatcher.engine import router
+from qo.dispatcher.engine.loops import router
 from qo.dispatcher.events.event_log import accept, settle
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State

@@ -11,7 +11,7 @@ from qo.core.lifecycle import Rejected
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.attempts import segments
 from qo.dispatcher.effects import operator_actions
-from qo.dispatcher.engine import source_monitor
+from qo.dispatcher.engine.loops import source_monitor
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.errors import Cancelled, LeaseLost, NotFound, Refused, UsageError

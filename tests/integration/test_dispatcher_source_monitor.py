@@ -14,7 +14,7 @@ from qo.api.contract.task import Claimed, ClaimRequest, CompleteRequest, Heartbe
 from qo.core.lifecycle import Lapse
 from qo.core.task import Status
 from qo.dispatcher.attempts import claiming, completion, running
-from qo.dispatcher.engine import source_monitor
+from qo.dispatcher.engine.loops import source_monitor
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks import rows

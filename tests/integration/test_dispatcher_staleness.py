@@ -8,7 +8,7 @@ import pytest
 
 from qo.api.contract.backfill import BackfillRequest
 from qo.api.contract.why import Verdict
-from qo.dispatcher.engine import backfill, invalidation
+from qo.dispatcher.engine.loops import backfill, invalidation
 from qo.dispatcher.events import invalidations
 from qo.dispatcher.state.database import State
 from qo.dispatcher.versions import backfills, cutover

@@ -12,7 +12,7 @@ from qo.api.contract.why import StepKind, Verdict, WhyAnswer
 from qo.core.lifecycle import Cancel
 from qo.core.pipeline.event import Event
 from qo.dispatcher.attempts import claiming, completion
-from qo.dispatcher.engine import router
+from qo.dispatcher.engine.loops import router
 from qo.dispatcher.events.event_log import accept
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema

@@ -27,7 +27,7 @@ from qo.core.pipeline.policy import normalise
 from qo.core.roles import Bucket, Role, role_policy
 from qo.dispatcher import aws
 from qo.dispatcher.bundles.bundle_store import BucketShelf
-from qo.dispatcher.engine import manifest
+from qo.dispatcher.engine.loops import manifest
 from qo.dispatcher.outbox.queues import BucketQueues
 from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.queue.queue import Claim, Queue

@@ -32,7 +32,7 @@ from qo.core.task import Status
 from qo.dispatcher.attempts import completion
 from qo.dispatcher.auth.local_tokens import worker_tokens
 from qo.dispatcher.effects import operator_actions
-from qo.dispatcher.engine import reaper
+from qo.dispatcher.engine.loops import reaper
 from qo.dispatcher.http.serving import Addresses
 from qo.dispatcher.outbox.queues import open_queue
 from qo.dispatcher.sources import emission

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from qo.core.pipeline.dag import Dag, Job
 from qo.core.pipeline.event import Event
 from qo.core.pipeline.plan import plan
-from qo.dispatcher.engine import router
+from qo.dispatcher.engine.loops import router
 from qo.dispatcher.events.event_log import accept
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from qo.api.contract.task import Claimed
 from qo.core.pipeline.topology import Topology
 from qo.core.task import Status
-from qo.dispatcher.engine import invalidation, refresh
+from qo.dispatcher.engine.loops import invalidation, refresh
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from support.dispatcher.fresh_states import FreshStates

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from qo.api.contract.task import ClaimRequest, CompleteRequest, EventBody, Outcome
 from qo.api.contract.why import Verdict, WhyAnswer
 from qo.dispatcher.attempts import claiming, completion
-from qo.dispatcher.engine import router
+from qo.dispatcher.engine.loops import router
 from qo.dispatcher.http import health
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema, upgrade

@@ -14,8 +14,9 @@ from qo.api.contract.task import Claimed, EventBody
 from qo.config.settings import Settings
 from qo.core.pipeline.dag import Dag
 from qo.dispatcher.effects import external_effects, operator_actions
-from qo.dispatcher.engine import invalidation, progress, reconciler, release, router
+from qo.dispatcher.engine import marks
 from qo.dispatcher.engine.limits import Limits
+from qo.dispatcher.engine.loops import invalidation, reconciler, release, router
 from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.service import Dispatcher
 from qo.dispatcher.sources import emission
@@ -188,7 +189,7 @@ def test_what_people_cancelled_is_not_read_anew_behind_their_backs(state: State,
     [row] = waiting(state, "clean")
     with state.write() as tx:
         operator_actions.cancel(tx, row["id"], "somebody")
-    state_clock.advance(progress.FULL_PASS_S)
+    state_clock.advance(marks.FULL_PASS_S)
     assert settle(state) == [] == settle(state)
 
 
@@ -403,18 +404,16 @@ def test_a_job_without_outputs_looks_at_history_once(state: State, state_clock: 
     settle(state)
     alert = live(loaded(state), "shop.alert")
     with state.read() as tx:
-        [each] = [
-            progress.Input(alert, of, of.generation_id) for of in alert.inputs if of.generation_id is not None
-        ]
+        [each] = [marks.Input(alert, of, of.generation_id) for of in alert.inputs if of.generation_id is not None]
         last = tx.value(
             sa.select(sa.func.max(schema.partitions.c.revision)).where(
                 schema.partitions.c.generation_id == each.generation_id
             )
         )
-        mark = progress.mark(tx, each)
+        mark = marks.mark(tx, each)
         assert mark is not None
         assert mark.revision == last
-        assert progress.behind(tx, [each]) == []
+        assert marks.behind(tx, [each]) == []
 
 
 async def test_a_rollback_is_reconciled_at_once(state: State) -> None:

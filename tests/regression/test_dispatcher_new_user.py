@@ -18,8 +18,8 @@ from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
 from qo.dispatcher.attempts import claiming, completion
 from qo.dispatcher.auth.local_tokens import presented_token
-from qo.dispatcher.engine import invalidation, reconciler, release, router, source_monitor
 from qo.dispatcher.engine.limits import Limits
+from qo.dispatcher.engine.loops import invalidation, reconciler, release, router, source_monitor
 from qo.dispatcher.events import invalidations
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema

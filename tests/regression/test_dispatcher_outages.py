@@ -22,7 +22,7 @@ from qo.dispatcher.attempts import running
 from qo.dispatcher.attempts.claiming import REPORT_S
 from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.bundles import bundle_store
-from qo.dispatcher.engine import reaper
+from qo.dispatcher.engine.loops import reaper
 from qo.dispatcher.outbox import outbox
 from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.runtimes import invoker as invokers

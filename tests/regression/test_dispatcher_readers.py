@@ -9,7 +9,7 @@ import pytest
 from qo.api.contract.task import Outcome
 from qo.core.pipeline.topology import Topology
 from qo.dispatcher.effects import operator_actions
-from qo.dispatcher.engine import invalidation
+from qo.dispatcher.engine.loops import invalidation
 from qo.dispatcher.events import invalidations
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State

@@ -20,8 +20,8 @@ from qo.config import sources
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
 from qo.dispatcher.auth.local_tokens import LocalTokens
-from qo.dispatcher.engine import purge
 from qo.dispatcher.engine.loop import FAILURES_MAX, Loop
+from qo.dispatcher.engine.loops import purge
 from qo.dispatcher.outbox import outbox
 from qo.dispatcher.outbox.outbox import Effect, Kind
 from qo.dispatcher.service import Dispatcher, run_dispatcher

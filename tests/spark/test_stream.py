@@ -30,7 +30,7 @@ from qo.api.contract.task import (
 from qo.config.settings import Settings
 from qo.config.spark import SparkSettings
 from qo.dispatcher.attempts import claiming, segments
-from qo.dispatcher.engine import source_monitor
+from qo.dispatcher.engine.loops import source_monitor
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.errors import LeaseLost, UsageError

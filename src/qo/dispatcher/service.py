@@ -20,7 +20,10 @@ from qo.config.settings import Settings
 from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.auth.local_tokens import local_tokens
 from qo.dispatcher.bundles.bundle_store import shelf_of
-from qo.dispatcher.engine import (
+from qo.dispatcher.engine.fast_path import Hand, Onward
+from qo.dispatcher.engine.limits import limits, thresholds
+from qo.dispatcher.engine.loop import Loop, Tick
+from qo.dispatcher.engine.loops import (
     backfill,
     comparison,
     invalidation,
@@ -35,9 +38,6 @@ from qo.dispatcher.engine import (
     source_monitor,
     sweeper,
 )
-from qo.dispatcher.engine.fast_path import Hand, Onward
-from qo.dispatcher.engine.limits import limits, thresholds
-from qo.dispatcher.engine.loop import Loop, Tick
 from qo.dispatcher.engine.metrics import Counters, Metrics
 from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.serving import Addresses, serve

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from qo.core.pipeline.topology import LiveJob, Topology
-from qo.dispatcher.engine import refresh
+from qo.dispatcher.engine.loops import refresh
 from qo.dispatcher.state import topology
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.views import progress

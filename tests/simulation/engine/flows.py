@@ -29,7 +29,9 @@ from qo.api.contract.task import (
 from qo.core.pipeline.pressure import Thresholds
 from qo.dispatcher.attempts import claiming, completion, running
 from qo.dispatcher.effects import operator_actions
-from qo.dispatcher.engine import (
+from qo.dispatcher.engine.fast_path import Hand, Onward
+from qo.dispatcher.engine.limits import Limits
+from qo.dispatcher.engine.loops import (
     comparison,
     invalidation,
     pressure,
@@ -41,8 +43,6 @@ from qo.dispatcher.engine import (
     source_monitor,
     sweeper,
 )
-from qo.dispatcher.engine.fast_path import Hand, Onward
-from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.outbox import publisher
 from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.runtimes import in_process

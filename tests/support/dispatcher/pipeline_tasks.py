@@ -20,7 +20,7 @@ from qo.api.contract.task import (
 from qo.core.lifecycle import Lapse, Rejected
 from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.attempts import claiming, completion, running
-from qo.dispatcher.engine import comparison, invalidation, router
+from qo.dispatcher.engine.loops import comparison, invalidation, router
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import creation, rows

@@ -9,7 +9,7 @@ from qo.api.contract.task import EventBody
 from qo.api.contract.why import WhyAnswer
 from qo.core.pipeline.dag import Dag
 from qo.core.task import Status
-from qo.dispatcher.engine import reconciler, refresh
+from qo.dispatcher.engine.loops import reconciler, refresh
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state.database import State
 from qo.dispatcher.versions import cutover

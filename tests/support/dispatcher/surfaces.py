@@ -28,8 +28,8 @@ from qo.dispatcher.attempts import claiming, completion
 from qo.dispatcher.auth import capability
 from qo.dispatcher.auth.principals import create_token
 from qo.dispatcher.bundles.bundle_store import bundle_id
-from qo.dispatcher.engine import reconciler, release, router
 from qo.dispatcher.engine.limits import limits
+from qo.dispatcher.engine.loops import reconciler, release, router
 from qo.dispatcher.http.app import internal_app, public_app
 from qo.dispatcher.http.context import Context
 from qo.dispatcher.sources.emission import emit

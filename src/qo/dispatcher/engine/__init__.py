@@ -1,1 +1,1 @@
-"""What the dispatcher does over and over. Each loop is a ``tick``: one bounded step, told how much it did."""
+"""The dispatcher's engine: its loops (``loops``), what runs them (``loop``), and what they share."""

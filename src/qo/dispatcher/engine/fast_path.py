@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from qo.dispatcher.engine import release, router
 from qo.dispatcher.engine.limits import Limits
+from qo.dispatcher.engine.loops import release, router
 from qo.dispatcher.outbox.outbox import Effect, Kind, Taken
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.loop_names import LoopName

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from qo.core.pipeline.dag import UpdateStrategy
 from qo.core.task import Status
-from qo.dispatcher.engine.progress import Input
+from qo.dispatcher.engine.marks import Input
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.prepared import Values

@@ -19,7 +19,7 @@ from qo.core.pipeline.dag import UpdateStrategy
 from qo.core.pipeline.plan import derived
 from qo.core.pipeline.topology import Topology
 from qo.core.task import Status
-from qo.dispatcher.engine import reconciler
+from qo.dispatcher.engine.loops import reconciler
 from qo.dispatcher.state import scans, schema, topology
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx
 from qo.dispatcher.tasks import creation

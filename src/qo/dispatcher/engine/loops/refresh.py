@@ -25,7 +25,7 @@ import sqlalchemy as sa
 from qo.core.pipeline.dag import Join, UpdateStrategy
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.core.task import Status
-from qo.dispatcher.engine.progress import FULL_PASS_S
+from qo.dispatcher.engine.marks import FULL_PASS_S
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx, batches
 from qo.dispatcher.tasks import creation

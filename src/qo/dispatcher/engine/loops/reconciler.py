@@ -24,8 +24,8 @@ from qo.core.pipeline.topology import LiveJob, Topology
 from qo.core.task import Status
 from qo.dispatcher.attempts.pins import first_deployed
 from qo.dispatcher.effects import deferred, external_effects
-from qo.dispatcher.engine import freshness, progress
-from qo.dispatcher.engine.progress import Input, Mark
+from qo.dispatcher.engine import freshness, marks
+from qo.dispatcher.engine.marks import Input, Mark
 from qo.dispatcher.events import event_log, tallies
 from qo.dispatcher.events.event_log import PENDING
 from qo.dispatcher.state import schema, topology
@@ -131,8 +131,8 @@ def behind(tx: Tx, live: Topology, jobs: Iterable[LiveJob]) -> list[LiveJob]:
     inputs = [each for job in listed for each in _followed(live, job)]
     by_partition = [each for each in inputs if each.job.job.execution_strategy is Strategy.PER_PARTITION]
     by_cursor = [each for each in inputs if each.job.job.execution_strategy is Strategy.PER_UPDATE]
-    due = {each.job.edition_id for each in progress.behind(tx, by_partition)}
-    due |= {each.job.edition_id for each in progress.unread(tx, by_cursor) if _cursor_task(tx, each) is not None}
+    due = {each.job.edition_id for each in marks.behind(tx, by_partition)}
+    due |= {each.job.edition_id for each in marks.unread(tx, by_cursor) if _cursor_task(tx, each) is not None}
     return [job for job in listed if job.edition_id in due]
 
 
@@ -144,19 +144,19 @@ class _Step:
 
 
 def _partition_step(tx: Tx, live: Topology, each: Input, followed: Sequence[Input], limit: int) -> _Step:
-    stored = progress.mark(tx, each)
+    stored = marks.mark(tx, each)
     mark = stored or _begin(tx, each)
     asked = {"generation": each.generation_id, "after": mark.revision, "most": limit}
     found = tx.mappings(_NEXT_PARTITIONS, asked)
     if not found:
         mark = mark.restarted(tx.now) if mark.due(tx.now) else mark
         if mark != stored:
-            progress.save(tx, each, mark)
+            marks.save(tx, each, mark)
         return _Step()
     under_way = _under_way(tx, each, {row["partition_key"] for row in found})
     reached = _settled(found, under_way, mark.revision)
     if stored is None or reached > stored.revision:
-        progress.save(tx, each, replace(mark, revision=reached))
+        marks.save(tx, each, replace(mark, revision=reached))
     rows = [row for row in found if row["partition_key"] not in under_way]
     made, changes = _make(tx, live, each, followed, rows)
     return _Step(made, len(found) == limit and reached > mark.revision, changes)
