@@ -1,36 +1,28 @@
 # ruff: noqa: F811
-"""The runtime ``lambda``: functions are invoked once per attempt, and a hostile one gets nothing and leaves nothing."""
+"""Functions that the dispatcher starts: wake-ups, leases and limits."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import boto3
-import httpx
 import pytest
 import sqlalchemy as sa
 
 from qo.api.contract.bundle import Invocation
-from qo.api.contract.task import EventBody, InputMode, Outcome, Piece, Work, WorkInput
+from qo.api.contract.task import EventBody, Outcome
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
-from qo.dispatcher import aws
 from qo.dispatcher.auth import capability as capabilities
 from qo.dispatcher.bundles import bundle_store
 from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.outbox import outbox
 from qo.dispatcher.outbox.outbox import Effect, Kind
-from qo.dispatcher.runtimes import subprocess_lambda
-from qo.dispatcher.runtimes.aws_lambda import PAYLOAD_MAX, AwsFunctions, payload_of
 from qo.dispatcher.runtimes.invoker import LocalFunctions
 from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
 from qo.dispatcher.service import run_dispatcher
@@ -41,14 +33,6 @@ from qo.dispatcher.state.upgrade import upgrade
 from qo.errors import NotFound, Refused, Unavailable
 from support.dispatcher.function_sites import WITHIN_S, Site, eventually
 from support.dispatcher.states import Clock, clock, state  # noqa: F401
-from support.dispatcher.zips import MAIN, bundle, sha256
-from support.servers.ports import free_ports
-from support.servers.s3 import REGION, S3Server
-
-TOKEN = "header.claims.signature-of-this-test"
-
-
-# One process
 
 
 @pytest.fixture(autouse=True)
@@ -58,239 +42,6 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
     return directory
-
-
-def invocation_of(body: bytes, **changed: Any) -> Invocation:
-    work = Work(
-        task_id="t1", attempt=1, dag="shop", job="clean", version=1, runtime="lambda", operator="udf",
-        update_strategy="replace", timeout_seconds=20,
-    )  # fmt: skip
-    fields: dict[str, Any] = {
-        "task_id": "t1",
-        "attempt": 1,
-        "lease_id": "lease-1",
-        "lease_expires_at": datetime(2030, 1, 1, tzinfo=UTC),
-        "heartbeat_s": 20.0,
-        "capability_token": TOKEN,
-        "dispatcher_url": "http://127.0.0.1:1",
-        "bundle_sha256": sha256(body),
-        "entrypoint": MAIN,
-        "work": work,
-    }
-    return Invocation(**fields | changed)
-
-
-def run(
-    code: str,
-    *,
-    offered: dict[str, str] | None = None,
-    watch: Callable[[], Stop | None] = lambda: None,
-    timeout_s: float | None = None,
-    **changed: Any,
-) -> Verdict:
-    body = bundle({MAIN: code, "lib.py": "WORD = 'vendored'"}, **changed)
-    return subprocess_lambda.run(
-        invocation_of(body), body, offered=offered or {}, watch=watch, timeout_s=timeout_s
-    )
-
-
-def test_a_function_gets_its_invocation_and_its_answer_counts() -> None:
-    verdict = run("""
-import json, sys
-asked = json.load(sys.stdin)
-print(json.dumps({"result": [asked["task_id"], asked["work"]["job"], asked["capability_token"]]}))
-""")
-    assert verdict.outcome is Outcome.SUCCESS
-    assert verdict.reply is not None
-    assert verdict.reply.result == ["t1", "clean", TOKEN]
-
-
-def test_a_bundle_brings_its_own_modules_and_sees_none_of_ours() -> None:
-    verdict = run("""
-import json, lib
-found = []
-for name in ("qo", "sqlalchemy", "botocore", "cryptography"):
-    try:
-        __import__(name)
-        found.append(name)
-    except ImportError:
-        pass
-print(json.dumps({"result": [lib.WORD, found]}))
-""")
-    assert verdict.reply is not None, verdict.error
-    assert verdict.reply.result == ["vendored", []]
-
-
-def test_nothing_of_our_environment_reaches_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_SECRET_ACCESS_KEY", "QO_WORKER_TOKEN", "QO_STATE", "HOME", "API_KEY", "LANG", "PYTHONPATH"):
-        monkeypatch.setenv(name, "secret-of-the-dispatcher")
-    verdict = run(
-        "import json, os; print(json.dumps({'result': dict(os.environ)}))",
-        env_allowlist=["API_BASE", "API_KEY", "MISSING"],
-        offered={"API_BASE": "http://api", "OTHER": "not asked for"},
-    )
-    assert verdict.reply is not None, verdict.error
-    seen = verdict.reply.result
-    assert "secret-of-the-dispatcher" not in str(seen)
-    # LC_CTYPE is what Python itself sets in the C locale.
-    assert set(seen) - {"LC_CTYPE"} == {
-        "PATH", "HOME", "TMPDIR", "QO_DISPATCHER_URL", "QO_TASK_TOKEN", "QO_RUN", "API_BASE",
-    }  # fmt: skip
-
-
-def test_a_function_inherits_no_open_files(tmp_path: Path) -> None:
-    with (tmp_path / "open").open("w"), (tmp_path / "state.db").open("w") as kept:
-        os.set_inheritable(kept.fileno(), True)
-        verdict = run("""
-import json, os
-print(json.dumps({"result": [os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if n not in "012"
-    and os.path.exists(f"/proc/self/fd/{n}")]}))
-""")
-    assert verdict.reply is not None, verdict.error
-    assert not any(str(tmp_path / "state.db") in each for each in verdict.reply.result)
-
-
-@pytest.mark.parametrize(
-    ("code", "why"),
-    [
-        ("", "not one JSON object"),
-        ("print('hello')", "not one JSON object"),
-        ("print('[]')", "not one JSON object"),
-        ("print('{}{}')", "not one JSON object"),
-        ("print('{}'); print('{}')", "not one JSON object"),
-        ('print(\'{"outcome": "cancelled"}\')', "outcome"),
-        ("print('{\"surprise\": 1}')", "surprise"),
-        ("print('{\"outputs\": [{}]}')", "outputs.0.output"),
-        ("import sys; sys.stdout.buffer.write(b'\\xff')", "not one JSON object"),
-        ("print('[' * 100_000)", "not one JSON object"),
-        ("raise SystemExit(3)", "status 3"),
-        ("1/0", "ZeroDivisionError"),
-        ("import os; os.kill(os.getpid(), 9)", "signal 9"),
-        ("print('{}'); raise SystemExit(1)", "status 1"),
-    ],
-)
-def test_anything_but_one_sound_object_and_a_clean_end_is_fatal(code: str, why: str) -> None:
-    verdict = run(code)
-    assert (verdict.outcome, verdict.reply) == (Outcome.FATAL, None)
-    assert why in (verdict.error or "")
-
-
-def test_a_function_can_ask_for_another_attempt() -> None:
-    verdict = run("""print('{"outcome": "retryable_error", "error": "try later", "retry_after_s": 5}')""")
-    assert (verdict.outcome, verdict.error) == (Outcome.RETRYABLE, "try later")
-
-
-@pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_a_flood_of_output_is_cut(stream: str) -> None:
-    verdict = run(f"import sys\nwhile True: sys.{stream}.write('x' * 65536)", timeout_s=3)
-    assert verdict.outcome is Outcome.FATAL
-    assert len(verdict.error or "") < 10_000
-
-
-def test_a_large_answer_within_the_limit_is_taken_whole() -> None:
-    verdict = run("import json; print(json.dumps({'result': 'x' * 1_000_000}))")
-    assert verdict.reply is not None, verdict.error
-    assert len(verdict.reply.result) == 1_000_000
-
-
-def test_a_function_that_does_not_end_is_ended() -> None:
-    verdict = run("import time; time.sleep(600)", timeout_s=0.5)
-    assert verdict.outcome is Outcome.FATAL
-    assert "0.5 seconds" in (verdict.error or "")
-
-
-def test_closing_its_output_does_not_hide_a_function() -> None:
-    verdict = run("import os, time; os.close(1); os.close(2); time.sleep(600)", timeout_s=0.5)
-    assert "0.5 seconds" in (verdict.error or "")
-
-
-FORK = """
-import os, sys, time, json
-asked = json.load(sys.stdin)
-ready, told = os.pipe()
-if os.fork() == 0:
-    %s
-    os.write(told, str(os.getpid()).encode())
-    time.sleep(600)
-    os._exit(0)
-child = int(os.read(ready, 20))
-print(json.dumps({"result": child}))
-sys.stdout.flush()
-"""
-
-
-@pytest.mark.parametrize(
-    "escape",
-    [
-        "pass",
-        "os.setsid()",
-        "os.setsid()\n    if os.fork(): os._exit(0)",
-        "import signal; [signal.signal(n, signal.SIG_IGN) for n in (1, 2, 15)]",
-        "os.close(0); os.close(1); os.close(2)",
-    ],
-)
-def test_what_a_function_leaves_running_is_killed(escape: str) -> None:
-    verdict = run(FORK % escape)
-    assert verdict.reply is not None, verdict.error
-    child = verdict.reply.result
-    eventually(lambda: not _is_alive(child))
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "print('{}')",
-        "raise SystemExit(1)",
-        "import os; os.makedirs('a/b'); open('a/b/c', 'w').close(); os.chmod('a/b', 0); os.chmod('a', 0); print('{}')",
-        "import os; os.symlink('/etc', 'etc'); print('{}')",
-        "import time; time.sleep(600)",
-    ],
-)
-def test_no_trace_of_a_function_is_left_on_disk(code: str, scratch: Path) -> None:
-    run(code, timeout_s=1)
-    assert list(scratch.iterdir()) == []
-    assert Path("/etc/passwd").exists()
-
-
-def test_a_token_that_a_function_prints_does_not_reach_the_error() -> None:
-    verdict = run("import os, sys; sys.exit(os.environ['QO_TASK_TOKEN'])")
-    assert verdict.outcome is Outcome.FATAL
-    assert TOKEN not in (verdict.error or "")
-
-
-@pytest.mark.parametrize("entrypoint", ["other.py", "../main.py", "/etc/passwd", "", "-c"])
-def test_only_a_file_of_the_bundle_is_an_entrypoint(entrypoint: str) -> None:
-    body = bundle({MAIN: "print('{}')"})
-    verdict = subprocess_lambda.run(
-        invocation_of(body, entrypoint=entrypoint), body, offered={}, watch=lambda: None
-    )
-    assert (verdict.outcome, "entrypoint" in (verdict.error or "")) == (Outcome.FATAL, True)
-
-
-def test_a_tampered_bundle_does_not_run(tmp_path: Path) -> None:
-    body, other = bundle({MAIN: "print('{}')"}), bundle({MAIN: f"open({str(tmp_path / 'ran')!r}, 'w')"})
-    verdict = subprocess_lambda.run(invocation_of(body), other, offered={}, watch=lambda: None)
-    assert (verdict.outcome, "sha256" in (verdict.error or "")) == (Outcome.FATAL, True)
-    assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize(
-    ("stop", "outcome"),
-    [(Stop.CANCELLED, Outcome.CANCELLED), (Stop.RELEASED, Outcome.RELEASED), (Stop.LOST, Outcome.CANCELLED)],
-)
-def test_a_function_is_stopped_when_its_watcher_says_so(stop: Stop, outcome: Outcome) -> None:
-    verdict = run("import time; time.sleep(600)", watch=lambda: stop)
-    assert (verdict.outcome, verdict.stopped) == (outcome, stop)
-
-
-# Wake-ups
 
 
 @pytest.fixture
@@ -557,166 +308,6 @@ def test_shutting_down_gives_running_tasks_back(site: Callable[..., Site], scrat
     assert (row["status"], row["retry_count"]) == ("pending", 0)
     assert list(scratch.iterdir()) == []
     assert running.tick() == 0
-
-
-# A service
-
-
-class FunctionService(ThreadingHTTPServer):
-    """Speaks as much of Lambda as is called: Invoke, and the switch for retries."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.calls: list[tuple[str, str, dict[str, str], Any]] = []
-        self.answers: list[tuple[int, str]] = []
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def invocations(self) -> list[Any]:
-        return [body for method, path, _, body in self.calls if method == "POST" and path.endswith("/invocations")]
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: FunctionService
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def do_PUT(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("content-length", 0)))
-        self.server.calls.append((self.command, self.path, dict(self.headers), json.loads(body or b"null")))
-        invoked = self.path.endswith("/invocations")
-        status, code = (
-            self.server.answers.pop(0) if invoked and self.server.answers else (202 if invoked else 200, "")
-        )
-        reply = b"" if status == 202 else json.dumps({"message": code} if code else {}).encode()
-        self.send_response(status)
-        if code:
-            self.send_header("x-amzn-errortype", code)
-        self.send_header("content-length", str(len(reply)))
-        self.end_headers()
-        self.wfile.write(reply)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[FunctionService]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    aws.client.cache_clear()
-    server = FunctionService()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
-    aws.client.cache_clear()
-
-
-def test_a_service_is_invoked_once_with_the_whole_work_and_reports_by_itself(
-    site: Callable[..., Site], service: FunctionService
-) -> None:
-    here = site("print('{}')")
-    functions = AwsFunctions("qo-udf", here.shelf, region=REGION, endpoint=service.endpoint)
-    task_id = here.wake()
-    here.invoker(functions).tick()
-    (sent,) = eventually(service.invocations)
-    row = here.settled(task_id, "running")
-    assert (sent["task_id"], sent["attempt"], sent["lease_id"]) == (task_id, 1, row["lease_id"])
-    assert (sent["bundle_sha256"], sent["entrypoint"], sent["work"]["job"]) == (sha256(here.body), MAIN, "clean")
-    with here.state.read() as tx:
-        assert capabilities.verify(here.ring, sent["capability_token"], tx.now).task_id == task_id
-    (switch, invoke) = service.calls
-    assert (switch[0], switch[3]["MaximumRetryAttempts"]) == ("PUT", 0)
-    assert {key.lower(): value for key, value in invoke[2].items()}["x-amz-invocation-type"] == "Event"
-
-
-@pytest.mark.parametrize(
-    ("answer", "status"),
-    [
-        ((500, "ServiceException"), "pending"),
-        ((429, "TooManyRequestsException"), "pending"),
-        ((404, "ResourceNotFoundException"), "failed"),
-        ((403, "AccessDeniedException"), "failed"),
-        ((200, ""), "failed"),
-    ],
-)
-def test_a_service_that_does_not_take_it_is_asked_once_and_the_attempt_ends(
-    site: Callable[..., Site], service: FunctionService, answer: tuple[int, str], status: str
-) -> None:
-    here = site("print('{}')")
-    service.answers = [answer]
-    task_id = here.wake()
-    here.invoker(AwsFunctions("qo-udf", here.shelf, region=REGION, endpoint=service.endpoint)).tick()
-    row = eventually(lambda: row if (row := here.task(task_id))["last_error"] else None)
-    assert (row["status"], len(service.invocations())) == (status, 1)
-
-
-def test_a_service_that_is_not_there_costs_an_attempt_not_the_task(
-    site: Callable[..., Site], service: FunctionService
-) -> None:
-    here = site("print('{}')")
-    task_id = here.wake()
-    nobody = f"http://127.0.0.1:{free_ports(1)[0]}"
-    here.invoker(AwsFunctions("qo-udf", here.shelf, region=REGION, endpoint=nobody)).tick()
-    row = eventually(lambda: row if (row := here.task(task_id))["last_error"] else None)
-    assert (row["status"], row["retry_count"]) == ("pending", 1)
-
-
-@pytest.mark.fast
-def test_lists_too_long_for_a_call_are_left_to_be_asked_for() -> None:
-    pieces = [Piece(partition_key=f"p{number}", revision=number, location="x" * 100) for number in range(5000)]
-    given = WorkInput(
-        position=0, name="orders", dataset_id="d", generation_id="g", mode=InputMode.WHOLE, pieces=pieces
-    )
-    whole = invocation_of(b"")
-    sent = json.loads(
-        payload_of(whole.model_copy(update={"work": whole.work.model_copy(update={"inputs": [given]})}), None)
-    )
-    assert (sent["work"]["inputs"][0]["pieces"], sent["work"]["inputs"][0]["more"]) == ([], True)
-    vast = whole.work.model_copy(update={"config": {"x": "y" * PAYLOAD_MAX}})
-    with pytest.raises(Refused, match="shorten"):
-        payload_of(whole.model_copy(update={"work": vast}), None)
-
-
-@pytest.mark.s3
-def test_another_implementation_of_lambda_takes_the_invocation(
-    moto_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", moto_server.access_key)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", moto_server.secret_key)
-    aws.client.cache_clear()
-    httpx.post(
-        f"{moto_server.endpoint}/moto-api/config", json={"lambda": {"use_docker": False}}
-    ).raise_for_status()
-    known: dict[str, Any] = {"endpoint_url": moto_server.endpoint, "region_name": REGION}
-    trust = json.dumps({"Version": "2012-10-17", "Statement": []})
-    role = boto3.client("iam", **known).create_role(RoleName="qo-udf", AssumeRolePolicyDocument=trust)["Role"][
-        "Arn"
-    ]
-    boto3.client("lambda", **known).create_function(
-        FunctionName="qo-udf",
-        Role=role,
-        Runtime="python3.11",
-        Handler="main.handler",
-        Code={"ZipFile": bundle({MAIN: ""})},
-    )
-    shelf = bundle_store.FileShelf(tmp_path)
-    functions = AwsFunctions("qo-udf", shelf, region=REGION, endpoint=moto_server.endpoint)
-    assert functions.launch(invocation_of(b""), lambda: None) is None
-    missing = AwsFunctions("missing", shelf, region=REGION, endpoint=moto_server.endpoint)
-    verdict = missing.launch(invocation_of(b""), lambda: None)
-    assert verdict is not None
-    assert verdict.outcome is Outcome.FATAL
-    aws.client.cache_clear()
 
 
 TELLS = """

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from qo.api.contract.task import Claimed, EventBody, EventsRequest, InputMode, NotClaimed, Outcome
+from qo.api.contract.task import Claimed, EventBody, EventsRequest, NotClaimed, Outcome
 from qo.core.lifecycle import Rejected
 from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.attempts import running
@@ -19,7 +19,7 @@ from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks import creation
 from qo.dispatcher.tasks.creation import NewTask
 from qo.dispatcher.versions import cutover
-from qo.errors import Forbidden, LeaseLost, NotFound, Refused, UsageError
+from qo.errors import Forbidden, LeaseLost, NotFound, UsageError
 from support.dispatcher.pipeline_tasks import (
     all_of,
     ask,
@@ -29,8 +29,6 @@ from support.dispatcher.pipeline_tasks import (
     fence,
     finish,
     lapse,
-    manual_task,
-    output,
     partition_task,
     row_of,
     succeed,
@@ -71,9 +69,6 @@ def at_once(*calls: Callable[[], object]) -> list[object]:
     return answers
 
 
-# Creation
-
-
 def test_creating_twice_creates_once(state: State, clean: LiveJob) -> None:
     wanted = NewTask(job=clean, dedupe_key="manual:a")
     with state.write() as tx:
@@ -90,10 +85,7 @@ def test_a_task_takes_its_limits_from_its_job(state: State, clean: LiveJob) -> N
     assert row["released_at"] is None
 
 
-# I1: delivery is at least once, execution one at a time
-
-
-def test_i1_of_two_claims_at_once_one_gets_the_task(state: State, clean: LiveJob) -> None:
+def test_of_two_claims_at_once_one_gets_the_task(state: State, clean: LiveJob) -> None:
     for round_ in range(5):
         task = partition_task(state, clean, f"p{round_}")
         answers = at_once(*[partial(ask, state, task)] * 4)
@@ -101,7 +93,7 @@ def test_i1_of_two_claims_at_once_one_gets_the_task(state: State, clean: LiveJob
         assert {each.reason for each in answers if isinstance(each, NotClaimed)} == {"running"}
 
 
-def test_i1_a_claim_repeated_with_its_lease_gets_the_same_answer(
+def test_a_claim_repeated_with_its_lease_gets_the_same_answer(
     state: State,
     clean: LiveJob,
     state_clock: Clock,
@@ -158,10 +150,7 @@ def test_a_task_of_a_retired_edition_is_not_due_until_a_rollback(state: State, c
     claimed(state, task)
 
 
-# I2a: completion is idempotent
-
-
-def test_i2a_an_exact_repeat_is_answered_and_changes_nothing(state: State, clean: LiveJob) -> None:
+def test_an_exact_repeat_is_answered_and_changes_nothing(state: State, clean: LiveJob) -> None:
     held = claimed(state, partition_task(state, clean, "p"))
     first = succeed(state, held)
     again = succeed(state, held)
@@ -171,7 +160,7 @@ def test_i2a_an_exact_repeat_is_answered_and_changes_nothing(state: State, clean
     assert len(all_of(state, schema.events)) == 1
 
 
-def test_i2a_two_completions_at_once_commit_once(state: State, clean: LiveJob) -> None:
+def test_two_completions_at_once_commit_once(state: State, clean: LiveJob) -> None:
     for round_ in range(5):
         held = claimed(state, partition_task(state, clean, f"p{round_}"))
         answers = at_once(partial(succeed, state, held), partial(succeed, state, held))
@@ -179,7 +168,7 @@ def test_i2a_two_completions_at_once_commit_once(state: State, clean: LiveJob) -
     assert len(all_of(state, schema.commits)) == 5
 
 
-def test_i2a_a_failure_is_repeated_even_after_the_next_attempt_has_begun(
+def test_a_failure_is_repeated_even_after_the_next_attempt_has_begun(
     state: State,
     clean: LiveJob,
     state_clock: Clock,
@@ -201,10 +190,7 @@ def test_who_has_failed_cannot_succeed_afterwards(state: State, clean: LiveJob) 
     assert all_of(state, schema.commits) == []
 
 
-# I2c: side effects are recorded under a stable key
-
-
-def test_i2c_events_sent_again_by_the_same_attempt_are_kept_once(state: State, clean: LiveJob) -> None:
+def test_events_sent_again_by_the_same_attempt_are_kept_once(state: State, clean: LiveJob) -> None:
     held = claimed(state, partition_task(state, clean, "p"))
     request = EventsRequest(**fence(held), events=[EventBody(output=0, cursor=5), EventBody(cursor=6)])
     with state.write() as tx:
@@ -228,10 +214,7 @@ def test_a_task_emits_events_of_its_own_outputs_only(state: State, clean: LiveJo
     assert all_of(state, schema.events) == []
 
 
-# I3: what finishes or publishes is fenced
-
-
-def test_i3_a_stale_attempt_changes_nothing(state: State, clean: LiveJob, state_clock: Clock) -> None:
+def test_a_stale_attempt_changes_nothing(state: State, clean: LiveJob, state_clock: Clock) -> None:
     task = partition_task(state, clean, "p")
     old = claimed(state, task)
     state_clock.advance(61)
@@ -252,7 +235,7 @@ def test_i3_a_stale_attempt_changes_nothing(state: State, clean: LiveJob, state_
     assert succeed(state, new).status == "completed"
 
 
-def test_i3_a_wrong_lease_is_refused(state: State, clean: LiveJob) -> None:
+def test_a_wrong_lease_is_refused(state: State, clean: LiveJob) -> None:
     held = claimed(state, partition_task(state, clean, "p"))
     wrong = held.model_copy(update={"lease_id": "another"})
     ahead = held.model_copy(update={"attempt": 2})
@@ -265,7 +248,7 @@ def test_i3_a_wrong_lease_is_refused(state: State, clean: LiveJob) -> None:
         finish(state, held.model_copy(update={"work": held.work.model_copy(update={"task_id": "nothing"})}))
 
 
-def test_i3_a_lease_name_that_is_used_again_does_not_let_the_old_attempt_in(
+def test_a_lease_name_that_is_used_again_does_not_let_the_old_attempt_in(
     state: State, clean: LiveJob, state_clock: Clock
 ) -> None:
     task = partition_task(state, clean, "p")
@@ -278,10 +261,7 @@ def test_i3_a_lease_name_that_is_used_again_does_not_let_the_old_attempt_in(
         succeed(state, old)
 
 
-# I4: leases run out, and the task goes on without its worker
-
-
-def test_i4_a_worker_that_died_is_replaced(state: State, clean: LiveJob, state_clock: Clock) -> None:
+def test_a_worker_that_died_is_replaced(state: State, clean: LiveJob, state_clock: Clock) -> None:
     task = partition_task(state, clean, "p")
     dead = claimed(state, task)
     assert isinstance(lapse(state, dead), Rejected)
@@ -298,7 +278,7 @@ def test_i4_a_worker_that_died_is_replaced(state: State, clean: LiveJob, state_c
     assert outcomes == {1: "timed_out", 2: None}
 
 
-def test_i4_who_is_heard_of_keeps_its_lease_until_its_time_is_over(
+def test_who_is_heard_of_keeps_its_lease_until_its_time_is_over(
     state: State, clean: LiveJob, state_clock: Clock
 ) -> None:
     held = claimed(state, partition_task(state, clean, "p"))
@@ -327,9 +307,6 @@ def test_a_lease_reaches_beyond_the_time_of_the_attempt_only_for_its_report(
     state_clock.advance(10 + REPORT_S + 1)
     with pytest.raises(LeaseLost):
         beat(state, held)
-
-
-# Late replies
 
 
 def test_late_reply_an_attempt_that_was_given_up_may_still_succeed(
@@ -414,187 +391,5 @@ def test_completing_against_the_next_claim_commits_from_one_attempt(
     assert len(all_of(state, schema.commits)) == 5
 
 
-# Attempts and rests
-
-
-def test_max_attempts_ends_a_task_that_always_fails(state: State, clean: LiveJob, state_clock: Clock) -> None:
-    task = partition_task(state, clean, "p")
-    first = finish(state, claimed(state, task), Outcome.RETRYABLE, error="first", traceback="tb")
-    assert first.status == "pending"
-    state_clock.advance(60)
-    assert finish(state, claimed(state, task), Outcome.RETRYABLE, error="second").status == "failed"
-    row = row_of(state, task)
-    assert (row["last_error"], row["attempt"]) == ("second", 2)
-    with state.read() as tx:
-        shown = operator_actions.show_task(tx, task)
-    assert [each.error for each in shown.attempts] == ["first", "second"]
-    assert [each.outcome for each in shown.attempts] == ["retried", "failed"]
-
-
-def test_backoff_lies_between_15_and_45_seconds_at_first(state: State, clean: LiveJob) -> None:
-    task = partition_task(state, clean, "p")
-    answer = finish(state, claimed(state, task), Outcome.RETRYABLE)
-    row = row_of(state, task)
-    assert answer.retry_at == row["available_at"]
-    assert 15 <= (row["available_at"] - row["updated_at"]).total_seconds() <= 45
-    assert row["released_at"] is None
-
-
-def test_a_failure_may_say_when_to_try_again(state: State, clean: LiveJob) -> None:
-    task = partition_task(state, clean, "p")
-    finish(state, claimed(state, task), Outcome.RETRYABLE, retry_after_s=500)
-    row = row_of(state, task)
-    assert (row["available_at"] - row["updated_at"]).total_seconds() == pytest.approx(500)
-
-
-def test_a_fatal_error_is_not_tried_again(state: State, clean: LiveJob) -> None:
-    task = partition_task(state, clean, "p")
-    assert finish(state, claimed(state, task), Outcome.FATAL).status == "failed"
-
-
-def test_releasing_costs_no_attempt(state: State, clean: LiveJob) -> None:
-    task = partition_task(state, clean, "p")
-    for _ in range(4):
-        assert finish(state, claimed(state, task), Outcome.RELEASED).status == "pending"
-    assert row_of(state, task)["retry_count"] == 0
-    succeed(state, claimed(state, task))
-
-
-# What people do
-
-
-def test_a_running_task_that_is_cancelled_commits_nothing(state: State, clean: LiveJob) -> None:
-    task = partition_task(state, clean, "p")
-    held = claimed(state, task)
-    with state.write() as tx:
-        assert operator_actions.cancel(tx, task, "somebody", "wrong day").status == "running"
-    assert beat(state, held).cancel_requested
-    assert succeed(state, held).status == "cancelled"
-    assert (all_of(state, schema.commits), all_of(state, schema.events)) == ([], [])
-    with state.write() as tx:
-        assert operator_actions.replay(tx, task, "somebody").status == "pending"
-    assert succeed(state, claimed(state, task)).status == "completed"
-    with state.write() as tx, pytest.raises(Refused):
-        operator_actions.replay(tx, task, "somebody")
-
-
-def test_a_worker_says_that_it_was_cancelled(state: State, clean: LiveJob) -> None:
-    task = partition_task(state, clean, "p")
-    assert finish(state, claimed(state, task), Outcome.CANCELLED, error="asked to").status == "cancelled"
-
-
-def test_a_list_is_walked_page_by_page_and_misses_nothing(state: State, clean: LiveJob) -> None:
-    made = {partition_task(state, clean, f"p{n}") for n in range(7)}
-    done = partition_task(state, clean, "done")
-    succeed(state, claimed(state, done))
-
-    def walk(**filters: str) -> list[str]:
-        seen: list[str] = []
-        after: str | None = None
-        while True:
-            with state.read() as tx:
-                found = operator_actions.list_tasks(tx, after=after, limit=3, **filters)
-            seen += [each.id for each in found.tasks]
-            after = found.after
-            if after is None:
-                return seen
-
-    everything = walk()
-    assert sorted(everything) == sorted([*made, done])
-    assert walk(dag="shop") == everything
-    assert walk(dag="shop", job="clean") == everything
-    assert walk(dag="shop", job="daily") == []
-    assert walk(status="completed") == walk(dag="shop", job="clean", status="completed") == [done]
-    assert set(walk(dag="shop", job="clean", status="pending")) == made
-    with state.read() as tx, pytest.raises(UsageError):
-        operator_actions.list_tasks(tx, after="nonsense")
-
-
-def test_fetch_tells_whether_to_go_on(state: State, clean: LiveJob) -> None:
-    task = partition_task(state, clean, "p", attributes={"why": "test"})
-    held = claimed(state, task)
-    with state.read() as tx:
-        told = running.fetch(tx, task, "file:/data")
-    assert (told.status, told.attempt, told.cancel_requested) == ("running", 1, False)
-    assert told.work == held.work
-    assert held.work.attributes == {"why": "test"}
-    with state.read() as tx, pytest.raises(NotFound):
-        running.fetch(tx, "nothing")
-
-
-# What an attempt reads
-
-
 def live_source(state: State) -> LiveJob:
     return live(loaded(state), "shop.orders")
-
-
-def test_a_partition_task_reads_its_partition_as_it_was_when_claimed(state: State, clean: LiveJob) -> None:
-    orders = live_source(state)
-    first = feed(state, orders, "p", "1")
-    feed(state, orders, "q", "1")
-    held = claimed(state, partition_task(state, clean, "p"))
-    read = held.work.inputs[0]
-    assert (read.mode, [each.partition_key for each in read.pieces]) == (InputMode.PARTITION, ["p"])
-    assert read.pieces[0].location == first.work.outputs[0].prefix
-    feed(state, orders, "p", "2")
-    with state.read() as tx:
-        again = running.fetch(tx, held.work.task_id, "file:/data").work
-    assert again is not None
-    assert again.inputs == held.work.inputs
-
-
-def test_a_partition_that_was_only_announced_has_no_pieces(state: State, clean: LiveJob) -> None:
-    held = claimed(state, partition_task(state, clean, "p"))
-    assert (held.work.inputs[0].mode, held.work.inputs[0].pieces) == (InputMode.PARTITION, [])
-
-
-def test_a_side_input_is_read_whole_and_in_pages(state: State) -> None:
-    wanted = dag(
-        "side",
-        source("orders"),
-        source("prices"),
-        job("join", reads=["orders", {"job": "prices", "trigger": False}]),
-    )
-    topology = deployed(state, wanted)
-    prices, join = live(topology, "side.prices"), live(topology, "side.join")
-    for n in range(5):
-        feed(state, prices, f"k{n}")
-    feed(state, prices, "k1", "again")
-    held = claimed(state, manual_task(state, prices, "segment"))
-    finish(state, held, outputs=[output(held, cursor=3)])
-    held = claimed(state, partition_task(state, join, "p"))
-    side = held.work.inputs[1]
-    assert side.mode is InputMode.WHOLE
-    feed(state, prices, "k0", "later")
-    feed(state, prices, "later")
-    seen: list[tuple[str | None, int | None]] = []
-    after: str | None = None
-    fenced = EventsRequest(**fence(held), events=[EventBody(cursor=1)])
-    while True:
-        with state.read() as tx:
-            page = running.page(tx, fenced, 1, after, 2)
-        seen += [(each.partition_key, each.cursor) for each in page.pieces]
-        after = page.after
-        if after is None:
-            break
-    assert seen == [*((f"k{n}", None) for n in range(5)), (None, 3)]
-    assert [(each.partition_key, each.cursor) for each in side.pieces] == seen
-    with state.read() as tx:
-        assert [each.revision for each in running.page(tx, fenced, 1, None).pieces] == [
-            each.revision for each in side.pieces
-        ]
-
-
-def test_a_side_input_with_the_same_partition_is_read_by_it(state: State) -> None:
-    wanted = dag(
-        "side",
-        source("orders"),
-        source("prices"),
-        job("join", reads=["orders", {"job": "prices", "trigger": False}]),
-    )
-    topology = deployed(state, wanted)
-    feed(state, live(topology, "side.prices"), "p")
-    feed(state, live(topology, "side.prices"), "q")
-    held = claimed(state, partition_task(state, live(topology, "side.join"), "p"))
-    assert [each.partition_key for each in held.work.inputs[1].pieces] == ["p"]

@@ -162,7 +162,7 @@ S3A = """
     from pyspark.sql import SparkSession
     from qo.config.settings import S3Settings, Settings
     from qo.config.spark import SparkSettings
-    from qo.spark import reading
+    from qo.spark.io import reading
     from qo.spark.io.bucket import bucket_conf
     from qo.spark.io.files import files_for
 
@@ -204,7 +204,7 @@ CONNECT = """
     from qo.api.contract.task import StandingAnswer, Work, WorkOutput
     from qo.agent.operator_run import RunOutput
     from qo.agent.dataset_files import FileStorage
-    from qo.spark import reading
+    from qo.spark.io import reading
     from qo.spark.io.files import files_for
     from qo.spark.io.writing import Measure, write
 

@@ -93,17 +93,3 @@ def anchors(page: Path) -> set[str]:
     """What the headings of a page are called in links, as GitHub calls them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def test_the_map_names_tests_and_modules_that_there_are():
-    root = REFERENCE.parents[1]
-    page = (root / "ARCHITECTURE.md").read_text()
-    suites = {
-        str(path.relative_to(root / "tests")): path.read_text() for path in (root / "tests").rglob("test_*.py")
-    }
-    for file, name in re.findall(r"`(\w+/test_\w+\.py)|`(test_\w+)", page):
-        assert file in suites or any(f"def {name}" in text for text in suites.values() if name), file or name
-    modules = {str(path.relative_to(root / "src/qo")) for path in (root / "src/qo").rglob("*.py")}
-    walk = page.partition("## Walk 5")[2].partition("\n## ")[0]
-    for module in re.findall(r"`([\w/]+\.py)", walk):
-        assert {module, f"dispatcher/{module}"} & modules, module

@@ -1,0 +1,327 @@
+"""On PostgreSQL, transactions take locks in one order, so that none waits for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import event
+
+from qo.api.contract.source import EmitAnswer
+from qo.api.contract.task import Claimed, ClaimRequest, EventBody
+from qo.dispatcher.attempts import claiming
+from qo.dispatcher.effects import operator_actions
+from qo.dispatcher.engine.limits import Limits
+from qo.dispatcher.engine.loops import invalidation, reaper, reconciler, release, router, source_monitor, sweeper
+from qo.dispatcher.runtimes import in_process
+from qo.dispatcher.sources import emission
+from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state.database import State, Tx
+from qo.dispatcher.versions import cutover, pausing
+from support.dispatcher.pipeline_tasks import ROOT, beat, claimed, lapse, partition_task, row_of, succeed, woken
+from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
+from support.dispatcher.states import Clock, opened
+from support.servers.postgres import PostgresServer
+
+T = TypeVar("T")
+
+
+WITHIN_S = 30.0
+
+
+SHOP = dag("shop", source("orders"), job("clean", reads="orders"))
+
+
+@pytest.fixture
+def state(postgres_server: PostgresServer, state_clock: Clock) -> Iterator[State]:
+    """Only there: on SQLite there is one writer at a time, and one lock."""
+    with opened(postgres_server.make_database(), state_clock) as database:
+        yield database
+
+
+class Threads:
+    """Transactions side by side, each on a thread with a name."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._pools: list[ThreadPoolExecutor] = []
+        self._gates: list[threading.Event] = []
+
+    def start(self, name: str, act: Callable[[], T]) -> Future[T]:
+        pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._pools.append(pool)
+        return pool.submit(act)
+
+    def stop_after(self, name: str, *words: str) -> tuple[threading.Event, threading.Event]:
+        """Let that thread stand still after its first statement with these words: (it does, it may go on)."""
+        stands, may_go = threading.Event(), threading.Event()
+        self._gates.append(may_go)
+
+        def look(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+            mine = threading.current_thread().name.startswith(name)
+            if mine and not stands.is_set() and all(word in statement for word in words):
+                stands.set()
+                assert may_go.wait(WITHIN_S)
+
+        event.listen(self._state.engine, "after_cursor_execute", look)
+        return stands, may_go
+
+    def waiting(self) -> int:
+        """How many transactions wait for a lock."""
+        query = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted"
+        with self._state.engine.connect() as connection:
+            return int(connection.exec_driver_sql(query).scalar_one())
+
+    def await_waiting(self, count: int) -> None:
+        until = time.monotonic() + WITHIN_S
+        while self.waiting() < count:
+            assert time.monotonic() < until, f"{self.waiting()} transactions wait, not {count}"
+            threading.Event().wait(0.01)
+
+    def end(self) -> None:
+        for gate in self._gates:
+            gate.set()
+        for pool in self._pools:
+            pool.shutdown()
+
+
+@pytest.fixture
+def threads(state: State) -> Iterator[Threads]:
+    side_by_side = Threads(state)
+    yield side_by_side
+    side_by_side.end()
+
+
+def say(state: State, key: str, *partitions: str, edition_id: str | None = None) -> EmitAnswer:
+    events = [EventBody(partition_key=each) for each in partitions]
+    with state.write() as tx:
+        return emission.emit(tx, "shop", "orders", key=key, events=events, by="tests", edition_id=edition_id)
+
+
+def released_long_ago(state: State, clock: Clock) -> None:
+    """A task of version 2 whose wake-up was lost."""
+    deployed(state, SHOP)
+    staged(state, edited(SHOP, "clean", config={"a": 1}))
+    with state.write() as tx:
+        cutover.activate(tx, "shop", 2, "tests", force=True)
+    say(state, "k", "p")
+    router.tick(state)
+    release.tick(state, Limits(operators={}))
+    clock.advance(10_000)
+    with state.write() as tx:
+        left_at = tx.now - timedelta(seconds=9_000)
+        tx.execute(sa.update(schema.outbox).values(state="done", done_at=left_at))
+
+
+def change(state: State, act: Callable[[Tx], T]) -> T:
+    with state.write() as tx:
+        return act(tx)
+
+
+def rolled_back(state: State) -> None:
+    change(state, lambda tx: cutover.rollback(tx, "shop", "tests"))
+
+
+def released(state: State) -> list[str]:
+    table = schema.tasks
+    query = sa.select(table.c.id).where(table.c.status == "pending", table.c.released_at.is_not(None))
+    return change(state, lambda tx: list(tx.execute(query.order_by(table.c.id)).scalars()))
+
+
+def begun(state: State, task_id: str) -> Claimed:
+    request = ClaimRequest(task_id=task_id, worker_id="w")
+    answer = change(state, lambda tx: claiming.claim(tx, request, ROOT))
+    assert isinstance(answer, Claimed)
+    return answer
+
+
+def test_the_sweeper_and_a_rollback_do_not_wait_crosswise(
+    state: State, threads: Threads, state_clock: Clock
+) -> None:
+    released_long_ago(state, state_clock)
+    has_tasks, may_go = threads.stop_after("sweeper", "FROM tasks", "FOR UPDATE")
+    swept = threads.start("sweeper", lambda: sweeper.tick(state, 300.0))
+    assert has_tasks.wait(WITHIN_S)
+    back = threads.start("rollback", lambda: rolled_back(state))
+    threads.await_waiting(1)
+    may_go.set()
+    assert swept.result(WITHIN_S) == 1
+    back.result(WITHIN_S)
+
+
+def test_emissions_for_two_editions_and_for_one_of_them_do_not_wait_crosswise(
+    state: State, threads: Threads
+) -> None:
+    deployed(state, SHOP)
+    staged(state, edited(SHOP, "orders", config={"a": 1}))
+    editions = {each.edition_id for each in loaded(state).jobs.values() if each.name == "shop.orders"}
+    assert len(editions) == 2
+    say(state, "warm", "w")
+    for number, edition in enumerate(sorted(editions)):
+        counts, may_go = threads.stop_after(f"both{number}", "INTO tallies")
+        both = threads.start(f"both{number}", lambda number=number: say(state, f"both{number}", "p"))
+        assert counts.wait(WITHIN_S)
+        one = threads.start(
+            "one", lambda number=number, of=edition: say(state, f"one{number}", "q", edition_id=of)
+        )
+        threads.await_waiting(1)
+        may_go.set()
+        assert (both.result(WITHIN_S).accepted, one.result(WITHIN_S).accepted) == (2, 1)
+
+
+def test_who_changes_the_topology_is_not_passed_by_those_that_share_it(state: State, threads: Threads) -> None:
+    def bumped() -> int:
+        with state.write() as tx:
+            return topology.bump(tx)
+
+    def seen() -> int:
+        with state.write() as tx:
+            return topology.load(tx).epoch
+
+    with state.write() as tx:
+        before = topology.load(tx).epoch
+        changed = threads.start("change", bumped)
+        threads.await_waiting(1)
+        assert topology.load(tx).epoch == before, "who shares it already may ask again"
+        late = threads.start("late", seen)
+        threads.await_waiting(2)
+    assert changed.result(WITHIN_S) == before + 1
+    assert late.result(WITHIN_S) == before + 1
+
+
+def test_many_that_share_the_topology_never_keep_a_deploy_from_it(state: State, threads: Threads) -> None:
+    enough = threading.Event()
+
+    def share() -> None:
+        while not enough.is_set():
+            with state.write() as tx:
+                topology.load(tx)
+                tx.execute(sa.text("SELECT pg_sleep(0.01)")).close()
+
+    sharing = [threads.start(f"share{number}", share) for number in range(6)]
+    for _ in range(5):
+        with state.write() as tx:
+            topology.bump(tx)
+    enough.set()
+    for each in sharing:
+        each.result(WITHIN_S)
+
+
+@contextmanager
+def wait_for(state: State, threads: Threads, clock: Clock, task_id: str) -> Iterator[datetime]:
+    """Somebody has the row of the task, another transaction comes to wait for it, and 1,000 s pass."""
+    with state.write() as tx:
+        tx.one(tx.lock(sa.select(schema.tasks).where(schema.tasks.c.id == task_id)))
+        yield tx.now + timedelta(seconds=1_000)
+        threads.await_waiting(1)
+        clock.advance(1_000)
+
+
+def test_a_heartbeat_that_had_to_wait_renews_from_when_it_is_heard(
+    state: State, threads: Threads, state_clock: Clock
+) -> None:
+    held = claimed(state, partition_task(state, live(deployed(state, SHOP), "shop.clean"), "p"))
+    with wait_for(state, threads, state_clock, held.work.task_id) as later:
+        heard = threads.start("beat", lambda: beat(state, held))
+    assert heard.result(WITHIN_S).lease_expires_at >= later + timedelta(seconds=60)
+
+
+def test_a_claim_that_had_to_wait_gets_a_whole_lease(state: State, threads: Threads, state_clock: Clock) -> None:
+    task = partition_task(state, live(deployed(state, SHOP), "shop.clean"), "p")
+    change(state, lambda tx: woken(tx, task))
+    with wait_for(state, threads, state_clock, task) as later:
+        asked = threads.start("claim", lambda: begun(state, task))
+    answer = asked.result(WITHIN_S)
+    assert answer.lease_expires_at >= later + timedelta(seconds=60)
+    assert row_of(state, task)["started_at"] >= later
+
+
+@contextmanager
+def in_order(state: State) -> Iterator[list[str]]:
+    """Every transaction that asks for the topology does so before it locks or writes anything. Those seen so far."""
+    touched: dict[int, str] = {}
+    seen: list[str] = []
+
+    def begin(connection: sa.Connection) -> None:
+        touched.pop(id(connection.connection.dbapi_connection), None)
+
+    def look(connection: sa.Connection, cursor: Any, statement: str, *_: Any) -> None:
+        key = id(connection.connection.dbapi_connection)
+        if "pg_advisory_xact_lock" in statement:
+            first = touched.get(key, "")
+            assert not first or "pg_advisory" in first, f"locks before it asks for the topology: {first}"
+            seen.append(statement)
+        elif key in touched:
+            return
+        if "FOR UPDATE" in statement or "FOR SHARE" in statement or not statement.startswith(("SELECT", "WITH")):
+            touched[key] = statement
+        elif "pg_advisory_xact_lock" in statement:
+            touched.setdefault(key, statement)
+
+    event.listen(state.engine, "begin", begin)
+    event.listen(state.engine, "before_cursor_execute", look)
+    try:
+        yield seen
+    finally:
+        event.remove(state.engine, "begin", begin)
+        event.remove(state.engine, "before_cursor_execute", look)
+
+
+def all_loops(state: State) -> None:
+    for _ in range(3):
+        source_monitor.tick(state)
+        invalidation.tick(state)
+        router.tick(state)
+        reconciler.tick(state)
+        reaper.tick(state)
+        release.tick(state, Limits(operators={}))
+        in_process.tick(state, ROOT)
+        sweeper.tick(state, 0.0)
+
+
+def test_the_topology_is_the_first_lock_of_every_transaction_that_takes_it(
+    state: State, state_clock: Clock
+) -> None:
+    wanted = dag(
+        "shop",
+        source("orders"),
+        source("feed", "always_on"),
+        job("clean", reads="orders"),
+        job("pass", reads="orders", runtime="dispatcher", operator="noop"),
+        job("both", reads=["clean", "pass"], join="all"),
+    )
+    with in_order(state) as seen:
+        deployed(state, wanted)
+        say(state, "1", "p", "q")
+        all_loops(state)
+        held = [begun(state, each) for each in released(state)]
+        for each in held[1:]:
+            beat(state, each)
+            if each.work.partition_key is not None:  # The source stays.
+                succeed(state, each)
+        state_clock.advance(61)
+        lapse(state, held[0])
+        all_loops(state)
+        staged(state, edited(wanted, "clean", config={"a": 1}))
+        say(state, "2", "p")
+        all_loops(state)
+        for cut in (
+            lambda tx: cutover.mark_ready(tx, "shop", 2, "tests"),
+            lambda tx: cutover.activate(tx, "shop", 2, "tests", force=True),
+            lambda tx: pausing.pause(tx, "shop", "busy", "tests"),
+            lambda tx: pausing.resume(tx, "shop", "tests"),
+            lambda tx: cutover.rollback(tx, "shop", "tests"),
+        ):
+            change(state, cut)
+            all_loops(state)
+        for task in released(state):
+            change(state, lambda tx, task=task: operator_actions.cancel(tx, task, "tests"))
+            change(state, lambda tx, task=task: operator_actions.replay(tx, task, "tests"))
+    assert len(seen) > 50
