@@ -14,7 +14,7 @@ from qo.dispatcher.versions import cutover, pausing
 from qo.errors import UsageError
 from qo.scheduler import cron
 from qo.scheduler.service import run_scheduler
-from qo.scheduler.timetable import Memory, Plan, recalled
+from qo.scheduler.timetable import Memory, Plan, latest_memory
 from support.dispatcher.local_emitter import LocalEmitter
 from support.dispatcher.pipelines import dag, deployed, edited, source, staged
 from support.dispatcher.states import Clock
@@ -33,11 +33,11 @@ def said(state: State) -> list[tuple[int, str]]:
 async def test_a_new_plan_fires_only_for_what_comes_after(state: State, state_clock: Clock) -> None:
     deployed(state, HOURLY)
     emitter = LocalEmitter(state)
-    looked = await cron.look(emitter)
-    assert (looked.sources, looked.fired) == (1, 0)
+    looked = await cron.poll(emitter)
+    assert (looked.sources, looked.emitted) == (1, 0)
     state_clock.advance(3600)
-    assert (await cron.look(emitter)).fired == 1
-    assert (await cron.look(emitter)).fired == 0
+    assert (await cron.poll(emitter)).emitted == 1
+    assert (await cron.poll(emitter)).emitted == 0
     ((cursor, at),) = said(state)
     assert datetime.fromisoformat(at) == datetime.fromtimestamp(cursor, UTC)
     assert cursor % 3600 == 0
@@ -46,9 +46,9 @@ async def test_a_new_plan_fires_only_for_what_comes_after(state: State, state_cl
 async def test_of_what_was_missed_only_the_latest_is_made_up_for(state: State, state_clock: Clock) -> None:
     deployed(state, HOURLY)
     emitter = LocalEmitter(state)
-    await cron.look(emitter)
+    await cron.poll(emitter)
     state_clock.advance(10 * 3600)
-    assert (await cron.look(emitter)).fired == 1
+    assert (await cron.poll(emitter)).emitted == 1
     with state.read() as tx:
         now = tx.now
     ((cursor, _),) = said(state)
@@ -58,35 +58,35 @@ async def test_of_what_was_missed_only_the_latest_is_made_up_for(state: State, s
 async def test_two_schedulers_say_each_moment_once(state: State, state_clock: Clock) -> None:
     deployed(state, HOURLY)
     one, other = LocalEmitter(state), LocalEmitter(state)
-    await cron.look(one)
+    await cron.poll(one)
     for _ in range(3):
         state_clock.advance(3600)
-        await asyncio.gather(cron.look(one), cron.look(other))
+        await asyncio.gather(cron.poll(one), cron.poll(other))
     assert len(said(state)) == one.new + other.new == 3
 
 
 async def test_a_firing_whose_answer_was_lost_is_said_again_to_no_effect(state: State, state_clock: Clock) -> None:
     deployed(state, HOURLY)
     emitter = LocalEmitter(state)
-    await cron.look(emitter)
+    await cron.poll(emitter)
     state_clock.advance(3600)
     emitter.fails = 1
-    assert len((await cron.look(emitter)).failures) == 1
-    assert (await cron.look(emitter)).fired == 1
+    assert len((await cron.poll(emitter)).failures) == 1
+    assert (await cron.poll(emitter)).emitted == 1
     assert (len(said(state)), emitter.new) == (1, 0)
 
 
 async def test_a_changed_plan_does_not_fire_for_the_past(state: State, state_clock: Clock) -> None:
     deployed(state, HOURLY)
     emitter = LocalEmitter(state)
-    await cron.look(emitter)
+    await cron.poll(emitter)
     state_clock.advance(600)
     answer = staged(state, edited(HOURLY, "tick", source={"kind": "cron", "schedule": "* * * * *"}))
     with state.write() as tx:
         cutover.activate(tx, "d", answer.version, "anna", force=True)
-    assert (await cron.look(emitter)).fired == 0
+    assert (await cron.poll(emitter)).emitted == 0
     state_clock.advance(60)
-    assert (await cron.look(emitter)).fired == 1
+    assert (await cron.poll(emitter)).emitted == 1
 
 
 async def test_a_paused_source_is_silent_and_makes_up_for_the_latest_when_resumed(
@@ -94,31 +94,31 @@ async def test_a_paused_source_is_silent_and_makes_up_for_the_latest_when_resume
 ) -> None:
     deployed(state, HOURLY)
     emitter = LocalEmitter(state)
-    await cron.look(emitter)
+    await cron.poll(emitter)
     with state.write() as tx:
         pausing.pause(tx, "d.tick", "holidays", "anna")
     state_clock.advance(5 * 3600)
-    assert (await cron.look(emitter)).fired == 0
+    assert (await cron.poll(emitter)).emitted == 0
     with state.write() as tx:
         pausing.resume(tx, "d.tick", "anna")
-    assert (await cron.look(emitter)).fired == 1
+    assert (await cron.poll(emitter)).emitted == 1
 
 
 async def test_a_plan_that_cannot_be_read_does_not_keep_the_others(state: State, state_clock: Clock) -> None:
     bad = source("bad", "cron", of={"schedule": "rate(0 minutes)"})
     deployed(state, dag("d", bad, source("good", "cron", of={"schedule": "rate(1 minute)"})))
     emitter = LocalEmitter(state)
-    await cron.look(emitter)
+    await cron.poll(emitter)
     state_clock.advance(60)
-    looked = await cron.look(emitter)
-    assert (looked.fired, len(looked.failures)) == (1, 1)
+    looked = await cron.poll(emitter)
+    assert (looked.emitted, len(looked.failures)) == (1, 1)
     assert "d.bad" in looked.failures[0]
 
 
 async def test_the_scheduler_waits_for_what_is_due_and_ends_when_told(state: State, state_clock: Clock) -> None:
     deployed(state, HOURLY)
     emitter, stop = LocalEmitter(state), asyncio.Event()
-    await cron.look(emitter)
+    await cron.poll(emitter)
     state_clock.advance(3600)
     async with asyncio.timeout(30):
         running = asyncio.create_task(run_scheduler(emitter, stop))
@@ -161,5 +161,5 @@ def test_plans_follow_their_time_zone_over_a_change_of_clocks() -> None:
 def test_only_a_memory_of_the_same_plan_counts_and_the_furthest_of_them() -> None:
     early, late = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
     kept = tuple(Memory(BERLIN, at).to_json() for at in (late, early))
-    assert recalled(BERLIN, (*kept, None, 7, {})) == Memory(BERLIN, late)
-    assert recalled(Plan("30 2 * * *"), kept) is None
+    assert latest_memory(BERLIN, (*kept, None, 7, {})) == Memory(BERLIN, late)
+    assert latest_memory(Plan("30 2 * * *"), kept) is None

@@ -62,10 +62,10 @@ def test_a_source_that_is_paused_without_a_reason_stops(state: State, scope: str
 async def test_a_schedule_that_is_paused_without_a_reason_is_silent(state: State, state_clock: Clock) -> None:
     deployed(state, dag("d", source("tick", "cron", of={"schedule": "0 * * * *"})))
     emitter = LocalEmitter(state)
-    await cron.look(emitter)
+    await cron.poll(emitter)
     pause(state, "d.tick")
     state_clock.advance(3600)
-    assert (await cron.look(emitter)).fired == 0
+    assert (await cron.poll(emitter)).emitted == 0
 
 
 def test_a_pause_is_shown_once(tmp_path: Path, state: State) -> None:

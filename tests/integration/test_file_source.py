@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from qo.config.settings import S3Settings, Settings
+from qo.core.pipeline.dag import SourceKind
 from qo.core.pipeline.naming import partition_key
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
@@ -36,13 +37,13 @@ class Inbox:
         from qo.ambient import Ambient
 
         ambient = Ambient.seeded(1, monotonic=lambda: self.seconds)
-        self.watchers = Watchers(self.emitter, Settings(), ambient=ambient)
+        self.watchers = Watchers(SourceKind.FILES, self.emitter, Settings(), ambient=ambient)
 
     async def look(self) -> int:
         self.seconds += 31
-        looked = await self.watchers.look()
+        looked = await self.watchers.poll()
         assert not looked.failures, looked.failures
-        return looked.announced
+        return looked.emitted
 
     async def settle(self) -> int:
         """Two looks: whatever was whole by the first is announced."""
@@ -158,7 +159,7 @@ async def test_a_watcher_that_dies_in_between_loses_nothing_and_says_nothing_twi
     await inbox.look()
     inbox.emitter.fails = 3
     inbox.seconds += 31
-    assert (await inbox.watchers.look()).failures
+    assert (await inbox.watchers.poll()).failures
     inbox.restart()
     await inbox.settle()
     assert len(inbox.partitions()) == 5
@@ -167,9 +168,9 @@ async def test_a_watcher_that_dies_in_between_loses_nothing_and_says_nothing_twi
 
 
 async def test_two_watchers_of_one_source_announce_each_file_once(inbox: Inbox) -> None:
-    other = Watchers(LocalEmitter(inbox.state), Settings())
+    other = Watchers(SourceKind.FILES, LocalEmitter(inbox.state), Settings())
     inbox.write("a")
-    await other.look()
+    await other.poll()
     await inbox.settle()
     inbox.write("b")
     await inbox.settle()
@@ -201,7 +202,7 @@ async def test_another_edition_hears_of_all_the_files_that_are_there(inbox: Inbo
 
 async def test_a_place_that_is_not_there_is_named_and_looked_for_again(state: State, tmp_path: Path) -> None:
     inbox = Inbox(state, tmp_path / "later")
-    looked = await inbox.watchers.look()
+    looked = await inbox.watchers.poll()
     assert "there is no directory" in looked.failures[0]
     assert "there is no directory" in await inbox.trouble()
     inbox.write("a")
@@ -214,7 +215,7 @@ async def test_a_place_that_goes_away_is_forgotten_neither_by_people_nor_by_the_
     assert await inbox.settle() == 1
     inbox.root.rename(inbox.root.parent / "away")
     inbox.seconds += 31
-    assert (await inbox.watchers.look()).failures
+    assert (await inbox.watchers.poll()).failures
     assert "there is no directory" in await inbox.trouble()
     (inbox.root.parent / "away").rename(inbox.root)
     assert await inbox.settle() == 0  # What it had seen, it knows.
@@ -241,7 +242,9 @@ async def watched(
 
     from qo.ambient import Ambient
 
-    async with Watchers(LocalEmitter(state), settings, ambient=Ambient.seeded(1, monotonic)) as watchers:
+    async with Watchers(
+        SourceKind.FILES, LocalEmitter(state), settings, ambient=Ambient.seeded(1, monotonic)
+    ) as watchers:
         yield watchers
 
 
@@ -250,17 +253,17 @@ async def test_objects_below_a_prefix_are_announced_at_once(
 ) -> None:
     for key in ("in/a.csv", "in/deep/b.csv", "in/c.txt", "in/_tmp/d.csv", "other/e.csv"):
         s3_server.admin.put_object(Bucket=s3_bucket, Key=key, Body=b"x")
-    looked = await watched.look()
-    assert (looked.announced, looked.failures) == (2, ())
+    looked = await watched.poll()
+    assert (looked.emitted, looked.failures) == (2, ())
     with state.read() as tx:
         rows = tx.all(sa.select(schema.partitions))
     assert {row["location"] + row["files"][0] for row in rows} == {
         f"s3://{s3_bucket}/in/a.csv",
         f"s3://{s3_bucket}/in/deep/b.csv",
     }
-    assert (await watched.look()).announced == 0
+    assert (await watched.poll()).emitted == 0
     s3_server.admin.put_object(Bucket=s3_bucket, Key="in/a.csv", Body=b"changed")
-    assert (await watched.look()).announced == 1
+    assert (await watched.poll()).emitted == 1
 
 
 # What is remembered
@@ -272,7 +275,7 @@ def test_memory_of_a_hundred_thousand_files_is_small_and_knows_them_all() -> Non
     sightings = Sightings()
     assert len(sightings.fresh(present)) == 100_000
     for path, mark in present.items():
-        sightings.announced(path, mark)
+        sightings.mark_announced(path, mark)
     memory = sightings.memory()
     assert len(str(memory)) < 16_384
     assert Sightings(memory).fresh(present) == []

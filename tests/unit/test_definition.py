@@ -425,9 +425,27 @@ def test_there_is_an_end_to_the_number_of_outputs_of_all_jobs_together():
 
 
 def test_the_kinds_of_sources_all_have_a_rule():
-    from qo.pipeline.fields import SOURCE_FIELDS
+    from qo.pipeline.sources import SOURCES
 
-    assert set(SOURCE_FIELDS) == set(SourceKind)
+    assert set(SOURCES) == set(SourceKind)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, "an http source needs either 'urls' or 'index_url'"),
+        (
+            {"urls": ["https://a/b"], "index_url": "https://a/c"},
+            "an http source needs either 'urls' or 'index_url'",
+        ),
+        ({"urls": ["ftp://a/b"]}, "write an http:// or https:// address without user name and password"),
+        ({"urls": ["https://me:secret@a/b"]}, "address without user name and password"),
+        ({"index_url": "https://a/c", "pattern": "*"}, "'pattern' is for files sources, not for http"),
+    ],
+)
+def test_an_http_source_names_its_files_or_an_index_of_them(config: dict[str, Any], message: str):
+    assert message in only(refused(document({**SOURCE, "source": {"kind": "http", **config}})))
+    assert accepted({**SOURCE, "source": {"kind": "http", "index_url": "https://a/c", "poll_seconds": 5}})
 
 
 def test_a_job_that_waits_for_partitions_is_not_fed_by_a_schedule():

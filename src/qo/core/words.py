@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def with_article(noun: str) -> str:
     """ "a job", "an input"."""
-    return f"an {noun}" if noun[:1].lower() in set("aeio") else f"a {noun}"
+    return f"an {noun}" if noun[:1].lower() in set("aeio") or noun.startswith("http") else f"a {noun}"
 
 
 def plural(n: int, one: str, many: str | None = None) -> str:

@@ -24,6 +24,7 @@ from qo.pipeline.document import plain
 from qo.pipeline.problems import Problem, Report, Spot
 from qo.pipeline.reading import checked
 from qo.pipeline.registry import DEFAULT, Registry
+from qo.pipeline.sources import all_source_fields
 from qo.pipeline.writing import to_yaml
 
 P = ParamSpec("P")
@@ -206,7 +207,7 @@ class Pipeline:
         return self._names.get(job, f"{getattr(job, '__name__', job)}")
 
 
-_SOURCE = ("schedule", "timezone", "webhook_path", "secret", "path", "pattern", "poll_seconds")
+_SOURCE = tuple(field.name for field in all_source_fields())
 
 
 def _reads(

@@ -13,9 +13,10 @@ from typing import Any, cast
 import msgspec
 
 from qo.core.pipeline.dag import Dag, Defaults, Job, Publish
-from qo.pipeline.fields import DAG, DEFAULTS, JOB, PUBLISH, SILENT, SILENT_JOB
+from qo.pipeline.fields import DAG, DEFAULTS, JOB, PUBLISH
 from qo.pipeline.problems import Document, Path, Report
 from qo.pipeline.shape import check, reserved
+from qo.pipeline.sources import CODELESS_JOB, CODELESS_KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +79,12 @@ def _complete(whole: Any) -> Any:
     if not isinstance(jobs, list):
         return value
     listed = cast("list[Any]", jobs)
-    return {**value, "jobs": [{**SILENT_JOB, **each} if _is_silent(each) else each for each in listed]}
+    return {**value, "jobs": [{**CODELESS_JOB, **each} if _runs_no_code(each) else each for each in listed]}
 
 
-def _is_silent(job: Any) -> bool:
+def _runs_no_code(job: Any) -> bool:
     source: Any = cast("dict[str, Any]", job).get("source") if isinstance(job, dict) else None
-    return isinstance(source, dict) and cast("dict[str, Any]", source).get("kind") in SILENT
+    return isinstance(source, dict) and cast("dict[str, Any]", source).get("kind") in CODELESS_KINDS
 
 
 def _known(raw: Any) -> Any:

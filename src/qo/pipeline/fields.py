@@ -18,6 +18,8 @@ from qo.core.pipeline.dag import (
 )
 from qo.core.pipeline.expectation import KINDS, Severity
 from qo.pipeline.kinds import Anything, Field, Filter, Flag, Items, Record, Scalar, Table, Text, Whole, choice
+from qo.pipeline.sources import all_source_fields
+from qo.pipeline.texts import AGE, BUNDLE, COLUMN, LINE, LOGICAL, NAME, SPAN
 
 JOBS_MAX = 5_000
 OUTPUTS_MAX = 1_000
@@ -26,18 +28,6 @@ CONFIG_BYTES_MAX = 65_536
 RANGE_MAX = 2**53
 
 RESERVED = frozenset({"max_queue_depth", "max_queue_age", "backpressure_mode"})
-
-NAME = Text("lower-case letters, digits and _, beginning with a letter, at most 128", "[a-z][a-z0-9_]{0,127}", 128)
-COLUMN = Text("the name of a column", chars_max=200)
-LINE = Text("text", chars_max=2_000)
-LOGICAL = Text("letters, digits and . _ -, beginning with a letter", r"[A-Za-z][A-Za-z0-9_.-]{0,99}", 100)
-ZONE = Text("a time zone such as Europe/Berlin", r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*", 64)
-HOOK = Text("words of a-z, 0-9, _ and - with / between them, such as orders/new", r"/?[a-z0-9_-]+(/[a-z0-9_-]+)*")
-SPAN = Text(
-    'never, 0, or a time such as 30s, 5m or 2h (in quotes: "5m")', "never|0|[1-9][0-9]{0,6}[smh]", 16, True
-)
-AGE = Text("a time such as 90s, 15m, 6h or 2d", "[1-9][0-9]{0,6}[smhd]", 16)
-BUNDLE = Text("letters, digits and . _ : -", r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
 
 TIMEOUTS = (
     Field(
@@ -96,30 +86,8 @@ INPUT = Record(
 SOURCE = Record(
     "source",
     "What makes a source emit events.",
-    (
-        Field("kind", choice(SourceKind), "What the source waits for.", required=True),
-        Field("schedule", LINE, "cron: five fields, or rate(5 minutes)."),
-        Field("timezone", ZONE, "cron: the time zone of the schedule.", default="UTC"),
-        Field("webhook_path", HOOK, "webhook: where requests are taken."),
-        Field("secret", LOGICAL, "webhook: the name of the secret that requests are signed with."),
-        Field("path", LINE, "files: a directory, or s3://bucket/prefix."),
-        Field("pattern", LINE, "files: which names count.", default="*"),
-        Field("poll_seconds", Whole(1, 86_400), "files: how often to look, in seconds.", default=30),
-    ),
+    (Field("kind", choice(SourceKind), "What the source waits for.", required=True), *all_source_fields()),
 )
-
-# What each kind of source must have, and what else it may have.
-SOURCE_FIELDS: dict[SourceKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    SourceKind.MANUAL: ((), ()),
-    SourceKind.CRON: (("schedule",), ("timezone",)),
-    SourceKind.WEBHOOK: (("webhook_path", "secret"), ()),
-    SourceKind.ALWAYS_ON: ((), ()),
-    SourceKind.FILES: (("path",), ("pattern", "poll_seconds")),
-}
-
-# These run no code of their own. So what such a job would say of who runs what is known, and may be left out.
-SILENT = tuple(kind for kind in SourceKind if kind is not SourceKind.ALWAYS_ON)
-SILENT_JOB = {"runtime": "dispatcher", "operator": "noop"}
 
 BOOTSTRAP = Record(
     "bootstrap",
@@ -241,7 +209,7 @@ JOB = Record(
         Field("runtime", LINE, "Who runs it: spark, python, lambda or dispatcher.", required=True),
         Field(
             "operator", LINE, "What runs: a built-in operator of the runtime, or module:function.", required=True
-        ),  # Both only if it runs anything, see SILENT.
+        ),  # Both only if it runs anything, see CODELESS_KINDS.
         Field("outputs", Whole(0, OUTPUTS_MAX), "How many datasets it makes; 0 for side effects.", required=True),
         Field(
             "update_strategy",

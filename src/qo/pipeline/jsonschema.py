@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, assert_never
 
-from qo.pipeline.fields import DAG, REACTIVE_ONLY, SILENT, SILENT_JOB, SOURCE_FIELDS, SOURCE_ONLY
+from qo.pipeline.fields import DAG, REACTIVE_ONLY, SOURCE_ONLY
 from qo.pipeline.kinds import (
     Anything,
     Choice,
@@ -25,11 +25,12 @@ from qo.pipeline.kinds import (
 )
 from qo.pipeline.operators.built_in import BUILT_IN
 from qo.pipeline.operators.spec import OperatorSpec
+from qo.pipeline.sources import CODELESS_JOB, CODELESS_KINDS, SOURCES
 
 Schema = dict[str, Any]
 
 _SCALAR: Schema = {"type": ["string", "number", "boolean"]}
-_SILENT_SOURCE: Schema = {"properties": {"kind": {"enum": list(SILENT)}}, "required": ["kind"]}
+_CODELESS_SOURCE: Schema = {"properties": {"kind": {"enum": list(CODELESS_KINDS)}}, "required": ["kind"]}
 _ONE_TYPE: list[Schema] = [{"items": {"type": name}} for name in ("string", "number", "boolean")]
 
 
@@ -38,7 +39,7 @@ def schema() -> Schema:
     definitions: dict[str, Schema] = {}
     top = _record(DAG, definitions)
     job = definitions["job"]
-    job["required"] = [name for name in job["required"] if name not in SILENT_JOB]
+    job["required"] = [name for name in job["required"] if name not in CODELESS_JOB]
     job["allOf"] = _job_rules(definitions)
     definitions["source"]["allOf"] = _source_rules()
     definitions["input"]["allOf"] = [
@@ -131,11 +132,15 @@ def _property(field: Field, definitions: dict[str, Schema]) -> Schema:
 
 def _source_rules() -> list[Schema]:
     """Each kind of source has its own fields."""
-    every = {name for need, may in SOURCE_FIELDS.values() for name in (*need, *may)}
-    return [
-        _when({"kind": {"const": kind.value}}, need, every - {*need, *may})
-        for kind, (need, may) in SOURCE_FIELDS.items()
-    ]
+    every = {name for spec in SOURCES.values() for name in spec.config.by_name}
+    rules: list[Schema] = []
+    for kind, spec in SOURCES.items():
+        required = tuple(field.name for field in spec.config.fields if field.required)
+        rule = _when({"kind": {"const": kind.value}}, required, every - spec.config.by_name.keys())
+        if spec.config.one_of:
+            rule["then"]["oneOf"] = [{"required": [name]} for name in spec.config.one_of]
+        rules.append(rule)
+    return rules
 
 
 def _job_rules(definitions: dict[str, Schema]) -> list[Schema]:
@@ -151,9 +156,9 @@ def _job_rules(definitions: dict[str, Schema]) -> list[Schema]:
         _when({"operator": {"const": "udf"}}, ("udf",), set()),
         *(_config_rule(spec, spec.config, definitions) for spec in BUILT_IN.values() if spec.config is not None),
         {
-            **_when({"source": _SILENT_SOURCE}, (), set()),
-            "then": {"properties": {name: {"const": only} for name, only in SILENT_JOB.items()}},
-            "else": {"required": list(SILENT_JOB)},
+            **_when({"source": _CODELESS_SOURCE}, (), set()),
+            "then": {"properties": {name: {"const": only} for name, only in CODELESS_JOB.items()}},
+            "else": {"required": list(CODELESS_JOB)},
         },
     ]
 

@@ -10,6 +10,7 @@ from qo.pipeline.draft import Draft, Written
 from qo.pipeline.fields import JOBS_MAX, OUTPUTS_ALL_MAX
 from qo.pipeline.operators.built_in import BUILT_IN
 from qo.pipeline.problems import Path, Report, closest
+from qo.pipeline.sources import SOURCES
 
 
 def references(draft: Draft, known_datasets: Callable[[str], bool] | None, report: Report) -> None:
@@ -133,14 +134,14 @@ def _modes(draft: Draft, by_name: Mapping[str, Written], report: Report) -> None
             if not each.trigger or producer is None:
                 continue
             if strategy is Strategy.PER_UPDATE and _emits_partitions(producer):
-                said, instead = f"{producer.job.name!r} emits partitions", Strategy.PER_PARTITION
+                emits, instead = f"{producer.job.name!r} emits partitions", Strategy.PER_PARTITION
                 waits = "cursors"
-            elif strategy is Strategy.PER_PARTITION and _emits_cursors(producer):
-                said, instead = f"{producer.job.name!r} is a cron source and emits cursors", Strategy.PER_UPDATE
+            elif strategy is Strategy.PER_PARTITION and (kind := _cursor_kind(producer)) is not None:
+                emits, instead = f"{producer.job.name!r} is a {kind} source and emits cursors", Strategy.PER_UPDATE
                 waits = "partitions"
             else:
                 continue
-            message = f"{said}, and {written.job.name!r} waits for {waits}"
+            message = f"{emits}, and {written.job.name!r} waits for {waits}"
             hint = f"write 'execution_strategy: {instead}', or 'trigger: false' on this input"
             report.add((*written.path, "inputs", index), message, hint)
 
@@ -152,6 +153,7 @@ def _emits_partitions(producer: Written) -> bool:
     return emits_partitions or producer.job.execution_strategy is Strategy.PER_PARTITION
 
 
-def _emits_cursors(producer: Written) -> bool:
-    """For certain: a schedule says the planned moment."""
-    return producer.job.source is not None and producer.job.source.kind is SourceKind.CRON
+def _cursor_kind(producer: Written) -> SourceKind | None:
+    """Return the kind of a source that emits nothing but cursors; None for any other job."""
+    kind = producer.job.source.kind if producer.job.source is not None else None
+    return kind if kind is not None and SOURCES[kind].emits_cursors else None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from zoneinfo import ZoneInfo
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from qo.core.pipeline.dag import Join, Refresh, Source, SourceKind, Strategy, UpdateStrategy, input_name
+from qo.core.pipeline.dag import Join, Refresh, Strategy, UpdateStrategy, input_name
+from qo.core.words import with_article
 from qo.pipeline.draft import Written
 from qo.pipeline.expectations import expectations
-from qo.pipeline.fields import REACTIVE_ONLY, SOURCE_FIELDS, SOURCE_ONLY
+from qo.pipeline.fields import REACTIVE_ONLY, SOURCE_ONLY
 from qo.pipeline.problems import Path, Report
+from qo.pipeline.sources import SOURCES
 
 # Different in each attempt, so that a row written twice would not be recognised.
 UNSTABLE = frozenset(
@@ -31,11 +32,6 @@ UNSTABLE = frozenset(
         "worker_id",
     }
 )
-
-_RATE = re.compile(r"rate\([1-9][0-9]{0,5} (?:minute|hour|day)s?\)\Z")
-_CRON_FIELD = re.compile(r"[0-9A-Za-z*,/#-]{1,100}\Z")
-_CRON_MAX = (59, 23, 31, 12, 7)
-_STEP = re.compile(r"[/#][0-9]+")  # Behind these stands no time.
 
 
 def activation(written: Written, report: Report) -> None:
@@ -58,48 +54,22 @@ def source(written: Written, report: Report) -> None:
     if given is None:
         return
     path: Path = (*written.path, "source")
-    required, optional = SOURCE_FIELDS[given.kind]
-    for name in required:
-        if name not in written.raw["source"]:
-            report.add(
-                path, f"a {given.kind} source needs {name!r}", f"write '{name}:' beside 'kind: {given.kind}'"
-            )
-    for name in written.raw["source"]:
-        if name not in ("kind", *required, *optional):
-            owner = next(kind for kind, (need, may) in SOURCE_FIELDS.items() if name in (*need, *may))
+    spec = SOURCES[given.kind]
+    fields: Mapping[str, Any] = written.raw["source"]
+    for field in spec.config.fields:
+        if field.required and field.name not in fields:
+            hint = f"write '{field.name}:' beside 'kind: {given.kind}'"
+            report.add(path, f"{with_article(given.kind)} source needs {field.name!r}", hint)
+    for name in fields:
+        if name != "kind" and name not in spec.config.by_name:
+            owner = next(kind for kind, other in SOURCES.items() if name in other.config.by_name)
             message = f"{name!r} is for {owner} sources, not for {given.kind}"
             report.add((*path, name), message, f"remove it, or write 'kind: {owner}'", key=True)
-    if given.kind is SourceKind.CRON:
-        _cron(given, path, report)
-
-
-def _cron(given: Source, path: Path, report: Report) -> None:
-    if given.schedule is not None and not is_schedule(given.schedule):
-        hint = "write five fields, such as '0 6 * * *', or rate(5 minutes), rate(1 hour), rate(1 day)"
-        report.add((*path, "schedule"), f"{given.schedule[:80]!r} is not a schedule", hint)
-    if given.timezone is not None and not _is_zone(given.timezone):
-        message = f"there is no time zone {given.timezone!r}"
-        report.add((*path, "timezone"), message, "write one such as UTC or Europe/Berlin")
-
-
-def is_schedule(text: str) -> bool:
-    """Whether it looks like one. When it comes round is for the scheduler to say."""
-    if _RATE.match(text):
-        return True
-    fields = text.split()
-    return len(fields) == len(_CRON_MAX) and all(
-        _CRON_FIELD.match(field)
-        and all(int(number) <= most for number in re.findall(r"[0-9]+", _STEP.sub("", field)))
-        for field, most in zip(fields, _CRON_MAX, strict=True)
-    )
-
-
-def _is_zone(name: str) -> bool:
-    try:
-        ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        return False
-    return True
+    if spec.config.one_of and sum(name in fields for name in spec.config.one_of) != 1:
+        choices = " or ".join(map(repr, spec.config.one_of))
+        report.add(path, f"{with_article(given.kind)} source needs either {choices}", "write exactly one of them")
+    if spec.validate is not None:
+        spec.validate(given, path, report)
 
 
 def updating(written: Written, report: Report) -> None:

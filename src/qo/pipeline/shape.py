@@ -6,6 +6,7 @@ from typing import Any, assert_never, cast
 
 import msgspec
 
+from qo.core.pipeline.dag import SourceKind
 from qo.core.words import with_article
 from qo.pipeline.fields import RESERVED
 from qo.pipeline.kinds import (
@@ -219,7 +220,7 @@ def _text(value: Any, kind: Text, path: Path, report: Report) -> bool:
 
 def _instead(path: Path, value: Any) -> str | None:
     """Hints for words that other systems, or other fields, use here."""
-    if path[-1] == "activation" and value in ("manual", "cron", "webhook", "always_on", "files"):
+    if path[-1] == "activation" and value in tuple(SourceKind):
         return f"write 'activation: source' and 'source: {{kind: {value}}}'"
     if path[-1] == "execution_strategy" and value in ("Bulk", "Full"):
         return "write PerUpdate or PerPartition: there is one task for each event"

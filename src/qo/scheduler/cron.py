@@ -1,74 +1,88 @@
-"""Cron sources: one cursor event for each planned moment, its seconds since 1970.
+"""Cron sources: one cursor event for each planned time, its seconds since 1970.
 
-As many schedulers as one likes may run. The key of a firing is its planned moment, so all of them say the same
-once. First it is said, then it is remembered: a scheduler that dies in between leaves a firing that is said again,
-to no effect.
+Any number of schedulers may run: the key of an event is its planned time, so the dispatcher accepts it once. An event
+is emitted before it is remembered. A scheduler that dies in between leaves an event that is emitted again, without
+effect.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Self
 
 from qo.api.contract.task import EventBody
+from qo.config.settings import Settings
+from qo.core.pipeline.dag import SourceKind
 from qo.errors import QoError
-from qo.scheduler.emitter import Emitter, Spoken, by_job
-from qo.scheduler.timetable import Memory, from_config, recalled
+from qo.scheduler.emitter import Emitter, SourceView, by_job
+from qo.scheduler.poller import PollResult
+from qo.scheduler.timetable import Memory, from_config, latest_memory
 
 log = logging.getLogger(__name__)
 
-INTERVAL_S = 15.0  # How long a new or changed plan may go unnoticed.
+INTERVAL_S = 15.0  # How long a new or changed schedule may go unnoticed.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
-    """What one look at all cron sources did."""
+class CronPoller:
+    """All cron sources of a dispatcher."""
 
-    sources: int = 0
-    fired: int = 0
-    failures: tuple[str, ...] = ()
-    wait_s: float = INTERVAL_S  # Until something is due, by the dispatcher's clock.
+    def __init__(self, kind: SourceKind, emitter: Emitter, settings: Settings) -> None:
+        del kind, settings
+        self._emitter = emitter
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    async def poll(self) -> PollResult:
+        return await poll(self._emitter)
 
 
-async def look(emitter: Emitter) -> Looked:
-    """Fire what is due. What goes wrong with one source stays with it; it is still due at the next look."""
-    found = by_job(await emitter.sources("cron"))
-    fired, wait_s = 0, INTERVAL_S
+async def poll(emitter: Emitter) -> PollResult:
+    """Emit what is due. A source that fails is still due at the next call, and does not affect the others."""
+    sources = by_job(await emitter.sources("cron"))
+    emitted, wait_s = 0, INTERVAL_S
     failures: list[str] = []
-    for source in found:
+    for source in sources:
         try:
-            did, next_s = await _follow(emitter, source)
-            fired, wait_s = fired + did, min(wait_s, next_s)
+            count, next_s = await _follow(emitter, source)
+            emitted, wait_s = emitted + count, min(wait_s, next_s)
         except QoError as error:
             log.warning("cron source %s: %s", source.name, error)
             failures.append(f"{source.name}: {error}")
-    return Looked(sources=len(found), fired=fired, failures=tuple(failures), wait_s=wait_s)
+    return PollResult(sources=len(sources), emitted=emitted, failures=tuple(failures), wait_s=wait_s)
 
 
-async def _follow(emitter: Emitter, source: Spoken) -> tuple[int, float]:
+async def _follow(emitter: Emitter, source: SourceView) -> tuple[int, float]:
+    """Emit the latest due time of one source. Return how many events that were, and the seconds until the next time."""
     plan = from_config(source.config)
-    known = recalled(plan, source.memories)
-    if known is None:
-        # Noted at once, so that what is missed from now on is made up for even if nobody runs until then.
+    memory = latest_memory(plan, source.memories)
+    if memory is None:
+        # Remembered at once, so that times missed from now on are made up for even if no scheduler runs until then.
         following = plan.following(source.now)
         await _remember(emitter, source, Memory(plan, source.now))
-        return 0, _until(source, following)
-    latest = None if source.paused is not None else plan.latest(known.after, source.now)
+        return 0, _seconds_until(source, following)
+    latest = None if source.paused is not None else plan.latest(memory.after, source.now)
     if latest is not None:
         event = EventBody(cursor=int(latest.timestamp()), attributes={"scheduled_at": latest.isoformat()})
         await emitter.emit(source.dag, source.job, key=f"cron:{latest.isoformat()}", events=[event])
         await _remember(emitter, source, Memory(plan, latest))
-    return int(latest is not None), _until(source, plan.following(source.now))
+    return int(latest is not None), _seconds_until(source, plan.following(source.now))
 
 
-async def _remember(emitter: Emitter, source: Spoken, memory: Memory) -> None:
+async def _remember(emitter: Emitter, source: SourceView, memory: Memory) -> None:
     for edition in source.editions:
         await emitter.remember(edition, memory.to_json())
 
 
-def _until(source: Spoken, following: datetime | None) -> float:
+def _seconds_until(source: SourceView, following: datetime | None) -> float:
     if following is None:
         return INTERVAL_S
-    # A hair late rather than early: early would be a look for nothing.
+    # Slightly late rather than early: an early poll would find nothing due.
     return max((following - source.now + timedelta(milliseconds=20)).total_seconds(), 0.02)

@@ -1,4 +1,4 @@
-"""What a source's process needs of the dispatcher, and nothing more: a port, and the one over HTTP."""
+"""What the scheduler needs of the dispatcher, as a port, and its implementation over HTTP."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from qo.api.internal_client import DispatcherClient
 
 class Emitter(Protocol):
     def sources(self, kind: str) -> Awaitable[SourcesAnswer]:
-        """All live sources of a kind, and what time it is by the database."""
+        """Return all live sources of a kind, and the time by the database."""
         ...
 
     def emit(
         self, dag: str, job: str, *, key: str, events: Sequence[EventBody], edition_id: str | None = None
     ) -> Awaitable[EmitAnswer]:
-        """Say something new for a source: for all its live editions, or for one. Saying it again under the same key
-        does nothing more."""
+        """Emit events for a source: for all its live editions, or for one. A second call with the same key does
+        nothing more."""
         ...
 
     def remember(self, edition_id: str, memory: Any, error: str | None = None) -> Awaitable[object]:
-        """Keep something for a source; ``sources`` gives it back. The last one to say it is remembered.
+        """Keep a value for a source, which ``sources`` returns. The last call wins.
 
-        ``error``: instead, what keeps the source from speaking. It stands until something is kept again.
+        ``error``: keep instead why the source cannot emit. It is shown until a value is kept again.
         """
         ...
 
@@ -39,13 +39,13 @@ class RemoteEmitter:
         self._client = client
 
     async def sources(self, kind: str) -> SourcesAnswer:
-        # The time of the first page: a look that takes long must not believe itself to be later than it asked.
+        # The time of the first page: times that pass while the others are fetched are due at the next poll.
         page = first = await self._client.sources()
-        found = list(page.sources)
+        sources = list(page.sources)
         while page.next is not None:
             page = await self._client.sources(after=page.next)
-            found += page.sources
-        return SourcesAnswer(now=first.now, sources=[each for each in found if each.kind == kind])
+            sources += page.sources
+        return SourcesAnswer(now=first.now, sources=[each for each in sources if each.kind == kind])
 
     async def emit(
         self, dag: str, job: str, *, key: str, events: Sequence[EventBody], edition_id: str | None = None
@@ -58,8 +58,8 @@ class RemoteEmitter:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
-    """A source as its process sees it: a job, however many of its editions are live."""
+class SourceView:
+    """A source as the scheduler sees it: a job with one or more of its live editions."""
 
     dag: str
     job: str
@@ -74,22 +74,22 @@ class Spoken:
         return f"{self.dag}.{self.job}"
 
 
-def by_job(answer: SourcesAnswer) -> list[Spoken]:
-    """The sources by job: what is said for one reaches all its editions. Where their plans differ, that of the active
-    one counts."""
-    found: dict[tuple[str, str], list[LiveSource]] = {}
+def by_job(answer: SourcesAnswer) -> list[SourceView]:
+    """Group the sources by job: an event reaches all editions of its job. Where their configs differ, that of the
+    active edition counts."""
+    grouped: dict[tuple[str, str], list[LiveSource]] = {}
     for each in sorted(answer.sources, key=lambda each: (not each.active, each.version)):
-        found.setdefault((each.dag, each.job), []).append(each)
-    return [_spoken(editions, answer.now) for _, editions in sorted(found.items())]
+        grouped.setdefault((each.dag, each.job), []).append(each)
+    return [_view(editions, answer.now) for _, editions in sorted(grouped.items())]
 
 
-def by_edition(answer: SourcesAnswer) -> list[Spoken]:
-    """The sources by edition, for those whose editions look at different things."""
-    return [_spoken([each], answer.now) for each in answer.sources]
+def by_edition(answer: SourcesAnswer) -> list[SourceView]:
+    """One view for each edition, for kinds whose editions watch different things."""
+    return [_view([each], answer.now) for each in answer.sources]
 
 
-def _spoken(editions: Sequence[LiveSource], now: datetime) -> Spoken:
+def _view(editions: Sequence[LiveSource], now: datetime) -> SourceView:
     first = editions[0]
     memories = tuple(each.memory for each in editions if each.memory is not None)
     ids = tuple(each.edition_id for each in editions)
-    return Spoken(first.dag, first.job, first.config, ids, first.paused, memories, now)
+    return SourceView(first.dag, first.job, first.config, ids, first.paused, memories, now)

@@ -37,7 +37,7 @@ PAGE = 1000
 class File:
     path: str  # Below the place that is watched, with slashes.
     etag: str  # Changes when the content does.
-    size: int
+    size: int | None  # None: unknown.
     folder: str  # Where to read it: the URL of its directory, and with it …
     name: str  # … its own name.
 

@@ -1,9 +1,9 @@
-"""File sources: one partition event for each file that arrives or changes below a directory or prefix.
+"""File and http sources: one partition event for each file that appears or changes.
 
-The partition key follows from the file's path (``core.flow.naming``), so a file that changes is the same partition
+The partition key follows from the file's path (``core.pipeline.naming``), so a file that changes is the same partition
 again, and its readers run again. Files that disappear are not announced. Each announcement has the key
-``file:LOCATION:ETAG``: however often it is made, and by however many watchers, it counts once. In a directory a file
-must be unchanged for two looks, so that one that is being written waits; in a store objects appear whole.
+``file:LOCATION:ETAG``: however often it is made, and by however many schedulers, it counts once. In a directory a file
+must be unchanged at two polls, so that one that is still being written waits; in a store objects appear whole.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -19,70 +20,81 @@ from qo.ambient import SYSTEM, Ambient
 from qo.api.contract.source import ERROR_MAX
 from qo.api.contract.task import EventBody
 from qo.config.settings import Settings
+from qo.core.pipeline.dag import SourceKind
 from qo.core.pipeline.naming import idempotency_key, partition_key
 from qo.errors import QoError, UsageError
-from qo.scheduler.emitter import Emitter, Spoken, by_edition
+from qo.pipeline.sources import SOURCES, load
+from qo.scheduler.emitter import Emitter, SourceView, by_edition
 from qo.scheduler.file_listing import File, Place, matches, open_place
+from qo.scheduler.poller import PollResult
 from qo.scheduler.sightings import Sightings
 
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 5.0  # How long a new source may go unnoticed.
-AT_ONCE = 16  # Announcements under way.
-REMEMBER_EVERY = 1000  # So much is announced again at most if the process dies in a first look.
+CONCURRENT_EMITS = 16
+REMEMBER_EVERY = 1000  # If the process dies during its first poll, at most so many files are announced again.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
-    sources: int = 0
-    announced: int = 0
-    failures: tuple[str, ...] = ()
-    wait_s: float = INTERVAL_S
+async def open_directory(config: Mapping[str, Any], settings: Settings) -> Place:
+    """Open the directory or prefix that a source of the kind ``files`` watches."""
+    path = config.get("path")
+    if not path:
+        raise UsageError("a files source needs a path")
+    return await open_place(str(path), settings)
+
+
+async def open_place_of(kind: str, config: Mapping[str, Any], settings: Settings) -> Place:
+    """Open the place where files of a source arrive. Raises UsageError, also for a kind without files."""
+    spec = SOURCES[SourceKind(kind)]
+    if spec.place is None:
+        raise UsageError(f"a {kind} source watches no files")
+    return await load(spec.place)(config, settings)
 
 
 @dataclass(slots=True)
 class Watcher:
-    """One source's place, and what has been seen there."""
+    """One source's place, and which of its files have been announced."""
 
     place: Place
     sightings: Sightings
     due_at: float = 0.0  # By the monotonic clock.
-    last_look: dict[str, str] = field(default_factory=dict[str, str])  # Marks, of places where files settle.
+    last_etags: dict[str, str] = field(default_factory=dict[str, str])  # At the last poll, where files settle.
     remembered: Any = None
 
-    async def look(self, emitter: Emitter, source: Spoken) -> int:
-        """Announce what is new; how many files that were."""
+    async def poll(self, emitter: Emitter, source: SourceView) -> int:
+        """Announce new and changed files. Return how many there were."""
         pattern = str(source.config.get("pattern") or "*")
-        found: dict[str, File] = {}
+        files: dict[str, File] = {}
         async for page in self.place.files():
-            found.update((each.path, each) for each in page if matches(each.path, pattern))
-        present = {path: each.etag for path, each in found.items()}
-        fresh = self.sightings.fresh(present)
+            files.update((each.path, each) for each in page if matches(each.path, pattern))
+        etags = {path: each.etag for path, each in files.items()}
+        fresh = self.sightings.fresh(etags)
         if self.place.settles:
-            settled = [path for path in fresh if self.last_look.get(path) == present[path]]
-            self.last_look, fresh = present, settled
+            settled = [path for path in fresh if self.last_etags.get(path) == etags[path]]
+            self.last_etags, fresh = etags, settled
         for start in range(0, len(fresh), REMEMBER_EVERY):
-            await self._announce(emitter, source, [found[path] for path in fresh[start : start + REMEMBER_EVERY]])
+            await self._announce(emitter, source, [files[path] for path in fresh[start : start + REMEMBER_EVERY]])
             await self._remember(emitter, source)
         await self._remember(emitter, source)
         return len(fresh)
 
-    async def _announce(self, emitter: Emitter, source: Spoken, files: list[File]) -> None:
-        gate = asyncio.Semaphore(AT_ONCE)
+    async def _announce(self, emitter: Emitter, source: SourceView, files: list[File]) -> None:
+        limit = asyncio.Semaphore(CONCURRENT_EMITS)
 
-        async def one(each: File) -> None:
+        async def announce(each: File) -> None:
             key, events = idempotency_key("file", each.location, each.etag), [announcement(each)]
-            async with gate:
+            async with limit:
                 await emitter.emit(source.dag, source.job, key=key, events=events, edition_id=source.editions[0])
-            self.sightings.announced(each.path, each.etag)
+            self.sightings.mark_announced(each.path, each.etag)
 
-        done = await asyncio.gather(*map(one, files), return_exceptions=True)
-        for failure in done:
+        results = await asyncio.gather(*map(announce, files), return_exceptions=True)
+        for failure in results:
             if isinstance(failure, BaseException):
                 await self._remember(emitter, source)  # The others have been announced.
                 raise failure
 
-    async def _remember(self, emitter: Emitter, source: Spoken) -> None:
+    async def _remember(self, emitter: Emitter, source: SourceView) -> None:
         memory = self.sightings.memory()
         if memory == self.remembered:
             return
@@ -102,13 +114,15 @@ def announcement(file: File) -> EventBody:
 
 
 class Watchers:
-    """All file sources of a dispatcher, each edition by itself: another path or pattern is another edition, which must
-    hear of all the files that are there. Use it as a context, which closes what it has opened."""
+    """All sources of one kind that watch files, each edition by itself: another path or pattern is another edition,
+    for which all files are new. Use it as a context, which closes what it has opened."""
 
-    def __init__(self, emitter: Emitter, settings: Settings, *, ambient: Ambient = SYSTEM) -> None:
-        self._emitter, self._settings, self._ambient = emitter, settings, ambient
-        self._watchers: dict[str, Watcher] = {}
-        self._trouble: dict[str, str] = {}  # By edition, what has been told of it.
+    def __init__(
+        self, kind: SourceKind, emitter: Emitter, settings: Settings, *, ambient: Ambient = SYSTEM
+    ) -> None:
+        self._kind, self._emitter, self._settings, self._ambient = kind, emitter, settings, ambient
+        self._watchers: dict[str, Watcher] = {}  # By edition.
+        self._errors: dict[str, str] = {}  # By edition, the error that was reported last.
 
     async def __aenter__(self) -> Self:
         return self
@@ -117,63 +131,62 @@ class Watchers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for edition in list(self._watchers):
-            await self._forget(edition)
+            await self._close(edition)
 
-    async def look(self) -> Looked:
-        """Look at each source that is due. What goes wrong with one stays with it, until its next look."""
-        sources = by_edition(await self._emitter.sources("files"))
-        for gone in self._watchers.keys() - {each.editions[0] for each in sources}:
-            await self._forget(gone)
-        announced = 0
+    async def poll(self) -> PollResult:
+        """Look at each source that is due. A source that fails is looked at again when it is next due."""
+        sources = by_edition(await self._emitter.sources(self._kind.value))
+        for edition in self._watchers.keys() - {each.editions[0] for each in sources}:
+            await self._close(edition)
+        emitted = 0
         failures: list[str] = []
         for source in sources:
             try:
-                announced += await self._visit(source)
+                emitted += await self._poll_source(source)
             except (QoError, OSError) as error:
-                log.warning("file source %s: %s", source.name, error)
+                log.warning("%s source %s: %s", self._kind, source.name, error)
                 failures.append(f"{source.name}: {error}")
-                await self._complain(source.editions[0], str(error)[:ERROR_MAX])
-        return Looked(sources=len(sources), announced=announced, failures=tuple(failures), wait_s=self._wait_s())
+                await self._report(source.editions[0], str(error)[:ERROR_MAX])
+        return PollResult(
+            sources=len(sources), emitted=emitted, failures=tuple(failures), wait_s=self._seconds_until_due()
+        )
 
-    async def _visit(self, source: Spoken) -> int:
+    async def _poll_source(self, source: SourceView) -> int:
         if source.paused is not None:
-            return 0  # What arrives meanwhile is found when it goes on.
-        watcher = await self._watcher(source)
+            return 0  # Files that arrive meanwhile are announced when it is resumed.
+        watcher = await self._open(source)
         if self._ambient.monotonic() < watcher.due_at:
             return 0
         try:
-            found = await watcher.look(self._emitter, source)
-            if (edition := source.editions[0]) in self._trouble:
+            count = await watcher.poll(self._emitter, source)
+            if (edition := source.editions[0]) in self._errors:
                 await self._emitter.remember(edition, watcher.sightings.memory())
-                del self._trouble[edition]
-            return found
+                del self._errors[edition]
+            return count
         finally:
             watcher.due_at = self._ambient.monotonic() + float(source.config.get("poll_seconds") or 30)
 
-    async def _watcher(self, source: Spoken) -> Watcher:
-        path = source.config.get("path")
-        if not path:
-            raise UsageError("a files source needs a path")
+    async def _open(self, source: SourceView) -> Watcher:
         edition = source.editions[0]
         if edition not in self._watchers:
+            place = await open_place_of(self._kind, source.config, self._settings)
             memory = source.memories[0] if source.memories else None
-            place = await open_place(str(path), self._settings)
             self._watchers[edition] = Watcher(place, Sightings(memory))
         return self._watchers[edition]
 
-    async def _complain(self, edition: str, said: str) -> None:
-        """Once for each trouble: ``qo source list`` shows it until it is over."""
-        if self._trouble.get(edition) == said:
+    async def _report(self, edition: str, message: str) -> None:
+        """Report an error once, until it changes: ``qo source list`` shows it until the source works again."""
+        if self._errors.get(edition) == message:
             return
         with contextlib.suppress(QoError):  # The log has it, too.
-            await self._emitter.remember(edition, None, said)
-            self._trouble[edition] = said
+            await self._emitter.remember(edition, None, message)
+            self._errors[edition] = message
 
-    async def _forget(self, edition: str) -> None:
-        self._trouble.pop(edition, None)
-        if known := self._watchers.pop(edition, None):
-            await known.place.close()
+    async def _close(self, edition: str) -> None:
+        self._errors.pop(edition, None)
+        if watcher := self._watchers.pop(edition, None):
+            await watcher.place.close()
 
-    def _wait_s(self) -> float:
+    def _seconds_until_due(self) -> float:
         soonest = min((each.due_at for each in self._watchers.values()), default=float("inf"))
         return min(INTERVAL_S, max(0.01, soonest - self._ambient.monotonic()))

@@ -1,6 +1,7 @@
-"""The process behind ``qo scheduler``: fires cron sources and watches for files, on behalf of the dispatcher.
+"""The process behind ``qo scheduler``: polls cron, file and http sources on behalf of the dispatcher.
 
-It keeps nothing: what it must not forget, the dispatcher remembers. Two of them say everything once.
+It keeps no state of its own: the dispatcher remembers what has been emitted. Several schedulers may run at once; the
+dispatcher recognises an event that a second one emits again.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import logging
 from contextlib import suppress
 
 from qo.config.settings import Settings
+from qo.core.pipeline.dag import SourceKind
 from qo.errors import QoError
-from qo.scheduler import cron
+from qo.pipeline.sources import SOURCES, load
 from qo.scheduler.emitter import Emitter
-from qo.scheduler.files import Watchers
+from qo.scheduler.poller import Poller
 
 log = logging.getLogger(__name__)
 
@@ -21,37 +23,29 @@ RETRY_S = 5.0  # After the dispatcher did not answer.
 
 
 async def run_scheduler(emitter: Emitter, stop: asyncio.Event, settings: Settings | None = None) -> None:
-    """Until ``stop`` is set. A dispatcher that does not answer is asked again; nothing that is due is lost by that.
+    """Poll every kind of source until ``stop`` is set. While the dispatcher does not answer, nothing due is lost.
 
     ``settings``: how to reach the buckets that file sources watch.
     """
     async with asyncio.TaskGroup() as group:
-        group.create_task(_cron(emitter, stop))
-        group.create_task(_files(emitter, stop, settings or Settings()))
+        for kind, spec in SOURCES.items():
+            if spec.poller is not None:
+                poller: Poller = load(spec.poller)(kind, emitter, settings or Settings())
+                group.create_task(_poll_until(stop, kind, poller))
 
 
-async def _cron(emitter: Emitter, stop: asyncio.Event) -> None:
-    while not stop.is_set():
-        try:
-            wait_s = (await cron.look(emitter)).wait_s
-        except QoError as error:
-            log.warning("cron sources were not looked at: %s", error)
-            wait_s = RETRY_S
-        await _rest(stop, wait_s)
-
-
-async def _files(emitter: Emitter, stop: asyncio.Event, settings: Settings) -> None:
-    async with Watchers(emitter, settings) as watchers:
+async def _poll_until(stop: asyncio.Event, kind: SourceKind, poller: Poller) -> None:
+    async with poller:
         while not stop.is_set():
             try:
-                wait_s = (await watchers.look()).wait_s
+                wait_s = (await poller.poll()).wait_s
             except QoError as error:
-                log.warning("file sources were not looked at: %s", error)
+                log.warning("%s sources could not be polled, trying again in %g s: %s", kind, RETRY_S, error)
                 wait_s = RETRY_S
-            await _rest(stop, wait_s)
+            await _sleep(stop, wait_s)
 
 
-async def _rest(stop: asyncio.Event, seconds: float) -> None:
+async def _sleep(stop: asyncio.Event, seconds: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stop.wait()

@@ -1,9 +1,9 @@
-"""Which files have been announced: exactly while the process lives, in a few kilobytes when it does not.
+"""Which files have been announced: exact in memory, and in a few kilobytes across restarts.
 
-In memory stands each file with its mark. What is kept with the dispatcher is a digest of the files in each of 1,024
-buckets, about 12 kB however many files there are. After a restart, a bucket whose digest is unchanged is known; the
-files of any other are announced again, about one in a thousand for each file that came or went in the meantime. That
-does no harm, because the dispatcher recognises each announcement by its key.
+In memory each file is listed with its ETag. The dispatcher keeps a digest of the files in each of 1,024 buckets, about
+12 kB however many files there are. After a restart, the files of a bucket whose digest is unchanged count as announced;
+those of any other bucket are announced again, about one in a thousand for each file that came or went in the meantime.
+That does no harm, because the dispatcher recognises each announcement by its key.
 """
 
 from __future__ import annotations
@@ -20,38 +20,42 @@ _EMPTY = bytes(_DIGEST_LEN)
 
 
 class Sightings:
+    """The files of one source that have been announced."""
+
     def __init__(self, memory: Any = None) -> None:
-        self._announced: dict[str, str] = {}  # Mark by path.
-        self._remembered = _unpacked(memory)  # None once it has been compared: from then on, memory is exact.
+        self._announced: dict[str, str] = {}  # ETag by path.
+        self._remembered = _unpack(
+            memory
+        )  # None once it has been compared: from then on, ``_announced`` is exact.
 
     def __len__(self) -> int:
         return len(self._announced)
 
     def fresh(self, present: Mapping[str, str]) -> list[str]:
-        """The paths that have not been announced as they are now, in order. What is gone is forgotten."""
+        """Return the paths that have not been announced with their present ETag, sorted. Forget files that are gone."""
         if self._remembered is not None:
-            known, now = self._remembered, digests(present.items())
+            before, now = self._remembered, digests(present.items())
             self._announced = {
-                path: mark for path, mark in present.items() if known[_bucket(path)] == now[_bucket(path)]
+                path: etag for path, etag in present.items() if before[_bucket(path)] == now[_bucket(path)]
             }
             self._remembered = None
-        self._announced = {path: mark for path, mark in self._announced.items() if path in present}
-        return sorted(path for path, mark in present.items() if self._announced.get(path) != mark)
+        self._announced = {path: etag for path, etag in self._announced.items() if path in present}
+        return sorted(path for path, etag in present.items() if self._announced.get(path) != etag)
 
-    def announced(self, path: str, mark: str) -> None:
-        self._announced[path] = mark
+    def mark_announced(self, path: str, etag: str) -> None:
+        self._announced[path] = etag
 
     def memory(self) -> dict[str, Any]:
-        """What to keep. Equal if the same files have been announced."""
+        """Return the value to keep. It is equal if the same files have been announced."""
         packed = zlib.compress(b"".join(digests(self._announced.items())), 9)
         return {"buckets": base64.b85encode(packed).decode(), "files": len(self._announced)}
 
 
 def digests(files: Iterable[tuple[str, str]]) -> list[bytes]:
-    """One digest for each bucket, whatever the order of the files."""
+    """Return one digest for each bucket, whatever the order of the files."""
     sums = [0] * BUCKETS
-    for path, mark in files:
-        sums[_bucket(path)] ^= int.from_bytes(_hash(f"{path}\x00{mark}"))
+    for path, etag in files:
+        sums[_bucket(path)] ^= int.from_bytes(_hash(f"{path}\x00{etag}"))
     return [each.to_bytes(_DIGEST_LEN) for each in sums]
 
 
@@ -63,12 +67,12 @@ def _hash(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_LEN).digest()
 
 
-def _unpacked(memory: Any) -> list[bytes]:
-    told = cast("dict[str, Any]", memory) if isinstance(memory, dict) else {}
+def _unpack(memory: Any) -> list[bytes]:
+    fields = cast("dict[str, Any]", memory) if isinstance(memory, dict) else {}
     try:
-        flat = zlib.decompress(base64.b85decode(str(told["buckets"])))
+        flat = zlib.decompress(base64.b85decode(str(fields["buckets"])))
     except (KeyError, ValueError, zlib.error):
-        return [_EMPTY] * BUCKETS  # Nothing is known: everything is announced, as at the first time.
+        return [_EMPTY] * BUCKETS  # Nothing is known, so everything is announced, as at the first poll.
     if len(flat) != BUCKETS * _DIGEST_LEN:
         return [_EMPTY] * BUCKETS
     return [flat[at : at + _DIGEST_LEN] for at in range(0, len(flat), _DIGEST_LEN)]

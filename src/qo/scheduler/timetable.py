@@ -1,7 +1,7 @@
-"""When a cron source fires: five cron fields in a time zone, or ``rate(5 minutes)``. Pure.
+"""When a cron source is due: five cron fields in a time zone, or ``rate(5 minutes)``. Pure.
 
-Of the moments that were missed while no scheduler ran, or while the source was paused, only the latest is made up
-for: its cursor covers the others. A new or changed plan never fires for a moment before it was first seen.
+Of the times that were missed while no scheduler ran, or while the source was paused, only the latest is made up for:
+its cursor covers the others. A new or changed plan is never due at a time before it was first seen.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class Plan:
     timezone: str = "UTC"
 
     def latest(self, after: datetime, now: datetime) -> datetime | None:
-        """The last planned moment in (after, now]; None: there is none."""
+        """Return the last planned time in (after, now]; None if there is none."""
         period = rate(self.schedule)
         if period is not None:
             last = _EPOCH + (now - _EPOCH) // period * period
             return last if last > after else None
-        found = due(self._cron(after), now)
-        return found[-1] if found else None
+        times = due(self._cron(after), now)
+        return times[-1] if times else None
 
     def following(self, now: datetime) -> datetime | None:
-        """The first planned moment after now; None: it never comes."""
+        """Return the first planned time after now; None if there is none."""
         period = rate(self.schedule)
         if period is not None:
             return _EPOCH + ((now - _EPOCH) // period + 1) * period
@@ -55,15 +55,18 @@ class Plan:
 
 
 def rate(schedule: str) -> timedelta | None:
-    """The period of ``rate(5 minutes)``, counted from 1970 so that all schedulers agree; None: it is a cron plan."""
+    """Return the period of ``rate(5 minutes)``; None if the schedule has cron fields.
+
+    Periods count from 1970, so that all schedulers agree. Raises UsageError for a malformed rate.
+    """
     if not schedule.startswith("rate("):
         return None
-    found = _RATE.match(schedule)
-    if found is None:
+    match = _RATE.match(schedule)
+    if match is None:
         raise UsageError(
             f"{schedule!r} is no rate: write for example rate(5 minutes), rate(1 hour) or rate(1 day)"
         )
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def from_config(config: dict[str, Any]) -> Plan:
@@ -75,7 +78,7 @@ def from_config(config: dict[str, Any]) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Up to when a plan has been followed. Kept with the dispatcher."""
+    """The time up to which a plan has been followed. The dispatcher keeps it."""
 
     plan: Plan
     after: datetime
@@ -84,11 +87,11 @@ class Memory:
         return {"schedule": self.plan.schedule, "timezone": self.plan.timezone, "after": self.after.isoformat()}
 
 
-def recalled(plan: Plan, memories: tuple[Any, ...]) -> Memory | None:
-    """The furthest memory of this very plan; None: it is new."""
-    found: list[Memory] = []
-    for told in memories:
-        memory = cast("dict[str, Any]", told) if isinstance(told, dict) else {}
-        if (memory.get("schedule"), memory.get("timezone")) == (plan.schedule, plan.timezone):
-            found.append(Memory(plan, datetime.fromisoformat(str(memory["after"]))))
-    return max(found, key=lambda each: each.after, default=None)
+def latest_memory(plan: Plan, values: tuple[Any, ...]) -> Memory | None:
+    """Return the latest memory of exactly this plan; None if the plan is new."""
+    memories: list[Memory] = []
+    for value in values:
+        fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        if (fields.get("schedule"), fields.get("timezone")) == (plan.schedule, plan.timezone):
+            memories.append(Memory(plan, datetime.fromisoformat(str(fields["after"]))))
+    return max(memories, key=lambda each: each.after, default=None)

@@ -3,11 +3,15 @@ file. Who runs a pipeline once waits for that."""
 
 from __future__ import annotations
 
+import msgspec
+
 from qo.api.contract.source import LiveSource
 from qo.config.settings import Settings
-from qo.core.pipeline.dag import Dag, SourceKind
+from qo.core.pipeline.dag import Dag
 from qo.errors import QoError
-from qo.scheduler.file_listing import matches, open_place
+from qo.pipeline.sources import SOURCES
+from qo.scheduler.file_listing import matches
+from qo.scheduler.files import open_place_of
 from qo.scheduler.sightings import Sightings
 
 
@@ -15,10 +19,10 @@ async def unreadable(dag: Dag, settings: Settings) -> list[str]:
     """Sources of which nothing can come as it is, and why: better said at once than in the log of the scheduler."""
     found: list[str] = []
     for job in dag.jobs:
-        if job.source is None or job.source.kind is not SourceKind.FILES:
+        if job.source is None or SOURCES[job.source.kind].place is None:
             continue
         try:
-            place = await open_place(job.source.path or "", settings)
+            place = await open_place_of(job.source.kind, msgspec.to_builtins(job.source), settings)
             try:
                 async for _ in place.files():
                     break
@@ -38,12 +42,12 @@ async def announced(source: LiveSource, settings: Settings) -> bool:
     seen = Sightings()
     pattern = str(source.config.get("pattern") or "*")
     try:
-        place = await open_place(str(source.config.get("path") or ""), settings)
+        place = await open_place_of(source.kind, source.config, settings)
         try:
             async for page in place.files():
                 for each in page:
                     if matches(each.path, pattern):
-                        seen.announced(each.path, each.etag)
+                        seen.mark_announced(each.path, each.etag)
         finally:
             await place.close()
     except (QoError, OSError):

@@ -18,12 +18,12 @@ from qo.api.public_client import UserClient
 from qo.api.redeploying import Confirm, confirm_again
 from qo.config import sources
 from qo.config.settings import DEFAULT, Settings
-from qo.core.pipeline.dag import SourceKind
 from qo.core.words import plural
 from qo.dispatcher.state.database import State, Tx, open_state
 from qo.errors import ConfigError
 from qo.pipeline.registry import DEFAULT as REGISTRY
 from qo.pipeline.registry import Launcher
+from qo.pipeline.sources import SOURCES
 from qo.store import private
 from qo.store.secret_files import read_secret
 from qo.up.part import DASHBOARD, SPARK_UI, WORKER
@@ -153,7 +153,7 @@ class Site:
         for version in seen.versions:
             for job in version.jobs:
                 role = None
-                if job.source in (SourceKind.FILES, SourceKind.CRON):
+                if job.source is not None and SOURCES[job.source].poller is not None:
                     role = SCHEDULER
                 elif REGISTRY.get(job.runtime).launcher is Launcher.QUEUE and (
                     job.always_on or (job.open and not job.paused)

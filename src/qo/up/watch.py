@@ -6,13 +6,14 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from qo.core.pipeline.dag import SourceKind
 from qo.core.pipeline.topology import VersionStatus
 from qo.dispatcher.sources import live_sources
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.views.live_versions import Live, LivePipeline, ended_versions, live_pipelines
 from qo.dispatcher.views.stuck import StuckTask
+from qo.pipeline.sources import SOURCES
 from qo.up.arrivals import announced
 from qo.up.changes import Fates, describe_changes
 from qo.up.machine import Site
@@ -132,8 +133,9 @@ class Watch:
         return bool(stuck) and not seen.stuck and left <= len(stuck) and not seen.concerned & self._dags
 
     async def _all_announced(self) -> bool:
-        found = await self._site.read(lambda tx: live_sources.list_sources(tx, kind=SourceKind.FILES))
-        ours = [each for each in found.sources if each.dag in self._dags]
+        kinds = [kind for kind, spec in SOURCES.items() if spec.place is not None]
+        answers = [await self._site.read(partial(live_sources.list_sources, kind=kind)) for kind in kinds]
+        ours = [each for answer in answers for each in answer.sources if each.dag in self._dags]
         return all([await announced(each, self._site.settings) for each in ours])
 
     def _say_once(self, text: str) -> None:

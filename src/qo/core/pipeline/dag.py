@@ -31,6 +31,7 @@ class SourceKind(StrEnum):
     WEBHOOK = "webhook"
     ALWAYS_ON = "always_on"
     FILES = "files"  # Watches a prefix of a store or a directory.
+    HTTP = "http"  # Watches files behind URLs.
 
 
 class Strategy(StrEnum):
@@ -85,7 +86,9 @@ class Source(_Part, frozen=True, kw_only=True):
     secret: str | None = None  # webhook: the logical name of the secret that signs.
     path: str | None = None  # files: a directory, or s3://bucket/prefix.
     pattern: str = "*"  # files: which names count.
-    poll_seconds: int = 30  # files: how often to look.
+    poll_seconds: int = 30  # files, http: how often to look.
+    urls: tuple[str, ...] = ()  # http: the files.
+    index_url: str | None = None  # http: a file that lists them.
 
 
 class Bootstrap(_Part, frozen=True, kw_only=True):

@@ -14,10 +14,11 @@ from qo.dispatcher.state import topology
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.schema import sources
 from qo.errors import NotFound, Refused, UsageError
+from qo.pipeline.sources import all_source_fields
 
 PAGE_MAX = 500
 MEMORY_BYTES_MAX = 262_144
-_SHOWN = ("schedule", "timezone", "webhook_path", "path", "pattern", "poll_seconds")
+_SHOWN = tuple(field.name for field in all_source_fields() if field.name != "secret")
 
 
 def list_sources(

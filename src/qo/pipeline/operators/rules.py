@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from qo.core.pipeline.dag import SourceKind
 from qo.pipeline.draft import Written
-from qo.pipeline.fields import SILENT, SILENT_JOB
 from qo.pipeline.operators.built_in import BUILT_IN, UDF
 from qo.pipeline.operators.spec import OperatorSpec
 from qo.pipeline.problems import Report, closest
 from qo.pipeline.registry import Launcher, Registry, Runtime
 from qo.pipeline.shape import check
+from qo.pipeline.sources import CODELESS_JOB, CODELESS_KINDS
 
 # Names that other systems use for runtimes.
 _RUNTIME_HINTS = {
@@ -23,7 +23,7 @@ _RUNTIME_HINTS = {
 def check_operator(written: Written, registry: Registry, report: Report) -> None:
     job = written.job
     runtime = registry.runtimes.get(job.runtime)
-    if job.is_source and job.source is not None and job.source.kind in SILENT:
+    if job.is_source and job.source is not None and job.source.kind in CODELESS_KINDS:
         _check_runs_nothing(written, job.source.kind, report)
     elif runtime is None:
         hint = _RUNTIME_HINTS.get(job.runtime) or closest(job.runtime, registry.runtimes)
@@ -43,7 +43,7 @@ def check_operator(written: Written, registry: Registry, report: Report) -> None
 
 def _check_runs_nothing(written: Written, kind: SourceKind, report: Report) -> None:
     """Refuse code that would never be called."""
-    wrong = [name for name, only in SILENT_JOB.items() if getattr(written.job, name) != only]
+    wrong = [name for name, only in CODELESS_JOB.items() if getattr(written.job, name) != only]
     if wrong:
         message = f"a {kind} source runs no code of its own, and {written.job.name!r} names some"
         hint = (

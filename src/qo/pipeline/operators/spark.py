@@ -7,10 +7,10 @@ import re
 from qo.config.location import ELSEWHERE
 from qo.core.pipeline.dag import UpdateStrategy
 from qo.pipeline.draft import Written
-from qo.pipeline.fields import COLUMN, LINE, LOGICAL
 from qo.pipeline.kinds import Choice, Field, Items, Record, Scalar, Table, Text, Whole
 from qo.pipeline.operators.spec import OperatorSpec
 from qo.pipeline.problems import Report, closest
+from qo.pipeline.texts import COLUMN, LINE, LOGICAL, URL
 
 QUERY = Text("a query in Spark SQL", chars_max=60_000)
 _TYPES = (
@@ -22,7 +22,6 @@ TYPE = Text(
 )
 # A relative path counts from the directory in which the worker runs, as the modules of operators do.
 PLACE = Text("a path, file:PATH or s3://BUCKET/KEY", rf"s3://\S+|(file:)?(?!{ELSEWHERE})\S.*", 2_000)
-URL = Text("an http:// or https:// address", r"https?://\S+", 2_000)
 PLACEHOLDERS = ("partition_key", "start", "end", "cursor")  # Of a path, as {start}.
 
 _QUERY_FIELDS = (

@@ -16,6 +16,7 @@ from qo.dispatcher.events import tallies
 from qo.dispatcher.events.event_log import PENDING
 from qo.dispatcher.state import schema
 from qo.dispatcher.views.why.trace import Chain
+from qo.pipeline.sources import SOURCES
 
 FILTERED = "filtered"  # The outcome at a reader that can do nothing with an event.
 
@@ -43,7 +44,7 @@ def silent(chain: Chain, job: LiveJob, what: str) -> Finding:
     if row is not None and row["state"] == "dead":
         text = f"source {job.name} is dead: {row['last_error'] or 'it was not heard of'}"
         return Finding(Verdict.BLOCKED, text, "see qo source list", (step,))
-    if row is not None and row["last_error"] and kind is SourceKind.FILES:
+    if row is not None and row["last_error"] and SOURCES[kind].place is not None:
         return Finding(Verdict.BLOCKED, f"source {job.name} cannot look: {row['last_error']}", None, (step,))
     do = f"qo emit {job.name}, if it should be there" if kind is SourceKind.MANUAL else None
     return Finding(Verdict.UNKNOWN, f"nothing upstream has announced it: {step.text}", do, (step,))

@@ -1,0 +1,21 @@
+"""Kinds of text that several fields have in common."""
+
+from __future__ import annotations
+
+from qo.pipeline.kinds import Text
+
+NAME = Text("lower-case letters, digits and _, beginning with a letter, at most 128", "[a-z][a-z0-9_]{0,127}", 128)
+COLUMN = Text("the name of a column", chars_max=200)
+LINE = Text("text", chars_max=2_000)
+LOGICAL = Text("letters, digits and . _ -, beginning with a letter", r"[A-Za-z][A-Za-z0-9_.-]{0,99}", 100)
+ZONE = Text("a time zone such as Europe/Berlin", r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*", 64)
+HOOK = Text("words of a-z, 0-9, _ and - with / between them, such as orders/new", r"/?[a-z0-9_-]+(/[a-z0-9_-]+)*")
+SPAN = Text(
+    'never, 0, or a time such as 30s, 5m or 2h (in quotes: "5m")', "never|0|[1-9][0-9]{0,6}[smh]", 16, True
+)
+AGE = Text("a time such as 90s, 15m, 6h or 2d", "[1-9][0-9]{0,6}[smhd]", 16)
+BUNDLE = Text("letters, digits and . _ : -", r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
+FILE_URL = Text(
+    "an http:// or https:// address without user name and password", r"https?://[^\s/@?#]+([/?#]\S*)?", 2_000
+)
+URL = Text("an http:// or https:// address", r"https?://\S+", 2_000)
