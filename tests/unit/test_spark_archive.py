@@ -58,7 +58,7 @@ def test_one_that_could_not_be_made_is_not_tried_again_and_again(environ: dict[s
     there = place(JAVA, environ)
     there.failed.parent.mkdir(parents=True)
     there.failed.write_text("no room")
-    archive.build_beside(JAVA, SparkSettings(), environ)
+    archive.build_in_background(JAVA, SparkSettings(), environ)
     assert not there.lock.exists()
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from py4j import protocol
 
-from qo.spark.patches.gateway import Plain, shorten
+from qo.spark.patches.gateway import ScalarConverter, install_lookup_cache, install_scalar_converter
 
 CLASS = "r\nu\norg.apache.spark.sql.functions\nrj\ne\n"
 METHOD = "r\nm\norg.apache.spark.sql.functions\ncol\ne\n"
@@ -43,8 +43,8 @@ class Jvm:
 
 def test_a_class_and_its_static_method_are_looked_up_once() -> None:
     jvm = Jvm()
-    shorten(jvm)
-    shorten(jvm)
+    install_lookup_cache(jvm)
+    install_lookup_cache(jvm)
     answers = {(jvm.send_command(CLASS), jvm.send_command(METHOD)) for _ in range(3)}
     assert answers == {("ycorg.apache.spark.sql.functions", "ym")}
     assert jvm.asked == {CLASS: 1, METHOD: 1}
@@ -52,7 +52,7 @@ def test_a_class_and_its_static_method_are_looked_up_once() -> None:
 
 def test_calls_are_never_answered_from_memory() -> None:
     jvm = Jvm()
-    shorten(jvm)
+    install_lookup_cache(jvm)
     assert jvm.send_command(CALL) != jvm.send_command(CALL)
     assert jvm.asked == {CALL: 2}
 
@@ -60,7 +60,7 @@ def test_calls_are_never_answered_from_memory() -> None:
 @pytest.mark.parametrize("answer", ["yp", "yro7", "yi5", "ysmore", "x", "xro7"])
 def test_what_may_change_is_asked_again(answer: str) -> None:
     jvm = Jvm(name=answer)
-    shorten(jvm)
+    install_lookup_cache(jvm)
     for command in ("r\nu\nname\nrj\ne\n", "r\nm\nname\nMODULE$\ne\n"):
         assert jvm.send_command(command) == jvm.send_command(command) == answer
         assert jvm.asked[command] == 2
@@ -68,7 +68,7 @@ def test_what_may_change_is_asked_again(answer: str) -> None:
 
 def test_an_import_may_change_what_a_name_means() -> None:
     jvm = Jvm()
-    shorten(jvm)
+    install_lookup_cache(jvm)
     assert jvm.send_command(CLASS) == "ycorg.apache.spark.sql.functions"
     jvm.send_command(IMPORT)
     assert jvm.send_command(CLASS) == "ycorg.example.functions"
@@ -85,12 +85,12 @@ def test_who_asked_before_an_import_does_not_teach_those_who_ask_after_it() -> N
         return answer
 
     jvm.send_command = overtaken
-    shorten(jvm)
+    install_lookup_cache(jvm)
     assert jvm.send_command(CLASS) == "ycorg.apache.spark.sql.functions"
     assert jvm.send_command(CLASS) == "ycorg.example.functions"
 
 
-OTHERS = [each for each in protocol.INPUT_CONVERTER if not isinstance(each, Plain)]
+OTHERS = [each for each in protocol.INPUT_CONVERTER if not isinstance(each, ScalarConverter)]
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 ANYTHING = st.one_of(
     SCALARS,
@@ -108,14 +108,14 @@ ANYTHING = st.one_of(
 
 @given(argument=ANYTHING)
 def test_what_stays_as_it_is_no_other_converter_would_have_taken(argument: object) -> None:
-    plain = Plain()
+    plain = ScalarConverter()
     if plain.can_convert(argument):
         assert not any(each.can_convert(argument) for each in OTHERS)
         assert plain.convert(argument, None) is argument
 
 
 def test_it_comes_first_and_once() -> None:
-    shorten(Jvm())
-    shorten(Jvm())
-    assert [isinstance(each, Plain) for each in protocol.INPUT_CONVERTER].index(True) == 0
-    assert sum(isinstance(each, Plain) for each in protocol.INPUT_CONVERTER) == 1
+    install_scalar_converter()
+    install_scalar_converter()
+    assert [isinstance(each, ScalarConverter) for each in protocol.INPUT_CONVERTER].index(True) == 0
+    assert sum(isinstance(each, ScalarConverter) for each in protocol.INPUT_CONVERTER) == 1

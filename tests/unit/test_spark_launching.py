@@ -19,7 +19,7 @@ def test_a_jvm_that_says_nothing_is_ended_and_its_start_has_failed(
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
-    from qo.spark.engine.launching import launching
+    from qo.spark.patches.launch import guard_launch
 
     command = tmp_path / "bin" / "spark-submit"
     command.parent.mkdir()
@@ -27,7 +27,7 @@ def test_a_jvm_that_says_nothing_is_ended_and_its_start_has_failed(
     command.chmod(0o755)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    with launching(within_s=1.0), pytest.raises(PySparkRuntimeError, match="JAVA_GATEWAY_EXITED"):
+    with guard_launch(within_s=1.0), pytest.raises(PySparkRuntimeError, match="JAVA_GATEWAY_EXITED"):
         launch_gateway()
     if (tmp_path / "pid").exists():  # It may have been too slow even for that.
         with pytest.raises(ProcessLookupError):
@@ -41,7 +41,7 @@ def test_settings_which_may_be_secret_are_no_arguments_that_every_user_sees(
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
-    from qo.spark.engine.launching import launching
+    from qo.spark.patches.launch import guard_launch
 
     command = tmp_path / "bin" / "spark-submit"
     command.parent.mkdir()
@@ -54,7 +54,7 @@ def test_settings_which_may_be_secret_are_no_arguments_that_every_user_sees(
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     conf = SparkConf(loadDefaults=False, _jvm=None)
     conf._conf = {"spark.hadoop.fs.s3a.secret.key": "s3cr3t=x"}
-    with launching(), pytest.raises(PySparkRuntimeError, match="JAVA_GATEWAY_EXITED"):
+    with guard_launch(), pytest.raises(PySparkRuntimeError, match="JAVA_GATEWAY_EXITED"):
         launch_gateway(conf)
     given = (tmp_path / "arguments").read_text()
     assert "s3cr3t" not in given
@@ -96,17 +96,17 @@ def test_a_value_of_any_characters_is_written_as_java_reads_it(value: str, writt
 
 
 def test_a_call_that_names_a_file_itself_stays_as_it_is(tmp_path: Path) -> None:
-    from qo.spark.engine.properties import moved
+    from qo.spark.engine.properties import move_to_file
 
     call = ["spark-submit", "--conf", "a=b", "--properties-file", "mine", "pyspark-shell"]
-    assert moved(call, tmp_path) == call
+    assert move_to_file(call, tmp_path) == call
 
 
 def test_what_a_jvm_died_of_is_told_by_its_exit_code() -> None:
-    from qo.spark.engine.launching import ending, meaning
+    from qo.spark.engine.jvm_exit import exit_code_text, exit_reason
 
-    assert "ran out of memory: give it more with spark.driver_memory" in (meaning(3) or "")
-    assert "SIGTERM" in (meaning(-15) or "")
-    assert meaning(1) is None
+    assert "ran out of memory: give it more with spark.driver_memory" in (exit_code_text(3) or "")
+    assert "SIGTERM" in (exit_code_text(-15) or "")
+    assert exit_code_text(1) is None
     with subprocess.Popen(["sh", "-c", "kill -9 $$"]) as killed:
-        assert "SIGKILL" in (ending(killed) or "")
+        assert "SIGKILL" in (exit_reason(killed) or "")

@@ -14,13 +14,14 @@ pytestmark = pytest.mark.fast
 
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[4]", "local[2, 3]"])
 def test_a_local_session_is_lean(master: str) -> None:
-    assert lean.fits(SparkSettings(master=master), {"HOME": "/home/a"})
+    assert lean.is_lean(SparkSettings(master=master), {"HOME": "/home/a"})
 
 
 @pytest.mark.parametrize(
     ("chosen", "environ"),
     [
         ({"lean": False}, {}),
+        ({"patches": False}, {}),
         ({"master": "spark://127.0.0.1:7077"}, {}),
         ({"master": "yarn"}, {}),
         ({"master": "local-cluster[2,1,1024]"}, {}),
@@ -34,4 +35,4 @@ def test_a_local_session_is_lean(master: str) -> None:
     ],
 )
 def test_whoever_needs_more_of_hadoop_has_all_of_it(chosen: dict[str, Any], environ: dict[str, str]) -> None:
-    assert not lean.fits(SparkSettings(**chosen), environ)
+    assert not lean.is_lean(SparkSettings(**chosen), environ)

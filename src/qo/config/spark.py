@@ -82,6 +82,14 @@ class SparkSettings:
         help="Leave out of a local session what it does not need of Hadoop: small tasks take half the time. Not done "
         "where jars are brought along or Hadoop is set up.",
     )
+    patches: bool = setting(
+        True,
+        "QO_SPARK_PATCHES",
+        kind=kinds.FLAG,
+        help="Apply qo's patches of PySpark, py4j and Hadoop. false: use them as they come, to find out whether a "
+        "patch is at fault; tasks are slower, an operator can stop the session of all others, and Spark's settings are "
+        "arguments of its process, which every user of the machine can read.",
+    )
     lost_after_s: float = setting(
         15.0,
         "QO_SPARK_LOST_AFTER_S",

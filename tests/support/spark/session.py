@@ -62,7 +62,7 @@ def spark() -> Iterator[object]:
 
     found = java.find(SETTINGS, os.environ)
     os.environ.update(session.environment(SETTINGS, found))
-    archive.build_beside(found, SETTINGS)  # For those that start later.
+    archive.build_in_background(found, SETTINGS)  # For those that start later.
     builder = SparkSession.builder
     for key, value in session.conf(SETTINGS, found).items():
         builder = builder.config(key, value)

@@ -85,7 +85,7 @@ def archive_of(java: Java, settings: SparkSettings, environ: Mapping[str, str]) 
         str(jars),
         jars.stat().st_mtime_ns if jars.is_dir() else 0,  # Installed anew: Java would refuse the old archive.
         *(environ.get(name) for name in _CLASSPATH),
-        *([str(lean.JAR), lean.JAR.stat().st_mtime_ns] if lean.fits(settings, environ) else []),
+        *([str(lean.JAR), lean.JAR.stat().st_mtime_ns] if lean.is_lean(settings, environ) else []),
     ]
     key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
     return Archive(cache_directory(environ) / "spark" / f"{version}-java{java.version}-{key}.jsa")
@@ -123,7 +123,7 @@ def build(java: Java, settings: SparkSettings, environ: Mapping[str, str] = os.e
         raise Unavailable(archive.why_not or (process.stderr.strip().splitlines() or ["it said nothing"])[-1])
 
 
-def build_beside(java: Java, settings: SparkSettings, environ: Mapping[str, str] = os.environ) -> None:
+def build_in_background(java: Java, settings: SparkSettings, environ: Mapping[str, str] = os.environ) -> None:
     """Begin to make the archive if there is none. Nobody waits for it, and it takes only time that is left over."""
     archive = archive_of(java, settings, environ) if settings.class_archive else None
     if archive is None or archive.there or archive.failed.exists():
@@ -140,7 +140,7 @@ def build_beside(java: Java, settings: SparkSettings, environ: Mapping[str, str]
 
 
 def _rehearsal(java: Java, settings: SparkSettings, environ: Mapping[str, str]) -> list[str]:
-    whole = [] if lean.fits(settings, environ) else ["--whole"]
+    whole = [] if lean.is_lean(settings, environ) else ["--whole"]
     return [sys.executable, "-m", "qo.spark.engine.archive_training", "--java-home", str(java.home), *whole]
 
 

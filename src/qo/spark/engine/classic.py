@@ -1,6 +1,9 @@
-"""One warm Spark session in the worker itself, shared by all attempts. Only this module speaks to Spark's JVM."""
+"""The engine with one warm Spark context in the worker itself, shared by all attempts.
 
-# What PySpark does not offer, its JVM does; none of that has types.
+Only this module calls Spark's JVM for what PySpark does not offer.
+"""
+
+# Spark's JVM, through py4j, has no types.
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
 # pyright: reportMissingTypeStubs=false, reportOptionalCall=false
@@ -8,7 +11,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import shutil
@@ -23,33 +25,32 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
-from pyspark.sql.udf import UserDefinedFunction
 
 from qo.config.spark import SparkSettings
-from qo.errors import UsageError
 from qo.spark.engine import archive, java, session
 from qo.spark.engine.cluster_watch import Driver, Observation
 from qo.spark.engine.endpoint import Reach, address_text, master_endpoints, probe_any
 from qo.spark.engine.engine import Attempt, ClusterAway, Loss, Progress
-from qo.spark.engine.launching import ending, launching
+from qo.spark.engine.jvm_exit import exit_reason
 from qo.spark.engine.master import cores
 from qo.spark.engine.progress import Job, Meter, job_of
-from qo.spark.patches import gateway
-from qo.spark.patches.active import active
+from qo.spark.patches import private_state, table
+from qo.spark.patches.active_session import session_of_thread
+from qo.spark.patches.stop_guard import allow_stop
 
 log = logging.getLogger(__name__)
 
-LEAVING_S = 10.0
-ABANDONED_S = 3.0  # To leave, for a JVM whose cluster is gone: it may wait for an answer that never comes.
-PROBED_S = 5.0
+CLOSE_S = 10.0
+ABANDON_S = 3.0  # For a JVM whose cluster is gone: it may wait for an answer that never comes.
+REACH_AGE_S = 5.0
 DYNAMIC = "spark.dynamicAllocation.enabled"
-# What a call to a JVM that is gone, or just going, may raise.
-GONE = (Py4JError, OSError, AttributeError, TypeError)
+# What a call to a JVM that has ended, or is about to, may raise.
+JVM_ERRORS = (Py4JError, OSError, AttributeError, TypeError)
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
-    """An attempt whose thread has a session."""
+class _OpenSession:
+    """The session of an attempt that is running."""
 
     session: SparkSession
     slot: int
@@ -61,17 +62,17 @@ class ClassicEngine:
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
         self._spark: SparkSession | None = None
-        # Of its JVM: each step on the way to them is a question to it, so the way is taken once.
+        # Objects in the JVM. Each step of the path to one is a call, so they are looked up once per JVM.
         self._scala: Any = None
         self._sessions: Any = None
         self._properties: Any = None
         self._endpoints = master_endpoints(settings.master)
         self._scales_to_zero = False
-        self._started_times = 0
-        self._probed = -PROBED_S, Reach.UNKNOWN  # When the master was asked last.
-        self._ours = False  # A session that was there before us is not ours to end.
-        self._open: dict[Attempt, _Open] = {}
-        # Whose session went with an earlier JVM, and what that died of: they learn it when another is there already.
+        self._starts = 0
+        self._last_reach = -REACH_AGE_S, Reach.UNKNOWN  # When the master was probed last, and the answer.
+        self._owns_context = False  # A context that existed before this engine is not its to end.
+        self._open: dict[Attempt, _OpenSession] = {}
+        # Attempts whose session ended with an earlier JVM, and why. They may ask when another JVM runs already.
         self._lost: dict[Attempt, Loss] = {}
         self._lock = threading.RLock()
 
@@ -80,97 +81,105 @@ class ClassicEngine:
             if self.alive():
                 return
             if self._spark is not None:
-                log.warning("the Spark session is gone: starting another")
+                log.warning("the Spark session has ended: starting another")
                 self._discard(self._spark, self._current_loss() if self._open else Loss(None))
                 self._spark = None
             if self._endpoints and self.reach() is not Reach.OPEN:
-                # Spark would try for a minute before it says so.
+                # Spark itself would try for a minute.
                 raise ClusterAway(f"the Spark master at {address_text(self._endpoints)} does not answer")
-            self._ours = SparkContext._active_spark_context is None
-            self._spark = self._started()
-            if self._ours:
-                _guard(self._spark)
-                # All sessions share it, and so do those that somebody else makes of it.
-                self._spark.sparkContext.stop = _refuse
-            gateway.shorten(SparkContext._gateway._gateway_client)
+            self._owns_context = SparkContext._active_spark_context is None
+            self._spark = self._start_session()
+            if self._owns_context:
+                self._forbid_stop(self._spark)
+                # All sessions share the context, also those that an operator makes.
+                self._forbid_stop(self._spark.sparkContext)
+            table.LOOKUP_CACHE.apply_if_enabled(self._settings, SparkContext._gateway._gateway_client)
+            table.SCALAR_CONVERTER.apply_if_enabled(self._settings)
+            table.ACTIVE_SESSION.apply_if_enabled(self._settings)
             self._scala, self._sessions = self._spark.sparkContext._jsc.sc(), _classic(self._spark)
             self._properties = self._spark._jvm.java.util.Properties
-            self._started_times += 1
+            self._starts += 1
             self._scales_to_zero = self._scala.getConf().getBoolean(DYNAMIC, False)
 
-    def _started(self) -> SparkSession:
-        found = java.find(self._settings, os.environ)
-        os.environ.update(session.environment(self._settings, found))
+    def _start_session(self) -> SparkSession:
+        home = java.find(self._settings, os.environ)
+        os.environ.update(session.environment(self._settings, home))
         builder = SparkSession.builder
-        for key, value in session.conf(self._settings, found).items():
+        for key, value in session.conf(self._settings, home).items():
             builder = builder.config(key, value)
-        archive.build_beside(found, self._settings)
-        with _signals_kept(), launching():
+        archive.build_in_background(home, self._settings)
+        launch = table.LAUNCH.apply() if table.LAUNCH.is_enabled(self._settings) else contextlib.nullcontext()
+        with _restored_sigint(), launch:
             return builder.getOrCreate()
+
+    def _forbid_stop(self, target: SparkSession | SparkContext) -> None:
+        table.STOP_GUARD.apply_if_enabled(self._settings, target)
 
     @contextlib.contextmanager
     def session(self, attempt: Attempt, *, lasting: bool = False) -> Generator[SparkSession]:
         self.start()
-        opened = self._enter(attempt, lasting)
+        entry = self._enter(attempt, lasting)
         try:
-            with active(opened.session):
-                yield opened.session
+            with session_of_thread(entry.session):
+                yield entry.session
         finally:
-            with contextlib.suppress(*GONE):
-                self._leave(attempt, opened)
+            with contextlib.suppress(*JVM_ERRORS):
+                self._leave(attempt, entry)
 
-    def _enter(self, attempt: Attempt, lasting: bool) -> _Open:
-        """Settings, temporary views and functions of its own; jobs that are known by the attempt's tag."""
+    def _enter(self, attempt: Attempt, lasting: bool) -> _OpenSession:
+        """Open a session with its own settings, temporary views and functions; its jobs carry the attempt's tag."""
         with self._lock:
             if self._spark is None:
                 raise ClusterAway("the Spark session was closed")
-            taken = {each.slot for each in self._open.values()}
-            slot = next(number for number in range(len(taken) + 1) if number not in taken)
-            opened = self._open[attempt] = _Open(self._made(attempt), slot, lasting)
-        context = opened.session.sparkContext
-        # Pools are never taken down: one for each task would fill the memory.
+            slots = {each.slot for each in self._open.values()}
+            slot = next(number for number in range(len(slots) + 1) if number not in slots)
+            entry = self._open[attempt] = _OpenSession(self._new_session(attempt), slot, lasting)
+        context = entry.session.sparkContext
+        # Spark never removes a pool: one for each task would fill the memory.
         context.setLocalProperty("spark.scheduler.pool", f"pool-{slot}")
-        # By the group, jobs can be ended that have not begun yet; the tag also reaches those of a stream.
+        # The group also cancels jobs that have not begun yet; the tag also reaches those of a stream.
         context.setJobGroup(attempt.tag, attempt.tag, interruptOnCancel=True)
         context.addJobTag(attempt.tag)
-        self._sessions.setActiveSession(opened.session._jsparkSession)
-        return opened
+        self._sessions.setActiveSession(entry.session._jsparkSession)
+        return entry
 
-    def _made(self, attempt: Attempt) -> SparkSession:
+    def _new_session(self, attempt: Attempt) -> SparkSession:
         assert self._spark is not None
         try:
-            return _guard(self._spark.newSession())
-        except GONE:
+            new = self._spark.newSession()
+            self._forbid_stop(new)
+            return new
+        except JVM_ERRORS:
             if not self.alive():
                 self._lost[attempt] = self._current_loss()
             raise
 
-    def _leave(self, attempt: Attempt, opened: _Open) -> None:
-        # Pool, group and tags, and whatever an operator has set beside them.
+    def _leave(self, attempt: Attempt, entry: _OpenSession) -> None:
+        # Clear pool, group and tags, and whatever else an operator has set.
         self._scala.setLocalProperties(self._properties())
         self._sessions.clearActiveSession()
         with self._lock:
-            if self._open.get(attempt) is opened:
+            if self._open.get(attempt) is entry:
                 del self._open[attempt]
-            if self._ours and all(each.lasting for each in self._open.values()):
-                # What operators have cached and not let go is known to all sessions: it goes when nobody can be using
-                # it. Nobody enters meanwhile; streams, which never leave, keep nothing that way.
-                opened.session.catalog.clearCache()
+            if self._owns_context and all(each.lasting for each in self._open.values()):
+                # Frames that operators cached and did not release are visible to all sessions: clear them while no
+                # attempt can be using them. The lock keeps new ones out; streams, which never leave, cache nothing.
+                entry.session.catalog.clearCache()
 
     def stop(self, attempt: Attempt) -> None:
-        # A stream is stopped by who has begun it. To ask a session for its streams would give each a listener that the
-        # context keeps for good.
+        # The attempt itself stops its stream. Asking a session for its streams would add a listener to the context
+        # each time, which it never removes.
         if self._spark is None:
             return
-        with contextlib.suppress(*GONE):
+        with contextlib.suppress(*JVM_ERRORS):
             self._scala.cancelJobGroupAndFutureJobs(attempt.tag, f"{attempt.tag} was stopped")
             self._scala.cancelJobsWithTag(attempt.tag, f"{attempt.tag} was stopped")
 
     def progress(self, attempt: Attempt) -> Progress | None:
-        opened = self._open.get(attempt)
-        if opened is None:
+        entry = self._open.get(attempt)
+        if entry is None:
             return None
-        context = opened.session.sparkContext
+        context = entry.session.sparkContext
         tracker = context.statusTracker()
 
         def ask(number: int) -> Job | None:
@@ -180,9 +189,9 @@ class ClassicEngine:
             return job_of(info, {stage: tracker.getStageInfo(stage) for stage in info.stageIds})
 
         try:
-            known = list(self._scala.statusTracker().getJobIdsForTag(attempt.tag))
-            return opened.meter.read(known, ask)
-        except GONE:
+            job_ids = list(self._scala.statusTracker().getJobIdsForTag(attempt.tag))
+            return entry.meter.read(job_ids, ask)
+        except JVM_ERRORS:
             return None
 
     def alive(self) -> bool:
@@ -191,7 +200,7 @@ class ClassicEngine:
         try:
             process = _process()
             return (process is None or process.poll() is None) and not self._scala.isStopped()
-        except GONE:
+        except JVM_ERRORS:
             return False
 
     def ui(self) -> str | None:
@@ -202,16 +211,16 @@ class ClassicEngine:
             return self._lost.pop(attempt)
         if self.alive():
             return None
-        self._open.pop(attempt, None)  # It could not leave, and has heard of it.
+        self._open.pop(attempt, None)  # It could not leave, and learns of its loss now.
         return self._current_loss()
 
     def _current_loss(self) -> Loss:
-        """Of the session that is not alive any more."""
-        with contextlib.suppress(*GONE):
-            # Nobody in this process may stop it: on a cluster, that is what becomes of a removed application.
+        """Return why the session that is no longer alive has ended."""
+        with contextlib.suppress(*JVM_ERRORS):
+            # Nothing in this process may stop it: the cluster has removed the application.
             if self.has_cluster and self._scala.isStopped():
                 return Loss("the cluster has ended its application", by_cluster=True)
-        return Loss(ending(_process()))
+        return Loss(exit_reason(_process()))
 
     @property
     def has_cluster(self) -> bool:
@@ -228,7 +237,7 @@ class ClassicEngine:
     def observe(self) -> Observation | None:
         if self._spark is None:
             return None
-        process, number = _process(), self._started_times
+        process, number = _process(), self._starts
         try:
             if process is not None and process.poll() is not None:
                 return Observation(time.monotonic(), driver=Driver.DEAD, session=number)
@@ -236,17 +245,20 @@ class ClassicEngine:
                 return Observation(time.monotonic(), driver=Driver.STOPPED, session=number)
             jobs = len(self._scala.statusTracker().getActiveJobIds())
             executors = self._scala.getExecutorIds().size()
-        except GONE:
-            return None  # It is just going, or being replaced: the next look will tell.
-        endpoint = self._recent_reach(PROBED_S if executors or not jobs else 0.0)
+        except JVM_ERRORS:
+            return None  # The JVM is ending or being replaced: the next observation will tell.
+        endpoint = self._recent_reach(REACH_AGE_S if executors or not jobs else 0.0)
         return Observation(time.monotonic(), endpoint, executors, jobs, session=number)
 
     def _recent_reach(self, age_s: float) -> Reach:
-        """A master writes a line in its log for each connection: it is asked often only when something is missing."""
+        """Return how the master was reached within the last ``age_s``.
+
+        A master logs every connection, so it is probed often only while something is missing.
+        """
         now = time.monotonic()
-        if now - self._probed[0] > age_s:
-            self._probed = now, self.reach()
-        return self._probed[1]
+        if now - self._last_reach[0] > age_s:
+            self._last_reach = now, self.reach()
+        return self._last_reach[1]
 
     def reach(self) -> Reach:
         return probe_any(self._endpoints)
@@ -254,60 +266,41 @@ class ClassicEngine:
     def abandon(self) -> None:
         with self._lock:
             spark = self._spark
-            if spark is None or not self._ours:
+            if spark is None or not self._owns_context:
                 return
             loss = Loss("its cluster was lost", by_cluster=True) if self.alive() else self._current_loss()
-            self._discard(spark, loss, within_s=ABANDONED_S)
+            self._discard(spark, loss, within_s=ABANDON_S)
             self._spark = None
 
     def close(self) -> None:
         with self._lock:
             spark, self._spark = self._spark, None
-            if spark is None or not self._ours:
+            if spark is None or not self._owns_context:
                 return
-            _unguard(spark)
-            _stop_within(spark, LEAVING_S)
+            allow_stop(spark.sparkContext)
+            _stop_within(spark, CLOSE_S)
             self._discard(spark, Loss("it was closed"))
             shutil.rmtree(session.scratch(), ignore_errors=True)
 
-    def _discard(self, spark: SparkSession, loss: Loss, *, within_s: float = LEAVING_S) -> None:
+    def _discard(self, spark: SparkSession, loss: Loss, *, within_s: float = CLOSE_S) -> None:
         """End the JVM, whatever state it is in, and make PySpark forget it."""
         self._lost |= dict.fromkeys(list(self._open), loss)
         self._open.clear()
         self._scala = self._sessions = self._properties = None
-        _unguard(spark)
         context, gateway, process = spark.sparkContext, SparkContext._gateway, _process()
-        context._jsc = None  # Nothing in there is to be spoken to any more.
-        with contextlib.suppress(*GONE):
+        allow_stop(context)
+        private_state.detach_context(context)
+        with contextlib.suppress(*JVM_ERRORS):
             context.stop()
         if process is not None:
-            _ended(process, within_s)
-        with contextlib.suppress(*GONE):
+            _end_process(process, within_s)
+        with contextlib.suppress(*JVM_ERRORS):
             gateway.shutdown()
-        SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
-        SparkSession._instantiatedSession = SparkSession._activeSession = None
-        for each in gc.get_objects():
-            # Functions of operators' modules keep what they were in the JVM that is gone.
-            if isinstance(each, UserDefinedFunction):
-                each._judf_placeholder = None
-
-
-def _guard(spark: SparkSession) -> SparkSession:
-    """Scripts stop their session at the end. An operator that does would end the tasks of all others, too."""
-    spark.stop = _refuse
-    return spark
-
-
-def _refuse() -> None:
-    raise UsageError("an operator must not stop the Spark session: the worker's other tasks run in it")
-
-
-def _unguard(spark: SparkSession) -> None:
-    vars(spark.sparkContext).pop("stop", None)
+        private_state.forget_jvm()
 
 
 def _classic(spark: SparkSession) -> Any:
-    """Spark's own class. A thread that PySpark did not make has no active session until it is told."""
+    """Return Spark's own class, which sets the active session of a thread that PySpark did not start."""
     return spark._jvm.org.apache.spark.sql.classic.SparkSession
 
 
@@ -316,10 +309,10 @@ def _process() -> subprocess.Popen[bytes] | None:
 
 
 def _stop_within(spark: SparkSession, seconds: float) -> None:
-    """Stop it in good order, if that goes: it does not come to an end while its cluster does not answer."""
+    """Stop the context in good order, or give up: stopping hangs while the cluster does not answer."""
 
     def stop() -> None:
-        with contextlib.suppress(*GONE):
+        with contextlib.suppress(*JVM_ERRORS):
             SparkSession.stop(spark)
 
     stopping = threading.Thread(target=stop, name="qo-spark-leave", daemon=True)
@@ -327,10 +320,10 @@ def _stop_within(spark: SparkSession, seconds: float) -> None:
     stopping.join(seconds)
 
 
-def _ended(process: subprocess.Popen[bytes], within_s: float) -> None:
+def _end_process(process: subprocess.Popen[bytes], within_s: float) -> None:
     if process.stdin is not None:
         with contextlib.suppress(OSError):
-            process.stdin.close()  # It ends when nobody can speak to it any more.
+            process.stdin.close()  # The JVM ends when its standard input does.
     try:
         process.wait(within_s)
     except subprocess.TimeoutExpired:
@@ -339,8 +332,8 @@ def _ended(process: subprocess.Popen[bytes], within_s: float) -> None:
 
 
 @contextlib.contextmanager
-def _signals_kept() -> Generator[None]:
-    """PySpark takes the interrupt of the main thread to itself; it is the worker's."""
+def _restored_sigint() -> Generator[None]:
+    """Undo that PySpark replaces the handler of SIGINT, which is the worker's."""
     main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT)
     try:

@@ -30,6 +30,7 @@ from qo.spark.engine.engine import Attempt, ClusterAway, Loss, Progress
 from qo.spark.engine.master import cores
 from qo.spark.engine.progress import Reports
 from qo.spark.engine.server import ConnectServer, reachable
+from qo.spark.patches import private_state
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.shell.progress import ProgressHandler
@@ -116,7 +117,7 @@ class ConnectEngine:
         made = RemoteSession(connection=self._url(attempt))
         self._be_brief(made.client)
         # Functions that are not told a session take the thread's, which may be left over from one that has ended.
-        RemoteSession._active_session.session = made
+        private_state.set_session_of_thread(made)
         try:
             made.conf._set_all(configs=told, silent=True)  # The server refuses a session that was closed.
             made.addTag(attempt.tag)
@@ -237,7 +238,7 @@ class ConnectEngine:
             return None  # Errors of an earlier server say so themselves.
         if self._server is None:
             return Loss("its Connect server is gone", by_cluster=True)
-        return Loss(self._server.ending())
+        return Loss(self._server.exit_reason())
 
     def close(self) -> None:
         if self._server is not None:
@@ -266,9 +267,7 @@ def _place(address: str) -> tuple[str, int]:
 
 def _cut_off(session: SparkSession) -> None:
     """Of a server that is gone: who waits for its answer, at most for a minute, is told at once."""
-    client = cast(RemoteSession, session).client
-    client._closed = True  # There is nobody to take leave of.
-    client._channel.close()
+    private_state.disconnect(cast(RemoteSession, session).client)
 
 
 def _of_session(key: str) -> bool:

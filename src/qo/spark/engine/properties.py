@@ -23,7 +23,7 @@ def arguments(directory: Path, conf: Mapping[str, str]) -> list[str]:
     return ["--properties-file", str(path), "--load-spark-defaults"]
 
 
-def moved(command: Sequence[str], directory: Path) -> list[str]:
+def move_to_file(command: Sequence[str], directory: Path) -> list[str]:
     """A call of spark-submit with its settings in a file. One that names a file itself stays as it is."""
     if "--properties-file" in command:
         return list(command)

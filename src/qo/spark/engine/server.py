@@ -17,7 +17,7 @@ from typing import IO
 from qo.config.spark import SparkSettings
 from qo.errors import Unavailable, UsageError
 from qo.spark.engine import archive, java, properties, session
-from qo.spark.engine.launching import ending
+from qo.spark.engine.jvm_exit import exit_reason
 
 STARTS_MAX = 3  # Between finding a free port and using it, somebody else may take it.
 READY_S = 120.0
@@ -61,7 +61,7 @@ class ConnectServer:
             return
         self.close()
         found = java.find(self._settings, os.environ)
-        archive.build_beside(found, self._settings)
+        archive.build_in_background(found, self._settings)
         for attempt in range(1, STARTS_MAX + 1):
             said = self._launch(found)
             if said is None:
@@ -124,8 +124,8 @@ class ConnectServer:
             self._process is not None and self._process.poll() is None and reachable(session.LOOPBACK, self._port)
         )
 
-    def ending(self) -> str | None:
-        return ending(self._process)
+    def exit_reason(self) -> str | None:
+        return exit_reason(self._process)
 
     def close(self) -> None:
         process, self._process = self._process, None

@@ -56,7 +56,7 @@ def conf(settings: SparkSettings, java: Java) -> dict[str, str]:
         told["spark.jars.packages"] = ",".join(settings.packages)
         # Fetched once, for all workers of a user.
         told["spark.jars.ivy"] = str(cache_directory(os.environ) / "ivy")
-    without = lean.conf() if lean.fits(settings) else {}
+    without = lean.conf() if lean.is_lean(settings) else {}
     return told | _placed(settings.master) | without | dict(settings.conf)
 
 

@@ -1,1 +1,1 @@
-"""Changes to code of PySpark and py4j, each for a measured gain."""
+"""Changes to code of PySpark, py4j and Hadoop. ``table`` lists all of them, with reasons and versions."""

@@ -1,8 +1,8 @@
-"""PySpark's way to Spark's JVM, made shorter: what it does anew for every call is done once.
+"""Fewer and cheaper calls from PySpark to Spark's JVM, through py4j.
 
-An operator of a few lines asks the JVM some hundred questions. PySpark looks up a class, and then its method, before
-every static call, which is two of three questions, and tries eleven converters on every text. All that costs more than
-the calls do themselves.
+An operator of a few lines makes some hundred calls to the JVM. Before every static call PySpark looks up the class and
+then the method, which is two of three calls, and py4j tries ten converters on every string. Both cost more than the
+calls themselves.
 """
 
 # py4j has no types.
@@ -15,63 +15,69 @@ from typing import Any, Protocol
 
 from py4j import protocol
 
-_NAME = protocol.REFLECTION_COMMAND_NAME + protocol.REFL_GET_UNKNOWN_SUB_COMMAND_NAME
-_MEMBER = protocol.REFLECTION_COMMAND_NAME + protocol.REFL_GET_MEMBER_SUB_COMMAND_NAME
-_LOOKS_UP = (_NAME, _MEMBER)
-_IMPORTS = protocol.JVMVIEW_COMMAND_NAME
+_CLASS_LOOKUP = protocol.REFLECTION_COMMAND_NAME + protocol.REFL_GET_UNKNOWN_SUB_COMMAND_NAME
+_MEMBER_LOOKUP = protocol.REFLECTION_COMMAND_NAME + protocol.REFL_GET_MEMBER_SUB_COMMAND_NAME
+_LOOKUPS = (_CLASS_LOOKUP, _MEMBER_LOOKUP)
+_IMPORT = protocol.JVMVIEW_COMMAND_NAME
 
 _METHOD = protocol.SUCCESS + protocol.METHOD_TYPE
 _CLASS = protocol.SUCCESS_CLASS
 
-_PLAIN = frozenset({str, int, bool, float, type(None)})
+_UNCONVERTED = frozenset({str, int, bool, float, type(None)})
 
 
 class Client(Protocol):
-    """py4j's, of which there is one for each JVM."""
+    """py4j's client, of which there is one for each JVM."""
 
     send_command: Callable[..., Any]
 
 
-def shorten(client: Client) -> None:
-    """For this client's JVM, and in this process. Saying so twice changes nothing.
+def install_lookup_cache(client: Client) -> None:
+    """Cache the answers to look-ups of classes and static methods. Calling it twice changes nothing."""
+    if not isinstance(client.send_command, CachedLookups):
+        client.send_command = CachedLookups(client.send_command)
 
-    After ``pyspark.sql`` was imported: the converters that PySpark has put first come second.
+
+def install_scalar_converter() -> None:
+    """Put ``ScalarConverter`` before all other converters of the process. Calling it twice changes nothing.
+
+    Call it after ``pyspark.sql`` was imported, which puts converters of its own first.
     """
-    if not isinstance(client.send_command, Remembering):
-        client.send_command = Remembering(client.send_command)
-    if not any(isinstance(each, Plain) for each in protocol.INPUT_CONVERTER):
-        protocol.register_input_converter(Plain(), prepend=True)
+    if not any(isinstance(each, ScalarConverter) for each in protocol.INPUT_CONVERTER):
+        protocol.register_input_converter(ScalarConverter(), prepend=True)
 
 
-class Remembering:
-    """Asks like the client's own ``send_command``, from any thread; for each class and each static method once."""
+class CachedLookups:
+    """The client's ``send_command``, which looks up each class and each static method once. Safe in any thread."""
 
-    def __init__(self, ask: Callable[..., Any]) -> None:
-        self._ask = ask
-        self._known: dict[str, str] = {}
+    def __init__(self, send_command: Callable[..., Any]) -> None:
+        self._send_command = send_command
+        self._cache: dict[str, str] = {}
 
     def __call__(self, command: str, *args: Any, **kwargs: Any) -> Any:
-        if not command.startswith(_LOOKS_UP):
-            answer = self._ask(command, *args, **kwargs)
-            if command.startswith(_IMPORTS):
-                self._known = {}  # A short name may mean another class now, also to who has asked meanwhile.
+        if not command.startswith(_LOOKUPS):
+            answer = self._send_command(command, *args, **kwargs)
+            if command.startswith(_IMPORT):
+                # A short name may mean another class now. A new dict: a look-up that began before the import must not
+                # put its answer where later ones would find it.
+                self._cache = {}
             return answer
-        known = self._known
-        if (found := known.get(command)) is not None:
-            return found
-        answer = self._ask(command, *args, **kwargs)
-        # Not packages, which is what all names are that mean nothing yet; nor fields, which change, and whose objects
-        # are let go by who was given them.
+        cache = self._cache
+        if (cached := cache.get(command)) is not None:
+            return cached
+        answer = self._send_command(command, *args, **kwargs)
+        # Only classes and methods. A package is the answer for any name that means nothing yet, a field may change,
+        # and its object is released by the caller who got it.
         if answer == _METHOD or answer.startswith(_CLASS):
-            known[command] = answer
+            cache[command] = answer
         return answer
 
 
-class Plain:
-    """The first of py4j's converters: arguments that none of the others has any use for stay what they are."""
+class ScalarConverter:
+    """A converter of py4j that leaves scalars as they are, which every other converter would do as well."""
 
     def can_convert(self, argument: object) -> bool:
-        return type(argument) in _PLAIN
+        return type(argument) in _UNCONVERTED
 
     def convert(self, argument: object, client: object) -> object:
         return argument

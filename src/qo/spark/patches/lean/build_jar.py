@@ -1,11 +1,11 @@
-"""Makes the jar of this package from what lies beside it, with the compiler that comes with Spark.
+"""Build lean.jar from the sources in this directory, with the compiler that comes with Spark.
 
     python -m qo.spark.patches.lean.build_jar [PATH]
 
-The same sources make the same bytes.
+The same sources give the same bytes.
 """
 
-# What PySpark does not offer, its JVM does; none of that has types.
+# Spark's JVM, through py4j, has no types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
 
@@ -21,25 +21,25 @@ from qo.spark.patches.lean import JAR
 HERE = Path(__file__).parent
 SOURCE = HERE / "LocalFiles.java"
 SETTINGS = HERE / "core-default.xml"
-# Loaded by whatever needs them, and needed by nothing that runs on one machine.
+# Hadoop loads these for YARN and MapReduce; nothing on a single machine needs them.
 EMPTY = ("mapred-default.xml", "yarn-default.xml")
-ALWAYS = (1980, 1, 1, 0, 0, 0)
+TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # A fixed one, for the same bytes every time.
 
 
 def contents(jvm: Any) -> dict[str, bytes]:
-    """What the jar holds, by name."""
+    """Return the content of each file in the jar, by name."""
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.cook(SOURCE.read_text())
     compiled = compiler.getBytecodes()
-    made = {f"{name.replace('.', '/')}.class": bytes(compiled[name]) for name in compiled}
-    made[SETTINGS.name] = SETTINGS.read_bytes()
-    return made | dict.fromkeys(EMPTY, b"<configuration/>\n")
+    files = {f"{name.replace('.', '/')}.class": bytes(compiled[name]) for name in compiled}
+    files[SETTINGS.name] = SETTINGS.read_bytes()
+    return files | dict.fromkeys(EMPTY, b"<configuration/>\n")
 
 
-def write(found: dict[str, bytes], path: Path) -> None:
+def write(files: dict[str, bytes], path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as jar:
-        for name, content in sorted(found.items()):
-            jar.writestr(zipfile.ZipInfo(name, ALWAYS), content)
+        for name, content in sorted(files.items()):
+            jar.writestr(zipfile.ZipInfo(name, TIMESTAMP), content)
 
 
 def main(arguments: list[str]) -> None:
