@@ -108,8 +108,8 @@ def test_what_a_class_is_and_can_do_is_asked_once(
         asked.append(command)
         return forward(command, *args, **kwargs)
 
-    forward = remembering._ask
-    monkeypatch.setattr(remembering, "_ask", ask)
+    forward = remembering._send_command
+    monkeypatch.setattr(remembering, "_send_command", ask)
     with engine.session(Attempt("asking", 1)):
         F.upper(F.lit("a"))
         asked.clear()
@@ -138,7 +138,7 @@ def test_attempts_leave_nothing_behind_in_the_context(engine: ClassicEngine, spa
 def test_what_an_attempt_has_cached_and_forgotten_goes_although_a_stream_goes_on(
     engine: ClassicEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_ours", True)
+    monkeypatch.setattr(engine, "_owns_context", True)
     with ThreadPoolExecutor(1) as other, engine.session(Attempt("stream", 1), lasting=True) as stream:
 
         def run() -> bool:
