@@ -151,10 +151,10 @@ async def test_a_call_that_is_cancelled_twice_is_left_behind_until_its_child_is_
             call.cancel()
             await asyncio.sleep(0.05)
         assert call.cancelled()
-        assert (pool.running(request.task.id), alive(pid)) == (True, True)
+        assert (pool.is_running(request.task.id), alive(pid)) == (True, True)
         following = asyncio.create_task(pool.call(await attempts.request(functions.double, 2)))
         await until(holds(lambda: pool.returned))
-        assert (pool.running(request.task.id), alive(pid)) == (False, False)
+        assert (pool.is_running(request.task.id), alive(pid)) == (False, False)
         assert await following == 4
 
 
@@ -278,7 +278,7 @@ def here(input):
 
 
 async def main():
-    pool = ProcessExecutor(2, tasks_max=0, memory_max_mb=0, came_back=lambda: None)
+    pool = ProcessExecutor(2, tasks_max=0, memory_max_mb=0, on_late_return=lambda: None)
     attempts = Attempts()
     if "here" in sys.argv:
         print(await pool.call(await attempts.request(here)))

@@ -104,7 +104,7 @@ def holds(condition: Callable[[], Any]) -> Callable[[], Awaitable[Any]]:
 @pytest.fixture
 async def pool() -> AsyncIterator[ProcessExecutor]:
     """Of one child, so that the next task is run by the same."""
-    pool = ProcessExecutor(1, came_back=lambda: None, tasks_max=0, memory_max_mb=0, kill_after_s=1.0)
+    pool = ProcessExecutor(1, on_late_return=lambda: None, tasks_max=0, memory_max_mb=0, kill_after_s=1.0)
     yield pool
     pool.close()
     await asyncio.sleep(0)  # The loop closes its ends.

@@ -167,17 +167,17 @@ async def test_a_task_between_its_inbox_and_its_handler_can_be_stopped(why: Why)
         asyncio.get_running_loop().call_soon(stop_the_next)
 
     def stop_the_next() -> None:
-        hold = worker._held.get(second.id)
+        hold = worker._holds.get(second.id)
         if hold is not None and hold.phase is Phase.WAITING:
-            worker._news(hold, why)
+            worker._stop_attempt(hold, why)
 
     await queue.submit("work")
     async with working(queue, app_of(gated, work), concurrency=1, inbox_capacity=1) as worker:
         await until(lambda: true(worker.stats.acked))  # Quickly: so the next are claimed ahead of the slot.
         first = await queue.submit("gated")
-        await until(lambda: true(len(worker._held) == 1))
+        await until(lambda: true(len(worker._holds) == 1))
         second = await queue.submit("gated")
-        await until(lambda: true(len(worker._held) == 2))
+        await until(lambda: true(len(worker._holds) == 2))
         gate.set()
         stats = worker.stats
         await until(lambda: true(stats.acked + stats.lost + stats.released >= 3))
@@ -214,7 +214,7 @@ async def test_a_keeper_that_cannot_connect_still_tells_that_a_lease_is_lost() -
     queue, holds, told = virtual_queue(), Holds(), list[Why]()
     claim = await claimed(queue, (await queue.submit("work")).id, lease_s=60)
     holds.add(Hold(claim, describe("work", work), Clock(None), now=now(), leased_until=lease_time() + 60))
-    keeper = Keeper(holds, Stats(), LeaseTimes(60, 20, 5), news=lambda hold, why: told.append(why))
+    keeper = Keeper(holds, Stats(), LeaseTimes(60, 20, 5), stop_attempt=lambda hold, why: told.append(why))
     keeping = asyncio.create_task(keeper.run(never))
     await asyncio.sleep(60)
     assert told == [Why.LOST]
@@ -298,7 +298,7 @@ async def test_tasks_that_wait_for_slow_slots_are_given_back_once_and_not_claime
         await until(lambda: true(worker.stats.acked))  # Quickly: so the next are claimed ahead of the slot.
         options = Options(timeout_s=NEVER_S)
         await queue.submit_many([NewTask("endless", options=options) for _ in range(4)])
-        await until(lambda: true(len(worker._held) == 2))
+        await until(lambda: true(len(worker._holds) == 2))
         for _ in range(20):
             await asyncio.sleep(10)
             worker.resume()  # Or anything else that makes it look again.

@@ -90,7 +90,7 @@ async def test_an_async_function_that_is_cancelled_is_never_left_behind(attempts
     call.cancel()
     await asyncio.wait({call})
     assert call.cancelled()
-    assert (cleaned.is_set(), executor.running(request.task.id)) == (True, False)
+    assert (cleaned.is_set(), executor.is_running(request.task.id)) == (True, False)
 
 
 # On threads
@@ -195,12 +195,12 @@ async def test_a_hung_function_is_told_and_left_behind_until_it_returns(
         call.cancel()
         await asyncio.wait({call})
         assert call.cancelled()
-        assert (threads.running(request.task.id), threads.returned) == (True, 0)
+        assert (threads.is_running(request.task.id), threads.returned) == (True, 0)
         await until(lambda: _true("takes up a slot" in caplog.text))
     finally:
         gate.set()
     await until(lambda: _true(threads.returned))
-    assert not threads.running(request.task.id)
+    assert not threads.is_running(request.task.id)
     assert said == [Why.TIMEOUT]
 
 

@@ -57,7 +57,7 @@ async def bench(*, timeout_s: float | None = None) -> Bench:
         if told.cancel.request(why):
             news.append((now() - begun, why))
 
-    return Bench(queue, hold, Keeper(holds, stats, LeaseTimes(LEASE_S, 20.0, 5.0), news=tell), stats, news)
+    return Bench(queue, hold, Keeper(holds, stats, LeaseTimes(LEASE_S, 20.0, 5.0), stop_attempt=tell), stats, news)
 
 
 def run(scene: Any) -> None:
@@ -162,14 +162,14 @@ def test_a_surprise_in_one_turn_costs_nobody_the_next(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scene(b: Bench) -> None:
-        turn, surprises = b.keeper._turn, iter([ZeroDivisionError()])
+        turn, surprises = b.keeper._renew_due, iter([ZeroDivisionError()])
 
         def surprised(open_queue: Any) -> None:
             if (error := next(surprises, None)) is not None:
                 raise error
             turn(open_queue)
 
-        monkeypatch.setattr(b.keeper, "_turn", surprised)
+        monkeypatch.setattr(b.keeper, "_renew_due", surprised)
         await asyncio.sleep(200)
         assert b.news == []
         assert await b.lease_s() > LEASE_S / 2

@@ -25,7 +25,7 @@ from qo.worker.layers.stack import Service
 from qo.worker.loop import suspension
 from qo.worker.loop.clock import lease_time, now
 from qo.worker.loop.hold import Hold, Lease
-from qo.worker.loop.outcome import Acked, Outcome, Released, Told, not_begun
+from qo.worker.loop.outcome import Acked, Outcome, OutcomeError, Released, not_begun
 from support.stores.queues import claimed, drain, virtual_queue
 from support.worker.attempts import LEASE_S, Attempts
 
@@ -99,7 +99,7 @@ async def test_a_thread_looks_at_the_lease_once_more(machine: Machine) -> None:
     machine.sleep(LEASE_S)
     threads = ThreadExecutor(lambda: None)
     try:
-        with pytest.raises(Told) as told:
+        with pytest.raises(OutcomeError) as told:
             await threads.call(request)
     finally:
         threads.close()
@@ -118,7 +118,7 @@ async def test_a_child_that_took_longer_to_load_than_its_lease_lasts_does_not_be
             machine.sleep(LEASE_S)
             return loaded
 
-    executor = Slow(1, tasks_max=0, memory_max_mb=0, came_back=lambda: None)
+    executor = Slow(1, tasks_max=0, memory_max_mb=0, on_late_return=lambda: None)
 
     async def call(request: Request) -> Outcome:
         return Acked(await executor.call(request))

@@ -267,7 +267,7 @@ def test_a_worker_that_leaves_before_it_knows_that_it_is_the_lookout_leaves_no_l
             feed=Feed(queue),
             has_room=lambda: True,
             heartbeat_s=5.0,
-            changed=lambda: None,
+            on_change=lambda: None,
         )
         store.withholds = first
         running = asyncio.create_task(owner.run())

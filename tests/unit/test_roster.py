@@ -11,10 +11,11 @@ from qo.queue.queue import Queue
 from qo.queue.roster import WorkerInfo
 from qo.store.memory import MemoryStore
 from qo.worker.config import WorkerConfig
+from qo.worker.loop.control import Control
 from qo.worker.loop.hold import Holds
-from qo.worker.loop.state import State
 from qo.worker.observe.heartbeat import Heartbeat
 from qo.worker.observe.stats import Stats
+from qo.worker.ports import FixedShards, Ports
 
 NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
 
@@ -58,10 +59,10 @@ async def test_a_worker_records_how_often_it_reports() -> None:
         WorkerConfig(worker_id="ada", heartbeat_s=42.0),
         task_types=(),
         stats=Stats(),
-        held=Holds(),
-        state=lambda: State.RUNNING,
-        shards=lambda: (),
-        paused_types=frozenset[str],
+        holds=Holds(),
+        control=Control(lambda: None),
+        scope=FixedShards(()),
+        ports=Ports(),
         count_requests=lambda: None,
     )
     await heartbeat.begin()

@@ -10,7 +10,7 @@ import pytest
 from qo.queue.queue import Queue
 from qo.queue.waiting import SOON, why_unclaimed
 from qo.testing import virtual
-from qo.worker.loop.mailbox import UNHANDLED_WARNED_EVERY_S
+from qo.worker.loop.type_filter import UNHANDLED_WARNED_EVERY_S
 from support.stores.queues import app_of, virtual_queue, working
 
 pytestmark = pytest.mark.fast

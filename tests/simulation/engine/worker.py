@@ -223,7 +223,7 @@ DISTURBANCES = ["pause", "resume", "cancel", "cut", "outage", "sigstop", "to and
 
 
 def cancel_one(world: World, worker: Worker, rng: random.Random) -> None:
-    if held := [hold.task.id for hold in worker._held]:
+    if held := [hold.task.id for hold in worker._holds]:
         task_id = rng.choice(held)
         world.stopped.add(task_id)
         assert worker.cancel(task_id)
@@ -271,8 +271,8 @@ async def one_life(world: World, process: str, rng: random.Random) -> None:
         return
     with suppress(QoError, asyncio.CancelledError):
         root.result()
-    if not worker.stats.held == len(worker._held) == 0:
-        world.wrong.append(f"{process} has ended and holds {len(worker._held)}: {worker.stats}")
+    if not worker.stats.held == len(worker._holds) == 0:
+        world.wrong.append(f"{process} has ended and holds {len(worker._holds)}: {worker.stats}")
 
 
 async def keep_operating(world: World, over: asyncio.Event) -> None:

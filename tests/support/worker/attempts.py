@@ -43,7 +43,7 @@ class Attempts:
         claim = await claimed(self.queue, task.id, lease_s=LEASE_S)
         cancel, clock = CancelToken(), Clock(timeout_s)
         producer = ProducerHandle(
-            self.queue, asyncio.Semaphore(8), traceparent=lambda: None, enqueued=self._count_enqueued
+            self.queue, asyncio.Semaphore(8), traceparent=lambda: None, on_enqueued=self._count_enqueued
         )
         context = Context(
             self.queue,

@@ -42,7 +42,7 @@ class Books:
         asyncio.get_running_loop().call_soon(self._check, worker, "after the step")
 
     def _check(self, worker: Worker, when: str, about_to_be_held: int = 0) -> None:
-        stats, held = worker.stats, len(worker._held)
+        stats, held = worker.stats, len(worker._holds)
         if not stats.balanced:
             self.wrong.append(f"step {self.steps}: a claim has no outcome, or two, {when}: {stats}")
         if not held <= stats.held <= held + about_to_be_held:
@@ -52,7 +52,7 @@ class Books:
         assert self.wrong == []
         for worker in self.workers:
             if worker.state is State.STOPPED:
-                assert (worker.stats.held, len(worker._held)) == (0, 0), "who has stopped holds nothing"
+                assert (worker.stats.held, len(worker._holds)) == (0, 0), "who has stopped holds nothing"
 
 
 @pytest.fixture(autouse=True)

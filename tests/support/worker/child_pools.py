@@ -22,7 +22,7 @@ class Pool(ProcessExecutor):
 
     def __init__(self, slots: int = 2, **options: Any) -> None:
         self.returned = 0
-        super().__init__(slots, came_back=self._count, **{"tasks_max": 0, "memory_max_mb": 0, **options})
+        super().__init__(slots, on_late_return=self._count, **{"tasks_max": 0, "memory_max_mb": 0, **options})
 
     def _count(self) -> None:
         self.returned += 1

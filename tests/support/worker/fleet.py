@@ -82,7 +82,7 @@ class Member:
             feed=self.feed,
             has_room=lambda: self.room,
             heartbeat_s=HEARTBEAT_S,
-            changed=self._news.set,
+            on_change=self._news.set,
         )
         self._tasks: list[asyncio.Task[None]] = []
 

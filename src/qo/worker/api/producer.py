@@ -24,13 +24,13 @@ class ProducerHandle:
         buffer: asyncio.Semaphore,
         *,
         traceparent: Callable[[], str | None],
-        enqueued: Callable[[int], None],
+        on_enqueued: Callable[[int], None],
     ) -> None:
         """``buffer`` is the worker's, for all its handles: a handler that floods the store waits for room."""
         self._queue = queue
         self._buffer = buffer
         self._traceparent = traceparent
-        self._enqueued = enqueued
+        self._on_enqueued = on_enqueued
         self._open = True
 
     async def enqueue(self, task_type: str, input: Any = None, options: Options | None = None) -> Task:
@@ -38,7 +38,7 @@ class ProducerHandle:
         self._check()
         async with self._buffer:
             task = await self._queue.submit(task_type, input, self._traced(options))
-        self._enqueued(1)
+        self._on_enqueued(1)
         return task
 
     async def enqueue_many(self, tasks: Sequence[NewTask]) -> list[Task]:
@@ -47,7 +47,7 @@ class ProducerHandle:
         traced = [NewTask(new.task_type, new.input, self._traced(new.options)) for new in tasks]
         async with self._buffer:
             done = await self._queue.submit_many(traced)
-        self._enqueued(len(done))
+        self._on_enqueued(len(done))
         return done
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from qo.core.task import Task
 from qo.worker.api.handler import Handler
 from qo.worker.loop.cancel import CancelToken
 from qo.worker.loop.clock import Clock
-from qo.worker.loop.outcome import Told, not_begun
+from qo.worker.loop.outcome import OutcomeError, not_begun
 
 if TYPE_CHECKING:
     from qo.worker.api.context import Context
@@ -44,9 +44,10 @@ class Request:
         self.leave_places()
 
     def check_lease(self) -> None:
-        """Called just before the handler is: raises Told if its lease is gone, for somebody else may have begun."""
+        """Raise OutcomeError if the lease is over, since another worker may have begun. Call it just before the
+        handler."""
         if self.lease is not None and not self.lease.lasts():
-            raise Told(not_begun())
+            raise OutcomeError(not_begun())
 
     def leave_places(self) -> None:
         if self.places:

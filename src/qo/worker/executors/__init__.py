@@ -22,11 +22,11 @@ class Executor(Protocol):
         """The value that the handler's function returns for this request, or the exception it raises.
 
         When this is cancelled, the function must be made to stop. One that cannot be stopped is left behind and
-        keeps its slot: while it is ``running``, its place is not given to another task.
+        keeps its slot: while it is ``is_running``, its place is not given to another task.
         """
         ...
 
-    def running(self, task_id: str) -> bool:
+    def is_running(self, task_id: str) -> bool:
         """Whether a call for this task was left behind and has not returned."""
         ...
 
@@ -38,13 +38,13 @@ class Executor(Protocol):
 def executors_for(
     app: App,
     config: WorkerConfig,
-    came_back: Callable[[], None],
+    on_late_return: Callable[[], None],
     given: Mapping[str, Executor] | None = None,
 ) -> dict[Kind, Executor]:
     """Those that the handlers of an app need: the ``given`` ones, and our own for other kinds. Spark has none of ours.
 
     Raises UsageError for a handler that child processes could not find, so that a worker which would fail its tasks
-    does not start. ``came_back`` is called whenever a call that was left behind has ended.
+    does not start. ``on_late_return`` is called whenever a call that was left behind has ended.
     """
     from qo.worker.api.handler import Kind
     from qo.worker.executors.loop import LoopExecutor
@@ -60,7 +60,7 @@ def executors_for(
     if Kind.ASYNC in needed:
         executors[Kind.ASYNC] = LoopExecutor()
     if Kind.THREAD in needed:
-        executors[Kind.THREAD] = ThreadExecutor(came_back)
+        executors[Kind.THREAD] = ThreadExecutor(on_late_return)
     if Kind.PROCESS in needed:
         for handler in app.handlers:
             if handler.kind is Kind.PROCESS:
@@ -71,6 +71,6 @@ def executors_for(
             memory_max_mb=config.process_memory_max_mb,
             # In time for the task to be given back.
             kill_after_s=min(KILL_AFTER_S_MAX, config.cancel_grace_s / 2),
-            came_back=came_back,
+            on_late_return=on_late_return,
         )
     return executors

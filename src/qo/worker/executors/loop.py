@@ -16,7 +16,7 @@ class LoopExecutor:
             return await function(request.input, request.context)
         return await function(request.input)
 
-    def running(self, task_id: str) -> bool:
+    def is_running(self, task_id: str) -> bool:
         return False
 
     def close(self) -> None:

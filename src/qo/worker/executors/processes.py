@@ -23,7 +23,7 @@ from qo.worker.executors.answers import answer, log_again
 from qo.worker.executors.messages import BEGIN, Answer, Ask, Cancel, Done, Facts, Job, Leave, Logged
 from qo.worker.executors.process import Ended, Process, main_module, start_process
 from qo.worker.loop.cancel import Stopped, Why
-from qo.worker.loop.outcome import Retried, Told
+from qo.worker.loop.outcome import OutcomeError, Retried
 
 KILL_AFTER_S = 5.0
 LOAD_S_MAX = 120.0  # For a child to start and to load a handler's module.
@@ -37,13 +37,13 @@ class ProcessExecutor:
         *,
         tasks_max: int,
         memory_max_mb: int,
-        came_back: Callable[[], None],
+        on_late_return: Callable[[], None],
         kill_after_s: float = KILL_AFTER_S,
     ) -> None:
         """At most ``slots`` children at work, started when first needed.
 
         A child is replaced after ``tasks_max`` tasks, or when it has grown beyond ``memory_max_mb`` (0: never).
-        ``came_back`` is called whenever a call that was left behind has ended.
+        ``on_late_return`` is called whenever a call that was left behind has ended.
         """
         if child_module.loading_main:
             raise UsageError(
@@ -53,7 +53,7 @@ class ProcessExecutor:
         self._tasks_max = tasks_max
         self._memory_max_mb = memory_max_mb
         self._kill_after_s = kill_after_s
-        self._came_back = came_back
+        self._came_back = on_late_return
         self._room = asyncio.Semaphore(slots)
         self._children: set[Process] = set()  # All that have not ended.
         self._idle: list[Process] = []
@@ -78,7 +78,7 @@ class ProcessExecutor:
             raise
         return self._result(child, serving)
 
-    def running(self, task_id: str) -> bool:
+    def is_running(self, task_id: str) -> bool:
         return task_id in self._left.values()
 
     def close(self) -> None:
@@ -108,11 +108,13 @@ class ProcessExecutor:
             except Ended as ended:
                 if fresh:
                     self._room.release()
-                    raise Told(Retried(self._epitaph(ended))) from None
+                    raise OutcomeError(Retried(self._epitaph(ended))) from None
                 # It died while it was idle or by the hand of somebody else: nothing had begun.
             except TimeoutError:
                 self._discard(child)
-                raise Told(Retried(f"a child process could not load {job.name} in {LOAD_S_MAX:g} s")) from None
+                raise OutcomeError(
+                    Retried(f"a child process could not load {job.name} in {LOAD_S_MAX:g} s")
+                ) from None
             except BaseException:
                 self._discard(child)
                 raise
@@ -137,13 +139,13 @@ class ProcessExecutor:
             done = serving.result()
         except Ended as ended:
             self._discard(child)
-            raise Told(Retried(self._epitaph(ended))) from None
+            raise OutcomeError(Retried(self._epitaph(ended))) from None
         except BaseException:
             self._discard(child)
             raise
         self._keep(child, done)
         if done.failure is not None:
-            raise done.failure if isinstance(done.failure, Stopped) else Told(done.failure)
+            raise done.failure if isinstance(done.failure, Stopped) else OutcomeError(done.failure)
         return pickle.loads(done.output)
 
     def _keep(self, child: Process, done: Done) -> None:

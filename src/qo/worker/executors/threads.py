@@ -17,7 +17,7 @@ from typing import Any
 from qo.worker.api.context import BlockingContext
 from qo.worker.api.request import Request
 from qo.worker.loop.cancel import Why
-from qo.worker.loop.outcome import Told, outcome_of
+from qo.worker.loop.outcome import OutcomeError, outcome_of
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +30,9 @@ Job = tuple[Callable[[], Any], "asyncio.Future[Result]"]
 class ThreadExecutor:
     """To be used by one event loop; only ``_serve`` runs elsewhere."""
 
-    def __init__(self, came_back: Callable[[], None]) -> None:
-        """``came_back`` is called whenever a call that was left behind has returned after all."""
-        self._came_back = came_back
+    def __init__(self, on_late_return: Callable[[], None]) -> None:
+        """``on_late_return`` is called whenever a call that was left behind has returned after all."""
+        self._came_back = on_late_return
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._idle = 0
         self._left: dict[asyncio.Future[Result], str] = {}
@@ -52,12 +52,12 @@ class ThreadExecutor:
             return output
         try:
             if isinstance(error, StopIteration):
-                raise Told(outcome_of(error))  # A coroutine cannot raise it.
+                raise OutcomeError(outcome_of(error))  # A coroutine cannot raise it.
             raise error
         finally:
             del error  # It refers to this frame, and this frame to it.
 
-    def running(self, task_id: str) -> bool:
+    def is_running(self, task_id: str) -> bool:
         return task_id in self._left.values()
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from qo.queue.feed import HYBRID_SCAN_EVERY_S, Feed
 from qo.queue.queue import Queue
 from qo.queue.shard_leases import Held, ShardLeases
 from qo.worker.leasing.lookout import Lookout
-from qo.worker.loop.best_effort import quietly
+from qo.worker.loop.best_effort import best_effort
 
 log = logging.getLogger(__name__)
 
@@ -40,14 +40,14 @@ class Ownership:
         feed: Feed,
         has_room: Callable[[], bool],
         heartbeat_s: float,
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
     ) -> None:
-        """``has_room`` says whether a slot is free; ``changed`` is called when there may be something to look for."""
+        """``has_room`` says whether a slot is free; ``on_change`` is called when there may be something to look for."""
         self._ambient = queue.ambient
         self._config = config
         self._worker_id = worker_id
         self._feed = feed
-        self._changed = changed
+        self._on_change = on_change
         self._leases = ShardLeases(queue, worker_id=worker_id, ttl_s=config.ttl_s)
         self._lookout = Lookout(
             queue,
@@ -84,7 +84,7 @@ class Ownership:
         """Until cancelled. Nothing that fails ends it; then call ``leave``."""
         async with asyncio.TaskGroup() as keepers:
             while True:
-                await quietly(self._round(keepers), WHAT)
+                await best_effort(self._round(keepers), WHAT)
                 await asyncio.sleep(self._config.round_s * (0.9 + 0.2 * self._ambient.unit()))
 
     async def leave(self) -> None:
@@ -93,16 +93,16 @@ class Ownership:
         self._held.clear()
         self._feed.own(())
         await asyncio.gather(
-            quietly(self._lookout.leave(), WHAT),
-            *(quietly(self._leases.release(each), WHAT, level=logging.DEBUG) for each in held),
+            best_effort(self._lookout.leave(), WHAT),
+            *(best_effort(self._leases.release(each), WHAT, level=logging.DEBUG) for each in held),
         )
         # ``run`` may have been cancelled after a lease was written, and before we knew.
-        await quietly(self._leases.release_unanswered(), WHAT)
+        await best_effort(self._leases.release_unanswered(), WHAT)
 
     def may_look(self) -> bool:
         """Whether to ask the feed now. Call it before each ``take``, which then looks at what is owned by now.
 
-        False: there is nothing to look for as far as is known; rest, and ask again then or when ``changed`` is
+        False: there is nothing to look for as far as is known; rest, and ask again then or when ``on_change`` is
         called.
         """
         feed, on_duty = self._feed, self.on_duty
@@ -151,11 +151,11 @@ class Ownership:
             if not scope.isdisjoint(news.lit):
                 self._ring()
         if self._feed.offered:
-            self._changed()
+            self._on_change()
 
     def _ring(self) -> None:
         self._rung_after = self._feed.looks
-        self._changed()
+        self._on_change()
 
     async def _tend(self, unit: str, over: asyncio.Event) -> None:
         """Keep one unit from when the plan gives it to us until the plan takes it away."""
@@ -163,7 +163,7 @@ class Ownership:
         try:
             while not over.is_set():
                 # There are many units, and what befalls all of them the lookout's lease tells once.
-                if await quietly(self._hold(unit), WHAT, level=logging.DEBUG):
+                if await best_effort(self._hold(unit), WHAT, level=logging.DEBUG):
                     patience = first
                     rest_s = self._config.renew_s * (0.9 + 0.1 * self._ambient.unit())
                 else:
@@ -172,7 +172,7 @@ class Ownership:
                 await _sleep_unless(over, rest_s)
             held = self._held.pop(unit, None)  # We look there no more, and only then may somebody else.
             if held is not None:
-                await quietly(self._leases.release(held), WHAT, level=logging.DEBUG)
+                await best_effort(self._leases.release(held), WHAT, level=logging.DEBUG)
         finally:
             del self._tended[unit]
 

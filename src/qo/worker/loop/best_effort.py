@@ -13,10 +13,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-async def quietly(attempt: Awaitable[T], what: str, *, level: int = logging.WARNING) -> T | None:
-    """None if it failed: that is told, and the worker goes on. What should never happen is told in full."""
+async def best_effort(action: Awaitable[T], what: str, *, level: int = logging.WARNING) -> T | None:
+    """Await an action whose failure is logged, and not raised. Returns None if it failed."""
     try:
-        return await attempt
+        return await action
     except QoError as error:
         log.log(level, "%s: %s", what, error)
     except Exception:

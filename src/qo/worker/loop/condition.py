@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 
 
-class Bell:
-    """Wakes everyone who waits. Who looks, and then waits without an await in between, misses nothing."""
+class Condition:
+    """Wakes every waiter. A caller that checks and then waits, without an await in between, misses no change."""
 
     def __init__(self) -> None:
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiters: set[asyncio.Future[None]] = set()
 
-    def ring(self) -> None:
-        waiting, self._waiting = self._waiting, set()
-        for each in waiting:
-            if not each.done():
-                each.set_result(None)
+    def notify(self) -> None:
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
-    def heard(self) -> asyncio.Future[None]:
-        """Done at the next ring."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(future)
-        future.add_done_callback(self._waiting.discard)
-        return future
+    def wait(self) -> asyncio.Future[None]:
+        """Return a future that is done at the next ``notify``."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        waiter.add_done_callback(self._waiters.discard)
+        return waiter

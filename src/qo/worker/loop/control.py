@@ -1,7 +1,6 @@
-"""What is wanted of a worker: by its own process, and by operators through the bucket.
+"""What a worker is asked to do: by its own process, and by operators through the bucket.
 
-Wishes are states, not events. However many there were in a burst, and whoever missed some of them, the last one
-counts; and nothing that was said can be lost on the way.
+Requests are states, not events: the last one counts, whatever was missed before, and none can be lost on the way.
 """
 
 from __future__ import annotations
@@ -16,93 +15,97 @@ from qo.errors import QoError
 from qo.queue.concurrency import together
 from qo.queue.control import read
 from qo.queue.queue import Queue
+from qo.worker.loop.cancel import Why
 from qo.worker.loop.hold import Hold, Holds
+from qo.worker.ports import AttemptStopper
 
 log = logging.getLogger(__name__)
 
 
 class Control:
-    def __init__(self, changed: Callable[[], None]) -> None:
-        self._changed = changed
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
         self._paused_here = False
-        self._said = Wanted()  # By operators, as of the last look.
+        self._by_operators = Wanted()  # As of the last look.
         self.stopping = False
         self.hurrying = False
 
     @property
     def paused(self) -> bool:
-        return self._paused_here or self._said.paused
+        return self._paused_here or self._by_operators.paused
 
     @property
     def paused_types(self) -> frozenset[str]:
-        return self._said.paused_types
+        return self._by_operators.paused_types
 
     def pause(self) -> None:
         self._paused_here = True
-        self._changed()
+        self._on_change()
 
     def resume(self) -> None:
-        """Lifts what this process said. A pause by operators is theirs to lift."""
+        """Lift the pause of this process. A pause by operators is theirs to lift."""
         self._paused_here = False
-        self._changed()
+        self._on_change()
 
     def stop(self) -> None:
-        """There is no way back from here."""
+        """Stop for good: there is no way back."""
         self.stopping = True
-        self._changed()
+        self._on_change()
 
     def hurry(self) -> None:
         self.stopping = self.hurrying = True
-        self._changed()
+        self._on_change()
 
-    def obey(self, said: Wanted) -> None:
-        if said == self._said:
+    def apply(self, by_operators: Wanted) -> None:
+        """Take over what operators want now."""
+        if by_operators == self._by_operators:
             return
-        self._said = said
-        if said.drain and not self.stopping:
-            log.info("draining, as was asked for%s", f": {said.reason}" if said.reason else "")
+        self._by_operators = by_operators
+        if by_operators.drain and not self.stopping:
+            reason = f": {by_operators.reason}" if by_operators.reason else ""
+            log.info("draining, as an operator asked%s", reason)
             self.stopping = True
-        self._changed()
+        self._on_change()
 
 
 class Follower:
-    """Brings the wishes of operators to the control of one worker."""
+    """Reads what operators want of a worker, and passes it on to its control and its attempts."""
 
     def __init__(
-        self, queue: Queue, control: Control, *, worker_id: str, held: Holds, cancelled: Callable[[Hold], None]
+        self, queue: Queue, control: Control, *, worker_id: str, holds: Holds, attempts: AttemptStopper
     ) -> None:
         self._queue = queue
         self._control = control
         self._worker_id = worker_id
-        self._held = held
-        self._cancelled = cancelled
-        self._since: datetime | None = None  # The worker's start: older orders to leave were not meant for it.
+        self._holds = holds
+        self._attempts = attempts
+        self._since: datetime | None = None  # The worker's start: older orders to drain do not concern it.
 
     def begin(self, started_at: datetime) -> None:
         self._since = started_at
 
     async def run(self, every_s: float) -> None:
-        """Until cancelled."""
+        """Look every so often, until cancelled."""
         while True:
             await asyncio.sleep(every_s * (0.9 + 0.2 * self._queue.ambient.unit()))
             await self.look()
 
     async def look(self) -> None:
-        """See what is wanted. While that cannot be seen, the last known wishes hold."""
+        """Read what is wanted. While that fails, the last known state counts."""
         try:
             desired = await read(self._queue.store)
-            self._control.obey(wanted(desired, self._worker_id, self._since))
-            asked = [hold for hold in self._held if hold.task.id in desired.cancels]
-            await together(self._check(hold) for hold in asked)
+            self._control.apply(wanted(desired, self._worker_id, self._since))
+            named = [hold for hold in self._holds if hold.task.id in desired.cancels]
+            await together(self._cancel_if_requested(hold) for hold in named)
         except QoError as error:
             log.warning("cannot see what operators want: %s", error)
         except Exception:
             log.exception("unexpected, but the worker goes on")
 
-    async def _check(self, hold: Hold) -> None:
-        """The list is a hint; whether this attempt is to stop, its task says."""
+    async def _cancel_if_requested(self, hold: Hold) -> None:
+        """Stop an attempt if its task says so: the operators' list of cancelled tasks is only a hint."""
         if hold.cancel.requested:
             return
         task = await self._queue.get(hold.task.id)
         if task.cancel_requested and task.lease_id == hold.claim.lease_id:
-            self._cancelled(hold)
+            self._attempts.stop(hold, Why.CANCELLED)

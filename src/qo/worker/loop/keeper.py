@@ -1,9 +1,8 @@
-"""Leases: renewed for everything held, in every state of the worker.
+"""The keeper renews the lease of every claim that the worker holds, in every state of the worker.
 
-The keeper runs on a thread of its own, with its own event loop and its own connection to the store, so that neither
-a handler that blocks the worker's loop nor a flood of requests keeps it from its work. A renewal that fails is
-tried again until the lease is nearly gone. One that is lost stops the handler: from then on somebody else may run
-the task.
+It runs on a thread of its own, with its own event loop and its own connection to the store, so that neither a handler
+that blocks the worker's loop nor a flood of requests delays a renewal. A renewal that fails is tried again until the
+lease is nearly over. When a lease is lost, the handler is stopped: from then on another worker may run the task.
 """
 
 from __future__ import annotations
@@ -26,68 +25,69 @@ from qo.worker.observe.stats import Stats
 
 log = logging.getLogger(__name__)
 
-TURNS_PER_RENEWAL = 20  # How often it looks whether something is due.
+TURNS_PER_RENEWAL = 20  # How often it checks what is due.
 STOP_WITHIN_S = 5.0
 
-Open = Callable[[], Coroutine[Any, Any, Queue]]
-News = Callable[[Hold, Why], None]
+OpenQueue = Callable[[], Coroutine[Any, Any, Queue]]
+StopAttempt = Callable[[Hold, Why], None]
 
 
 class Keeper:
-    def __init__(self, holds: Holds, stats: Stats, times: LeaseTimes, *, news: News) -> None:
-        """``news`` is told of a hold whose lease was lost, or whose task somebody asked to cancel."""
+    def __init__(self, holds: Holds, stats: Stats, times: LeaseTimes, *, stop_attempt: StopAttempt) -> None:
+        """``stop_attempt`` is called when a lease was lost, or an operator asked to cancel the task."""
         self._holds = holds
         self._stats = stats
         self._lease_s, self._renew_s, self._margin_s = times
-        self._news = news
+        self._stop_attempt = stop_attempt
         self._renewing: dict[Hold, asyncio.Task[None]] = {}
         self._queue: Queue | None = None
         self._opening: asyncio.Task[Queue] | None = None
-        self._told: WeakSet[Hold] = WeakSet()  # Whose loss was told.
-        self.beat: float | None = None  # When it last turned; None before the first time.
+        self._lost: WeakSet[Hold] = WeakSet()
+        self.last_beat: float | None = None  # When it last checked; None before the first time.
 
-    async def run(self, open_queue: Open) -> None:
-        """Until cancelled. The queue is opened when the first renewal is due: most tasks are done before."""
+    async def run(self, open_queue: OpenQueue) -> None:
+        """Renew until cancelled. The queue is opened when the first renewal is due: most tasks are done before."""
         while True:
-            self.beat = now()
+            self.last_beat = now()
             try:
-                self._turn(open_queue)
+                self._renew_due(open_queue)
             except Exception:
                 log.exception("unexpected, but leases must be renewed: trying again")
             await asyncio.sleep(self._renew_s / TURNS_PER_RENEWAL)
 
-    def _turn(self, open_queue: Open) -> None:
+    def _renew_due(self, open_queue: OpenQueue) -> None:
         at, leased_at = now(), lease_time()
         for hold in self._holds:
-            if hold in self._told:
+            if hold in self._lost:
                 continue
             left_s = hold.leased_until - leased_at
             if left_s <= self._margin_s:
-                late = self._overdue(hold, at)
-                self._lose(hold, "it will not stop, long after its timeout" if late else "it could not be renewed")
-            elif self._due(hold, at, left_s):
+                overdue = self._is_overdue(hold, at)
+                reason = "it will not stop, long after its timeout" if overdue else "it could not be renewed"
+                self._lose(hold, reason)
+            elif self._is_due(hold, at, left_s):
                 self._renewing[hold] = asyncio.create_task(self._renew(hold, open_queue))
 
-    def _due(self, hold: Hold, at: float, left_s: float) -> bool:
+    def _is_due(self, hold: Hold, at: float, left_s: float) -> bool:
         if left_s > self._lease_s - self._renew_s or hold in self._renewing:
             return False
-        return not self._overdue(hold, at)
+        return not self._is_overdue(hold, at)
 
-    def _overdue(self, hold: Hold, at: float) -> bool:
-        """An attempt that should have been stopped a whole lease ago runs in a loop that is blocked, or will not
-        stop. To hold its task for ever would help nobody."""
+    def _is_overdue(self, hold: Hold, at: float) -> bool:
+        """Whether an attempt should have been stopped a whole lease ago, and was not: its event loop is blocked, or it
+        does not stop. To hold its task for ever would help nobody."""
         deadline = hold.clock.deadline
         return deadline is not None and at >= deadline + self._lease_s
 
-    async def _renew(self, hold: Hold, open_queue: Open) -> None:
+    async def _renew(self, hold: Hold, open_queue: OpenQueue) -> None:
         try:
-            async with asyncio.timeout(self._renew_s):  # One that hangs is given up and tried again.
+            async with asyncio.timeout(self._renew_s):  # A request that hangs is given up and tried again.
                 queue = self._queue or await self._open(open_queue)
-                sent = lease_time()
+                sent_at = lease_time()
                 task = await queue.renew(hold.claim, self._lease_s)
-        except LeaseLost as lost:
-            if self._held(hold) and hold.phase is not Phase.SETTLING:  # Otherwise it was settled meanwhile, by us.
-                self._lose(hold, str(lost))
+        except LeaseLost as error:
+            if self._is_held(hold) and hold.phase is not Phase.SETTLING:  # Otherwise we have settled it meanwhile.
+                self._lose(hold, str(error))
         except (QoError, TimeoutError) as error:
             self._stats.renew_failures += 1
             log.warning("could not renew task %s, trying again: %s", hold.task.id, str(error) or "no answer")
@@ -95,37 +95,37 @@ class Keeper:
             self._stats.renew_failures += 1
             log.exception("could not renew task %s", hold.task.id)
         else:
-            hold.leased_until = max(hold.leased_until, sent + self._lease_s)
+            hold.leased_until = max(hold.leased_until, sent_at + self._lease_s)
             self._stats.renewals += 1
-            if task.cancel_requested and self._held(hold):
-                self._news(hold, Why.CANCELLED)
+            if task.cancel_requested and self._is_held(hold):
+                self._stop_attempt(hold, Why.CANCELLED)
         finally:
             self._renewing.pop(hold, None)
 
-    async def _open(self, open_queue: Open) -> Queue:
-        """Several renewals may want it at once, and one that gives up must not break it off."""
+    async def _open(self, open_queue: OpenQueue) -> Queue:
+        """Open the queue once, for all renewals: one that gives up must not cancel the opening."""
         if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
             self._opening = asyncio.ensure_future(open_queue())
         self._queue = queue = await asyncio.shield(self._opening)
         return queue
 
-    def _lose(self, hold: Hold, why: str) -> None:
-        self._told.add(hold)
-        log.warning("task %s: its lease was lost: %s", hold.task.id, why)
-        self._news(hold, Why.LOST)
+    def _lose(self, hold: Hold, reason: str) -> None:
+        self._lost.add(hold)
+        log.warning("task %s: its lease was lost: %s", hold.task.id, reason)
+        self._stop_attempt(hold, Why.LOST)
 
-    def _held(self, hold: Hold) -> bool:
+    def _is_held(self, hold: Hold) -> bool:
         return self._holds.get(hold.task.id) is hold
 
 
 class KeeperThread:
-    """The keeper on its own thread."""
+    """Runs a keeper on a thread of its own."""
 
-    def __init__(self, keeper: Keeper, open_queue: Open) -> None:
+    def __init__(self, keeper: Keeper, open_queue: OpenQueue) -> None:
         self._keeper = keeper
         self._open = open_queue
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._serve, name="qo-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="qo-keeper", daemon=True)
         self._opened: Queue | None = None
         self._running: asyncio.Task[None] | None = None
 
@@ -133,13 +133,13 @@ class KeeperThread:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Return when the thread has ended, or hangs: it keeps no process alive."""
-        self._loop.call_soon_threadsafe(self._end)
+        """Return when the thread has ended, or hangs: as a daemon it keeps no process alive."""
+        self._loop.call_soon_threadsafe(self._cancel)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join, STOP_WITHIN_S)
         if not self._thread.is_alive():
             self._loop.close()
 
-    def _serve(self) -> None:
+    def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._running = self._loop.create_task(self._keeper.run(self._open_once))
         try:
@@ -147,7 +147,7 @@ class KeeperThread:
         except asyncio.CancelledError:
             self._loop.run_until_complete(self._close())
 
-    def _end(self) -> None:
+    def _cancel(self) -> None:
         if self._running is not None:
             self._running.cancel()
 
@@ -157,8 +157,8 @@ class KeeperThread:
 
     async def _close(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
-        for each in others:
-            each.cancel()
+        for task in others:
+            task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         if self._opened is not None:
             await self._opened.close()

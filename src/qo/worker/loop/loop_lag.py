@@ -1,4 +1,4 @@
-"""The worker's second hand: what must be looked at now and then, and proof that the event loop still turns."""
+"""Measuring how late the worker's event loop runs, once a second, and doing what is due that often."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ EVERY_S = 1.0
 LAG_WARNED_S = 5.0
 
 
-class Pulse:
+class LoopLag:
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
-        self.beat = now()  # When the loop last turned; read by other threads.
+        self.last_beat = now()  # When the loop last turned; read by other threads.
 
     async def run(self, tick: Callable[[], None]) -> None:
-        """Until cancelled."""
+        """Measure and call ``tick``, until cancelled."""
         while True:
             due = now() + EVERY_S
             await asyncio.sleep(EVERY_S)
-            self.beat = now()
-            self._stats.loop_lag_s = lag_s = max(0.0, self.beat - due)
+            self.last_beat = now()
+            self._stats.loop_lag_s = lag_s = max(0.0, self.last_beat - due)
             if lag_s > LAG_WARNED_S:
                 log.warning("the event loop stood still for %.1f s: does an async handler block?", lag_s)
             try:

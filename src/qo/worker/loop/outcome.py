@@ -76,7 +76,7 @@ def not_begun() -> Released:
 Outcome = Acked | Retried | Dead | Released | Lost
 
 
-class Told(Exception):
+class OutcomeError(Exception):
     """Stands for what was raised where it could not be passed on as it was: in a child process, for example."""
 
     def __init__(self, outcome: Outcome) -> None:
@@ -87,7 +87,7 @@ class Told(Exception):
 def outcome_of(error: BaseException) -> Outcome:
     """What an exception of a handler means. CancelledError is for the worker to judge, who knows why it came."""
     match error:
-        case Told():
+        case OutcomeError():
             return error.outcome
         case Reject():
             # What it was raised from is the error itself; a bare one says all in its text.

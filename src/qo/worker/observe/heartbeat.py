@@ -1,6 +1,6 @@
-"""Signs of life: what a worker tells the roster, and what it learns there of others.
+"""Heartbeats: what a worker reports to the roster, and what it learns there about other workers.
 
-Nothing that goes wrong here ends it.
+No error here ends the worker.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from qo.queue import roster
 from qo.queue.feed import Feed
 from qo.queue.queue import Queue
 from qo.worker.config import WorkerConfig
-from qo.worker.loop.best_effort import quietly
+from qo.worker.loop.best_effort import best_effort
 from qo.worker.loop.clock import now
+from qo.worker.loop.control import Control
 from qo.worker.loop.hold import Holds
-from qo.worker.loop.state import State
 from qo.worker.observe.stats import Stats
+from qo.worker.ports import Ports, ShardScope
 
 log = logging.getLogger(__name__)
 
 SHARE_AGAIN_AFTER_S = 0.5
-TASKS_AGAIN_AFTER_S = 5.0  # How soon after the last report a change in what runs is worth another.
-AT_ONCE_S = 0.1  # Changes of state that come in a burst are told together.
+TASKS_AGAIN_AFTER_S = 5.0  # How soon after the last report a change in the running tasks is worth another.
+BURST_S = 0.1  # Changes of state that come in a burst are reported together.
 
 
 class Heartbeat:
@@ -37,59 +38,57 @@ class Heartbeat:
         *,
         task_types: tuple[str, ...],
         stats: Stats,
-        held: Holds,
-        state: Callable[[], State],
-        shards: Callable[[], tuple[str, ...]],
-        paused_types: Callable[[], frozenset[str]],
+        holds: Holds,
+        control: Control,
+        scope: ShardScope,
+        ports: Ports,
         count_requests: Callable[[], None],
     ) -> None:
         self._queue = queue
         self._config = config
         self._task_types = task_types
         self._stats = stats
-        self._held = held
-        self._state = state
-        self._shards = shards
-        self._paused_types = paused_types
+        self._holds = holds
+        self._control = control
+        self._scope = scope
+        self._lifecycle = ports.lifecycle
+        self._report_due = ports.report_due
         self._count_requests = count_requests
-        self._news = asyncio.Event()
         self._started_at: datetime | None = None
-        self._told: list[str] = []
+        self._reported_tasks: list[str] = []
         self.http: str | None = None
         self.leasing = False
 
-    def changed(self) -> None:
-        """The worker's state or its shards have changed: tell soon."""
-        self._news.set()
-
     async def run(self) -> None:
-        """Until cancelled."""
+        """Report until cancelled."""
         while True:
             await self._rest()
-            await quietly(self.report(), "telling the roster")
+            await best_effort(self.report(), "reporting to the roster")
 
     async def _rest(self) -> None:
-        """Until the next report is due: after a change of state at once, after one in what runs soon."""
-        begun = now()
-        while (left_s := begun + self._config.heartbeat_s - now()) > 0:
-            if now() - begun >= TASKS_AGAIN_AFTER_S and self._told != [hold.task.id for hold in self._held]:
+        """Wait until the next report is due: at once after a change of state, soon after one in the running tasks."""
+        rested_since = now()
+        while (left_s := rested_since + self._config.heartbeat_s - now()) > 0:
+            if now() - rested_since >= TASKS_AGAIN_AFTER_S and self._reported_tasks != [
+                hold.task.id for hold in self._holds
+            ]:
                 return
             try:
                 async with asyncio.timeout(min(left_s, TASKS_AGAIN_AFTER_S)):
-                    await self._news.wait()
+                    await self._report_due.wait()
             except TimeoutError:
                 continue
-            await asyncio.sleep(AT_ONCE_S)
+            await asyncio.sleep(BURST_S)
             return
 
     async def begin(self) -> datetime:
-        """Sign on. When that was, by the store's clock."""
+        """Sign on. Return when that was, by the store's clock."""
         self._started_at = await self._queue.store.now()
-        await quietly(self._look_for_namesake(), "seeing who else is here")
+        await best_effort(self._warn_of_namesake(), "looking for other workers")
         await self.report()
         return self._started_at
 
-    async def _look_for_namesake(self) -> None:
+    async def _warn_of_namesake(self) -> None:
         other = await roster.find(self._queue.store, self._config.worker_id)
         if other is not None and not other.stale(
             self._started_at or other.last_heartbeat, self._config.heartbeat_s * 2
@@ -103,21 +102,21 @@ class Heartbeat:
             )
 
     async def report(self) -> None:
-        """Tell the roster what this worker is doing."""
-        self._news.clear()
+        """Report to the roster what this worker is doing."""
+        self._report_due.clear()
         self._count_requests()
         config, stats, at = self._config, self._stats, await self._queue.store.now()
-        self._told = [hold.task.id for hold in self._held]
+        self._reported_tasks = [hold.task.id for hold in self._holds]
         info = roster.WorkerInfo(
             worker_id=config.worker_id,
             started_at=self._started_at or at,
             last_heartbeat=at,
             heartbeat_s=config.heartbeat_s,
-            state=str(self._state()),
-            shards=list(self._shards()),
-            paused_types=sorted(self._paused_types()),
-            current_task=self._told[0] if self._told else None,
-            current_tasks=self._told,
+            state=str(self._lifecycle.state),
+            shards=list(self._scope.owned),
+            paused_types=sorted(self._control.paused_types),
+            current_task=self._reported_tasks[0] if self._reported_tasks else None,
+            current_tasks=self._reported_tasks,
             tasks_completed=stats.completed,
             tasks_failed=stats.failed,
             released=stats.released,
@@ -135,22 +134,22 @@ class Heartbeat:
 
     async def leave(self) -> None:
         if self._started_at is None:
-            return  # Never signed on: the record may be another's of the same name.
+            return  # It never signed on: the record may belong to another worker of the same name.
         await roster.leave(self._queue.store, self._config.worker_id)
 
     async def share(self, feed: Feed) -> None:
-        """While there is work, learn who else is at it and begin with different shards than they do."""
+        """While there is work, learn which other workers are at it, and begin with other shards than they do."""
         rest_s, claimed = SHARE_AGAIN_AFTER_S, -1
         while True:
             if claimed != self._stats.claimed:
                 claimed = self._stats.claimed
-                await quietly(self._take_share(feed), "seeing who else is here")
+                await best_effort(self._take_share(feed), "looking for other workers")
             await asyncio.sleep(rest_s)
             rest_s = min(rest_s * 2, self._config.heartbeat_s)
 
     async def _take_share(self, feed: Feed) -> None:
         since = await self._queue.store.now() - timedelta(seconds=2 * self._config.heartbeat_s)
-        heard = await roster.last_heard(self._queue.store)
-        here = sorted(worker_id for worker_id, at in heard.items() if at >= since)
-        if self._config.worker_id in here:
-            feed.prefer(here.index(self._config.worker_id), len(here))
+        heartbeats = await roster.last_heard(self._queue.store)
+        live = sorted(worker_id for worker_id, at in heartbeats.items() if at >= since)
+        if self._config.worker_id in live:
+            feed.prefer(live.index(self._config.worker_id), len(live))

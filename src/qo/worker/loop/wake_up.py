@@ -1,0 +1,41 @@
+"""What wakes the mailbox between two looks for tasks."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class WakeUp:
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._room_freed = False  # Since the last ``reset``.
+        self._wants_room = False  # Whether a freed slot ends the present rest.
+
+    def look(self) -> None:
+        """There may be something new to find, or the mailbox was opened."""
+        self._event.set()
+
+    def room_freed(self) -> None:
+        """There is more room. A mailbox that has just found nothing does not look again for that."""
+        self._room_freed = True
+        if self._wants_room:
+            self._event.set()
+
+    def reset(self) -> None:
+        """Forget earlier signals. Call it before each look: whatever changes from then on leads to another one."""
+        self._event.clear()
+        self._room_freed = False
+
+    async def rest(self, for_s: float | None, *, wants_room: bool) -> None:
+        """Wait for a signal, at most ``for_s``. A freed slot ends the rest only with ``wants_room``."""
+        if wants_room and self._room_freed:
+            return
+        self._wants_room = wants_room
+        if for_s is None:
+            await self._event.wait()
+            return
+        try:
+            async with asyncio.timeout(for_s):
+                await self._event.wait()
+        except TimeoutError:
+            return
