@@ -6,6 +6,7 @@ PYTHON ?= $(shell /usr/bin/python3 -c '$(PYTHON_CHECK)' 2>/dev/null && echo /usr
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.locked
+NEWEST := .venv-newest
 ONLY   ?=
 DAYS   ?= 90
 MINUTES ?= 10
@@ -21,7 +22,7 @@ FOUND  := command -v chromium || command -v chromium-browser || command -v googl
 # Every process would read and rewrite all test modules by itself.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup ui browser code page lint audit check test stable demo demo-queue bench prove chaos soak format clean
+.PHONY: help setup ui browser code page lint audit check test stable demo demo-queue bench prove newest chaos soak format clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -84,8 +85,15 @@ demo-queue: setup ## A few hundred tasks, two workers, one of them killed with -
 bench: setup ## Run the benchmark suites (ONLY=queue for one)
 	@$(BIN)/python -m bench $(ONLY)
 
-prove: setup ui browser ## Longer runs: contention and fault schedules over many more seeds, models of three workers, clusters, s3a, all pages (PART=simulation, properties, processes, spark or chaos)
+prove: setup ui browser ## Longer runs: contention and fault schedules over many more seeds, models of three workers, clusters, s3a, all pages (PART=simulation, properties, processes, spark, newest or chaos)
 	@PYTHONPATH=tests $(BIN)/python -m suite --prove $(PART)
+
+newest: setup ui browser # The suite against the newest versions of everything that the ranges in pyproject.toml allow.
+	@test -x $(NEWEST)/bin/python || $(PYTHON) -m venv $(NEWEST)
+	@VIRTUAL_ENV= $(BIN)/uv pip install --quiet --python $(NEWEST)/bin/python --upgrade --group dev --editable .
+	@$(BIN)/python -m qo.spark.engine.java >/dev/null 2>&1 || \
+	  VIRTUAL_ENV= $(BIN)/uv pip install --quiet --python $(NEWEST)/bin/python --upgrade --editable '.[java]'
+	@PYTHONPATH=tests $(NEWEST)/bin/python -m suite
 
 chaos: setup ## Ten minutes of faults on real processes, servers and Spark, and a checker; as long without servers (MINUTES=2 SEED=7 GROUND=embedded)
 	@failed=0; for ground in $(GROUND); do \
@@ -100,4 +108,4 @@ format: setup ## Rewrite the code as `make check` wants it
 	@$(BIN)/ruff check --fix --quiet .
 
 clean: ## Remove everything that make made
-	@rm -rf $(VENV) .bench-venvs .qo .demo ui/node_modules src/qo/ui/static .pytest_cache .ruff_cache .hypothesis dist
+	@rm -rf $(VENV) $(NEWEST) .bench-venvs .qo .demo ui/node_modules src/qo/ui/static .pytest_cache .ruff_cache .hypothesis dist

@@ -49,6 +49,7 @@ def list_proofs() -> list[Step]:
             environment=many,
         ),
         Step("spark", (*longest, "-m", "long and spark", *SPARK_FOLDERS), environment=many),
+        Step("newest", ("make", "--no-print-directory", "newest")),
         Step("chaos", ("make", "--no-print-directory", "chaos")),
     ]
 

@@ -38,7 +38,14 @@ def test_a_failing_step_does_not_keep_the_next_one_from_running_and_the_end_name
 def test_what_is_proved_has_a_name_by_which_it_runs_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert [each.name for each in list_proofs()] == ["simulation", "properties", "processes", "spark", "chaos"]
+    assert [each.name for each in list_proofs()] == [
+        "simulation",
+        "properties",
+        "processes",
+        "spark",
+        "newest",
+        "chaos",
+    ]
     parts = [step("simulation", "1 passed", 0), step("chaos", "FAILED", 1)]
     monkeypatch.setattr(program, "list_proofs", lambda: parts)
     monkeypatch.setattr(sys, "argv", ["suite", "--prove", "simulation"])
