@@ -16,7 +16,7 @@ from chaos.disk import Disk
 from chaos.ground import Ground
 from chaos.locks import WriteLock
 from chaos.versions import Histories, read_directory
-from qo.agent.dataset_files import path_of
+from qo.config.location import local_path
 from qo.queue.queue import Queue
 from qo.store.sqlite_file import FILE
 from support.dispatcher.sites import Site
@@ -57,7 +57,7 @@ class EmbeddedGround(Ground):
         return await asyncio.to_thread(read_directory, self._home / "queues" / runtime)
 
     def read_file(self, uri: str) -> bytes:
-        return path_of(uri).read_bytes()
+        return local_path(uri).read_bytes()
 
 
 @asynccontextmanager

@@ -8,8 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from qo.agent.collection import Bucket, Directory, Root, collect
+from qo.agent.collection import collect
 from qo.api.contract.garbage import Judged
+from qo.store.bucket_directory import BucketDirectory
+from qo.store.directory import Directory
+from qo.store.local_directory import LocalDirectory
 from qo.store.memory import MemoryStore
 
 FILES = ("part-0.parquet", "deep/part-1.parquet", "_SUCCESS")
@@ -38,16 +41,16 @@ def directory(tmp_path: Path) -> Directory:
         (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / key).write_bytes(b"four")
     (tmp_path / "linked").symlink_to(tmp_path)
-    return Directory(tmp_path)
+    return LocalDirectory(tmp_path)
 
 
-async def root_of(kind: str, tmp_path: Path) -> tuple[Root, MemoryStore]:
+async def root_of(kind: str, tmp_path: Path) -> tuple[Directory, MemoryStore]:
     store = MemoryStore()
     if kind == "directory":
         return directory(tmp_path), store
     for key in ALL:
         await store.put(key, b"four")
-    return Bucket(store), store
+    return BucketDirectory(store, "memory:#"), store
 
 
 async def left(kind: str, tmp_path: Path, store: MemoryStore) -> set[str]:
@@ -71,7 +74,7 @@ async def judge(prefixes: Sequence[str]) -> list[Judged]:
 async def test_what_may_go_is_deleted_and_nothing_else(kind: str, tmp_path: Path) -> None:
     root, store = await root_of(kind, tmp_path)
     told: list[str] = []
-    would = await collect(root, judge, dry_run=True, on_gone=lambda found, why: told.append(found.prefix))
+    would = await collect(root, judge, dry_run=True, on_deleted=lambda found, why: told.append(found.prefix))
     assert await left(kind, tmp_path, store) == set(ALL)
     done = await collect(root, judge, dry_run=False)
     assert (would.prefixes, would.files, would.bytes) == (done.prefixes, done.files, done.bytes) == (6, 20, 80)
@@ -94,10 +97,17 @@ async def test_a_collection_that_was_cut_off_is_begun_again(tmp_path: Path) -> N
         raise Stop
 
     with pytest.raises(Stop):
-        await collect(root, judge, dry_run=False, on_gone=stop)
+        await collect(root, judge, dry_run=False, on_deleted=stop)
     assert (await collect(root, judge, dry_run=False)).prefixes == 5
 
 
 async def test_a_root_that_is_not_there_yet_has_nothing_to_collect(tmp_path: Path) -> None:
-    done = await collect(Directory(tmp_path / "nowhere"), judge, dry_run=False)
+    done = await collect(LocalDirectory(tmp_path / "nowhere"), judge, dry_run=False)
     assert (done.prefixes, done.kept) == (0, {})
+
+
+async def test_an_attempt_that_wrote_nothing_leaves_no_directory(tmp_path: Path) -> None:
+    (tmp_path / prefix(1)).mkdir(parents=True)
+    done = await collect(LocalDirectory(tmp_path), judge, dry_run=False)
+    assert (done.prefixes, done.files) == (1, 0)
+    assert not (tmp_path / prefix(1)).parent.exists()

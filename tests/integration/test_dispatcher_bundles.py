@@ -166,7 +166,7 @@ def test_other_bytes_than_were_promised_are_not_even_opened(tmp_path: Path) -> N
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Shelf:
-    return bundle_store.shelf_of(Settings(dispatcher=DispatcherSettings(data=f"file:{tmp_path / 'data'}")))
+    return Shelf(Settings(dispatcher=DispatcherSettings(data=f"file:{tmp_path / 'data'}")))
 
 
 def registered(state: State, shelf: Shelf, body: bytes) -> str:
@@ -256,7 +256,7 @@ def test_bundles_are_kept_in_a_bucket_too(
         dispatcher=DispatcherSettings(data=f"s3://{s3_bucket}/root"),
         s3=S3Settings(endpoint=s3_server.endpoint, region=REGION),
     )
-    shelf, body = bundle_store.shelf_of(settings), bundle(FILES)
+    shelf, body = Shelf(settings), bundle(FILES)
     made = registered(books, shelf, body)
     with pytest.raises(NotFound):
         bundle_store.finalize(books, shelf, made)
@@ -271,6 +271,11 @@ def test_bundles_are_kept_in_a_bucket_too(
 def test_a_bucket_that_does_not_answer_may_be_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    shelf = bundle_store.BucketShelf("s3://data/root", REGION, f"http://127.0.0.1:{free_ports(1)[0]}")
+    endpoint = f"http://127.0.0.1:{free_ports(1)[0]}"
+    shelf = Shelf(
+        Settings(
+            dispatcher=DispatcherSettings(data="s3://data/root"), s3=S3Settings(endpoint=endpoint, region=REGION)
+        )
+    )
     with pytest.raises(Unavailable):
         shelf.read("0" * 64)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from qo.agent.collection import Directory, collect
+from qo.agent.collection import collect
 from qo.api.contract.garbage import Judged, JudgeRequest
 from qo.api.contract.task import Claimed, Outcome
 from qo.core.pipeline.topology import LIVE
@@ -27,6 +27,7 @@ from qo.dispatcher.state.database import State
 from qo.dispatcher.versions import cutover, pausing
 from qo.dispatcher.views import reading
 from qo.errors import NotFound, QoError, Refused
+from qo.store.local_directory import LocalDirectory
 from support.dispatcher.pipeline_tasks import (
     ROOT,
     all_of,
@@ -356,7 +357,7 @@ class History:
             with self.state.write() as tx:
                 return garbage.judge(tx, JudgeRequest(prefixes=list(prefixes), keep_s=keep_s, retired=retired))
 
-        done = asyncio.run(collect(Directory(self.root), judge, dry_run=False))
+        done = asyncio.run(collect(LocalDirectory(self.root), judge, dry_run=False))
         self.collected += done.prefixes
 
     def check(self) -> None:

@@ -13,16 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from qo.agent.collection import Directory, collect
+from qo.agent.collection import collect
 from qo.api.contract.garbage import Judged, JudgeRequest
 from qo.api.contract.task import ColumnBody
 from qo.config.settings import S3Settings, Settings
 from qo.dispatcher.engine import garbage
 from qo.dispatcher.engine.loops import manifest
-from qo.dispatcher.engine.loops.manifest import Bucket, Files, Place
 from qo.dispatcher.state.database import State
 from qo.dispatcher.versions import cutover
 from qo.dispatcher.views import manifests
+from qo.store.bucket_directory import BucketDirectory
+from qo.store.directory import Directory
+from qo.store.local_directory import LocalDirectory
 from qo.store.memory import MemoryStore
 from support.dispatcher.pipeline_tasks import claimed, feed, finish, manual_task, output
 from support.dispatcher.pipelines import dag, deployed, edited, live, loaded, source, staged
@@ -102,7 +104,7 @@ async def test_old_ones_are_collected_but_for_the_latest_and_the_last_of_each_ge
             with state.write() as tx:
                 return garbage.judge(tx, JudgeRequest(prefixes=list(keys), keep_s=3600))
 
-        await collect(Directory(tmp_path), judge, dry_run=False)
+        await collect(LocalDirectory(tmp_path), judge, dry_run=False)
 
     async def fed(*keys: str) -> list[int]:
         revisions: list[int] = []
@@ -133,7 +135,7 @@ async def test_old_ones_are_collected_but_for_the_latest_and_the_last_of_each_ge
 
 @pytest.mark.parametrize("kind", ["files", "bucket"])
 async def test_a_slow_writer_does_not_undo_a_later_one(tmp_path: Path, kind: str) -> None:
-    place: Place = Files(tmp_path) if kind == "files" else Bucket(MemoryStore())
+    place: Directory = LocalDirectory(tmp_path) if kind == "files" else BucketDirectory(MemoryStore(), "memory:#")
     order = [(3, 1), (1, 9), (3, 7), (3, 5), (2, 30), (4, 2)]
     documents = [{"name": "x", "epoch": epoch, "revision": revision, "files": []} for epoch, revision in order]
     assert [await manifest.write(place, each) for each in documents] == [True, False, True, False, False, True]

@@ -26,11 +26,12 @@ from qo.core import keys
 from qo.core.pipeline.policy import normalise
 from qo.core.roles import Bucket, Role, role_policy
 from qo.dispatcher import aws
-from qo.dispatcher.bundles.bundle_store import BucketShelf
+from qo.dispatcher.bundles.bundle_store import Shelf
 from qo.dispatcher.engine.loops import manifest
 from qo.dispatcher.outbox.queues import BucketQueues
 from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.queue.queue import Claim, Queue
+from qo.store.directory import open_directory
 from qo.store.manifest import Proof, record_proof
 from support.cli.command import Qo
 from support.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server, client_of, is_refused, start_seaweed
@@ -235,10 +236,11 @@ async def test_a_dispatcher_wakes_workers_and_keeps_manifests(
         await queues.publish("python", wakes)
     await queues.close()
     lake = Settings(**{"dispatcher": type(settings.dispatcher)(data=LAKE), "s3": settings.s3})
-    async with manifest.opened(lake) as place:
-        assert await manifest.write(place, {"name": "sales", "revision": 1, "epoch": 1, "files": []})
-        assert await manifest.write(place, {"name": "sales", "revision": 2, "epoch": 1, "files": []})
-    shelf = BucketShelf(LAKE, REGION, roles.server.endpoint)
+    root = await open_directory(LAKE, lake)
+    assert await manifest.write(root, {"name": "sales", "revision": 1, "epoch": 1, "files": []})
+    assert await manifest.write(root, {"name": "sales", "revision": 2, "epoch": 1, "files": []})
+    await root.close()
+    shelf = Shelf(lake)
     await asyncio.to_thread(shelf.write, "0" * 64, b"zip")
     assert await asyncio.to_thread(shelf.read, "0" * 64) == b"zip"
     aws.client.cache_clear()

@@ -18,7 +18,6 @@ import sqlalchemy as sa
 
 from qo.agent import agent
 from qo.agent.agent import WAKE, Runner
-from qo.agent.dataset_files import AnyStorage
 from qo.agent.heartbeats import Heart
 from qo.agent.lineage import Teller
 from qo.agent.operators import PythonExecutor
@@ -41,6 +40,7 @@ from qo.dispatcher.state.database import State
 from qo.dispatcher.versions import pausing
 from qo.errors import Contended, Unavailable
 from qo.queue.queue import Queue
+from qo.store.blocking_files import BlockingFiles
 from qo.worker.api.app import App
 from qo.worker.worker import Worker
 from support.dispatcher.in_process_dispatcher import dispatching
@@ -110,7 +110,7 @@ async def _working(
     def connected() -> DispatcherClient:
         return DispatcherClient(addresses.internal, token)
 
-    heart, storage = Heart(connected), AnyStorage(settings, asyncio.get_running_loop())
+    heart, storage = Heart(connected), BlockingFiles(settings, asyncio.get_running_loop())
     heart.start()
     queue = await open_queue(settings, "python")
     client = connected()

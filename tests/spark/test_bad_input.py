@@ -22,8 +22,8 @@ import pyarrow.parquet as parquet
 import pytest
 import pytest_asyncio
 
-from qo.agent.dataset_files import path_of
 from qo.api.contract.task import Piece
+from qo.config.location import local_path
 from qo.core.pipeline.plan import dataset_id
 from qo.errors import Refused
 from qo.spark.io.appending import uris_of
@@ -218,9 +218,9 @@ def small_disk(plant: Plant, name: str) -> tuple[str, ...]:
 def damage(tried: Collection[str], flow: Flow) -> None:
     kept, lost = ([] if reader not in tried else uris_of(flow.pieces(name)) for name, reader in STANDING.items())
     for uri in kept:
-        path_of(uri).write_bytes(b"not what it was" * 100)
+        local_path(uri).write_bytes(b"not what it was" * 100)
     for uri in lost:
-        path_of(uri).unlink()
+        local_path(uri).unlink()
 
 
 async def ended(flow: Flow, wanted: Mapping[str, int]) -> None:

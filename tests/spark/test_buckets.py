@@ -69,10 +69,10 @@ def test_a_frame_of_every_type_comes_back_from_a_bucket_without_jars(
 def test_rows_are_counted_on_the_way_to_a_bucket_and_none_are_no_files(
     spark: SparkSession, settings: Settings, s3_bucket: str
 ) -> None:
-    from qo.agent.dataset_files import FileStorage
     from qo.agent.operator_run import RunOutput
     from qo.api.contract.task import StandingAnswer, Work, WorkOutput
     from qo.spark.io.writing import write
+    from qo.store.blocking_files import BlockingFiles
 
     files = files_for(settings, f"s3://{s3_bucket}")
 
@@ -90,7 +90,7 @@ def test_rows_are_counted_on_the_way_to_a_bucket_and_none_are_no_files(
             cursor_column="id",
             outputs=[given],
         )
-        output = RunOutput(given, FileStorage(), lambda *_: StandingAnswer(pieces=[]))
+        output = RunOutput(given, BlockingFiles(), lambda *_: StandingAnswer(pieces=[]))
         found = write(spark, spark.range(rows), output, files, [], work)
         return found.rows, len(found.files), output.stats
 
@@ -203,7 +203,7 @@ CONNECT = """
     from qo.config.settings import S3Settings, Settings
     from qo.api.contract.task import StandingAnswer, Work, WorkOutput
     from qo.agent.operator_run import RunOutput
-    from qo.agent.dataset_files import FileStorage
+    from qo.store.blocking_files import BlockingFiles
     from qo.spark.io import reading
     from qo.spark.io.files import files_for
     from qo.spark.io.writing import Measure, write
@@ -216,7 +216,7 @@ CONNECT = """
         given = WorkOutput(index=0, dataset_id="d", generation_id="g", prefix=f"{root}/d/g/t/1/")
         about = dict(task_id="t", attempt=1, dag="shop", job="clean", version=1, runtime="spark", operator="sql")
         work = Work(**about, update_strategy="replace", cursor_column="id", outputs=[given])
-        output = RunOutput(given, FileStorage(), lambda *_: StandingAnswer(pieces=[]))
+        output = RunOutput(given, BlockingFiles(), lambda *_: StandingAnswer(pieces=[]))
         odd = Measure("odd", F.count_if(F.col("id") % 2 == 1))
         made = write(spark, spark.range(5), output, files, [odd], work)
         named = [f"{output.prefix}/{each.name}" for each in made.files]

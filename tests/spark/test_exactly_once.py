@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from qo.agent.dataset_files import path_of
+from qo.config.location import local_path
 from qo.config.settings import Settings
 from qo.queue.options import NewTask
 from qo.spark.io.appending import uris_of
@@ -150,7 +150,7 @@ async def test_a_worker_that_was_paused_past_its_lease_commits_nothing(plant: Pl
     flow.audit()
     assert flow.tables() == flow.expected
     left = {path for row in caught for path in files_of(flow, row["id"], row["attempt"])}
-    committed = {path_of(uri) for uri in uris_of(flow.pieces("clean"))}
+    committed = {local_path(uri) for uri in uris_of(flow.pieces("clean"))}
     assert len(left) >= 2
     assert not committed & left
     assert all(path.exists() for path in committed)

@@ -15,7 +15,6 @@ import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
 from qo.agent.agent import WAKE, Runner
-from qo.agent.dataset_files import AnyStorage
 from qo.agent.heartbeats import Heart
 from qo.agent.operator_run import QualityFailed, Run
 from qo.api.contract.task import ColumnBody, EventBody, InputMode, Piece, WorkInput, WorkOutput
@@ -34,6 +33,7 @@ from qo.spark.engine.classic import ClassicEngine
 from qo.spark.engine.engine import Attempt, Loss
 from qo.spark.engine.errors import SessionLost
 from qo.spark.executor import SparkExecutor
+from qo.store.blocking_files import BlockingFiles
 from qo.testing.spark import run_of
 from qo.worker.api.app import App
 from qo.worker.loop.cancel import Why
@@ -230,7 +230,7 @@ async def plant(directory: Path, executor: SparkExecutor) -> AsyncIterator[State
     async with dispatching(directory, SHOP) as (state, settings, addresses):
         token = worker_tokens(settings.dispatcher)[-1]
         heart = Heart(lambda: DispatcherClient(addresses.internal, token))
-        storage = AnyStorage(settings, asyncio.get_running_loop())
+        storage = BlockingFiles(settings, asyncio.get_running_loop())
         queue = await open_queue(settings, "spark")
         client = DispatcherClient(addresses.internal, token)
         app = App()

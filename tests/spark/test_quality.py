@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from qo.agent.dataset_files import FileStorage
 from qo.agent.operator_run import Run
 from qo.api.contract.task import CheckBody, StandingAnswer, Work, WorkOutput
 from qo.core.pipeline.expectation import parsed
@@ -19,6 +18,7 @@ from qo.errors import UsageError
 from qo.spark.io import writing
 from qo.spark.io.native import LocalFiles
 from qo.spark.quality import quality
+from qo.store.blocking_files import BlockingFiles
 from qo.worker.loop.cancel import CancelToken
 
 pytestmark = pytest.mark.spark
@@ -50,7 +50,7 @@ def run_in(root: Path) -> Run:
 
     return Run(
         work,
-        FileStorage(),
+        BlockingFiles(),
         cancel=CancelToken(),
         progress=unasked,
         emit=unasked,

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from qo.agent.dataset_files import FileStorage
 from qo.agent.operator_run import RunInput
 from qo.api.contract.task import ColumnBody, InputMode, Piece, PiecesAnswer, WorkInput
 from qo.errors import QoError, UsageError
 from qo.spark.io import reading
 from qo.spark.io.native import LocalFiles
 from qo.spark.io.reading import FileMissing
+from qo.store.blocking_files import BlockingFiles
 from qo.worker.api.signals import Reschedule
 
 pytestmark = pytest.mark.spark
@@ -34,7 +34,7 @@ def given(*pieces: Piece, pages: list[PiecesAnswer] | None = None, **about: Any)
         pieces=list(pieces),
         **{"mode": InputMode.WHOLE, **told},
     )
-    return RunInput(work, FileStorage(), lambda given, after: waiting.pop(0))
+    return RunInput(work, BlockingFiles(), lambda given, after: waiting.pop(0))
 
 
 @pytest.fixture

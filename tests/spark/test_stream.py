@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from qo.agent.dataset_files import FileStorage
 from qo.agent.operator_run import QualityFailed, Run
 from qo.api.contract.task import (
     Claimed,
@@ -33,6 +32,7 @@ from qo.errors import LeaseLost, UsageError
 from qo.spark.engine.classic import ClassicEngine
 from qo.spark.executor import SparkExecutor
 from qo.spark.stream.checkpoint import wanted
+from qo.store.blocking_files import BlockingFiles
 from qo.worker.loop.cancel import CancelToken, Stopped, Why
 from support.dispatcher.pipeline_tasks import all_of, fence, lapse, tasks_of, woken
 from support.dispatcher.pipelines import dag, deployed, live, source
@@ -132,7 +132,7 @@ class Inflow:
 
         run = Run(
             held.work,
-            FileStorage(),
+            BlockingFiles(),
             cancel=cancel,
             progress=lambda value: None,
             emit=unused,

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from qo.agent.dataset_files import path_of
 from qo.agent.operator_run import Run
 from qo.api.contract.task import ColumnBody
+from qo.config.location import local_path
 from qo.errors import UsageError
 from qo.spark.io import reading, writing
 from qo.spark.io.native import LocalFiles
@@ -77,7 +77,7 @@ def test_what_was_written_is_read_back_and_was_measured_in_the_one_pass(shop: Sh
     run.output().describe(partition_key="2024-01-01")
     shop.commit(held, run)
     [body] = run.committed()
-    on_disk = [path for path in path_of(run.output().prefix).glob("*.parquet")]
+    on_disk = [path for path in local_path(run.output().prefix).glob("*.parquet")]
     assert sorted(body.files) == sorted(path.name for path in on_disk)
     assert (body.rows, body.bytes) == (3, sum(path.stat().st_size for path in on_disk))
     _, reader = shop.begin("clean", "2024-01-01")
@@ -117,7 +117,7 @@ def test_only_the_attempt_that_was_committed_is_ever_read(shop: Shop, spark: Spa
     shop.commit(held, second)
     _, reader = shop.begin("clean", "p")
     assert ids(reading.frame(spark, reader.input(), FILES)) == [3]
-    assert path_of(lost).exists()
+    assert local_path(lost).exists()
 
 
 def test_a_place_that_was_written_to_is_never_written_to_again(shop: Shop, spark: SparkSession) -> None:
@@ -147,7 +147,7 @@ def test_columns_that_change_are_refused_before_anything_is_written(shop: Shop, 
     ):
         with pytest.raises(UsageError, match=said):
             write(spark, frame, run)
-    assert not path_of(run.output().prefix).exists()
+    assert not local_path(run.output().prefix).exists()
 
 
 def test_columns_may_be_added_where_the_job_says_so_and_are_null_in_older_rows(

@@ -15,18 +15,18 @@ import pytest
 
 from qo.agent.code.bundle_cache import DIRECTORY, CodeStore, CodeUnavailable
 from qo.agent.code.loaded import OwnCode
-from qo.agent.dataset_files import FileStorage
 from qo.api.contract.task import Work, WorkCode
 from qo.errors import NotFound
 from qo.pipeline.code.bundling import Bundle, Project, pack
 from qo.pipeline.code.fingerprint import fingerprint
+from qo.store.blocking_files import BlockingFiles
 
 pytestmark = pytest.mark.fast
 
 
 @pytest.fixture
 def store() -> Iterator[CodeStore]:
-    found = CodeStore(FileStorage())
+    found = CodeStore(BlockingFiles())
     yield found
     found.close()
 
@@ -91,7 +91,7 @@ def test_a_bundle_that_is_not_the_one_that_was_deployed_is_not_run(
     assert store.open(wanted).fingerprint == code
 
 
-class CountingStorage(FileStorage):
+class CountingStorage(BlockingFiles):
     reads = 0
 
     def read(self, uri: str) -> bytes:
@@ -99,7 +99,7 @@ class CountingStorage(FileStorage):
         return super().read(uri)
 
 
-class HeldUpStorage(FileStorage):
+class HeldUpStorage(BlockingFiles):
     """Reads that do not return before they may."""
 
     def __init__(self) -> None:
@@ -162,6 +162,6 @@ def test_what_a_killed_worker_left_behind_is_removed_by_the_next() -> None:
         gone.wait()
     left = Path(tempfile.mkdtemp(prefix=f"{DIRECTORY}{gone.pid}-"))
     other = Path(tempfile.mkdtemp(prefix=f"{DIRECTORY}{os.getpid()}-"))
-    CodeStore(FileStorage()).close()
+    CodeStore(BlockingFiles()).close()
     assert (left.exists(), other.exists()) == (False, True)
     other.rmdir()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qo.agent.dataset_files import FileStorage, located
+from qo.agent.dataset_files import located
 from qo.agent.operator_run import Run
 from qo.api.contract.task import (
     FILES_MAX,
@@ -23,6 +23,7 @@ from qo.api.contract.task import (
 )
 from qo.errors import ConfigError, Forbidden, NotFound, UsageError
 from qo.pipeline.operators.spark import PLACE
+from qo.store.blocking_files import BlockingFiles
 from qo.worker.loop.cancel import CancelToken
 
 pytestmark = pytest.mark.fast
@@ -56,7 +57,7 @@ def run_of(given: Work, pages: list[PiecesAnswer] | None = None, said: list[Even
 
     return Run(
         given,
-        FileStorage(),
+        BlockingFiles(),
         cancel=CancelToken(),
         progress=lambda value: None,
         emit=emit,

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from qo.agent.dataset_files import FileStorage
 from qo.agent.operator_run import Run
 from qo.agent.segments import Segments, waited
 from qo.api.contract.task import LastSegment, OutputBody, StandingAnswer, Work, WorkOutput
 from qo.errors import UsageError
 from qo.pipeline.problems import DefinitionError
 from qo.pipeline.reading import read
+from qo.store.blocking_files import BlockingFiles
 from qo.worker.loop.cancel import CancelToken, Stopped, Why
 
 pytestmark = pytest.mark.fast
@@ -54,7 +54,7 @@ def run_of(tmp_path: Path, segments: Segments | None) -> Run:
     )
     return Run(
         work,
-        FileStorage(),
+        BlockingFiles(),
         cancel=CancelToken(),
         progress=unused,
         emit=unused,

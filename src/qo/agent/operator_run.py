@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from qo.agent.code.loaded import Code, OwnCode
-from qo.agent.dataset_files import Storage, path_of
+from qo.agent.dataset_files import Storage
 from qo.api.contract.task import (
     FILES_MAX,
     CheckBody,
@@ -33,6 +33,7 @@ from qo.api.contract.task import (
     WorkInput,
     WorkOutput,
 )
+from qo.config.location import local_path
 from qo.errors import Forbidden, NotFound, QoError, UsageError
 from qo.store.secret_files import read_secret
 from qo.worker.loop.cancel import CancelToken
@@ -126,7 +127,7 @@ class RunOutput:
 
     def path(self, name: str = "") -> Path:
         """Where to write on this machine, if the data root is there. Tell of the file with ``add``."""
-        found = path_of(self.uri(name) if name else self.prefix)
+        found = local_path(self.uri(name) if name else self.prefix)
         (found.parent if name else found).mkdir(parents=True, exist_ok=True)
         return found
 

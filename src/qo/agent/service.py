@@ -13,7 +13,6 @@ from qo.agent.agent import WAKE, Runner
 from qo.agent.code.bundle_cache import Codes, CodeStore
 from qo.agent.code.loaded import find_function
 from qo.agent.code.processes import VersionProcesses
-from qo.agent.dataset_files import AnyStorage
 from qo.agent.heartbeats import Heart
 from qo.agent.lineage import Teller
 from qo.agent.operators import Executor
@@ -25,6 +24,7 @@ from qo.dispatcher.outbox.queues import prepare
 from qo.errors import Forbidden, Unauthenticated, Unavailable, UsageError
 from qo.pipeline.registry import DEFAULT, Launcher
 from qo.queue.connecting import connect
+from qo.store.blocking_files import BlockingFiles
 from qo.worker.api.app import App
 from qo.worker.observe.secrets import hold
 from qo.worker.observe.stats import Stats
@@ -52,7 +52,7 @@ async def run_runtime(
     ``on_ui``: is given the address of the executor's own interface, if it has one, on any thread.
     """
     opener = _opener(runtime, executors)
-    storage = AnyStorage(settings, asyncio.get_running_loop())
+    storage = BlockingFiles(settings, asyncio.get_running_loop())
     # Before there is a session of Spark, whose Python processes import what can be imported here by then.
     codes = CodeStore(storage, packages=settings.worker.packages)
     processes = VersionProcesses(settings, opener, codes)
@@ -77,7 +77,7 @@ async def open_runner(
     settings: Settings,
     opener: str,
     codes: Codes,
-    storage: AnyStorage | None = None,
+    storage: BlockingFiles | None = None,
     processes: VersionProcesses | None = None,
     on_ui: Callable[[str], None] | None = None,
 ) -> AsyncGenerator[Runner]:
@@ -92,7 +92,7 @@ async def open_runner(
         return DispatcherClient(internal_url(settings.dispatcher), token)
 
     heart = Heart(connected)
-    files = storage or AnyStorage(settings, asyncio.get_running_loop())
+    files = storage or BlockingFiles(settings, asyncio.get_running_loop())
     client = connected()
     heart.start()
     try:

@@ -113,11 +113,16 @@ def is_elsewhere(place: str) -> bool:
     return re.match(ELSEWHERE, place) is not None
 
 
+def path_text(text: str) -> str:
+    """The path in a text that is one, or a ``file:`` URI with any number of slashes."""
+    return re.sub("^//+", "/", text.removeprefix("file:"))
+
+
 def local_path(uri: str) -> Path:
     """The path that a ``file:`` URI names. Raises UsageError for any other."""
     if not uri.startswith("file:"):
         raise UsageError(f"{uri} is not a file on this machine: use read() and write()")
-    return Path(uri.removeprefix("file:").removeprefix("//"))
+    return Path(path_text(uri))
 
 
 def parse(text: str) -> Location:

@@ -19,7 +19,7 @@ from functools import partial
 from qo.config.settings import Settings
 from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.auth.local_tokens import local_tokens
-from qo.dispatcher.bundles.bundle_store import shelf_of
+from qo.dispatcher.bundles.bundle_store import Shelf
 from qo.dispatcher.engine.fast_path import Hand, Onward
 from qo.dispatcher.engine.limits import limits, thresholds
 from qo.dispatcher.engine.loop import Loop, Tick
@@ -355,7 +355,7 @@ def _signals(stopped: asyncio.Event) -> Generator[None]:
 
 def functions_of(settings: Settings) -> Functions:
     """What runs bundles, as the settings have it."""
-    chosen, shelf = settings.dispatcher, shelf_of(settings)
+    chosen, shelf = settings.dispatcher, Shelf(settings)
     if chosen.lambda_function is None:
         return LocalFunctions(shelf) if chosen.lambda_local else NoFunctions()
     from qo.dispatcher.aws import FALLBACK_REGION

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
+from qo.config.location import local_path
+
 log = logging.getLogger(__name__)
 
 DIRECTORY_MODE = 0o700
@@ -81,7 +83,7 @@ def prepare_data_root(root: str) -> None:
     """
     if not root.startswith("file:"):
         return
-    path = Path(root.removeprefix("file:").removeprefix("//"))
+    path = local_path(root)
     make_directory(path)
     if _everybody_reaches(path):
         log.warning(

@@ -22,7 +22,6 @@ import httpx
 import sqlalchemy as sa
 
 from qo.agent.agent import WAKE, Runner
-from qo.agent.dataset_files import FileStorage
 from qo.agent.heartbeats import Heart, Held
 from qo.agent.operator_run import uris
 from qo.agent.operators import PythonExecutor
@@ -47,6 +46,7 @@ from qo.errors import UsageError
 from qo.pipeline.declare import Pipeline
 from qo.pipeline.registry import DEFAULT
 from qo.queue.options import NewTask, Options
+from qo.store.blocking_files import BlockingFiles
 from qo.testing.draining import DrainFailed
 from qo.testing.memory_queue import MemoryQueue
 from qo.worker.api.app import App
@@ -158,7 +158,7 @@ class Pipelines:
             while page.after is not None:
                 page = reading.pieces(tx, dataset, after=page.after)
                 pieces = pieces + page.pieces
-        storage = FileStorage()
+        storage = BlockingFiles()
         return {_name(piece): [storage.read(uri) for uri in uris(piece)] for piece in pieces}
 
     async def drain(self, *, may_fail: bool = False) -> PipelinesDrained:
@@ -171,7 +171,7 @@ class Pipelines:
         transport = httpx.ASGITransport(internal_app(self._context), raise_app_exceptions=False)
         async with DispatcherClient("http://qo", WORKER_TOKEN, transport=transport) as client:
             app = App()
-            runner = Runner(client, _NoHeart(), PythonExecutor(), FileStorage(), self._secrets)
+            runner = Runner(client, _NoHeart(), PythonExecutor(), BlockingFiles(), self._secrets)
             app.task(WAKE, timeout_s=None)(runner.wake)
             await self._work(app)
         now = [ran for ran in self._tasks() if before.get(ran.id) != ran]

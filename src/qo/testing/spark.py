@@ -23,7 +23,6 @@ from typing import Any, cast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from qo.agent.dataset_files import FileStorage
 from qo.agent.operator_run import Run
 from qo.api.contract.task import EventBody, InputMode, PiecesAnswer, StandingAnswer, Work, WorkInput, WorkOutput
 from qo.config.settings import Settings
@@ -32,6 +31,7 @@ from qo.spark.io.files import files_for
 from qo.spark.operators import functions
 from qo.spark.operators.calling import call
 from qo.spark.operators.context import Context, Frames, Inputs
+from qo.store.blocking_files import BlockingFiles
 from qo.worker.loop.cancel import CancelToken
 
 Rows = DataFrame | Sequence[Any]
@@ -114,7 +114,7 @@ def run_of(
     }
     return Run(
         Work(**fields),
-        FileStorage(),
+        BlockingFiles(),
         cancel=CancelToken(),
         progress=lambda value: None,
         emit=emit,

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from qo.agent.dataset_files import path_of
 from qo.api.contract.task import Piece
+from qo.config.location import local_path
 from qo.core.pipeline.plan import Plan, upstream
 from qo.dispatcher.views.published import Table
 
@@ -32,8 +32,8 @@ def _files(pieces: Sequence[Piece]) -> Iterator[Path]:
     for piece in pieces:
         for name in piece.files:
             uri = name if ":/" in name else f"{(piece.location or '').rstrip('/')}/{name}"
-            if uri.startswith("file:") and path_of(uri).is_file():
-                yield path_of(uri)
+            if uri.startswith("file:") and local_path(uri).is_file():
+                yield local_path(uri)
 
 
 def _parquet(path: Path, rows: int) -> list[dict[str, str]]:

@@ -42,7 +42,7 @@ class Site:
     def __init__(self, state: State, tmp_path: Path, code: str, **fields: Any) -> None:
         self.state, self.data_root = state, f"file:{tmp_path / 'data'}"
         self.ring = KeyRing.open(tmp_path / "keys")
-        self.shelf: Shelf = bundle_store.shelf_of(Settings(dispatcher=DispatcherSettings(data=self.data_root)))
+        self.shelf = Shelf(Settings(dispatcher=DispatcherSettings(data=self.data_root)))
         self.body = bundle({MAIN: code})
         with state.write() as tx:
             wanted = CreateBundle(sha256=sha256(self.body), bytes=len(self.body))

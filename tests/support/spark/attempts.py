@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from qo.agent.dataset_files import FileStorage
 from qo.agent.operator_run import Run
 from qo.api.contract.task import (
     Claimed,
@@ -28,6 +27,7 @@ from qo.core.pipeline.topology import Topology
 from qo.dispatcher.attempts import claiming, completion, pins
 from qo.dispatcher.commits import keeping, replacing
 from qo.dispatcher.state.database import State
+from qo.store.blocking_files import BlockingFiles
 from qo.worker.loop.cancel import CancelToken
 from support.dispatcher.pipeline_tasks import fence, manual_task, partition_task, woken
 from support.dispatcher.pipelines import live
@@ -83,7 +83,7 @@ class Shop:
 
         return Run(
             held.work,
-            FileStorage(),
+            BlockingFiles(),
             cancel=CancelToken(),
             progress=lambda value: None,
             emit=unused,

@@ -29,9 +29,9 @@ import pyarrow.parquet as parquet
 import sqlalchemy as sa
 
 import qo
-from qo.agent.dataset_files import path_of
 from qo.api.contract.task import Piece
 from qo.config.dispatcher import DispatcherSettings
+from qo.config.location import local_path
 from qo.config.settings import Settings
 from qo.dispatcher.state import schema
 from qo.dispatcher.views import reading
@@ -365,7 +365,7 @@ def rows_of(pieces: Sequence[Piece]) -> list[Row]:
     """All rows of these pieces, in order."""
     found: list[Row] = []
     for uri in uris_of(pieces):
-        table = parquet.ParquetFile(path_of(uri)).read()
+        table = parquet.ParquetFile(local_path(uri)).read()
         found += zip(*(column.to_pylist() for column in table.columns), strict=True)
     return sorted(found)
 

@@ -13,7 +13,7 @@ from qo.cli.pipelines.formatting import shown_bytes, shown_count
 from qo.cli.session import Session, command, new_app
 
 if TYPE_CHECKING:
-    from qo.agent.collection import Collected, Found
+    from qo.agent.collection import Candidate, Collected
     from qo.api.contract.garbage import Judged
     from qo.api.public_client import UserClient
 
@@ -49,6 +49,7 @@ def collect(
     with extra():
         from qo.agent import collection
         from qo.api.contract.garbage import Judged
+        from qo.store.directory import open_directory
     settings = session.settings()
 
     async def work(client: UserClient) -> Collected:
@@ -57,13 +58,13 @@ def collect(
             answer = await client.post("/v1/collection", {**body, "retired": retired, "dry_run": dry_run})
             return [Judged.model_validate(each) for each in answer["judged"]]
 
-        def tell(found: Found, why: str) -> None:
+        def report(deleted: Candidate, why: str) -> None:
             if not session.json:
-                session.output.line(f"{found.prefix}  {shown_bytes(found.bytes)}  {why}")
+                session.output.line(f"{deleted.prefix}  {shown_bytes(deleted.bytes)}  {why}")
 
-        root = await collection.open_root(settings)
+        root = await open_directory(settings.dispatcher.data_root, settings)
         try:
-            return await collection.collect(root, judge, dry_run=dry_run, on_gone=tell)
+            return await collection.collect(root, judge, dry_run=dry_run, on_deleted=report)
         finally:
             await root.close()
 

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from qo.config.location import local_path
 from qo.errors import ConfigError, CorruptRecord, NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -102,25 +103,22 @@ def _rows(kind: str, source: Path | bytes, most: int) -> Rows:
 async def _opened(uri: str, settings: Settings) -> Path | bytes:
     """The file on this machine, or the body of the object."""
     if uri.startswith("file:"):
-        path = Path(uri.removeprefix("file:").removeprefix("//"))
+        path = local_path(uri)
         if not await asyncio.to_thread(path.is_file):
             raise NotFound(f"{path} is not there: it was collected, or lies on another machine")
         return path
     if not uri.startswith("s3://"):
         raise UsageError(f"{uri} cannot be read here: it begins with neither file: nor s3://")
-    from dataclasses import replace
+    from qo.store.directory import open_directory
 
-    from qo.store.opening import open_store
-
-    bucket, _, key = uri.removeprefix("s3://").partition("/")
-    store = (await open_store(replace(settings, store=f"s3://{bucket}"))).store
+    name, _, key = uri.removeprefix("s3://").partition("/")
+    bucket = await open_directory(f"s3://{name}", settings)
     try:
-        stored = await store.get(key)
+        return await bucket.read(key)
+    except NotFound as error:
+        raise NotFound(f"{error}: it was collected") from None
     finally:
-        await store.close()
-    if stored is None:
-        raise NotFound(f"there is no object {uri}: it was collected")
-    return stored.body
+        await bucket.close()
 
 
 def _parquet(source: Path | bytes, most: int) -> Rows:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from qo.api.contract.task import Work
+from qo.config.location import path_text
 from qo.core.pipeline.policy import normalise
 from qo.dispatcher.attempts import running
 from qo.dispatcher.auth.capability import Capability, Grant, Scope, issue, with_scope
@@ -64,4 +65,4 @@ def _storage(location: str) -> dict[str, Any]:
     if location.startswith("s3://"):
         prefix = normalise(location)
         return {"scheme": "s3", "bucket": prefix.bucket, "prefix": prefix.key}
-    return {"scheme": "file", "prefix": location.removeprefix("file:")}
+    return {"scheme": "file", "prefix": path_text(location)}

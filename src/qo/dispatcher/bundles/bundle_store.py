@@ -5,8 +5,8 @@ A bundle's id follows from its hash, so a job that names it names those bytes, a
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import msgspec
 import sqlalchemy as sa
@@ -19,8 +19,8 @@ from qo.dispatcher import aws
 from qo.dispatcher.bundles import archive
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
-from qo.errors import NotFound, Refused, Unavailable, UsageError
-from qo.store.secret_files import draw
+from qo.errors import NoSuchBucket, NotFound, Refused, StoreError, Unavailable, UsageError
+from qo.store.blocking_files import BlockingFiles
 
 DIRECTORY = "bundles"  # Below the data root.
 URL_S = 900  # For so long a pre-signed URL is good.
@@ -28,111 +28,67 @@ URL_S = 900  # For so long a pre-signed URL is good.
 _bundles = schema.bundles
 
 
-class Shelf(Protocol):
-    """Where bundles are kept. Blocks. Raises NotFound and Refused for good, Unavailable for now."""
-
-    def read(self, sha256: str) -> bytes: ...
-
-    def write(self, sha256: str, body: bytes) -> None: ...
-
-    def has(self, sha256: str) -> bool: ...
-
-    def location(self, sha256: str) -> str: ...
-
-    def get_url(self, sha256: str) -> str | None:
-        """Where somebody without credentials can fetch it for a while; None: nowhere."""
-        ...
-
-    def put_url(self, sha256: str) -> str | None: ...
-
-
 def location_of(data_root: str, sha256: str) -> str:
-    """Where the bundle of that hash lies, by the data root of the settings."""
+    """The URI of the bundle with that hash, below the data root of the settings."""
     return f"{data_root.rstrip('/')}/{DIRECTORY}/{_name(sha256)}"
 
 
-def shelf_of(settings: Settings) -> Shelf:
-    """In the data root of the settings."""
-    data = settings.dispatcher.data_root
-    if data.startswith("s3://"):
-        return BucketShelf(data, settings.s3.region or aws.FALLBACK_REGION, settings.s3.endpoint)
-    return FileShelf(Path(data.removeprefix("file:").removeprefix("//")))
+class Shelf:
+    """Where bundles are kept. Blocks. Raises NotFound and Refused for good, Unavailable for now."""
 
-
-class FileShelf:
-    def __init__(self, root: Path) -> None:
-        self._directory = root / DIRECTORY
+    def __init__(self, settings: Settings) -> None:
+        self._data_root = settings.dispatcher.data_root
+        self._s3 = settings.s3
+        self._files = BlockingFiles(settings)
 
     def location(self, sha256: str) -> str:
-        return f"file:{self._path(sha256)}"
+        return location_of(self._data_root, sha256)
 
     def read(self, sha256: str) -> bytes:
         try:
-            with self._path(sha256).open("rb") as file:
-                return file.read(ZIP_BYTES_MAX + 1)
-        except FileNotFoundError:
-            raise NotFound(f"the bundle {sha256} is not in {self._directory}: upload it") from None
+            with _translate_errors():
+                return self._files.read(self.location(sha256), bytes_max=ZIP_BYTES_MAX)
+        except NotFound:
+            raise NotFound(f"the bundle {sha256} is not at {self.location(sha256)}: upload it") from None
         except OSError as error:
             raise Unavailable(f"the bundle {sha256} cannot be read: {error.strerror}") from None
 
     def has(self, sha256: str) -> bool:
-        return self._path(sha256).is_file()
+        with _translate_errors():
+            return self._files.exists(self.location(sha256))
 
     def write(self, sha256: str, body: bytes) -> None:
-        path = self._path(sha256)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(draw(f".{sha256}."))
-        draft.write_bytes(body)
-        draft.replace(path)  # Whole or not at all; the same bytes whoever wins.
+        with _translate_errors():
+            self._files.write(self.location(sha256), body)
 
     def get_url(self, sha256: str) -> str | None:
-        return None
-
-    def put_url(self, sha256: str) -> str | None:
-        return None
-
-    def _path(self, sha256: str) -> Path:
-        return self._directory / _name(sha256)
-
-
-class BucketShelf:
-    def __init__(self, data: str, region: str, endpoint: str | None) -> None:
-        self._bucket, _, root = data.removeprefix("s3://").partition("/")
-        self._prefix = f"{root.strip('/')}/{DIRECTORY}/".lstrip("/")
-        self._region, self._endpoint = region, endpoint
-
-    def location(self, sha256: str) -> str:
-        return f"s3://{self._bucket}/{self._prefix}{_name(sha256)}"
-
-    def read(self, sha256: str) -> bytes:
-        with aws.asking("the bucket of the bundles"):
-            return self._client().get_object(**self._object(sha256))["Body"].read(ZIP_BYTES_MAX + 1)
-
-    def has(self, sha256: str) -> bool:
-        with aws.asking("the bucket of the bundles"):
-            listed = self._client().list_objects_v2(
-                Bucket=self._bucket, Prefix=self._prefix + _name(sha256), MaxKeys=1
-            )
-            return bool(listed.get("Contents"))
-
-    def write(self, sha256: str, body: bytes) -> None:
-        with aws.asking("the bucket of the bundles"):
-            self._client().put_object(**self._object(sha256), Body=body)
-
-    def get_url(self, sha256: str) -> str | None:
+        """A link for reading the bundle without credentials, for a while; None if it is not in a bucket."""
         return self._presigned("get_object", sha256)
 
     def put_url(self, sha256: str) -> str | None:
+        """A link for uploading the bundle without credentials, for a while; None if it does not go to a bucket."""
         return self._presigned("put_object", sha256)
 
-    def _presigned(self, call: str, sha256: str) -> str:
-        return self._client().generate_presigned_url(call, Params=self._object(sha256), ExpiresIn=URL_S)
+    def _presigned(self, call: str, sha256: str) -> str | None:
+        location = self.location(sha256)
+        if not location.startswith("s3://"):
+            return None
+        bucket, _, key = location.removeprefix("s3://").partition("/")
+        client = aws.client("s3", self._s3.region or aws.FALLBACK_REGION, self._s3.endpoint)
+        return client.generate_presigned_url(call, Params={"Bucket": bucket, "Key": key}, ExpiresIn=URL_S)
 
-    def _object(self, sha256: str) -> dict[str, str]:
-        return {"Bucket": self._bucket, "Key": f"{self._prefix}{_name(sha256)}"}
 
-    def _client(self) -> Any:
-        return aws.client("s3", self._region, self._endpoint)
+@contextmanager
+def _translate_errors() -> Generator[None]:
+    """A bucket's errors in the words of a shelf: Unavailable may be tried again, Refused and NotFound not."""
+    try:
+        yield
+    except Unavailable:
+        raise
+    except NoSuchBucket as error:
+        raise NotFound(str(error)) from None
+    except StoreError as error:
+        raise Refused(f"the bucket of the bundles refuses: {error}") from None
 
 
 def register(tx: Tx, wanted: CreateBundle, by: str, shelf: Shelf, *, present: bool = True) -> BundleAnswer:

@@ -9,7 +9,7 @@ from fastapi import Depends, Path, Request
 from qo.api.contract.bundle import BundleAnswer, CreateBundle
 from qo.core.pipeline.bundle import ZIP_BYTES_MAX
 from qo.dispatcher.bundles import bundle_store
-from qo.dispatcher.bundles.bundle_store import shelf_of
+from qo.dispatcher.bundles.bundle_store import Shelf
 from qo.dispatcher.http.routes import Caller, Here, Routes
 
 UPLOADS = "/v1/bundles/"  # What is sent below it may be as large as a bundle.
@@ -20,7 +20,7 @@ BundleId = Annotated[str, Path(max_length=36)]
 
 def create_bundle(here: Here, caller: Caller, body: CreateBundle) -> BundleAnswer:
     """Announce a bundle by its hash; the answer says where to send it."""
-    shelf = shelf_of(here.settings)
+    shelf = Shelf(here.settings)
     present = shelf.has(body.sha256)  # Not within the transaction: a bucket takes its time.
     with here.state.write() as tx:
         return bundle_store.register(tx, body, caller.name, shelf, present=present)
@@ -38,12 +38,12 @@ async def _zip(request: Request) -> bytes:
 
 def upload_bundle(here: Here, bundle_id: BundleId, body: Annotated[bytes, Depends(_zip)]) -> BundleAnswer:
     """Send the zip of an announced bundle, where the answer named no upload_url."""
-    return bundle_store.upload(here.state, shelf_of(here.settings), bundle_id, body)
+    return bundle_store.upload(here.state, Shelf(here.settings), bundle_id, body)
 
 
 def finalize_bundle(here: Here, bundle_id: BundleId) -> BundleAnswer:
     """Have an uploaded bundle checked; if it is sound, jobs may use it."""
-    return bundle_store.finalize(here.state, shelf_of(here.settings), bundle_id)
+    return bundle_store.finalize(here.state, Shelf(here.settings), bundle_id)
 
 
 _ZIP: dict[str, Any] = {

@@ -25,7 +25,7 @@ from qo.api.contract.dag import (
 from qo.core.pipeline.dag import Dag
 from qo.core.pipeline.plan import content_hash
 from qo.dispatcher.bundles import job_code
-from qo.dispatcher.bundles.bundle_store import shelf_of
+from qo.dispatcher.bundles.bundle_store import Shelf
 from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
 from qo.dispatcher.state.database import Tx
@@ -152,7 +152,7 @@ def deploy_version(
             return deploy.diff(tx, wanted, here.registry)
     with here.state.read() as tx:
         named = job_code.named_bundles(tx, dag, content_hash(wanted))
-    gone = job_code.find_gone(shelf_of(here.settings), named)
+    gone = job_code.find_gone(Shelf(here.settings), named)
     with here.state.write() as tx:
         answer = deploy.deploy(
             tx,

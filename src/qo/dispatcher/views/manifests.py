@@ -20,6 +20,7 @@ from urllib.parse import unquote
 import sqlalchemy as sa
 
 from qo.api.contract.reading import ReadingAnswer
+from qo.config.location import path_text
 from qo.core.pipeline.plan import derived
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx, batches
@@ -163,7 +164,7 @@ def document(name: str, pages: Iterable[ReadingAnswer]) -> dict[str, Any]:
 def _path(location: str | None, name: str) -> str:
     """As every reader understands it: an absolute path, or a URL."""
     uri = name if ":/" in name else f"{(location or '').rstrip('/')}/{name}"
-    return uri.removeprefix("file:").removeprefix("//") if uri.startswith("file:") else uri
+    return path_text(uri) if uri.startswith("file:") else uri
 
 
 def _format(files: Iterable[Mapping[str, Any]]) -> str | None:

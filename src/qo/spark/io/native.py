@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from qo.agent.dataset_files import path_of
+from qo.config.location import local_path
 from qo.errors import UsageError
 from qo.spark.io.files import File, Format, exactly, format_of
 
@@ -60,7 +60,7 @@ class LocalFiles:
         write(frame, uri)
 
     def listed(self, uri: str) -> list[File]:
-        root = path_of(uri)
+        root = local_path(uri)
         found = [(path.relative_to(root), path.stat().st_size) for path in root.rglob("*") if path.is_file()]
         return [
             File(str(name), size)
@@ -70,14 +70,14 @@ class LocalFiles:
 
     def count(self, uri: str, files: Sequence[File]) -> int:
         parquet: Any = import_module("pyarrow.parquet")  # When the first file was written.
-        root = path_of(uri)
+        root = local_path(uri)
         return sum(parquet.read_metadata(root / each.name).num_rows for each in files)
 
     def delete(self, uri: str) -> None:
-        shutil.rmtree(path_of(uri), ignore_errors=True)
+        shutil.rmtree(local_path(uri), ignore_errors=True)
 
     def exists(self, uri: str) -> bool:
-        return path_of(uri).exists()
+        return local_path(uri).exists()
 
 
 class HadoopFiles:

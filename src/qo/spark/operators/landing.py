@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from qo.agent.operator_run import uris
 from qo.api.contract.task import KeptAnswer
+from qo.config.location import path_text
 from qo.errors import NotFound
 from qo.spark.engine.errors import BadData, from_spark, full_text
 from qo.spark.io import reading
@@ -40,7 +41,7 @@ def missing_files(context: Context, patterns: Sequence[str]) -> list[str]:
     gone = _missing_objects(context, remote) if remote and keeps_rows(context) else []
     if sees_this_machine(context.settings.spark):
         local = [uri for uri in named if uri not in remote]
-        gone += [uri for uri in local if not Path(uri.removeprefix("file:")).exists()]
+        gone += [uri for uri in local if not Path(path_text(uri)).exists()]
     return gone
 
 

@@ -15,8 +15,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from qo.agent.dataset_files import path_of
 from qo.agent.operator_run import Run
+from qo.config.location import local_path
 from qo.config.settings import Settings
 from qo.config.spark import BucketAccess
 from qo.errors import UsageError
@@ -42,17 +42,17 @@ class Checkpoint:
 
 class _Local:
     def listed(self, uri: str) -> list[File]:
-        root = path_of(uri)
+        root = local_path(uri)
         found = [path for path in root.rglob("*") if path.is_file()]
         return [File(str(path.relative_to(root)), 0) for path in found]
 
     def copy(self, source: str, target: str) -> None:
-        path = path_of(target)
+        path = local_path(target)
         path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path_of(source), path)
+        shutil.copyfile(local_path(source), path)
 
     def delete(self, uri: str) -> None:
-        shutil.rmtree(path_of(uri), ignore_errors=True)
+        shutil.rmtree(local_path(uri), ignore_errors=True)
 
     def named(self, uri: str) -> str:
         return uri

@@ -1,0 +1,78 @@
+"""Files by URI, on this machine or in any bucket, for callers that block a thread of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from qo.config.location import local_path
+from qo.config.settings import Settings
+from qo.errors import UsageError
+from qo.store.directory import Directory, open_directory
+from qo.store.local_directory import read_file, write_file
+
+T = TypeVar("T")
+
+
+class BlockingFiles:
+    """Reads and writes whole files at ``file:PATH`` and ``s3://BUCKET/KEY``. Never call it in an event loop.
+
+    With a ``loop``, that one talks to the buckets, which stay open until ``close``; without, each call opens its bucket
+    anew. Without ``settings`` there are only files.
+    """
+
+    def __init__(self, settings: Settings | None = None, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._settings = settings
+        self._loop = loop
+        self._buckets: dict[str, Directory] = {}
+        self._opening = asyncio.Lock()
+
+    def read(self, uri: str, *, bytes_max: int | None = None) -> bytes:
+        """Raises NotFound, UsageError if there are more than ``bytes_max``, OSError or StoreError."""
+        if uri.startswith("file:"):
+            return read_file(local_path(uri), bytes_max)
+        return self._in_bucket(uri, lambda bucket, key: bucket.read(key, bytes_max=bytes_max))
+
+    def write(self, uri: str, body: bytes) -> None:
+        """Write a file whole or not at all. Raises OSError or StoreError."""
+        if uri.startswith("file:"):
+            write_file(local_path(uri), body)
+        else:
+            self._in_bucket(uri, lambda bucket, key: bucket.write(key, body))
+
+    def exists(self, uri: str) -> bool:
+        if uri.startswith("file:"):
+            return local_path(uri).is_file()
+        return self._in_bucket(uri, lambda bucket, key: bucket.find(key)) is not None
+
+    async def close(self) -> None:
+        for bucket in self._buckets.values():
+            await bucket.close()
+
+    def _in_bucket(self, uri: str, operation: Callable[[Directory, str], Awaitable[T]]) -> T:
+        if self._settings is None or not uri.startswith("s3://"):
+            raise UsageError(f"{uri} cannot be read or written here: it begins with neither file: nor s3://")
+        name, _, key = uri.removeprefix("s3://").partition("/")
+        if self._loop is None:
+            return asyncio.run(_run_once(f"s3://{name}", self._settings, key, operation))
+        call = self._run(f"s3://{name}", self._settings, key, operation)
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+    async def _run(
+        self, location: str, settings: Settings, key: str, operation: Callable[[Directory, str], Awaitable[T]]
+    ) -> T:
+        async with self._opening:
+            if location not in self._buckets:
+                self._buckets[location] = await open_directory(location, settings)
+        return await operation(self._buckets[location], key)
+
+
+async def _run_once(
+    location: str, settings: Settings, key: str, operation: Callable[[Directory, str], Awaitable[T]]
+) -> T:
+    bucket = await open_directory(location, settings)
+    try:
+        return await operation(bucket, key)
+    finally:
+        await bucket.close()
