@@ -64,7 +64,7 @@ def test_every_route_says_that_the_database_is_away(found: Surface, lose: Callab
     routes = [
         (internal, path, method.upper(), told["operationId"])
         for internal, app in ((False, found.public), (True, found.internal))
-        for path, methods in app.openapi()["paths"].items()
+        for path, methods in app.state.openapi()["paths"].items()
         for method, told in methods.items()
     ]
     lose(found.context.state)

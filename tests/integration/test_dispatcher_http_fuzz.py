@@ -16,12 +16,12 @@ from urllib.parse import quote
 import pytest
 import requests
 import schemathesis
-from fastapi import FastAPI
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
 from schemathesis.core.transport import Response
+from starlette.applications import Starlette
 
 from qo.api.contract.body import Problem
 from qo.api.contract.plain import DEPTH_MAX
@@ -109,11 +109,11 @@ def tried(found: Surface, count: int, drawn: st.SearchStrategy[T], act: Callable
     chosen(given(drawn)(one))()
 
 
-def operations(found: Surface) -> list[tuple[bool, FastAPI, Any]]:
+def operations(found: Surface) -> list[tuple[bool, Starlette, Any]]:
     """All of both listeners, as the files describe them; the ones that end something come last."""
-    listed: list[tuple[bool, FastAPI, Any]] = []
+    listed: list[tuple[bool, Starlette, Any]] = []
     for internal, app in ((False, found.public), (True, found.internal)):
-        document = schemathesis.openapi.from_dict(app.openapi())
+        document = schemathesis.openapi.from_dict(app.state.openapi())
         listed += [(internal, app, each.ok()) for each in document.get_all_operations()]
     return sorted(listed, key=lambda each: _id(each[2]) in LAST)
 
@@ -200,7 +200,7 @@ def _answer(reply: Reply, sent: requests.PreparedRequest) -> Response:
 def still_answers(found: Surface) -> None:
     """Nothing that was taken keeps anybody from looking at what is there."""
     for internal, rights, app in ((False, PUBLIC, found.public), (True, INTERNAL, found.internal)):
-        for path, methods in app.openapi()["paths"].items():
+        for path, methods in app.state.openapi()["paths"].items():
             if "get" not in methods:
                 continue
             told = methods["get"]
@@ -219,7 +219,9 @@ def test_any_text_in_any_parameter_is_answered(found: Surface) -> None:
     for internal, app, operation in operations(found):
         need = (INTERNAL if internal else PUBLIC)[_id(operation)]
         method, path = operation.method.upper(), operation.path
-        names = [each["name"] for each in app.openapi()["paths"][path][operation.method].get("parameters", [])]
+        names = [
+            each["name"] for each in app.state.openapi()["paths"][path][operation.method].get("parameters", [])
+        ]
         if not names:
             continue
 
@@ -377,7 +379,7 @@ def test_any_bytes_of_any_kind_are_answered(found: Surface) -> None:
 
 def test_any_method_on_any_path_is_answered(found: Surface) -> None:
     for internal, app in ((False, found.public), (True, found.internal)):
-        for path in app.openapi()["paths"]:
+        for path in app.state.openapi()["paths"]:
             for method in (
                 "GET",
                 "HEAD",

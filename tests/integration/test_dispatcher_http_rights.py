@@ -11,7 +11,6 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from fastapi.routing import APIRoute
 
 from qo.api.contract.task import Claimed, EventBody
 from qo.api.contract.token import CreateToken, Role
@@ -22,8 +21,10 @@ from qo.dispatcher.auth.principals import create_token, revoke_token
 from qo.dispatcher.engine.limits import limits
 from qo.dispatcher.engine.loops import release, router
 from qo.dispatcher.http.app import internal_app, public_app
+from qo.dispatcher.http.fastapi_routes import GuardedRoute
 from qo.dispatcher.http.rights import INTERNAL, PUBLIC, Need
-from qo.dispatcher.http.routes import Routes
+from qo.dispatcher.http.routes import Operation, Routes
+from qo.dispatcher.http.starlette_routes import OperationRoute
 from qo.dispatcher.sources.emission import emit
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
@@ -147,7 +148,8 @@ def test_a_route_that_anybody_may_call_says_what_to_look_at_before_the_body(
 ) -> None:
     app = public_app(context_of(state, tmp_path))
     open_to_all = {name for name, need in PUBLIC.items() if need is Need.SIGNATURE}
-    assert set(app.state.admissions) >= open_to_all
+    operations: dict[str, Operation] = app.state.operations
+    assert {name for name, each in operations.items() if each.admit is not None} >= open_to_all
 
     def hook() -> None:
         """Take something from anybody."""
@@ -158,12 +160,12 @@ def test_a_route_that_anybody_may_call_says_what_to_look_at_before_the_body(
 
 def test_a_route_without_a_right_does_not_come_into_being(state: State, tmp_path: Path) -> None:  # noqa: F811
     context = context_of(state, tmp_path)
-    for app, rights in ((public_app(context), PUBLIC), (internal_app(context), INTERNAL)):
-        others = [each for each in app.routes if not isinstance(each, APIRoute)]
+    apps = ((public_app(context), GuardedRoute, PUBLIC), (internal_app(context), OperationRoute, INTERNAL))
+    for app, kind, rights in apps:
+        others = [each for each in app.routes if not isinstance(each, kind)]
         assert [getattr(each, "path", None) for each in others] == ["/openapi.json"]
-        guarded = [each for each in app.routes if isinstance(each, APIRoute)]
+        guarded = [each for each in app.routes if isinstance(each, kind)]
         assert sorted(each.operation_id or "" for each in guarded) == sorted(rights)
-        assert {type(each).__name__ for each in guarded} == {"_Guarded"}
 
         def unheard_of() -> None:
             """Do something."""
@@ -179,7 +181,7 @@ def test_while_the_workers_token_changes_both_are_good(state: State, tmp_path: P
         changing = replace(found.context, tokens=LocalTokens((old, new)))
         both = Surface(changing, tokens, found.claimed, found.names)
         for rights, internal, app in ((PUBLIC, False, both.public), (INTERNAL, True, both.internal)):
-            for operation, method, path in routes(app.openapi()):
+            for operation, method, path in routes(app.state.openapi()):
                 heard = {
                     name: both.ask(method, path, name, internal=internal, content=b"{").status for name in tokens
                 }

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import sqlalchemy as sa
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from qo.api.contract.backfill import BackfillRequest
 from qo.api.contract.task import Claimed, ClaimRequest, CompleteRequest, EventBody, Outcome, OutputBody
@@ -116,7 +116,7 @@ class Surface:
         self._runner.close()
 
 
-async def _called(app: FastAPI, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Reply:
+async def _called(app: Starlette, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Reply:
     """One request, with the scope that the server makes of it. What an app raises after its answer is not for
     callers."""
     path, _, query = target.partition("?")

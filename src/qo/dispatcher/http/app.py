@@ -1,57 +1,79 @@
-"""The two applications: what people may ask, and what workers and tasks may. They share no route but health."""
+"""The two applications: the public one for people, the internal one for workers and tasks. Both serve health."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute
 
-from qo.api.contract.body import Problem
 from qo.dispatcher.http import (
+    attempts,
     backfills,
     bundles,
     dags,
     datasets,
     errors,
+    fastapi_routes,
     garbage,
     health,
-    internal,
     planning,
     quality,
     reading,
-    running,
     segments,
     sources,
+    starlette_routes,
     tasks,
     tokens,
+    workers,
 )
 from qo.dispatcher.http.context import Context
-from qo.dispatcher.http.direct import Direct
 from qo.dispatcher.http.limits import Limits
 from qo.dispatcher.http.rights import INTERNAL, PUBLIC
-from qo.dispatcher.http.routes import Routes
+from qo.dispatcher.http.routes import Operation, Routes
 from qo.dispatcher.http.traffic import Counted
 
 API_VERSION = "1"
 
 
 def public_app(context: Context) -> FastAPI:
-    """For people and their programs, and for who sends webhooks."""
-    description = "Pipelines: deploy them, run them, and ask what became of them."
-    app = _app(context, _public_routes(), "qo dispatcher", description)
-    _let_pages_in(app, context.settings.dispatcher.cors_origins)
+    """Build the application for people and their programs, and for the senders of webhooks."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    app.router.routes.extend(_public_routes())
+    _set_up(app, context, _public_operations(), public_openapi)
+    _allow_origins(app, context.settings.dispatcher.cors_origins)
     return app
 
 
-def internal_app(context: Context) -> FastAPI:
-    """For workers, running tasks and sources. Never to be reached from public networks."""
-    description = "Tasks: claim them, report on them, finish them."
-    return _app(context, _internal_routes(), "qo dispatcher, internal", description)
+def internal_app(context: Context) -> Starlette:
+    """Build the application for workers, running tasks and sources. Never expose it to public networks."""
+    app = Starlette()
+    app.router.routes.extend(_internal_routes())
+    app.state.frequent_calls_executor = starlette_routes.frequent_calls_executor(context)
+    _set_up(app, context, _internal_operations(), internal_openapi)
+    return app
 
 
 @cache
-def _public_routes() -> Routes:
+def public_openapi() -> dict[str, Any]:
+    description = "Deploy pipelines, run them, and see what became of them."
+    return fastapi_routes.describe(_public_routes(), "qo dispatcher", description, API_VERSION)
+
+
+@cache
+def internal_openapi() -> dict[str, Any]:
+    routes = fastapi_routes.build_routes(_internal_operations().values())
+    description = "Claim tasks, report on them, complete them."
+    return fastapi_routes.describe(routes, "qo dispatcher, internal", description, API_VERSION)
+
+
+@cache
+def _public_operations() -> Mapping[str, Operation]:
     routes = Routes(PUBLIC)
     for part in (
         health,
@@ -68,40 +90,52 @@ def _public_routes() -> Routes:
         tokens,
     ):
         part.install(routes)
-    return routes
+    return routes.operations
 
 
 @cache
-def _internal_routes() -> Routes:
+def _internal_operations() -> Mapping[str, Operation]:
     routes = Routes(INTERNAL)
-    for part in (health, internal, running, segments):
+    for part in (health, workers, attempts, segments):
         part.install(routes)
-    return routes
+    return routes.operations
 
 
-def _app(context: Context, routes: Routes, title: str, description: str) -> FastAPI:
-    app = FastAPI(
-        title=title,
-        description=description,
-        version=API_VERSION,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
+# Built once in a process: FastAPI takes longer to build them than to answer most requests.
+
+
+@cache
+def _public_routes() -> list[BaseRoute]:
+    return fastapi_routes.build_routes(_public_operations().values())
+
+
+@cache
+def _internal_routes() -> list[BaseRoute]:
+    return starlette_routes.build_routes(_internal_operations().values())
+
+
+def _set_up(
+    app: Starlette, context: Context, operations: Mapping[str, Operation], openapi: Callable[[], dict[str, Any]]
+) -> None:
+    """Add what both applications have."""
+    app.router.redirect_slashes = False
+    app.add_route("/openapi.json", _openapi)
     app.state.context = context
-    routes.add_to(app)
+    app.state.operations = operations
+    app.state.openapi = openapi
     errors.install(app)
     settings = context.settings.dispatcher
     larger = {bundles.UPLOADS: bundles.BYTES_MAX}
-    app.add_middleware(Direct, calls=routes.direct, context=context)
     app.add_middleware(Limits, body_bytes_max=settings.body_max_bytes, larger=larger)
     app.add_middleware(Counted, traffic=context.traffic)
-    app.openapi = lambda: _described(app, routes)  # type: ignore[method-assign]
-    return app
 
 
-def _let_pages_in(app: FastAPI, origins: tuple[str, ...]) -> None:
-    """Pages of these origins may read our answers. They show a token as everybody does: no cookie is ever taken."""
+async def _openapi(request: Request) -> JSONResponse:
+    return JSONResponse(request.app.state.openapi())
+
+
+def _allow_origins(app: FastAPI, origins: tuple[str, ...]) -> None:
+    """Let pages of these origins read the answers. They send a token as every client does: no cookie is accepted."""
     if not origins:
         return
     from starlette.middleware.cors import CORSMiddleware
@@ -113,28 +147,3 @@ def _let_pages_in(app: FastAPI, origins: tuple[str, ...]) -> None:
         allow_headers=["authorization", "content-type"],
         max_age=600,
     )
-
-
-_TOKENS = {
-    "user": "A token from qo token create.",
-    "worker": "The token that all workers share.",
-}
-
-
-def _described(app: FastAPI, routes: Routes) -> dict[str, Any]:
-    """FastAPI's description, with how each kind of caller proves who it is."""
-    if routes.schema is None:
-        schema = FastAPI.openapi(app)
-        schemes = {
-            name: {"type": "http", "scheme": "bearer", "description": said} for name, said in _TOKENS.items()
-        }
-        schemes["task"] = {
-            "type": "apiKey",
-            "in": "header",
-            "name": "X-Qo-Task-Capability",
-            "description": "The capability of the attempt, from its claim; also accepted as a bearer token.",
-        }
-        schema["components"]["securitySchemes"] = schemes
-        schema["components"].setdefault("schemas", {})[Problem.__name__] = Problem.model_json_schema()
-        routes.schema = schema
-    return routes.schema

@@ -7,54 +7,56 @@ from typing import Annotated
 from fastapi import Path
 
 from qo.api.contract.backfill import BackfillAnswer, BackfillRequest, BackfillsPage
-from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
+from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, Routes
 from qo.dispatcher.versions import backfills, overview
 
 Id = Annotated[str, Path(max_length=36, description="The backfill's id.")]
 
 
-def create_backfill(here: Here, caller: Caller, body: BackfillRequest) -> BackfillAnswer:
+def create_backfill(context: ContextParam, caller: CallerParam, body: BackfillRequest) -> BackfillAnswer:
     """Have what a job has made of a range of partitions made once more.
 
     So many of its tasks are open at a time. Asked again with the same key, it is the same backfill.
     """
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         answer = backfills.create(tx, body, caller.name)
-    here.nudge()
+    context.nudge()
     return answer
 
 
-def list_backfills(here: Here, dag: str | None = None, after: After = None, limit: Limit = 100) -> BackfillsPage:
+def list_backfills(
+    context: ContextParam, dag: str | None = None, after: After = None, limit: Limit = 100
+) -> BackfillsPage:
     """List the backfills, the newest first."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         if dag is not None:
             overview.require(tx, dag)
         return backfills.list_all(tx, dag, after, limit)
 
 
-def show_backfill(here: Here, id: Id) -> BackfillAnswer:
+def show_backfill(context: ContextParam, id: Id) -> BackfillAnswer:
     """Show a backfill: how far it is, and what is missing in its input."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         return backfills.show(tx, id)
 
 
-def pause_backfill(here: Here, id: Id) -> BackfillAnswer:
+def pause_backfill(context: ContextParam, id: Id) -> BackfillAnswer:
     """Make no more tasks of a backfill for now; those that are made go on."""
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         return backfills.pause(tx, id)
 
 
-def resume_backfill(here: Here, id: Id) -> BackfillAnswer:
+def resume_backfill(context: ContextParam, id: Id) -> BackfillAnswer:
     """Let a backfill go on."""
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         answer = backfills.resume(tx, id)
-    here.nudge()
+    context.nudge()
     return answer
 
 
-def cancel_backfill(here: Here, caller: Caller, id: Id) -> BackfillAnswer:
+def cancel_backfill(context: ContextParam, caller: CallerParam, id: Id) -> BackfillAnswer:
     """End a backfill: those of its tasks that wait are cancelled; what it has made stays."""
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         return backfills.cancel(tx, id, caller.name)
 
 

@@ -10,7 +10,7 @@ from qo.api.contract.bundle import BundleAnswer, CreateBundle
 from qo.core.pipeline.bundle import ZIP_BYTES_MAX
 from qo.dispatcher.bundles import bundle_store
 from qo.dispatcher.bundles.bundle_store import Shelf
-from qo.dispatcher.http.routes import Caller, Here, Routes
+from qo.dispatcher.http.routes import CallerParam, ContextParam, Routes
 
 UPLOADS = "/v1/bundles/"  # What is sent below it may be as large as a bundle.
 BYTES_MAX = ZIP_BYTES_MAX
@@ -18,17 +18,17 @@ BYTES_MAX = ZIP_BYTES_MAX
 BundleId = Annotated[str, Path(max_length=36)]
 
 
-def create_bundle(here: Here, caller: Caller, body: CreateBundle) -> BundleAnswer:
+def create_bundle(context: ContextParam, caller: CallerParam, body: CreateBundle) -> BundleAnswer:
     """Announce a bundle by its hash; the answer says where to send it."""
-    shelf = Shelf(here.settings)
+    shelf = Shelf(context.settings)
     present = shelf.has(body.sha256)  # Not within the transaction: a bucket takes its time.
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         return bundle_store.register(tx, body, caller.name, shelf, present=present)
 
 
-def show_bundle(here: Here, bundle_id: BundleId) -> BundleAnswer:
+def show_bundle(context: ContextParam, bundle_id: BundleId) -> BundleAnswer:
     """Show how far a bundle is."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         return bundle_store.show(tx, bundle_id)
 
 
@@ -36,14 +36,16 @@ async def _zip(request: Request) -> bytes:
     return await request.body()
 
 
-def upload_bundle(here: Here, bundle_id: BundleId, body: Annotated[bytes, Depends(_zip)]) -> BundleAnswer:
+def upload_bundle(
+    context: ContextParam, bundle_id: BundleId, body: Annotated[bytes, Depends(_zip)]
+) -> BundleAnswer:
     """Send the zip of an announced bundle, where the answer named no upload_url."""
-    return bundle_store.upload(here.state, Shelf(here.settings), bundle_id, body)
+    return bundle_store.upload(context.state, Shelf(context.settings), bundle_id, body)
 
 
-def finalize_bundle(here: Here, bundle_id: BundleId) -> BundleAnswer:
+def finalize_bundle(context: ContextParam, bundle_id: BundleId) -> BundleAnswer:
     """Have an uploaded bundle checked; if it is sound, jobs may use it."""
-    return bundle_store.finalize(here.state, Shelf(here.settings), bundle_id)
+    return bundle_store.finalize(context.state, Shelf(context.settings), bundle_id)
 
 
 _ZIP: dict[str, Any] = {

@@ -27,7 +27,7 @@ from qo.core.pipeline.plan import content_hash
 from qo.dispatcher.bundles import job_code
 from qo.dispatcher.bundles.bundle_store import Shelf
 from qo.dispatcher.http.context import Context
-from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
+from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, Routes
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.versions import cutover, deploy, overview, pausing, rebuilding
 from qo.errors import UsageError
@@ -88,9 +88,9 @@ FILE: dict[str, Any] = {
 }
 
 
-def defined(here: Context, dag: str, source: str) -> Dag:
+def defined(context: Context, dag: str, source: str) -> Dag:
     """The DAG that was sent. Raises DefinitionError, and UsageError if it is another one."""
-    found = read(source, file=f"{dag}.yaml", registry=here.registry)
+    found = read(source, file=f"{dag}.yaml", registry=context.registry)
     if found.name != dag:
         raise UsageError(
             f"the file defines {found.name!r}, and was sent to {dag!r}: send it to /v1/dags/{found.name}"
@@ -99,19 +99,19 @@ def defined(here: Context, dag: str, source: str) -> Dag:
 
 
 def list_dags(
-    here: Here,
+    context: ContextParam,
     dag: Annotated[str | None, Query(max_length=200, description="Only the DAG of this name.")] = None,
     after: After = None,
     limit: Limit = 100,
 ) -> DagsPage:
     """List the DAGs, each with its active version."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         return overview.list_dags(tx, after, limit, dag)
 
 
-def show_dag(here: Here, dag: Name) -> VersionShown:
+def show_dag(context: ContextParam, dag: Name) -> VersionShown:
     """Show a DAG as its active version has it; before there is one, as its newest has it."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         serving = cutover.active(tx, dag)
         return overview.show(tx, dag, None if serving is not None else _newest(tx, dag))
 
@@ -121,21 +121,21 @@ def _newest(tx: Tx, dag: str) -> int:
     return overview.list_versions(tx, dag, limit=1).versions[0].version
 
 
-def list_versions(here: Here, dag: Name, after: After = None, limit: Limit = 100) -> VersionsPage:
+def list_versions(context: ContextParam, dag: Name, after: After = None, limit: Limit = 100) -> VersionsPage:
     """List the versions of a DAG, the newest first."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         return overview.list_versions(tx, dag, after, limit)
 
 
-def show_version(here: Here, dag: Name, number: Number) -> VersionShown:
+def show_version(context: ContextParam, dag: Name, number: Number) -> VersionShown:
     """Show a version of a DAG."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         return overview.show(tx, dag, number)
 
 
 def deploy_version(
-    here: Here,
-    caller: Caller,
+    context: ContextParam,
+    caller: CallerParam,
     dag: Name,
     sent: Sent,
     dry_run: Annotated[bool, Query(description="Only compare with the active version; change nothing.")] = False,
@@ -146,73 +146,79 @@ def deploy_version(
     The body is the file, as YAML or as {source}; as JSON it may name the bundle of its code. Deploying the same file
     again changes nothing. A version that was rolled back is refused, unless the body or the query says again.
     """
-    wanted = defined(here, dag, sent.source)
+    wanted = defined(context, dag, sent.source)
     if dry_run:
-        with here.state.read() as tx:
-            return deploy.diff(tx, wanted, here.registry)
-    with here.state.read() as tx:
+        with context.state.read() as tx:
+            return deploy.diff(tx, wanted, context.registry)
+    with context.state.read() as tx:
         named = job_code.named_bundles(tx, dag, content_hash(wanted))
-    gone = job_code.find_gone(Shelf(here.settings), named)
-    with here.state.write() as tx:
+    gone = job_code.find_gone(Shelf(context.settings), named)
+    with context.state.write() as tx:
         answer = deploy.deploy(
             tx,
             wanted,
             sent.source,
             caller.name,
-            here.registry,
+            context.registry,
             sent.bundle,
             gone=gone,
             again=again or sent.again,
         )
-    here.deployed()
+    context.deployed()
     return answer
 
 
 def mark_ready(
-    here: Here, caller: Caller, dag: Name, number: Number, body: ReadyRequest | None = None
+    context: ContextParam, caller: CallerParam, dag: Name, number: Number, body: ReadyRequest | None = None
 ) -> CutoverAnswer:
     """Say that a staged version may take over. One of which tasks have failed is refused, unless by force."""
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         return cutover.mark_ready(tx, dag, number, caller.name, body is not None and body.force)
 
 
-def activate_version(here: Here, caller: Caller, dag: Name, body: ActivateRequest) -> CutoverAnswer:
+def activate_version(
+    context: ContextParam, caller: CallerParam, dag: Name, body: ActivateRequest
+) -> CutoverAnswer:
     """Let a version take over, all its datasets at once. One of which tasks have failed is refused, unless by force."""
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         answer = cutover.activate(tx, dag, body.version, caller.name, body.force)
-    here.deployed()
+    context.deployed()
     return answer
 
 
-def rollback_dag(here: Here, caller: Caller, dag: Name, body: RollbackRequest | None = None) -> CutoverAnswer:
+def rollback_dag(
+    context: ContextParam, caller: CallerParam, dag: Name, body: RollbackRequest | None = None
+) -> CutoverAnswer:
     """Go back to the version that was active before."""
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         answer = cutover.rollback(tx, dag, caller.name, body.replaces if body is not None else None)
-    here.deployed()
+    context.deployed()
     return answer
 
 
 def rebuild_progress(
-    here: Here,
+    context: ContextParam,
     dag: Name,
     version: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Unset: the newest one.")] = None,
 ) -> RebuildAnswer:
     """Show how much a version has left to build."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         return rebuilding.rebuild(tx, dag, version if version is not None else _newest(tx, dag))
 
 
-def pause(here: Here, caller: Caller, scope: Scope, body: PauseRequest | None = None) -> PauseAnswer:
+def pause(
+    context: ContextParam, caller: CallerParam, scope: Scope, body: PauseRequest | None = None
+) -> PauseAnswer:
     """Pause a DAG or a job: no more of its tasks are released; what runs goes on."""
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         return pausing.pause(tx, scope, body.reason if body is not None else "", caller.name)
 
 
-def resume(here: Here, caller: Caller, scope: Scope) -> PauseAnswer:
+def resume(context: ContextParam, caller: CallerParam, scope: Scope) -> PauseAnswer:
     """Resume a DAG or a job."""
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         answer = pausing.resume(tx, scope, caller.name)
-    here.deployed()
+    context.deployed()
     return answer
 
 

@@ -20,7 +20,7 @@ from qo.api.contract.removal import RemovedAnswer, RemoveRequest
 from qo.api.contract.why import WhyAnswer
 from qo.dispatcher.commits import removals
 from qo.dispatcher.events import invalidations
-from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
+from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, Routes
 from qo.dispatcher.state.datasets import chosen, require_partition, resolve
 from qo.dispatcher.versions import overview
 from qo.dispatcher.views import datasets as known
@@ -41,22 +41,24 @@ Revision = Annotated[int, Query(ge=0, le=2**63 - 1)]
 Before = Annotated[int | None, Query(ge=0, le=2**63 - 1, description="Where the page before ended: its next.")]
 
 
-def list_datasets(here: Here, dag: str | None = None, after: After = None, limit: Limit = 100) -> DatasetsPage:
+def list_datasets(
+    context: ContextParam, dag: str | None = None, after: After = None, limit: Limit = 100
+) -> DatasetsPage:
     """List the datasets, each with its current generation."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         if dag is not None:
             overview.require(tx, dag)
         return known.list_datasets(tx, dag, after, limit)
 
 
-def show_dataset(here: Here, name: Name) -> DatasetAnswer:
+def show_dataset(context: ContextParam, name: Name) -> DatasetAnswer:
     """Show a dataset: its generations, its readers, and counts of its events."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         return known.show_dataset(tx, name)
 
 
 def list_partitions(
-    here: Here,
+    context: ContextParam,
     name: Name,
     generation_id: str | None = None,
     stale: Stale = None,
@@ -64,31 +66,31 @@ def list_partitions(
     limit: Limit = 100,
 ) -> PartitionsPage:
     """List the committed partitions of a generation; without one, of the current generation."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         return known.list_partitions(tx, name, after, limit, generation_id, stale=stale)
 
 
 def list_events(
-    here: Here, name: Name, partition_key: Key = None, before: Before = None, limit: Limit = 100
+    context: ContextParam, name: Name, partition_key: Key = None, before: Before = None, limit: Limit = 100
 ) -> EventsPage:
     """List the events of a dataset, the newest first, each with what became of it."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         return known.list_events(tx, name, before, limit, partition_key)
 
 
 def show_lineage(
-    here: Here,
+    context: ContextParam,
     name: Name,
     partition_key: Annotated[str, Query(min_length=1, max_length=200, description="Of this partition.")],
     depth: Annotated[int, Query(ge=1, le=lineage.DEPTH_MAX, description="How many steps to go.")] = 1,
 ) -> LineageAnswer:
     """Show what a partition was made from, and what was made from it."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         return lineage.lineage(tx, name, partition_key, depth)
 
 
 def list_commits(
-    here: Here,
+    context: ContextParam,
     name: Name,
     partition_key: Key = None,
     generation_id: Generation = None,
@@ -96,14 +98,14 @@ def list_commits(
     limit: Limit = 100,
 ) -> CommitsPage:
     """List the commits of a dataset, the newest first, each with what took its place."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         return history.list_commits(
             tx, name, partition_key=partition_key, generation_id=generation_id, before=before, limit=limit
         )
 
 
 def list_changes(
-    here: Here,
+    context: ContextParam,
     name: Name,
     from_revision: Revision,
     to_revision: Revision,
@@ -112,14 +114,14 @@ def list_changes(
     limit: Limit = 100,
 ) -> ChangesPage:
     """List what changed in a dataset from one revision to another."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         return history.list_changes(
             tx, name, from_revision, to_revision, generation_id=generation_id, after=after, limit=limit
         )
 
 
 def why(
-    here: Here,
+    context: ContextParam,
     target: Annotated[
         str,
         Query(
@@ -128,13 +130,13 @@ def why(
     ],
 ) -> WhyAnswer:
     """Explain why data is there, or is not."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         return reasons.why(tx, target)
 
 
-def invalidate(here: Here, caller: Caller, body: InvalidateRequest) -> InvalidateAnswer:
+def invalidate(context: ContextParam, caller: CallerParam, body: InvalidateRequest) -> InvalidateAnswer:
     """Say that committed data is out of date: the jobs that it triggers, and that have read it, read it again."""
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         ref = resolve(tx, body.dataset)
         generation = chosen(tx, ref, body.generation_id)
         if body.partition_key is not None:
@@ -151,13 +153,15 @@ def invalidate(here: Here, caller: Caller, body: InvalidateRequest) -> Invalidat
             by=caller.name,
             key=body.key,
         )
-    here.nudge()
+    context.nudge()
     return InvalidateAnswer(invalidation_id=made)
 
 
-def remove_partitions(here: Here, caller: Caller, name: Name, body: RemoveRequest) -> RemovedAnswer:
+def remove_partitions(
+    context: ContextParam, caller: CallerParam, name: Name, body: RemoveRequest
+) -> RemovedAnswer:
     """Remove partitions of a dataset, with what was made of them alone. Earlier revisions keep them."""
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         answer = removals.remove(
             tx,
             resolve(tx, name),
@@ -166,7 +170,7 @@ def remove_partitions(here: Here, caller: Caller, name: Name, body: RemoveReques
             reason=body.reason,
             key=body.key or tx.ambient.token(),
         )
-    here.nudge()
+    context.nudge()
     return answer
 
 

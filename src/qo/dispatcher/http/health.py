@@ -9,7 +9,7 @@ from sqlalchemy.exc import ProgrammingError
 from qo.api.contract.body import Answer
 from qo.dispatcher.http import metrics as exposed
 from qo.dispatcher.http.context import Context
-from qo.dispatcher.http.routes import Here, Routes
+from qo.dispatcher.http.routes import ContextParam, Routes
 from qo.dispatcher.state import schema
 from qo.errors import CorruptRecord, Unavailable
 
@@ -18,31 +18,31 @@ class Health(Answer):
     status: str = "ok"
 
 
-def livez(here: Here) -> Health:
+def livez(context: ContextParam) -> Health:
     """Say whether the process does its work; if not, it should be replaced.
 
     Without the state database nobody can: that is no reason to replace it, see readyz.
     """
-    troubles = here.troubles()
-    if troubles and _database(here) is None:
+    troubles = context.troubles()
+    if troubles and _database(context) is None:
         raise Unavailable("; ".join(troubles))
     return Health()
 
 
-def readyz(here: Here) -> Health:
+def readyz(context: ContextParam) -> Health:
     """Say whether the state database answers and has its tables.
 
     Until it does, send requests elsewhere; a restart does not help.
     """
-    if (missing := _database(here)) is not None:
+    if (missing := _database(context)) is not None:
         raise Unavailable(missing)
     return Health()
 
 
-def _database(here: Context) -> str | None:
+def _database(context: Context) -> str | None:
     """What is wrong with it, if anything."""
     try:
-        with here.state.read() as tx:
+        with context.state.read() as tx:
             known = tx.value(sa.select(schema.topology.c.epoch))
     except Unavailable as error:
         return _EMPTY if "no such table" in str(error.__cause__) else str(error)
@@ -56,9 +56,9 @@ def _database(here: Context) -> str | None:
 _EMPTY = "the state database has no tables yet: run qo db upgrade"
 
 
-def metrics(here: Here) -> Response:
+def metrics(context: ContextParam) -> Response:
     """Show the metrics, for Prometheus."""
-    return Response(exposed.exposition(here), media_type=exposed.CONTENT_TYPE)
+    return Response(exposed.exposition(context), media_type=exposed.CONTENT_TYPE)
 
 
 def install(routes: Routes) -> None:

@@ -60,7 +60,7 @@ class Limits:
         )
         declared = _declared(scope)
         if declared is not None and declared > most:
-            refusal = errors.answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", _too_large(most))
+            refusal = errors.problem_response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", _too_large(most))
             await refusal(scope, receive, send)
             return
         body = _Body(
@@ -176,5 +176,5 @@ def _too_large(most: int) -> str:
 
 async def _busy(scope: Scope, receive: Receive, send: Send) -> None:
     reason = "too many requests at a time: come back in a moment"
-    refusal = errors.answer(HTTPStatus.SERVICE_UNAVAILABLE, "busy", reason, headers=_LATER)
+    refusal = errors.problem_response(HTTPStatus.SERVICE_UNAVAILABLE, "busy", reason, headers=_LATER)
     await refusal(scope, receive, send)

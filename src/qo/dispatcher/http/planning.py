@@ -8,12 +8,12 @@ from fastapi import Query
 
 from qo.api.contract.planning import PlanAnswer
 from qo.dispatcher.http.dags import FILE, Name, Source, defined
-from qo.dispatcher.http.routes import After, Here, Limit, Routes
+from qo.dispatcher.http.routes import After, ContextParam, Limit, Routes
 from qo.dispatcher.versions import planning
 
 
 def plan_version(
-    here: Here,
+    context: ContextParam,
     dag: Name,
     source: Source,
     job: Annotated[str | None, Query(max_length=200, description="Only of this job.")] = None,
@@ -24,9 +24,9 @@ def plan_version(
 
     The body is the file, as YAML or as {source}. Further partitions of a job come with its name and after.
     """
-    wanted = defined(here, dag, source)
-    with here.state.read() as tx:
-        return planning.planned(tx, wanted, here.registry, job=job, after=after, limit=limit)
+    wanted = defined(context, dag, source)
+    with context.state.read() as tx:
+        return planning.planned(tx, wanted, context.registry, job=job, after=after, limit=limit)
 
 
 def install(routes: Routes) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Query
 
 from qo.api.contract.quality import ChecksPage, RejectionsPage
-from qo.dispatcher.http.routes import Here, Limit, Routes
+from qo.dispatcher.http.routes import ContextParam, Limit, Routes
 from qo.dispatcher.views import quality
 
 Dataset = Annotated[
@@ -17,7 +17,7 @@ Before = Annotated[str | None, Query(max_length=200, description="Where the page
 
 
 def list_checks(
-    here: Here,
+    context: ContextParam,
     dataset: Dataset = None,
     failed: Annotated[bool, Query(description="Only what was not as expected.")] = False,
     task_id: Annotated[str | None, Query(max_length=200, description="Only of this task.")] = None,
@@ -25,15 +25,15 @@ def list_checks(
     limit: Limit = 100,
 ) -> ChecksPage:
     """List what was expected of outputs and found, the newest first."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         return quality.list_checks(tx, dataset, failed=failed, task_id=task_id, before=before, limit=limit)
 
 
 def list_rejections(
-    here: Here, dataset: Dataset = None, before: Before = None, limit: Limit = 100
+    context: ContextParam, dataset: Dataset = None, before: Before = None, limit: Limit = 100
 ) -> RejectionsPage:
     """List outputs that were not good enough to be committed, and where they are kept, the newest first."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         return quality.list_rejections(tx, dataset, before=before, limit=limit)
 
 

@@ -10,12 +10,12 @@ from qo.api.contract.reading import ReadingAnswer
 from qo.api.contract.task import NUMBER_MAX
 from qo.dispatcher.commits.pieces import PIECES_MAX
 from qo.dispatcher.http.datasets import Name
-from qo.dispatcher.http.routes import Here, Routes
+from qo.dispatcher.http.routes import ContextParam, Routes
 from qo.dispatcher.views import reading
 
 
 def list_pieces(
-    here: Here,
+    context: ContextParam,
     name: Name,
     revision: Annotated[int | None, Query(ge=0, le=NUMBER_MAX, description="As of this one; unset: now.")] = None,
     generation_id: Annotated[str | None, Query(max_length=36, description="Unset: the current one.")] = None,
@@ -28,7 +28,7 @@ def list_pieces(
 
     Pass the generation and revision of the first page to those that follow: all of them then show one state.
     """
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         return reading.pieces(tx, name, revision=revision, generation_id=generation_id, after=after, limit=limit)
 
 

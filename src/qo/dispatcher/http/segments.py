@@ -9,26 +9,28 @@ from fastapi import Query
 from qo.api.contract.task import CommitAnswer, CommitRequest, LastSegment
 from qo.dispatcher.attempts import segments
 from qo.dispatcher.auth import capability as capabilities
-from qo.dispatcher.http.routes import Caller, Here, Routes
+from qo.dispatcher.http.routes import CallerParam, ContextParam, Routes
 
 
-def commit_segments(here: Here, caller: Caller, body: CommitRequest) -> CommitAnswer:
+def commit_segments(context: ContextParam, caller: CallerParam, body: CommitRequest) -> CommitAnswer:
     """Commit segments of an always-on source, which goes on.
 
     A cursor that is committed already stays as it is, whoever sends it again.
     """
     capabilities.bind(caller.capability, body)
-    with here.state.write() as tx:
-        answer = segments.commit(tx, body, here.settings.dispatcher.data_root)
-    here.nudge()
+    with context.state.write() as tx:
+        answer = segments.commit(tx, body, context.settings.dispatcher.data_root)
+    context.nudge()
     return answer
 
 
 def last_segment(
-    here: Here, caller: Caller, output: Annotated[int, Query(ge=0, le=1000, description="Which output.")] = 0
+    context: ContextParam,
+    caller: CallerParam,
+    output: Annotated[int, Query(ge=0, le=1000, description="Which output.")] = 0,
 ) -> LastSegment:
     """How far an output of the task is committed."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         capabilities.still_valid(tx, caller.capability)
         return segments.last(tx, caller.capability.task_id, output)
 

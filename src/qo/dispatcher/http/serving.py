@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from qo.config.dispatcher import DispatcherSettings
@@ -151,7 +151,7 @@ class _Protocol(H11Protocol):
             self._patience = None
 
 
-def _server(app: FastAPI, stop: asyncio.Event) -> _Server:
+def _server(app: Starlette, stop: asyncio.Event) -> _Server:
     config = uvicorn.Config(
         app,
         http=_Protocol,

@@ -12,7 +12,7 @@ from fastapi import Depends, Path, Query, Request
 from qo.api.contract.body import Answer
 from qo.api.contract.source import EmitAnswer, EmitRequest, SourcesAnswer
 from qo.dispatcher.http.context import Context
-from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
+from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, Routes
 from qo.dispatcher.sources import emission, webhooks
 from qo.dispatcher.sources import live_sources as live
 from qo.dispatcher.state import schema
@@ -36,44 +36,44 @@ class QueuesAnswer(Answer):
 
 
 def list_sources(
-    here: Here,
+    context: ContextParam,
     kind: Annotated[str | None, Query(max_length=20, description="Only of this kind.")] = None,
     after: After = None,
     limit: Limit = 100,
 ) -> SourcesAnswer:
     """List the live sources, and how they are."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         return live.list_sources(tx, after, limit, kind)
 
 
-def list_queues(here: Here) -> QueuesAnswer:
+def list_queues(context: ContextParam) -> QueuesAnswer:
     """List the queues with their pressure, as last measured."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         rows = tx.all(sa.select(schema.queues).order_by(schema.queues.c.name).limit(QUEUES_MAX))
         return QueuesAnswer(queues=[QueueLine.model_validate(dict(row)) for row in rows])
 
 
-def emit(here: Here, caller: Caller, dag: Name, job: Name, body: EmitRequest) -> EmitAnswer:
+def emit(context: ContextParam, caller: CallerParam, dag: Name, job: Name, body: EmitRequest) -> EmitAnswer:
     """Say that a source has something new.
 
     The same idempotency_key again, with the same events, is answered as before and does nothing.
     """
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         answer = emission.emit(
             tx, dag, job, key=body.idempotency_key, events=body.events, by=caller.name, edition_id=body.edition_id
         )
-    here.nudge()
+    context.nudge()
     return answer
 
 
-def _admit_webhook(here: Context, request: Request) -> None:
+def _admit_webhook(context: Context, request: Request) -> None:
     """A webhook has no token, so anybody may call: what its headers show is looked at before the body is read."""
-    with here.state.read() as tx:
-        webhooks.admit(tx, request.path_params["path"], request.headers, _secrets(here))
+    with context.state.read() as tx:
+        webhooks.admit(tx, request.path_params["path"], request.headers, _secrets(context))
 
 
-def _secrets(here: Context) -> FilePath:
-    return FilePath(here.settings.dispatcher.secrets_dir)
+def _secrets(context: Context) -> FilePath:
+    return FilePath(context.settings.dispatcher.secrets_dir)
 
 
 async def _body(request: Request) -> bytes:
@@ -81,7 +81,7 @@ async def _body(request: Request) -> bytes:
 
 
 def webhook(
-    here: Here,
+    context: ContextParam,
     request: Request,
     path: Annotated[str, Path(max_length=400)],
     body: Annotated[bytes, Depends(_body)],
@@ -90,12 +90,12 @@ def webhook(
 
     Signed as X-Qo-Signature: t=SECONDS,v1=HEX or X-Hub-Signature-256: sha256=HEX, with the secret of the source.
     """
-    secrets = _secrets(here)
-    with here.state.read() as tx:
+    secrets = _secrets(context)
+    with context.state.read() as tx:
         webhooks.examine(tx, path, request.headers, body, secrets)  # Who is refused keeps no writer waiting.
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         answer = webhooks.receive(tx, path, request.headers, body, secrets)
-    here.nudge()
+    context.nudge()
     return answer
 
 

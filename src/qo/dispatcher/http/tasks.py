@@ -9,7 +9,7 @@ from fastapi import Path, Query
 
 from qo.api.contract.task_view import CancelRequest, MovedAnswer, TaskList, TaskView
 from qo.dispatcher.effects import operator_actions
-from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
+from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, Routes
 from qo.dispatcher.versions import overview
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ Word = Annotated[str | None, Query(max_length=200)]
 
 
 def list_tasks(
-    here: Here,
+    context: ContextParam,
     dag: Word = None,
     job: Word = None,
     status: Word = None,
@@ -31,7 +31,7 @@ def list_tasks(
     limit: Limit = 100,
 ) -> TaskList:
     """List tasks, the newest first; of the failed ones those that are open."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         if dag is not None:
             overview.require(tx, dag, job)
         return operator_actions.list_tasks(
@@ -39,27 +39,29 @@ def list_tasks(
         )
 
 
-def show_task(here: Here, task_id: TaskId) -> TaskView:
+def show_task(context: ContextParam, task_id: TaskId) -> TaskView:
     """Show a task: its attempts, what it read and what it committed."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         return operator_actions.show_task(tx, task_id)
 
 
-def cancel_task(here: Here, caller: Caller, task_id: TaskId, body: CancelRequest | None = None) -> MovedAnswer:
+def cancel_task(
+    context: ContextParam, caller: CallerParam, task_id: TaskId, body: CancelRequest | None = None
+) -> MovedAnswer:
     """Cancel a pending task; ask a running one to stop."""
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         answer = operator_actions.cancel(tx, task_id, caller.name, body.reason if body is not None else None)
     log.info("task %s was cancelled by %s", task_id, caller.name)
-    here.nudge()
+    context.nudge()
     return answer
 
 
-def replay_task(here: Here, caller: Caller, task_id: TaskId) -> MovedAnswer:
+def replay_task(context: ContextParam, caller: CallerParam, task_id: TaskId) -> MovedAnswer:
     """Run a failed or cancelled task again, with all its attempts. One that no live version has is refused."""
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         answer = operator_actions.replay(tx, task_id, caller.name)
     log.info("task %s was replayed by %s", task_id, caller.name)
-    here.nudge()
+    context.nudge()
     return answer
 
 

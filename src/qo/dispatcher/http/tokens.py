@@ -8,29 +8,29 @@ from fastapi import Path
 
 from qo.api.contract.token import CreateToken, TokenAnswer, TokenCreated, TokenPage
 from qo.dispatcher.auth import principals
-from qo.dispatcher.http.routes import After, Here, Limit, Routes
+from qo.dispatcher.http.routes import After, ContextParam, Limit, Routes
 
 TokenId = Annotated[str, Path(max_length=36, description="The token's id, not the token.")]
 
 
-def create_token(here: Here, body: CreateToken) -> TokenCreated:
+def create_token(context: ContextParam, body: CreateToken) -> TokenCreated:
     """Create a token.
 
     The answer is the only place where it is ever seen: only its hash is kept.
     """
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         return principals.create_token(tx, body)
 
 
-def list_tokens(here: Here, after: After = None, limit: Limit = 100) -> TokenPage:
+def list_tokens(context: ContextParam, after: After = None, limit: Limit = 100) -> TokenPage:
     """List the tokens, without what they are."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         return principals.list_tokens(tx, after, limit)
 
 
-def revoke_token(here: Here, token_id: TokenId) -> TokenAnswer:
+def revoke_token(context: ContextParam, token_id: TokenId) -> TokenAnswer:
     """Revoke a token: from now on it is refused."""
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         return principals.revoke_token(tx, token_id)
 
 

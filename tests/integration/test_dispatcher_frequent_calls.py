@@ -1,4 +1,4 @@
-"""Calls that are answered directly are answered as FastAPI would have: well-formed or not, allowed or not."""
+"""The calls that every task makes are answered alike in every form of JSON: well-formed or not, allowed or not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import jwt
 import pytest
 
-from qo.dispatcher.http.principals import CAPABILITY
+from qo.dispatcher.http.callers import CAPABILITY
 from qo.dispatcher.state.database import State
 from support.dispatcher.listeners import Served, served
 from support.dispatcher.pipeline_tasks import feed, route_all, tasks_of, woken
@@ -18,7 +18,7 @@ from support.dispatcher.pipelines import dag, deployed, job, live, source
 
 SHOP = dag("shop", source("orders"), job("clean", reads="orders"))
 CLAIM, BEAT, COMPLETE = "/internal/task-claim", "/v1/task/heartbeat", "/v1/task/complete"
-DIRECT, ROUNDABOUT = "application/json", "application/json; charset=utf-8"
+PLAIN, WITH_CHARSET = "application/json", "application/json; charset=utf-8"
 FRESH = {"capability_token", "lease_expires_at"}  # Other ones in every answer.
 
 
@@ -42,10 +42,10 @@ async def posted(
 
 async def both(dispatcher: Served, path: str, body: Any, **how: Any) -> tuple[int, Any]:
     """The answer, which is the same both ways."""
-    direct = await posted(dispatcher, path, body, DIRECT, **how)
-    roundabout = await posted(dispatcher, path, body, ROUNDABOUT, **how)
-    assert [direct[0], {**direct[1], "token": None}] == [roundabout[0], {**roundabout[1], "token": None}]
-    return direct
+    plain = await posted(dispatcher, path, body, PLAIN, **how)
+    with_charset = await posted(dispatcher, path, body, WITH_CHARSET, **how)
+    assert [plain[0], {**plain[1], "token": None}] == [with_charset[0], {**with_charset[1], "token": None}]
+    return plain
 
 
 def waiting(state: State) -> str:
@@ -71,7 +71,7 @@ async def test_a_task_runs_from_its_claim_to_its_end_as_it_does_the_long_way(
     (made,) = held["work"]["outputs"]
     output = {"output": 0, "location": made["prefix"], "files": ["a.parquet"], "rows": 1, "bytes": 1}
     ended = fence | {"outcome": "success", "outputs": [output]}
-    first = await posted(dispatcher, COMPLETE, ended, DIRECT, token=held["token"])
+    first = await posted(dispatcher, COMPLETE, ended, PLAIN, token=held["token"])
     assert (first[0], first[1]["status"], first[1]["repeated"]) == (200, "completed", False)
     assert (await both(dispatcher, COMPLETE, ended, token=held["token"]))[1]["repeated"] is True
     assert (await both(dispatcher, BEAT, fence, token=held["token"]))[0] == 409
@@ -111,7 +111,7 @@ async def test_a_body_that_is_too_large_and_was_not_announced_is_refused(dispatc
         for _ in range(30):
             yield b" " * 1000
 
-    for kind in (DIRECT, ROUNDABOUT):
+    for kind in (PLAIN, WITH_CHARSET):
         told = await dispatcher.post(
             CLAIM, "worker", internal=True, content=pieces(), headers={"content-type": kind}
         )
@@ -132,7 +132,7 @@ async def test_a_stranger_verifies_a_capability_with_the_keys_that_are_served(
         assert set(key) == {"kty", "crv", "x", "y", "use", "alg", "kid"}, "no more than the public half"
         assert (key["kty"], key["crv"], key["alg"], key["use"]) == ("EC", "P-256", "ES256", "sig")
     asked = {"task_id": waiting(state), "worker_id": "w", "lease_id": "mine"}
-    _, held = await posted(dispatcher, CLAIM, asked, DIRECT)
+    _, held = await posted(dispatcher, CLAIM, asked, PLAIN)
     public = jwt.PyJWKSet.from_dict(answer.json())[jwt.get_unverified_header(held["token"])["kid"]]
     claims = jwt.decode(held["token"], public, algorithms=["ES256"], audience="qo.task", issuer="qo")
     assert (claims["task_id"], claims["org_id"]) == (asked["task_id"], "default")

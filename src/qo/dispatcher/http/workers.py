@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Path, Query, Response
+from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from qo.api.contract.source import EmitAnswer, EmitRequest, MemoryRequest, SourcesAnswer
@@ -12,7 +13,7 @@ from qo.api.contract.task import Claimed, ClaimRequest, NotClaimed, TaskState
 from qo.dispatcher.attempts import claiming
 from qo.dispatcher.attempts import running as attempts
 from qo.dispatcher.auth import scopes
-from qo.dispatcher.http.routes import After, Caller, Here, Limit, Routes
+from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, Routes
 from qo.dispatcher.http.sources import emit
 from qo.dispatcher.sources import live_sources
 
@@ -23,57 +24,58 @@ TaskId = Annotated[str, Query(min_length=1, max_length=36)]
 ClaimAnswer = Annotated[Claimed | NotClaimed, Field(discriminator="status")]
 
 
-def claim_task(here: Here, body: ClaimRequest) -> ClaimAnswer:
+def claim_task(context: ContextParam, body: ClaimRequest) -> ClaimAnswer:
     """Claim a task, or hear why there is nothing to do.
 
     Repeated with the same lease_id, the answer is the same.
     """
-    data = here.settings.dispatcher.data_root
-    with here.state.write() as tx:
+    data = context.settings.dispatcher.data_root
+    with context.state.write() as tx:
         answer = claiming.claim(tx, body, data)
         if isinstance(answer, NotClaimed):
             return answer
-        token = scopes.token_for(tx, here.keyring, answer.work, answer.lease_id, data)
+        token = scopes.token_for(tx, context.keyring, answer.work, answer.lease_id, data)
     return answer.model_copy(update={"capability_token": token})
 
 
-def fetch_task(here: Here, task_id: TaskId) -> TaskState:
+def fetch_task(context: ContextParam, task_id: TaskId) -> TaskState:
     """Show what became of a task; while it runs, with its work."""
-    with here.state.read() as tx:
-        return attempts.fetch(tx, task_id, here.settings.dispatcher.data_root)
+    with context.state.read() as tx:
+        return attempts.fetch(tx, task_id, context.settings.dispatcher.data_root)
 
 
-def task_keys(here: Here, response: Response) -> dict[str, Any]:
+def task_keys(context: ContextParam) -> Response:
     """Show the public keys that capabilities are signed with, as a JWK set."""
-    response.headers["Cache-Control"] = f"max-age={KEYS_FRESH_S}"
-    return here.keyring.jwks()
+    return JSONResponse(context.keyring.jwks(), headers={"Cache-Control": f"max-age={KEYS_FRESH_S}"})
 
 
-def watched_sources(here: Here, after: After = None, limit: Limit = 500) -> SourcesAnswer:
+def watched_sources(context: ContextParam, after: After = None, limit: Limit = 500) -> SourcesAnswer:
     """List the live sources, with what was to be remembered for them and the time by the database."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         return live_sources.list_sources(tx, after, limit)
 
 
-def remember_source(here: Here, edition_id: Annotated[str, Path(max_length=36)], body: MemoryRequest) -> Response:
+def remember_source(
+    context: ContextParam, edition_id: Annotated[str, Path(max_length=36)], body: MemoryRequest
+) -> Response:
     """Remember something for a source, or why it cannot speak now."""
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         live_sources.remember(tx, edition_id, body.memory, body.error)
     return Response(status_code=204)
 
 
-def emit_source(here: Here, caller: Caller, dag: Name, job: Name, body: EmitRequest) -> EmitAnswer:
+def emit_source(context: ContextParam, caller: CallerParam, dag: Name, job: Name, body: EmitRequest) -> EmitAnswer:
     """Say that a source has something new.
 
     The same idempotency_key again, with the same events, is answered as before and does nothing.
     """
-    return emit(here, caller, dag, job, body)
+    return emit(context, caller, dag, job, body)
 
 
 def install(routes: Routes) -> None:
-    routes.post_direct("/internal/task-claim", claim_task)
+    routes.post("/internal/task-claim", claim_task, frequent=True)
     routes.get("/internal/task-fetch", fetch_task, 404)
-    routes.get("/internal/jwks/task", task_keys)
+    routes.get("/internal/jwks/task", task_keys, response_model=dict[str, Any])
     routes.get("/internal/sources", watched_sources)
     routes.put("/internal/sources/{edition_id}/memory", remember_source, 404, status_code=204)
     routes.post("/internal/sources/{dag}/{job}/events", emit_source, 404, 409)

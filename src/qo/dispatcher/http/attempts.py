@@ -27,61 +27,61 @@ from qo.dispatcher.auth import credentials as minting
 from qo.dispatcher.auth import scopes
 from qo.dispatcher.commits import keeping, replacing
 from qo.dispatcher.http.context import Context
-from qo.dispatcher.http.routes import Caller, Here, Routes
+from qo.dispatcher.http.routes import CallerParam, ContextParam, Routes
 from qo.dispatcher.state.database import Tx
 
 
-def heartbeat(here: Here, caller: Caller, body: HeartbeatRequest) -> HeartbeatAnswer:
+def heartbeat(context: ContextParam, caller: CallerParam, body: HeartbeatRequest) -> HeartbeatAnswer:
     """Renew the lease of the attempt, and hear whether to go on.
 
     Brings a fresh capability when the old one is near its end.
     """
     capabilities.bind(caller.capability, body)
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         answer = attempts.heartbeat(tx, body)
         if not capabilities.near_its_end(caller.capability, tx.now):
             return answer
-        return answer.model_copy(update={"capability_token": _fresh(here, tx, body)})
+        return answer.model_copy(update={"capability_token": _fresh(context, tx, body)})
 
 
-def _fresh(here: Context, tx: Tx, fence: HeartbeatRequest) -> str | None:
-    data = here.settings.dispatcher.data_root
+def _fresh(context: Context, tx: Tx, fence: HeartbeatRequest) -> str | None:
+    data = context.settings.dispatcher.data_root
     found = attempts.fetch(tx, fence.task_id, data)
     if found.work is None:
         return None
-    return scopes.token_for(tx, here.keyring, found.work, fence.lease_id, data)
+    return scopes.token_for(tx, context.keyring, found.work, fence.lease_id, data)
 
 
-def emit_events(here: Here, caller: Caller, body: EventsRequest) -> EventsAnswer:
+def emit_events(context: ContextParam, caller: CallerParam, body: EventsRequest) -> EventsAnswer:
     """Announce what is new in the outputs of the attempt, before it ends."""
     capabilities.bind(caller.capability, body)
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         answer = attempts.emit(tx, body)
-    here.nudge()
+    context.nudge()
     return answer
 
 
-def complete(here: Here, caller: Caller, body: CompleteRequest) -> CompleteAnswer:
+def complete(context: ContextParam, caller: CallerParam, body: CompleteRequest) -> CompleteAnswer:
     """End the attempt: commit its outputs, or say how it failed.
 
     Repeated, it is answered as before and changes nothing.
     """
     capabilities.bind(caller.capability, body)
-    with here.state.write() as tx:
-        answer = completion.complete(tx, body, here.settings.dispatcher.data_root)
-        go_on = here.onward(tx)
+    with context.state.write() as tx:
+        answer = completion.complete(tx, body, context.settings.dispatcher.data_root)
+        go_on = context.onward(tx)
     go_on()
     return answer
 
 
-def credentials(here: Here, caller: Caller, body: CredentialsRequest) -> CredentialsAnswer:
+def credentials(context: ContextParam, caller: CallerParam, body: CredentialsRequest) -> CredentialsAnswer:
     """Get credentials of the bucket, for the prefixes of the attempt and nothing else."""
-    return minting.mint(here.state, body, caller.capability, here.settings)
+    return minting.mint(context.state, body, caller.capability, context.settings)
 
 
 def task_inputs(
-    here: Here,
-    caller: Caller,
+    context: ContextParam,
+    caller: CallerParam,
     position: Annotated[int, Query(ge=0, le=1000, description="Which input of the task.")],
     after: Annotated[
         str | None, Query(max_length=500, description="Where the page before ended: its after.")
@@ -89,15 +89,15 @@ def task_inputs(
     limit: Annotated[int, Query(ge=1, le=pins.PIECES_MAX)] = pins.PIECES_MAX,
 ) -> PiecesAnswer:
     """List further pieces of an input, where the claim did not hold them all."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         capabilities.still_valid(tx, caller.capability)
         found, rest = pins.page(tx, caller.capability.task_id, position, after, limit)
         return PiecesAnswer(pieces=found, after=rest)
 
 
 def task_standing(
-    here: Here,
-    caller: Caller,
+    context: ContextParam,
+    caller: CallerParam,
     output: Annotated[int, Query(ge=0, le=1000, description="Which output of the task.")],
     after: Annotated[
         str | None, Query(max_length=500, description="Where the page before ended: its after.")
@@ -108,23 +108,23 @@ def task_standing(
     limit: Annotated[int, Query(ge=1, le=pins.PIECES_MAX)] = pins.PIECES_MAX,
 ) -> StandingAnswer:
     """List what is committed of an output but for what the task replaces, for those that append to it."""
-    with here.state.read() as tx:
+    with context.state.read() as tx:
         capabilities.still_valid(tx, caller.capability)
         return replacing.others(tx, caller.capability.task_id, output, after, revision, limit)
 
 
-def task_kept(here: Here, caller: Caller, body: KeptRequest) -> KeptAnswer:
+def task_kept(context: ContextParam, caller: CallerParam, body: KeptRequest) -> KeptAnswer:
     """Get what was committed before under the key of the task, where it cannot be made again."""
     capabilities.bind(caller.capability, body)
-    with here.state.write() as tx:
+    with context.state.write() as tx:
         capabilities.still_valid(tx, caller.capability)
         return keeping.keep(tx, body.task_id, body.output)
 
 
 def install(routes: Routes) -> None:
-    routes.post_direct("/v1/task/heartbeat", heartbeat, 404, 409)
+    routes.post("/v1/task/heartbeat", heartbeat, 404, 409, frequent=True)
     routes.post("/v1/task/events", emit_events, 404, 409)
-    routes.post_direct("/v1/task/complete", complete, 404, 409)
+    routes.post("/v1/task/complete", complete, 404, 409, frequent=True)
     routes.post("/v1/task/credentials", credentials, 409)
     routes.get("/v1/task/inputs", task_inputs, 400, 404, 409)
     routes.get("/v1/task/standing", task_standing, 400, 404, 409)
