@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from qo.agent.heartbeats import Held
+from qo.agent.heartbeats import HeldTask
 from qo.api.contract.task import Claimed, HeartbeatAnswer, Work
 from qo.config import sources
 from qo.config.dispatcher import DispatcherSettings
@@ -68,7 +68,7 @@ def test_tokens_are_printed_nowhere(tmp_path: Path) -> None:
     claimed = Claimed(
         attempt=1, lease_id="l", at=ends, lease_expires_at=ends, heartbeat_s=1, capability_token=CANARY, work=work
     )
-    held = Held(claimed, CancelToken(), token=CANARY)
+    held = HeldTask(claimed, CancelToken(), token=CANARY)
     answer = HeartbeatAnswer(lease_expires_at=ends, capability_token=CANARY)
     assert CANARY not in f"{claimed!r} {held!r} {answer!r} {answer} {LocalTokens((CANARY,), CANARY)!r}"
 

@@ -17,9 +17,9 @@ import runner_operators
 import sqlalchemy as sa
 
 from qo.agent import agent
-from qo.agent.agent import WAKE, Runner
-from qo.agent.heartbeats import Heart
-from qo.agent.lineage import Teller
+from qo.agent.agent import WAKE, Agent
+from qo.agent.heartbeats import HeartbeatThread
+from qo.agent.lineage import LineageReporter
 from qo.agent.operators import PythonExecutor
 from qo.ambient import SYSTEM
 from qo.api.contract.task import CompleteAnswer, EventBody
@@ -110,13 +110,13 @@ async def _working(
     def connected() -> DispatcherClient:
         return DispatcherClient(addresses.internal, token)
 
-    heart, storage = Heart(connected), BlockingFiles(settings, asyncio.get_running_loop())
+    heart, storage = HeartbeatThread(connected), BlockingFiles(settings, asyncio.get_running_loop())
     heart.start()
     queue = await open_queue(settings, "python")
     client = connected()
     app = App()
-    lineage = Teller(settings.dispatcher.data_root, storage)
-    app.task(WAKE, timeout_s=None)(Runner(client, heart, PythonExecutor(), storage, lineage=lineage).wake)
+    lineage = LineageReporter(settings.dispatcher.data_root, storage)
+    app.task(WAKE, timeout_s=None)(Agent(client, heart, PythonExecutor(), storage, lineage=lineage).wake)
     worker = Worker(queue, app, config(**changes))
     running = asyncio.create_task(worker.run())
     try:

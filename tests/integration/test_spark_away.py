@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qo.agent.agent import _completion
-from qo.agent.heartbeats import Held
+from qo.agent.heartbeats import HeldTask
 from qo.agent.operator_run import Run
 from qo.agent.operators import ExecutorUnavailable
 from qo.api.contract.task import Claimed, CompleteRequest, Outcome
@@ -72,7 +72,7 @@ def completion(run: Run, error: BaseException) -> CompleteRequest:
     )
     ended = asyncio.get_running_loop().create_future()
     ended.set_exception(error)
-    told = _completion(Held(claimed, run.cancel, run=run), ended)  # type: ignore[arg-type]
+    told = _completion(HeldTask(claimed, run.cancel, run=run), ended)  # type: ignore[arg-type]
     assert told is not None
     return told
 

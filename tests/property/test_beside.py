@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qo.core.pipeline.beside import rebuilds
+from qo.core.pipeline.rebuilds import find_rebuilds
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
 from support.dispatcher.topologies import job, topology_of
 
@@ -43,7 +43,7 @@ def ancestors(topology: Topology, of: LiveJob, *, beside: bool) -> set[str]:
 
 @given(topologies())
 def test_it_waits_for_exactly_what_its_inputs_read_beside_are_made_from(topology: Topology) -> None:
-    found = rebuilds(topology)
+    found = find_rebuilds(topology)
     for edition, each in topology.jobs.items():
         beside = [read for read in each.inputs if not read.trigger]
         waits = each.status is not VersionStatus.ACTIVE and bool(each.outputs) and bool(beside)
@@ -55,7 +55,7 @@ def test_it_waits_for_exactly_what_its_inputs_read_beside_are_made_from(topology
 @given(topologies())
 def test_nobody_waits_for_who_waits_for_it_and_each_stands_after_those(topology: Topology) -> None:
     done: set[str] = set()
-    listed = rebuilds(topology)
+    listed = find_rebuilds(topology)
     for edition, each in listed.items():
         assert edition not in {other.edition_id for other in each.makers}
         assert {other.edition_id for other in each.makers} & listed.keys() <= done
@@ -67,13 +67,13 @@ def test_nobody_waits_for_who_waits_for_it_and_each_stands_after_those(topology:
 
 @given(topologies())
 def test_nothing_that_serves_waits(topology: Topology) -> None:
-    assert all(each.job.status is not VersionStatus.ACTIVE for each in rebuilds(topology).values())
+    assert all(each.job.status is not VersionStatus.ACTIVE for each in find_rebuilds(topology).values())
 
 
 def test_several_inputs_that_start_a_job_are_compared_but_not_waited_for() -> None:
     staged = VersionStatus.STAGED
     shop = topology_of(job("a"), job("b"), job("both", "spark", "a", "b", status=staged), job("c", "spark", "a"))
-    found = rebuilds(shop)
+    found = find_rebuilds(shop)
     assert list(found) == ["both"]
     assert found["both"].waits_for == ()
     assert [each.name for each in found["both"].compared] == ["a", "b"]

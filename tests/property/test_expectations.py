@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qo.core.pipeline.columns import Column, Drift, Drifted, columns_hash, drift
-from qo.core.pipeline.expectation import KINDS, Expectation, parsed
+from qo.core.pipeline.expectation import KINDS, Expectation, parse_expectations
 
 pytestmark = pytest.mark.fast
 
@@ -66,8 +66,8 @@ def test_columns_are_known_by_what_they_are_not_by_their_order(known: list[Colum
 
 @given(document=said)
 def test_an_expectation_is_what_it_was_after_being_carried(document: dict[str, Any]) -> None:
-    [found] = parsed([document])
-    assert parsed([msgspec.to_builtins(found)]) == [found]
+    [found] = parse_expectations([document])
+    assert parse_expectations([msgspec.to_builtins(found)]) == [found]
     assert msgspec.json.decode(msgspec.json.encode(found), type=Expectation) == found
     assert found.kind in KINDS
     assert found.title.startswith(found.kind)

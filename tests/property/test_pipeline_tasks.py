@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from qo.api.contract.task import Claimed, Outcome
 from qo.core.lifecycle import Rejected
-from qo.core.pipeline.late import reopened
+from qo.core.pipeline.late_completion import reopen
 from qo.core.pipeline.topology import LiveJob
 from qo.core.task import Status
 from qo.dispatcher.effects import operator_actions
@@ -136,7 +136,7 @@ def test_only_the_last_attempt_may_be_late_and_only_until_the_task_has_moved_on(
     )
     def check(status: Status, late: str | None, lease: str, attempt: int) -> None:
         task = rows.task_of({**row, "status": status.value, "attempt": 2})
-        found = reopened(task, late, lease, attempt)
+        found = reopen(task, late, lease, attempt)
         allowed = late == lease and attempt == 2 and status in (Status.PENDING, Status.FAILED)
         assert (found is not None) == allowed
         if found is not None:

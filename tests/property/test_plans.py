@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from qo.core.pipeline.dag import Dag, from_json, resolved, to_json
+from qo.core.pipeline.dag import Dag, from_json, resolve_defaults, to_json
 from qo.core.pipeline.diff import diff
 from qo.core.pipeline.plan import Plan, plan
 from support.dispatcher.pipelines import dag, edited, job, source
@@ -108,7 +108,7 @@ def test_what_a_change_of_an_input_refreshes_changes_no_edition(before: Dag, dat
 def test_the_order_of_jobs_means_nothing(before: Dag, seed: int) -> None:
     jobs = list(before.jobs)
     random.Random(seed).shuffle(jobs)
-    assert plan(resolved(dag("drawn", *jobs))) == plan(before)
+    assert plan(resolve_defaults(dag("drawn", *jobs))) == plan(before)
 
 
 @given(dags())

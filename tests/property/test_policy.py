@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from qo.core.pipeline.policy import POLICY_MAX, Prefix, encoded, normalise, session_policy
+from qo.core.pipeline.policy import POLICY_MAX, Prefix, encode_policy, normalise, session_policy
 from qo.errors import UsageError
 from support.stores.iam import NOW, allowed
 
@@ -90,4 +90,4 @@ def test_a_policy_fits_or_is_refused(count: int) -> None:
     except UsageError:
         assert count > 10
         return
-    assert len(encoded(policy)) <= POLICY_MAX
+    assert len(encode_policy(policy)) <= POLICY_MAX

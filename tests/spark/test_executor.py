@@ -14,8 +14,8 @@ import spark_operators
 import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
-from qo.agent.agent import WAKE, Runner
-from qo.agent.heartbeats import Heart
+from qo.agent.agent import WAKE, Agent
+from qo.agent.heartbeats import HeartbeatThread
 from qo.agent.operator_run import QualityFailed, Run
 from qo.api.contract.task import ColumnBody, EventBody, InputMode, Piece, WorkInput, WorkOutput
 from qo.api.internal_client import DispatcherClient
@@ -229,12 +229,12 @@ async def plant(directory: Path, executor: SparkExecutor) -> AsyncIterator[State
     """A dispatcher at work, and a worker of the Spark runtime."""
     async with dispatching(directory, SHOP) as (state, settings, addresses):
         token = worker_tokens(settings.dispatcher)[-1]
-        heart = Heart(lambda: DispatcherClient(addresses.internal, token))
+        heart = HeartbeatThread(lambda: DispatcherClient(addresses.internal, token))
         storage = BlockingFiles(settings, asyncio.get_running_loop())
         queue = await open_queue(settings, "spark")
         client = DispatcherClient(addresses.internal, token)
         app = App()
-        app.task(WAKE, timeout_s=None)(Runner(client, heart, executor, storage).wake)
+        app.task(WAKE, timeout_s=None)(Agent(client, heart, executor, storage).wake)
         heart.start()
         worker = Worker(queue, app, replace(config(), concurrency=2))
         running = asyncio.create_task(worker.run())

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from qo.agent.operator_run import Run
 from qo.api.contract.task import CheckBody, StandingAnswer, Work, WorkOutput
-from qo.core.pipeline.expectation import parsed
+from qo.core.pipeline.expectation import parse_expectations
 from qo.errors import UsageError
 from qo.spark.io import writing
 from qo.spark.io.native import LocalFiles
@@ -64,7 +64,7 @@ def checked(
     spark: SparkSession, frame: DataFrame, root: Path, *said: dict[str, Any], **inputs: DataFrame
 ) -> list[CheckBody]:
     """As a task does: measure, write, settle."""
-    expectations, run = parsed(said), run_in(root)
+    expectations, run = parse_expectations(said), run_in(root)
     measures = quality.measures(expectations, frame.schema, frame)
     written = writing.write(spark, frame, run.output(), FILES, measures, run.work)
     return quality.settle(spark, run, expectations, {0: written}, inputs, FILES)
@@ -181,7 +181,7 @@ def test_what_cannot_be_looked_at_is_said_before_anything_is_written(
     flights: DataFrame, said: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(UsageError, match=why) as error:
-        quality.measures(parsed([said]), flights.schema, flights)
+        quality.measures(parse_expectations([said]), flights.schema, flights)
     assert len(str(error.value)) < 1_000
     assert "JVM stacktrace" not in str(error.value)
 

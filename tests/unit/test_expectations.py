@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qo.core.pipeline.expectation import KINDS, Expectation, Freshness, parsed
+from qo.core.pipeline.expectation import KINDS, Expectation, Freshness, parse_expectations
 from qo.core.pipeline.plan import plan
 from qo.pipeline.problems import DefinitionError
 from qo.pipeline.reading import read
@@ -61,7 +61,7 @@ def test_all_kinds_are_among_the_examples() -> None:
 
 def test_what_a_task_carries_is_what_the_file_said() -> None:
     written = [each for each, _ in EACH]
-    assert tuple(parsed(written)) == read(document(*written)).jobs[0].expectations
+    assert tuple(parse_expectations(written)) == read(document(*written)).jobs[0].expectations
 
 
 @pytest.mark.parametrize(("within", "seconds"), [("90s", 90), ("15m", 900), ("6h", 21_600), ("2d", 172_800)])
@@ -143,4 +143,4 @@ def test_what_is_expected_does_not_make_another_edition() -> None:
 
 
 def test_an_expectation_says_what_it_is_even_if_nothing_is_unset() -> None:
-    assert Expectation(rows=parsed([{"rows": {}}])[0].rows).kind == "rows"
+    assert Expectation(rows=parse_expectations([{"rows": {}}])[0].rows).kind == "rows"

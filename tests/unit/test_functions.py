@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qo.agent.operators import on_thread
-from qo.core.pipeline.expectation import in_words
+from qo.core.pipeline.expectation import describe_value
 from qo.core.words import with_article
 from qo.pipeline.code import functions
 from qo.pipeline.problems import DefinitionError
@@ -91,12 +91,12 @@ def test_who_says_what_its_code_is_may_have_it_elsewhere(home: Path) -> None:
 
 
 def test_what_was_found_of_data_is_said_in_words() -> None:
-    assert in_words({"outside": 1, "sample": ["-1.20", None]}) == "outside 1, such as -1.20; nothing"
-    assert in_words({"nulls": {"day": 3, "origin": 1}}) == "nulls (day 3, origin 1)"
-    assert in_words({"duplicates": 2, "sample": [{"day": "2013-01-01", "ok": True}]}) == (
+    assert describe_value({"outside": 1, "sample": ["-1.20", None]}) == "outside 1, such as -1.20; nothing"
+    assert describe_value({"nulls": {"day": 3, "origin": 1}}) == "nulls (day 3, origin 1)"
+    assert describe_value({"duplicates": 2, "sample": [{"day": "2013-01-01", "ok": True}]}) == (
         "duplicates 2, such as day 2013-01-01, ok true"
     )
-    assert in_words("no nulls") == "no nulls"
+    assert describe_value("no nulls") == "no nulls"
 
 
 def test_an_article_fits_its_noun() -> None:

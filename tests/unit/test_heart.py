@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from qo.agent import heartbeats as module
-from qo.agent.heartbeats import Heart, Held
+from qo.agent.heartbeats import HeartbeatThread, HeldTask
 from qo.api.contract.task import HeartbeatAnswer, HeartbeatRequest
 from qo.errors import LeaseLost, Unavailable
 from qo.worker.loop.cancel import CancelToken, Why
@@ -47,19 +47,19 @@ class Api:
             return self.heard.wait_for(lambda: self.beats[task_id] >= beats, 10.0)
 
 
-def held(name: str, heartbeat_s: float) -> Held:
+def held(name: str, heartbeat_s: float) -> HeldTask:
     claimed: Any = SimpleNamespace(
         work=SimpleNamespace(task_id=name, timeout_seconds=None),
         lease_id=f"lease-{name}",
         attempt=1,
         heartbeat_s=heartbeat_s,
     )
-    return Held(claimed, CancelToken(), token="t")
+    return HeldTask(claimed, CancelToken(), token="t")
 
 
 @contextmanager
-def beating(api: Any) -> Iterator[Heart]:
-    heart = Heart(lambda: api)
+def beating(api: Any) -> Iterator[HeartbeatThread]:
+    heart = HeartbeatThread(lambda: api)
     heart.start()
     try:
         yield heart

@@ -18,7 +18,7 @@ import pytest
 
 from qo.agent import lineage as runner_lineage
 from qo.agent import openlineage
-from qo.agent.lineage import WAITING_MAX, Teller
+from qo.agent.lineage import WAITING_MAX, LineageReporter
 from qo.api.contract.task import (
     CheckBody,
     ColumnBody,
@@ -222,7 +222,7 @@ def files(root: Path) -> list[str]:
 
 async def test_events_become_files_and_are_sent(tmp_path: Path) -> None:
     with listening() as server:
-        async with Teller(f"file:{tmp_path}", BlockingFiles(), url(server)) as lineage:
+        async with LineageReporter(f"file:{tmp_path}", BlockingFiles(), url(server)) as lineage:
             lineage.began(work(), AT)
             lineage.ended(work(), completion(outputs=[body()]), "completed", AT)
     assert files(tmp_path) == ["t-2-complete.json", "t-2-start.json"]
@@ -240,7 +240,7 @@ async def test_events_of_a_moment_are_told_together(tmp_path: Path, monkeypatch:
         return function(waiting)
 
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
-    async with Teller(f"file:{tmp_path}", BlockingFiles()) as lineage:
+    async with LineageReporter(f"file:{tmp_path}", BlockingFiles()) as lineage:
         for attempt in range(1, 6):
             lineage.began(work(attempt=attempt), AT)
     assert trips == [5]
@@ -249,7 +249,7 @@ async def test_events_of_a_moment_are_told_together(tmp_path: Path, monkeypatch:
 
 async def test_an_event_that_cannot_be_made_does_not_keep_others_from_being_told(tmp_path: Path) -> None:
     broken: Any = None
-    async with Teller(f"file:{tmp_path}", BlockingFiles()) as lineage:
+    async with LineageReporter(f"file:{tmp_path}", BlockingFiles()) as lineage:
         lineage.began(broken, AT)
         lineage.began(work(), AT)
     assert files(tmp_path) == ["t-2-start.json"]
@@ -267,7 +267,7 @@ async def test_a_worker_that_is_cancelled_waits_for_a_silent_listener_no_longer_
         writer.close()
 
     async def tell(address: str) -> None:
-        async with Teller(f"file:{tmp_path}", BlockingFiles(), address) as lineage:
+        async with LineageReporter(f"file:{tmp_path}", BlockingFiles(), address) as lineage:
             lineage.began(work(), AT)
             await asyncio.Event().wait()
 
@@ -283,12 +283,12 @@ async def test_a_worker_that_is_cancelled_waits_for_a_silent_listener_no_longer_
 
 async def test_who_refuses_or_is_not_there_holds_nothing_up(tmp_path: Path) -> None:
     with listening(500) as server:
-        async with Teller(f"file:{tmp_path}", BlockingFiles(), url(server)) as lineage:
+        async with LineageReporter(f"file:{tmp_path}", BlockingFiles(), url(server)) as lineage:
             lineage.began(work(), AT)
             lineage.ended(work(), None, "lost", AT)
         gone = url(server)
     assert len(server.heard) == 2
-    async with Teller(f"file:{tmp_path}", BlockingFiles(), gone) as lineage:
+    async with LineageReporter(f"file:{tmp_path}", BlockingFiles(), gone) as lineage:
         lineage.began(work(attempt=9), AT)
     assert files(tmp_path) == ["t-2-abort.json", "t-2-start.json", "t-9-start.json"]
 
@@ -303,13 +303,13 @@ class Full:
 
 async def test_a_full_disk_fails_nobody_and_who_listens_still_hears() -> None:
     with listening() as server:
-        async with Teller("file:/nowhere", Full(), url(server)) as lineage:
+        async with LineageReporter("file:/nowhere", Full(), url(server)) as lineage:
             lineage.began(work(), AT)
     assert len(server.heard) == 1
 
 
 async def test_more_than_can_be_told_is_dropped_not_kept(tmp_path: Path) -> None:
-    lineage = Teller(f"file:{tmp_path}", BlockingFiles())
+    lineage = LineageReporter(f"file:{tmp_path}", BlockingFiles())
     for attempt in range(1, WAITING_MAX + 10):
         lineage.began(work(attempt=attempt), AT)
     async with lineage:

@@ -9,7 +9,7 @@ import pytest
 from qo.core.pipeline.dag import Dag
 from qo.core.pipeline.event import Event
 from qo.core.pipeline.plan import plan
-from qo.core.pipeline.routing import Create, Filter, Piece, Superseded, Unread, Wait, route, wanted
+from qo.core.pipeline.routing import Create, Filter, Piece, Superseded, Unread, Wait, required_pieces, route
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus, topology
 from support.dispatcher.pipelines import dag, edited, job, source
 
@@ -27,14 +27,14 @@ SHOP = dag(
 )
 
 
-def live_jobs(wanted: Dag, status: VersionStatus, number: int = 1, **datasets: str) -> list[LiveJob]:
-    worked_out = plan(wanted, datasets)
+def live_jobs(definition: Dag, status: VersionStatus, number: int = 1, **datasets: str) -> list[LiveJob]:
+    worked_out = plan(definition, datasets)
     return [
         LiveJob(
             id=f"{number}/{each.job.name}",
             edition_id=each.edition_id,
             logical_id=each.logical_id,
-            dag=wanted.name,
+            dag=definition.name,
             version_id=str(number),
             version_number=number,
             status=status,
@@ -90,11 +90,11 @@ def test_a_job_that_reads_a_dataset_twice_hears_of_it_once() -> None:
 def test_a_join_waits_for_every_other_triggering_input_and_for_nothing_else() -> None:
     told, stock = event(find(ACTIVE, "clean"), partition_key="a"), find(ACTIVE, "stock").outputs[0]
     missing = Piece(stock.dataset_id, stock.generation_id, "a")
-    assert wanted(told, view(*ACTIVE)) == [missing]
+    assert required_pieces(told, view(*ACTIVE)) == [missing]
     both = find(ACTIVE, "both")
     assert route(told, view(*ACTIVE)) == (Wait(both, "waits for partition a on input stock"),)
     assert route(told, view(*ACTIVE), {missing}) == (Create(both),)
-    assert wanted(event(find(ACTIVE, "clean"), cursor=3), view(*ACTIVE)) == []
+    assert required_pieces(event(find(ACTIVE, "clean"), cursor=3), view(*ACTIVE)) == []
 
 
 def test_a_pause_does_not_keep_an_event_from_being_routed() -> None:
@@ -152,5 +152,5 @@ def test_a_join_on_a_dataset_without_current_generation_waits() -> None:
     mixed = dag("m", source("mine"), job("both", reads=["mine", {"dataset": "theirs"}], join="all"))
     jobs = live_jobs(mixed, VersionStatus.ACTIVE, theirs="elsewhere")
     told = event(find(jobs, "mine"), partition_key="a")
-    assert wanted(told, view(*jobs)) == []
+    assert required_pieces(told, view(*jobs)) == []
     assert route(told, view(*jobs)) == (Wait(find(jobs, "both"), "waits for partition a on input theirs"),)

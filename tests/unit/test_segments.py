@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qo.agent.operator_run import Run
-from qo.agent.segments import Segments, waited
+from qo.agent.segments import Segments, wait_for
 from qo.api.contract.task import LastSegment, OutputBody, StandingAnswer, Work, WorkOutput
 from qo.errors import UsageError
 from qo.pipeline.problems import DefinitionError
@@ -104,10 +104,10 @@ async def test_who_waits_for_an_answer_hears_that_it_must_stop() -> None:
     async def late() -> int:
         raise TimeoutError("its own")
 
-    assert await asyncio.to_thread(waited, seven(), loop, cancel) == 7
+    assert await asyncio.to_thread(wait_for, seven(), loop, cancel) == 7
     with pytest.raises(TimeoutError, match="its own"):
-        await asyncio.to_thread(waited, late(), loop, cancel)
-    waiting = asyncio.create_task(asyncio.to_thread(waited, never(), loop, cancel))
+        await asyncio.to_thread(wait_for, late(), loop, cancel)
+    waiting = asyncio.create_task(asyncio.to_thread(wait_for, never(), loop, cancel))
     await asked.wait()
     cancel.request(Why.LOST)
     with pytest.raises(Stopped):

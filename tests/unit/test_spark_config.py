@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from qo.agent.service import slotted
+from qo.agent.service import with_spark_slots
 from qo.config.sources import load
 from qo.pipeline.problems import DefinitionError
 from qo.pipeline.reading import read
@@ -117,7 +117,7 @@ def test_built_in_operators_are_no_sources() -> None:
 
 
 def test_a_spark_worker_runs_as_many_tasks_as_it_has_slots_unless_told_otherwise() -> None:
-    assert slotted(load(environ={"QO_SPARK_SLOTS": "3"}), "spark").worker.concurrency == 3
+    assert with_spark_slots(load(environ={"QO_SPARK_SLOTS": "3"}), "spark").worker.concurrency == 3
     said = load(environ={"QO_SPARK_SLOTS": "3", "QO_CONCURRENCY": "7"})
-    assert slotted(said, "spark").worker.concurrency == 7
-    assert slotted(load(environ={}), "python").worker.concurrency == 16
+    assert with_spark_slots(said, "spark").worker.concurrency == 7
+    assert with_spark_slots(load(environ={}), "python").worker.concurrency == 16

@@ -13,7 +13,7 @@ from qo.core.pipeline.supervision import (
     BACKOFF_MAX_S,
     SETTLED_S,
     Action,
-    Seen,
+    ObservedTask,
     SourceState,
     Supervised,
     backoff_s,
@@ -24,8 +24,8 @@ from qo.core.task import Status
 pytestmark = pytest.mark.fast
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-WAITING = Seen(status=Status.PENDING, attempt=0, heard_at=NOW)
-RUNNING = Seen(
+WAITING = ObservedTask(status=Status.PENDING, attempt=0, heard_at=NOW)
+RUNNING = ObservedTask(
     status=Status.RUNNING,
     attempt=1,
     heard_at=NOW,
@@ -34,8 +34,8 @@ RUNNING = Seen(
 )
 
 
-def lapsed(attempt: int = 1, ran_s: float = 5.0, status: Status = Status.PENDING) -> Seen:
-    return Seen(
+def lapsed(attempt: int = 1, ran_s: float = 5.0, status: Status = Status.PENDING) -> ObservedTask:
+    return ObservedTask(
         status=status,
         attempt=attempt,
         heard_at=NOW,
@@ -124,7 +124,7 @@ def test_a_source_resumed_while_it_drains_ends_first() -> None:
 
 
 seen = st.builds(
-    Seen,
+    ObservedTask,
     status=st.sampled_from([Status.PENDING, Status.RUNNING, Status.COMPLETED, Status.FAILED, Status.CANCELLED]),
     attempt=st.integers(0, 5),
     heard_at=st.just(NOW),
@@ -138,7 +138,7 @@ seen = st.builds(
 
 @given(looks=st.lists(st.tuples(st.one_of(st.none(), seen), st.sampled_from([None, "paused"])), max_size=10))
 def test_whatever_is_seen_rests_are_bounded_and_unwanted_sources_never_start(
-    looks: list[tuple[Seen | None, str | None]],
+    looks: list[tuple[ObservedTask | None, str | None]],
 ) -> None:
     known = Supervised()
     for each, unwanted in looks:

@@ -16,9 +16,9 @@ from qo.agent.code.bundle_cache import Codes, CodeUnavailable
 from qo.agent.code.loaded import Code, OwnCode
 from qo.agent.code.processes import ProcessDied, VersionProcess, VersionProcesses
 from qo.agent.dataset_files import Storage
-from qo.agent.heartbeats import Heart, Held
+from qo.agent.heartbeats import HeartbeatThread, HeldTask
 from qo.agent.lineage import Lineage, NoLineage
-from qo.agent.operator_run import QualityFailed, Run, named
+from qo.agent.operator_run import QualityFailed, Run, run_label
 from qo.agent.operators import Executor, ExecutorUnavailable
 from qo.agent.segments import HeldSegments
 from qo.api.contract.task import (
@@ -67,11 +67,11 @@ class AttemptContext(Protocol):
     def free_slot(self) -> None: ...
 
 
-class Runner:
+class Agent:
     def __init__(
         self,
         api: DispatcherClient,
-        heart: Heart,
+        heart: HeartbeatThread,
         executor: Executor,
         storage: Storage,
         secrets_dir: Path = Path(),
@@ -99,7 +99,7 @@ class Runner:
         if isinstance(claimed, NotClaimed):
             return f"not claimed: {claimed.reason}"
         if self._processes is not None and (code := claimed.work.code) is not None:
-            held = Held(claimed, CancelToken(), token=claimed.capability_token)
+            held = HeldTask(claimed, CancelToken(), token=claimed.capability_token)
             try:
                 process = await self._own_process(self._processes, held, code)
             except BaseException as error:
@@ -111,7 +111,9 @@ class Runner:
                 return await self._delegate(process, held, context)
         return await self.attempt(claimed, context)
 
-    async def _own_process(self, processes: VersionProcesses, held: Held, code: WorkCode) -> VersionProcess | None:
+    async def _own_process(
+        self, processes: VersionProcesses, held: HeldTask, code: WorkCode
+    ) -> VersionProcess | None:
         """Of code that cannot run beside others in this interpreter; None: it can, or it cannot be had."""
         store = processes.store
         if store.shares(code.sha256):
@@ -125,7 +127,7 @@ class Runner:
         finally:
             self._heart.let_go(held)
 
-    async def _delegate(self, process: VersionProcess, held: Held, context: Context) -> str | Acked:
+    async def _delegate(self, process: VersionProcess, held: HeldTask, context: Context) -> str | Acked:
         """Have the process of the task's version run it to its settled end."""
         try:
             return await process.run(held.claimed, context)
@@ -144,7 +146,7 @@ class Runner:
 
     async def attempt(self, claimed: Claimed, context: AttemptContext) -> str | Acked:
         """Run a task that was claimed, to its settled end; what became of it."""
-        held = Held(claimed, CancelToken(), token=claimed.capability_token)
+        held = HeldTask(claimed, CancelToken(), token=claimed.capability_token)
         self._lineage.began(claimed.work, held.now())
         work = asyncio.create_task(self._traced(held))
         loop = asyncio.get_running_loop()
@@ -175,7 +177,7 @@ class Runner:
                 alarm.cancel()
             self._heart.let_go(held)
 
-    async def _traced(self, held: Held) -> Run:
+    async def _traced(self, held: HeldTask) -> Run:
         work = held.claimed.work
         if self._tracer is None or not self._tracer.recording():
             return await self._run(held)
@@ -187,7 +189,7 @@ class Runner:
                 span.failed(text_of(error))
                 raise
 
-    async def _run(self, held: Held) -> Run:
+    async def _run(self, held: HeldTask) -> Run:
         run = self._prepared(held, await self._code(held.claimed.work))
         await self._executor.execute(run)
         return run
@@ -202,7 +204,7 @@ class Runner:
             return self._codes.open(work)
         return await asyncio.to_thread(self._codes.open, work)
 
-    def _prepared(self, held: Held, code: Code) -> Run:
+    def _prepared(self, held: HeldTask, code: Code) -> Run:
         loop = asyncio.get_running_loop()
 
         def wait(call: Coroutine[Any, Any, T]) -> T:
@@ -241,7 +243,7 @@ class Runner:
         )
         return held.run
 
-    async def _settle(self, held: Held, completion: CompleteRequest | None) -> str | Acked:
+    async def _settle(self, held: HeldTask, completion: CompleteRequest | None) -> str | Acked:
         """Tell the dispatcher, for as long as it takes. The lease is kept meanwhile, so the result stays good."""
         if completion is None:
             return self._lost(held)
@@ -270,7 +272,7 @@ class Runner:
                 self._lineage.ended(held.claimed.work, completion, answer.status, held.now())
                 return _told(held.claimed.work, completion, answer)
 
-    def _lost(self, held: Held) -> str:
+    def _lost(self, held: HeldTask) -> str:
         self._lineage.ended(held.claimed.work, None, "lost", held.now())
         return "lost"
 
@@ -285,7 +287,7 @@ def _told(work: Work, completion: CompleteRequest, answer: CompleteAnswer) -> st
         at = "" if answer.retry_at is None else f" at {answer.retry_at:%Y-%m-%d %H:%M:%S} UTC"
         then = f"failed, and is tried again{at}"
     first = ((completion.error or "").strip().splitlines() or ["no error was given"])[0]
-    log.warning("%s: attempt %d %s: %s", named(work), work.attempt, then, first)
+    log.warning("%s: attempt %d %s: %s", run_label(work), work.attempt, then, first)
     return Acked(said, failed=True)
 
 
@@ -296,12 +298,12 @@ def _task_id(input: Any) -> str:
     return task_id
 
 
-def _fence(held: Held) -> dict[str, Any]:
+def _fence(held: HeldTask) -> dict[str, Any]:
     claimed = held.claimed
     return {"task_id": claimed.work.task_id, "attempt": claimed.attempt, "lease_id": claimed.lease_id}
 
 
-def _completion(held: Held, work: asyncio.Task[Run]) -> CompleteRequest | None:
+def _completion(held: HeldTask, work: asyncio.Task[Run]) -> CompleteRequest | None:
     """How it went; None: nothing may be said any more."""
     fence = _fence(held)
     why = held.cancel.why
@@ -322,7 +324,7 @@ def _completion(held: Held, work: asyncio.Task[Run]) -> CompleteRequest | None:
     return _failure(fence, error, held.run)
 
 
-def _success(fence: dict[str, Any], held: Held, run: Run) -> CompleteRequest:
+def _success(fence: dict[str, Any], held: HeldTask, run: Run) -> CompleteRequest:
     try:
         said = CompleteRequest(
             **fence,

@@ -28,7 +28,7 @@ OVERTIME_S = 60.0  # Beyond its time limit, until an attempt that is still held 
 
 
 @dataclass(slots=True)
-class Held:
+class HeldTask:
     """One claimed task."""
 
     claimed: Claimed
@@ -73,14 +73,14 @@ class Held:
             self.cancel.request(Why.CANCELLED)
 
 
-class Heart:
+class HeartbeatThread:
     """Start it once; ``hold`` and ``let_go`` from any thread."""
 
     def __init__(self, connect: Callable[[], DispatcherClient]) -> None:
         """``connect`` opens a connection of the heart's own; it is called in the heart's event loop."""
         self._connect = connect
         self._loop = asyncio.new_event_loop()
-        self._noted: dict[str, tuple[Held, float]] = {}  # By lease, with when the first heartbeat is due.
+        self._noted: dict[str, tuple[HeldTask, float]] = {}  # By lease, with when the first heartbeat is due.
         self._looks_at: float | None = None  # When the thread looks next of its own accord; None: when it is told.
         self._lock = threading.Lock()  # Of both.
         self._timer: asyncio.TimerHandle | None = None
@@ -91,7 +91,7 @@ class Heart:
     def start(self) -> None:
         self._thread.start()
 
-    def hold(self, held: Held) -> None:
+    def hold(self, held: HeldTask) -> None:
         due = time.monotonic() + held.claimed.heartbeat_s
         with self._lock:
             self._noted[held.claimed.lease_id] = held, due
@@ -100,7 +100,7 @@ class Heart:
             self._looks_at = due
         self._loop.call_soon_threadsafe(self._arm)
 
-    def let_go(self, held: Held) -> None:
+    def let_go(self, held: HeldTask) -> None:
         with self._lock:
             noted = self._noted.pop(held.claimed.lease_id, None)
         if noted is None:
@@ -147,11 +147,11 @@ class Heart:
             self._beating[lease_id] = self._loop.create_task(self._beat(held))
         self._arm()
 
-    def _end(self, held: Held) -> None:
+    def _end(self, held: HeldTask) -> None:
         if (task := self._beating.pop(held.claimed.lease_id, None)) is not None:
             task.cancel()
 
-    async def _beat(self, held: Held) -> None:
+    async def _beat(self, held: HeldTask) -> None:
         """From the first on, which is due."""
         while True:
             if held.overdue:

@@ -50,7 +50,7 @@ class NoLineage:
         pass
 
 
-class Teller:
+class LineageReporter:
     """``async with`` it in the worker's event loop."""
 
     def __init__(self, data_root: str, storage: Storage, url: str | None = None) -> None:
@@ -61,7 +61,7 @@ class Teller:
         self._telling: asyncio.Task[None] | None = None
         self._client: httpx.AsyncClient | None = None
 
-    async def __aenter__(self) -> Teller:
+    async def __aenter__(self) -> LineageReporter:
         if self._url is not None:
             self._client = httpx.AsyncClient(timeout=POST_S)
         self._telling = asyncio.create_task(self._tell())

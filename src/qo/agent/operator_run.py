@@ -239,7 +239,7 @@ class Run:
         self.checks: list[CheckBody] = []  # What was expected of the outputs, and found.
         self.rejected: list[OutputBody] = []  # What was written and must not be read.
         about = {"task_id": work.task_id, "attempt": work.attempt, "job": f"{work.dag}.{work.job}"}
-        self.log = _RunLog(logging.getLogger("qo.run"), about, named(work))
+        self.log = _RunLog(logging.getLogger("qo.run"), about, run_label(work))
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -343,7 +343,7 @@ class Run:
         return [each.body(self.work) for each in self.outputs if not each.skipped]
 
 
-def named(work: Work) -> str:
+def run_label(work: Work) -> str:
     """A run as a log names it."""
     what = work.partition_key if work.partition_key is not None else work.cursor
     about = "" if what is None else f"@{what}"

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
-from qo.agent.heartbeats import Held
+from qo.agent.heartbeats import HeldTask
 from qo.api.contract.task import CommitRequest, LastSegment, OutputBody
 from qo.api.internal_client import DispatcherClient
 from qo.errors import Cancelled, Contended, LeaseLost, Unavailable
@@ -41,7 +41,7 @@ class Segments(Protocol):
 class HeldSegments:
     """Those of one claimed task."""
 
-    def __init__(self, api: DispatcherClient, held: Held, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, api: DispatcherClient, held: HeldTask, loop: asyncio.AbstractEventLoop) -> None:
         self._api = api
         self._held = held
         self._loop = loop
@@ -70,19 +70,19 @@ class HeldSegments:
 
         while True:
             try:
-                return waited(commit(), self._loop, self._held.cancel)
+                return wait_for(commit(), self._loop, self._held.cancel)
             except (Unavailable, Contended) as error:
                 log.warning("task %s: the dispatcher has not taken a segment: %s", self._held.task_id, error)
                 self._held.cancel.wait(ASK_AGAIN_S)
 
     def last(self, output: int) -> LastSegment:
-        return waited(self._api.last_segment(self._held.token, output), self._loop, self._held.cancel)
+        return wait_for(self._api.last_segment(self._held.token, output), self._loop, self._held.cancel)
 
     def paused(self) -> bool:
         return self._held.paused
 
 
-def waited(call: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, cancel: CancelToken) -> T:
+def wait_for(call: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, cancel: CancelToken) -> T:
     """What the call comes to, in that loop. Raises Stopped as soon as the attempt is asked to stop."""
     future = asyncio.run_coroutine_threadsafe(call, loop)
     while True:

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from qo.agent.agent import WAKE, Runner
+from qo.agent.agent import WAKE, Agent
 from qo.agent.code.bundle_cache import Codes, CodeStore
 from qo.agent.code.loaded import find_function
 from qo.agent.code.processes import VersionProcesses
-from qo.agent.heartbeats import Heart
-from qo.agent.lineage import Teller
+from qo.agent.heartbeats import HeartbeatThread
+from qo.agent.lineage import LineageReporter
 from qo.agent.operators import Executor
 from qo.api.internal_client import DispatcherClient, internal_url
 from qo.config.settings import DEFAULT as DEFAULT_ORIGIN
@@ -57,8 +57,8 @@ async def run_runtime(
     codes = CodeStore(storage, packages=settings.worker.packages)
     processes = VersionProcesses(settings, opener, codes)
     try:
-        async with open_runner(settings, opener, codes, storage, processes, on_ui) as runner:
-            queue_at = slotted(await prepare(settings, DEFAULT.get(runtime).queue), runtime)
+        async with open_agent(settings, opener, codes, storage, processes, on_ui) as runner:
+            queue_at = with_spark_slots(await prepare(settings, DEFAULT.get(runtime).queue), runtime)
             shown = presented_token(settings.dispatcher)
             await introduce(internal_url(settings.dispatcher), shown)
             async with connect(queue_at) as queue:
@@ -73,14 +73,14 @@ async def run_runtime(
 
 
 @asynccontextmanager
-async def open_runner(
+async def open_agent(
     settings: Settings,
     opener: str,
     codes: Codes,
     storage: BlockingFiles | None = None,
     processes: VersionProcesses | None = None,
     on_ui: Callable[[str], None] | None = None,
-) -> AsyncGenerator[Runner]:
+) -> AsyncGenerator[Agent]:
     """What runs attempts in this process. ``opener``: of its executor, as module:function; ``storage``: the caller's to
     close."""
     module, _, name = opener.partition(":")
@@ -91,15 +91,15 @@ async def open_runner(
     def connected() -> DispatcherClient:
         return DispatcherClient(internal_url(settings.dispatcher), token)
 
-    heart = Heart(connected)
+    heart = HeartbeatThread(connected)
     files = storage or BlockingFiles(settings, asyncio.get_running_loop())
     client = connected()
     heart.start()
     try:
         chosen = settings.dispatcher
-        async with Teller(chosen.data_root, files, chosen.lineage_url) as lineage:
+        async with LineageReporter(chosen.data_root, files, chosen.lineage_url) as lineage:
             secrets_dir = Path(chosen.secrets_dir)
-            yield Runner(client, heart, executor, files, secrets_dir, lineage, codes, processes)
+            yield Agent(client, heart, executor, files, secrets_dir, lineage, codes, processes)
     finally:
         heart.stop()
         await client.close()
@@ -108,7 +108,7 @@ async def open_runner(
         await asyncio.to_thread(executor.close)
 
 
-def slotted(settings: Settings, runtime: str) -> Settings:
+def with_spark_slots(settings: Settings, runtime: str) -> Settings:
     """A session of Spark has slots of its own; only who says otherwise gets more tasks at a time."""
     if runtime != "spark" or settings.origin("worker.concurrency") != DEFAULT_ORIGIN:
         return settings

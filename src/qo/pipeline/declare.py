@@ -22,7 +22,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from qo.core.pipeline.dag import Dag
 from qo.pipeline.document import plain
 from qo.pipeline.problems import Problem, Report, Spot
-from qo.pipeline.reading import checked
+from qo.pipeline.reading import build_dag
 from qo.pipeline.registry import DEFAULT, Registry
 from qo.pipeline.sources import all_source_fields
 from qo.pipeline.writing import to_yaml
@@ -169,7 +169,7 @@ class Pipeline:
         """The resolved DAG. Raises DefinitionError, whose problems point to where jobs were declared."""
         report = Report(self._spot, list(self._problems))
         whole = {**self._head, "jobs": self._jobs, **({"publish": self._publish} if self._publish else {})}
-        return checked(plain(whole, report), report, registry=registry, known_datasets=known_datasets)
+        return build_dag(plain(whole, report), report, registry=registry, known_datasets=known_datasets)
 
     def to_yaml(self) -> str:
         """The file that says the same."""

@@ -20,7 +20,7 @@ from qo.pipeline.sources import CODELESS_JOB, CODELESS_KINDS
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class JobDraft:
     """A job, and what its author wrote: a field that is not in ``raw`` has its default."""
 
     job: Job
@@ -29,11 +29,11 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class DagDraft:
     name: str
     description: str | None
     defaults: Defaults
-    jobs: tuple[Written, ...]
+    jobs: tuple[JobDraft, ...]
     names: frozenset[str]  # Of all jobs, also of those that were left out.
     publish: Mapping[str, Publish]
 
@@ -47,7 +47,7 @@ class Draft:
         )
 
 
-def draft(document: Document, report: Report) -> Draft:
+def draft_dag(document: Document, report: Report) -> DagDraft:
     """Reports what has not the right shape; returns what has."""
     whole: Any = _complete(document.value)
     reserved(whole, (), report)
@@ -60,7 +60,7 @@ def draft(document: Document, report: Report) -> Draft:
     def fits(part: Any, kind: Any) -> bool:
         return sound or check(part, kind, (), Report(document.spot, limit=1))
 
-    return Draft(
+    return DagDraft(
         name=_text(value.get("name")) or "",
         description=_text(value.get("description")),
         defaults=msgspec.convert(defaults, Defaults) if defaults and fits(defaults, DEFAULTS) else Defaults(),
@@ -94,10 +94,10 @@ def _known(raw: Any) -> Any:
     return {key: value for key, value in cast("dict[str, Any]", raw).items() if key in JOB.by_name}
 
 
-def _written(raw: dict[str, Any], at: int) -> Written:
+def _written(raw: dict[str, Any], at: int) -> JobDraft:
     if raw.get("idle_timeout") == 0:
         raw = {**raw, "idle_timeout": "0"}  # YAML reads a number there.
-    return Written(msgspec.convert(raw, Job), raw, ("jobs", at))
+    return JobDraft(msgspec.convert(raw, Job), raw, ("jobs", at))
 
 
 def _name(raw: Any) -> Any:

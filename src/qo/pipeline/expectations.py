@@ -6,23 +6,23 @@ from typing import Any
 
 from qo.core.pipeline.dag import Job, input_name
 from qo.core.pipeline.expectation import Accepted, Expectation, Range, References, Rows
-from qo.pipeline.draft import Written
+from qo.pipeline.draft import JobDraft
 from qo.pipeline.problems import Path, Report, closest
 
 SPARK_ONLY = ("cursor_column", "drift", "expectations")  # Who else writes files does not look into them.
 
 
-def expectations(written: Written, report: Report) -> None:
+def check_expectations(job_draft: JobDraft, report: Report) -> None:
     """Only Spark looks into data. Bounds bound something, and what is referred to is there."""
-    job = written.job
+    job = job_draft.job
     if job.runtime != "spark":
         for name in SPARK_ONLY:
-            if name in written.raw:
+            if name in job_draft.raw:
                 message = f"{name!r} is for the runtime spark, and {job.name!r} runs on {job.runtime[:80]}"
-                report.add((*written.path, name), message, "remove it, or write 'runtime: spark'", key=True)
+                report.add((*job_draft.path, name), message, "remove it, or write 'runtime: spark'", key=True)
         return
     for index, each in enumerate(job.expectations):
-        path: Path = (*written.path, "expectations", index)
+        path: Path = (*job_draft.path, "expectations", index)
         if each.output >= job.outputs:
             hint = f"write one from 0 to {job.outputs - 1}" if job.outputs else "remove it, or write 'outputs: 1'"
             message = f"{job.name!r} has no output {each.output}: it has {job.outputs}, counted from 0"

@@ -117,7 +117,7 @@ def closest(name: str, known: Iterable[str], *, otherwise: str = "write one of")
     return f"{otherwise} {listed}" if names else "remove it"
 
 
-def shown(value: Any) -> str:
+def quote_value(value: Any) -> str:
     """A value as a message quotes it: short, and in the words of the file."""
     if value is None:
         return "nothing"

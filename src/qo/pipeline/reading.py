@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qo.core.pipeline.dag import Dag, resolved
+from qo.core.pipeline.dag import Dag, resolve_defaults
 from qo.pipeline.document import parse
-from qo.pipeline.draft import draft
+from qo.pipeline.draft import draft_dag
 from qo.pipeline.operators.rules import check_operator
 from qo.pipeline.problems import Document, Report, Spot
-from qo.pipeline.references import references
+from qo.pipeline.references import check_references
 from qo.pipeline.registry import DEFAULT, Registry
 from qo.pipeline.rules import RULES
 
@@ -28,10 +28,10 @@ def read(
     """
     report = Report(Spot(file))
     document = parse(text, report)
-    return checked(document, report, registry=registry, known_datasets=known_datasets)
+    return build_dag(document, report, registry=registry, known_datasets=known_datasets)
 
 
-def checked(
+def build_dag(
     document: Document | None,
     report: Report,
     *,
@@ -40,14 +40,14 @@ def checked(
 ) -> Dag:
     """The resolved DAG of plain data. Raises DefinitionError, also for what has been reported before."""
     if document is not None:
-        drafted = draft(document, report)
-        for written in drafted.jobs:
+        drafted = draft_dag(document, report)
+        for job_draft in drafted.jobs:
             if report.full:
                 break
             for rule in RULES:
-                rule(written, report)
-            check_operator(written, registry, report)
-        references(drafted, known_datasets, report)
+                rule(job_draft, report)
+            check_operator(job_draft, registry, report)
+        check_references(drafted, known_datasets, report)
         if not report.problems:
-            return resolved(drafted.dag())
+            return resolve_defaults(drafted.dag())
     raise report.error()

@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterator, Mapping
 
 from qo.core.pipeline.dag import From, Input, SourceKind, Strategy
 from qo.core.pipeline.plan import in_order, upstream
-from qo.pipeline.draft import Draft, Written
+from qo.pipeline.draft import DagDraft, JobDraft
 from qo.pipeline.fields import JOBS_MAX, OUTPUTS_ALL_MAX
 from qo.pipeline.operators.built_in import BUILT_IN
 from qo.pipeline.problems import Path, Report, closest
 from qo.pipeline.sources import SOURCES
 
 
-def references(draft: Draft, known_datasets: Callable[[str], bool] | None, report: Report) -> None:
+def check_references(draft: DagDraft, known_datasets: Callable[[str], bool] | None, report: Report) -> None:
     by_name = _unique(draft, report)
     _size(draft, report)
     _webhooks(draft, report)
-    for written in draft.jobs:
-        for index, each in enumerate(written.job.inputs):
-            path: Path = (*written.path, "inputs", index, "from")
+    for job_draft in draft.jobs:
+        for index, each in enumerate(job_draft.job.inputs):
+            path: Path = (*job_draft.path, "inputs", index, "from")
             if report.full:
                 return  # Looking for names that are like a wrong one takes long.
             if each.from_.job is not None:
@@ -32,38 +32,38 @@ def references(draft: Draft, known_datasets: Callable[[str], bool] | None, repor
     _modes(draft, by_name, report)
 
 
-def _unique(draft: Draft, report: Report) -> Mapping[str, Written]:
-    by_name: dict[str, Written] = {}
-    for written in draft.jobs:
-        first = by_name.setdefault(written.job.name, written)
-        if first is not written:
+def _unique(draft: DagDraft, report: Report) -> Mapping[str, JobDraft]:
+    by_name: dict[str, JobDraft] = {}
+    for job_draft in draft.jobs:
+        first = by_name.setdefault(job_draft.job.name, job_draft)
+        if first is not job_draft:
             line = report.spot.at(first.path).line
-            message = f"there are two jobs named {written.job.name!r} (the first on line {line})"
-            report.add((*written.path, "name"), message, "give one of them another name")
+            message = f"there are two jobs named {job_draft.job.name!r} (the first on line {line})"
+            report.add((*job_draft.path, "name"), message, "give one of them another name")
     return by_name
 
 
-def _size(draft: Draft, report: Report) -> None:
-    outputs = sum(written.job.outputs for written in draft.jobs)
+def _size(draft: DagDraft, report: Report) -> None:
+    outputs = sum(job_draft.job.outputs for job_draft in draft.jobs)
     if outputs > OUTPUTS_ALL_MAX and len(draft.jobs) <= JOBS_MAX:  # Too many jobs have been reported as that.
         message = f"the jobs have {outputs} outputs together, and a pipeline has at most {OUTPUTS_ALL_MAX}"
         report.add(("jobs",), message, "split the pipeline into several")
 
 
-def _webhooks(draft: Draft, report: Report) -> None:
+def _webhooks(draft: DagDraft, report: Report) -> None:
     owners: dict[str, str] = {}
-    for written in draft.jobs:
-        source = written.job.source
+    for job_draft in draft.jobs:
+        source = job_draft.job.source
         if source is None or source.webhook_path is None:
             continue
-        owner = owners.setdefault(source.webhook_path.strip("/"), written.job.name)
-        if owner != written.job.name:
+        owner = owners.setdefault(source.webhook_path.strip("/"), job_draft.job.name)
+        if owner != job_draft.job.name:
             message = f"the path {source.webhook_path!r} belongs to {owner!r} already"
-            report.add((*written.path, "source", "webhook_path"), message, "write another path")
+            report.add((*job_draft.path, "source", "webhook_path"), message, "write another path")
 
 
 def _output(
-    wanted: From, path: Path, by_name: Mapping[str, Written], names: frozenset[str], report: Report
+    wanted: From, path: Path, by_name: Mapping[str, JobDraft], names: frozenset[str], report: Report
 ) -> None:
     if wanted.job is None or wanted.job not in names:
         report.add((*path, "job"), f"there is no job {wanted.job!r}", closest(wanted.job or "", names))
@@ -79,7 +79,9 @@ def _output(
     report.add((*path, "output"), message, hint)
 
 
-def _dataset(each: Input, path: Path, draft: Draft, known: Callable[[str], bool] | None, report: Report) -> None:
+def _dataset(
+    each: Input, path: Path, draft: DagDraft, known: Callable[[str], bool] | None, report: Report
+) -> None:
     name = each.from_.dataset or ""
     if name in draft.publish or known is None or known(name):
         return
@@ -90,17 +92,17 @@ def _dataset(each: Input, path: Path, draft: Draft, known: Callable[[str], bool]
     report.add((*path, "dataset"), f"no pipeline publishes a dataset {name!r}", hint)
 
 
-def _perhaps(name: str, draft: Draft) -> str:
+def _perhaps(name: str, draft: DagDraft) -> str:
     hint = closest(name, draft.publish)
     return f": {hint}" if hint.startswith("did you mean") else ""
 
 
-def _cycles(draft: Draft, by_name: Mapping[str, Written], report: Report) -> None:
+def _cycles(draft: DagDraft, by_name: Mapping[str, JobDraft], report: Report) -> None:
     dag = draft.dag()
     done = {job.name for job in in_order(dag)}
     feeds = {
-        name: sorted({made for each in written.job.inputs if (made := upstream(dag, each)) in by_name and made})
-        for name, written in by_name.items()
+        name: sorted({made for each in job_draft.job.inputs if (made := upstream(dag, each)) in by_name and made})
+        for name, job_draft in by_name.items()
     }
     left = {name: [made for made in feeds[name] if made not in done] for name in by_name if name not in done}
     for cycle in _circles(left):
@@ -124,12 +126,12 @@ def _circles(feeds: Mapping[str, list[str]]) -> Iterator[list[str]]:
             yield list(reversed(steps[steps.index(name) :]))
 
 
-def _modes(draft: Draft, by_name: Mapping[str, Written], report: Report) -> None:
+def _modes(draft: DagDraft, by_name: Mapping[str, JobDraft], report: Report) -> None:
     """A job that waits for cursors never starts if all it can hear of is partitions, nor the other way round."""
     dag = draft.dag()
-    for written in draft.jobs:
-        strategy = written.job.execution_strategy
-        for index, each in enumerate(written.job.inputs):
+    for job_draft in draft.jobs:
+        strategy = job_draft.job.execution_strategy
+        for index, each in enumerate(job_draft.job.inputs):
             producer = by_name.get(upstream(dag, each) or "")
             if not each.trigger or producer is None:
                 continue
@@ -141,19 +143,19 @@ def _modes(draft: Draft, by_name: Mapping[str, Written], report: Report) -> None
                 waits = "partitions"
             else:
                 continue
-            message = f"{emits}, and {written.job.name!r} waits for {waits}"
+            message = f"{emits}, and {job_draft.job.name!r} waits for {waits}"
             hint = f"write 'execution_strategy: {instead}', or 'trigger: false' on this input"
-            report.add((*written.path, "inputs", index), message, hint)
+            report.add((*job_draft.path, "inputs", index), message, hint)
 
 
-def _emits_partitions(producer: Written) -> bool:
+def _emits_partitions(producer: JobDraft) -> bool:
     """For certain. What other jobs emit is known when they run."""
     spec = BUILT_IN.get(producer.job.operator)
     emits_partitions = spec is not None and spec.emits_partitions
     return emits_partitions or producer.job.execution_strategy is Strategy.PER_PARTITION
 
 
-def _cursor_kind(producer: Written) -> SourceKind | None:
+def _cursor_kind(producer: JobDraft) -> SourceKind | None:
     """Return the kind of a source that emits nothing but cursors; None for any other job."""
     kind = producer.job.source.kind if producer.job.source is not None else None
     return kind if kind is not None and SOURCES[kind].emits_cursors else None

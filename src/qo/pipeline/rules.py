@@ -7,8 +7,8 @@ from typing import Any
 
 from qo.core.pipeline.dag import Join, Refresh, Strategy, UpdateStrategy, input_name
 from qo.core.words import with_article
-from qo.pipeline.draft import Written
-from qo.pipeline.expectations import expectations
+from qo.pipeline.draft import JobDraft
+from qo.pipeline.expectations import check_expectations
 from qo.pipeline.fields import REACTIVE_ONLY, SOURCE_ONLY
 from qo.pipeline.problems import Path, Report
 from qo.pipeline.sources import SOURCES
@@ -34,28 +34,28 @@ UNSTABLE = frozenset(
 )
 
 
-def activation(written: Written, report: Report) -> None:
+def activation(job_draft: JobDraft, report: Report) -> None:
     """Sources have a source, reactive jobs have inputs, and neither has what is the other's."""
-    own, foreign = (SOURCE_ONLY, REACTIVE_ONLY) if written.job.is_source else (REACTIVE_ONLY, SOURCE_ONLY)
-    word, other = ("source", "reactive") if written.job.is_source else ("reactive", "source")
+    own, foreign = (SOURCE_ONLY, REACTIVE_ONLY) if job_draft.job.is_source else (REACTIVE_ONLY, SOURCE_ONLY)
+    word, other = ("source", "reactive") if job_draft.job.is_source else ("reactive", "source")
     for name in own[0]:
-        if name not in written.raw:
-            message = f"the {word} job {written.job.name!r} has no {name!r}"
-            report.add(written.path, message, f"write '{name}:', or 'activation: {other}'")
+        if name not in job_draft.raw:
+            message = f"the {word} job {job_draft.job.name!r} has no {name!r}"
+            report.add(job_draft.path, message, f"write '{name}:', or 'activation: {other}'")
     for name in (*foreign[0], *foreign[1]):
-        if name in written.raw:
-            message = f"{name!r} is for {other} jobs, and {written.job.name!r} is a {word} job"
-            report.add((*written.path, name), message, f"remove it, or write 'activation: {other}'", key=True)
+        if name in job_draft.raw:
+            message = f"{name!r} is for {other} jobs, and {job_draft.job.name!r} is a {word} job"
+            report.add((*job_draft.path, name), message, f"remove it, or write 'activation: {other}'", key=True)
 
 
-def source(written: Written, report: Report) -> None:
+def source(job_draft: JobDraft, report: Report) -> None:
     """A source has the fields of its kind."""
-    given = written.job.source
+    given = job_draft.job.source
     if given is None:
         return
-    path: Path = (*written.path, "source")
+    path: Path = (*job_draft.path, "source")
     spec = SOURCES[given.kind]
-    fields: Mapping[str, Any] = written.raw["source"]
+    fields: Mapping[str, Any] = job_draft.raw["source"]
     for field in spec.config.fields:
         if field.required and field.name not in fields:
             hint = f"write '{field.name}:' beside 'kind: {given.kind}'"
@@ -72,53 +72,53 @@ def source(written: Written, report: Report) -> None:
         spec.validate(given, path, report)
 
 
-def updating(written: Written, report: Report) -> None:
+def updating(job_draft: JobDraft, report: Report) -> None:
     """Rows are appended once only if something stable tells them apart."""
-    job = written.job
-    if job.update_strategy is UpdateStrategy.APPEND and "unique_key" not in written.raw:
+    job = job_draft.job
+    if job.update_strategy is UpdateStrategy.APPEND and "unique_key" not in job_draft.raw:
         hint = "write 'unique_key: [...]' with columns of the data, or 'update_strategy: replace'"
-        path = (*written.path, "update_strategy")
+        path = (*job_draft.path, "update_strategy")
         report.add(path, f"{job.name!r} appends, and has no unique_key: a retry would add its rows twice", hint)
-    if job.update_strategy is not UpdateStrategy.APPEND and "unique_key" in written.raw:
+    if job.update_strategy is not UpdateStrategy.APPEND and "unique_key" in job_draft.raw:
         hint = "remove it, or write 'update_strategy: append'"
-        report.add((*written.path, "unique_key"), "'unique_key' is for jobs that append", hint, key=True)
+        report.add((*job_draft.path, "unique_key"), "'unique_key' is for jobs that append", hint, key=True)
     for index, column in enumerate(job.unique_key):
         if column.lower() in UNSTABLE:
             message = f"{column!r} is another one in each attempt, so it tells no row from its repetition"
-            report.add((*written.path, "unique_key", index), message, "name columns that come from the data")
+            report.add((*job_draft.path, "unique_key", index), message, "name columns that come from the data")
 
 
-def inputs(written: Written, report: Report) -> None:
+def inputs(job_draft: JobDraft, report: Report) -> None:
     """Inputs have different names, one of them starts tasks, and joining needs something to join."""
-    job = written.job
+    job = job_draft.job
     seen: set[str] = set()
     for index, each in enumerate(job.inputs):
-        path: Path = (*written.path, "inputs", index)
+        path: Path = (*job_draft.path, "inputs", index)
         name = input_name(each)
         if name in seen:
             report.add(
                 path, f"{job.name!r} has two inputs named {name!r}", "write 'as: another_name' beside 'from'"
             )
         seen.add(name)
-        if each.from_.dataset is not None and "output" in written.raw["inputs"][index]["from"]:
+        if each.from_.dataset is not None and "output" in job_draft.raw["inputs"][index]["from"]:
             hint = "remove it: a dataset is one output already"
             report.add((*path, "from", "output"), "'output' belongs to a job", hint, key=True)
     triggers = sum(each.trigger for each in job.inputs)
     if job.inputs and triggers == 0:
         message = f"no input of {job.name!r} starts it"
-        report.add((*written.path, "inputs"), message, "remove 'trigger: false' from one of them")
+        report.add((*job_draft.path, "inputs"), message, "remove 'trigger: false' from one of them")
     if job.join is Join.ALL and (job.execution_strategy is not Strategy.PER_PARTITION or triggers < 2):
         hint = "write 'execution_strategy: PerPartition' and two inputs that trigger, or remove it"
-        report.add((*written.path, "join"), "'join: all' waits for a partition of several inputs", hint)
+        report.add((*job_draft.path, "join"), "'join: all' waits for a partition of several inputs", hint)
 
 
-def refreshing(written: Written, report: Report) -> None:
+def refreshing(job_draft: JobDraft, report: Report) -> None:
     """Only what was made partition by partition, from an input that does not trigger, is made again by a refresh."""
-    job = written.job
+    job = job_draft.job
     for index, each in enumerate(job.inputs):
         if each.refresh is not Refresh.ON_CHANGE:
             continue
-        path: Path = (*written.path, "inputs", index, "refresh")
+        path: Path = (*job_draft.path, "inputs", index, "refresh")
         name = input_name(each)
         if each.trigger:
             message = f"'refresh: on_change' is for inputs with 'trigger: false', and {name!r} triggers"
@@ -134,11 +134,11 @@ def refreshing(written: Written, report: Report) -> None:
             report.add(path, message, "remove it: effects outside are not repeated")
 
 
-RULES: tuple[Callable[[Written, Report], None], ...] = (
+RULES: tuple[Callable[[JobDraft, Report], None], ...] = (
     activation,
     source,
     updating,
     inputs,
     refreshing,
-    expectations,
+    check_expectations,
 )

@@ -23,7 +23,7 @@ from qo.pipeline.kinds import (
     Text,
     Whole,
 )
-from qo.pipeline.problems import Path, Report, closest, shown
+from qo.pipeline.problems import Path, Report, closest, quote_value
 
 
 def check(value: Any, kind: Kind, path: Path, report: Report) -> bool:
@@ -68,7 +68,7 @@ def _record(value: Any, kind: Record, path: Path, report: Report) -> bool:
     if not isinstance(value, dict):
         names = ", ".join(field.name for field in kind.fields[:4])
         return _wrong(
-            path, report, f"{_label(path)} is {shown(value)}", f"write a mapping with fields such as {names}"
+            path, report, f"{_label(path)} is {quote_value(value)}", f"write a mapping with fields such as {names}"
         )
     members = cast("dict[str, Any]", value)
     good = True
@@ -116,7 +116,9 @@ def _example(field: Field) -> str:
 
 def _items(value: Any, kind: Items, path: Path, report: Report) -> bool:
     if not isinstance(value, list):
-        return _wrong(path, report, f"{_label(path)} is {shown(value)}", "write a list: '- ' before each item")
+        return _wrong(
+            path, report, f"{_label(path)} is {quote_value(value)}", "write a list: '- ' before each item"
+        )
     parts = cast("list[Any]", value)
     if not kind.at_least <= len(parts) <= kind.at_most:
         message = f"{_label(path)} has {len(parts)} items"
@@ -127,14 +129,16 @@ def _items(value: Any, kind: Items, path: Path, report: Report) -> bool:
     if kind.unique and good:
         for index, part in enumerate(parts):
             if part in parts[:index]:
-                good = _wrong((*path, index), report, f"{shown(part)} stands twice in {_label(path)}", "keep one")
+                good = _wrong(
+                    (*path, index), report, f"{quote_value(part)} stands twice in {_label(path)}", "keep one"
+                )
     return good
 
 
 def _table(value: Any, kind: Table, path: Path, report: Report) -> bool:
     if not isinstance(value, dict):
         return _wrong(
-            path, report, f"{_label(path)} is {shown(value)}", "write a mapping: 'name: ...' on each line"
+            path, report, f"{_label(path)} is {quote_value(value)}", "write a mapping: 'name: ...' on each line"
         )
     members = cast("dict[str, Any]", value)
     if len(members) > kind.at_most:
@@ -157,7 +161,7 @@ def _filter(value: Any, kind: Filter, path: Path, report: Report) -> bool:
     types = {_sort_of(each) for each in values}
     if None in types:
         hint = "write text, a number, true or false, or a list of them"
-        return _wrong(path, report, f"{_label(path)} cannot be compared with {shown(value)}", hint)
+        return _wrong(path, report, f"{_label(path)} cannot be compared with {quote_value(value)}", hint)
     if len(types) > 1:
         hint = "write values of one type, in quotes where text is meant"
         return _wrong(path, report, f"{_label(path)} mixes {' and '.join(sorted(map(str, types)))}", hint)
@@ -174,7 +178,7 @@ def _sort_of(value: Any) -> str | None:
 
 def _anything(value: Any, kind: Anything, path: Path, report: Report) -> bool:
     if not isinstance(value, dict):
-        return _wrong(path, report, f"{_label(path)} is {shown(value)}", "write a mapping, or leave it out")
+        return _wrong(path, report, f"{_label(path)} is {quote_value(value)}", "write a mapping, or leave it out")
     size = len(msgspec.json.encode(value))
     if size > kind.bytes_max:
         hint = f"write at most {kind.bytes_max} bytes, and keep data in the bucket"
@@ -201,7 +205,7 @@ def _scalar(value: Any, kind: Text | Whole | Flag | Choice | Scalar, path: Path,
                 return True
             good = False
             hint = _instead(path, value) or closest(str(value), values)
-    return good or _wrong(path, report, f"{_label(path)} is {shown(value)}", hint)
+    return good or _wrong(path, report, f"{_label(path)} is {quote_value(value)}", hint)
 
 
 def _text(value: Any, kind: Text, path: Path, report: Report) -> bool:
@@ -209,12 +213,12 @@ def _text(value: Any, kind: Text, path: Path, report: Report) -> bool:
         return True
     if not isinstance(value, str):
         hint = f"write {kind.form}" if isinstance(value, dict | list) else f"write {kind.form}; numbers in quotes"
-        return _wrong(path, report, f"{_label(path)} is {shown(value)}, not text", hint)
+        return _wrong(path, report, f"{_label(path)} is {quote_value(value)}, not text", hint)
     if len(value) > kind.chars_max:
         message = f"{_label(path)} has {len(value)} characters"
         return _wrong(path, report, message, f"write at most {kind.chars_max}")
     if not kind.matcher.match(value):
-        return _wrong(path, report, f"{_label(path)} is {shown(value)}", f"write {kind.form}")
+        return _wrong(path, report, f"{_label(path)} is {quote_value(value)}", f"write {kind.form}")
     return True
 
 

@@ -24,7 +24,7 @@ from qo.agent.operators import Executor, ExecutorUnavailable, Threads, on_thread
 from qo.api.contract.task import Work
 from qo.config.settings import Settings
 from qo.config.spark import OWN_SERVER
-from qo.core.pipeline.expectation import in_words, parsed
+from qo.core.pipeline.expectation import describe_value, parse_expectations
 from qo.errors import QoError
 from qo.spark.engine.engine import Attempt, ClusterAway, Engine, Progress, open_engine
 from qo.spark.engine.errors import SessionLost, explained, from_spark, full_text, short_text
@@ -303,7 +303,7 @@ class Phases:
 
 def write_all(context: Context, frames: Frames, phases: Phases) -> dict[int, Written]:
     """Write every frame to its output. Nothing is begun once the attempt was asked to stop."""
-    run, wanted = context.run, parsed(context.run.work.expectations)
+    run, wanted = context.run, parse_expectations(context.run.work.expectations)
     written: dict[int, Written] = {}
     for index, frame in frames.items():
         run.cancel.check()
@@ -317,14 +317,14 @@ def write_all(context: Context, frames: Frames, phases: Phases) -> dict[int, Wri
 
 def settle(context: Context, written: Mapping[int, Written]) -> None:
     """Raises QualityFailed where an expectation of severity fail was not met."""
-    run, wanted = context.run, parsed(context.run.work.expectations)
+    run, wanted = context.run, parse_expectations(context.run.work.expectations)
     if not wanted:
         return
     run.checks = quality.settle(context.spark, run, wanted, written, context.inputs, context.files)
     failed = [each for each in run.checks if not each.passed and each.severity == "fail"]
     if failed:
         said = "; ".join(
-            f"{each.name}: found {in_words(each.observed)}, expected {in_words(each.expected)}"
+            f"{each.name}: found {describe_value(each.observed)}, expected {describe_value(each.expected)}"
             for each in failed[:5]
         )
         more = f"; and {len(failed) - 5} more" if len(failed) > 5 else ""

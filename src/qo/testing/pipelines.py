@@ -21,8 +21,8 @@ from typing import Any
 import httpx
 import sqlalchemy as sa
 
-from qo.agent.agent import WAKE, Runner
-from qo.agent.heartbeats import Heart, Held
+from qo.agent.agent import WAKE, Agent
+from qo.agent.heartbeats import HeartbeatThread, HeldTask
 from qo.agent.operator_run import uris
 from qo.agent.operators import PythonExecutor
 from qo.api.contract.task import EventBody, Piece
@@ -171,7 +171,7 @@ class Pipelines:
         transport = httpx.ASGITransport(internal_app(self._context), raise_app_exceptions=False)
         async with DispatcherClient("http://qo", WORKER_TOKEN, transport=transport) as client:
             app = App()
-            runner = Runner(client, _NoHeart(), PythonExecutor(), BlockingFiles(), self._secrets)
+            runner = Agent(client, _NoHeart(), PythonExecutor(), BlockingFiles(), self._secrets)
             app.task(WAKE, timeout_s=None)(runner.wake)
             await self._work(app)
         now = [ran for ran in self._tasks() if before.get(ran.id) != ran]
@@ -234,16 +234,16 @@ class _Wakes:
         await self._queue.submit_many(tasks)
 
 
-class _NoHeart(Heart):
+class _NoHeart(HeartbeatThread):
     """Time stands still while an operator runs, and no lease runs out."""
 
     def __init__(self) -> None:
         pass
 
-    def hold(self, held: Held) -> None:
+    def hold(self, held: HeldTask) -> None:
         pass
 
-    def let_go(self, held: Held) -> None:
+    def let_go(self, held: HeldTask) -> None:
         pass
 
 

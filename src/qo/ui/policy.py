@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from qo.core.pipeline.policy import POLICY_MAX, document, encoded
+from qo.core.pipeline.policy import POLICY_MAX, document, encode_policy
 from qo.core.roles import GRANTS, Bucket, Grant, Role, statements
 from qo.errors import UsageError
 
@@ -22,7 +22,7 @@ def page_policy(bucket: str, prefix: str, *, operator: bool, partition: str = "a
     place = Bucket(bucket, prefix, partition)
     grants = GRANTS[Role.OPERATOR if operator else Role.VIEWER]
     for narrow in (True, False):
-        if len(text := encoded(_policy(place, grants, narrow=narrow))) <= POLICY_MAX:
+        if len(text := encode_policy(_policy(place, grants, narrow=narrow))) <= POLICY_MAX:
             return text
         if not prefix:
             break

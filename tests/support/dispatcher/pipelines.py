@@ -29,7 +29,7 @@ from typing import Any
 import msgspec
 
 from qo.api.contract.dag import DeployAnswer
-from qo.core.pipeline.dag import Dag, Job, resolved
+from qo.core.pipeline.dag import Dag, Job, resolve_defaults
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
 from qo.dispatcher.state import topology as topologies
 from qo.dispatcher.state.database import State
@@ -66,7 +66,7 @@ def dag(name: str, *jobs: Job, publish: Mapping[str, str | Mapping[str, Any]] | 
         public: {"from": {"job": made} if isinstance(made, str) else dict(made)}
         for public, made in (publish or {}).items()
     }
-    return resolved(
+    return resolve_defaults(
         msgspec.convert(
             {"name": name, "jobs": [msgspec.to_builtins(each) for each in jobs], "publish": named}, Dag
         )
@@ -76,7 +76,7 @@ def dag(name: str, *jobs: Job, publish: Mapping[str, str | Mapping[str, Any]] | 
 def edited(before: Dag, name: str, **fields: Any) -> Dag:
     """The DAG with some fields of one job changed."""
     jobs = [_job(msgspec.to_builtins(each) | fields) if each.name == name else each for each in before.jobs]
-    return resolved(msgspec.structs.replace(before, jobs=tuple(jobs)))
+    return resolve_defaults(msgspec.structs.replace(before, jobs=tuple(jobs)))
 
 
 def staged(state: State, wanted: Dag, by: str = "tests", *, again: bool = False) -> DeployAnswer:

@@ -21,10 +21,10 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, cast
 
-from qo.agent.agent import Runner
+from qo.agent.agent import Agent
 from qo.agent.code.processes import LINE_MAX
 from qo.agent.code.version import VersionCode, enter
-from qo.agent.service import open_runner
+from qo.agent.service import open_agent
 from qo.api.contract.task import Claimed
 from qo.config.settings import Settings
 from qo.worker.loop.cancel import CancelToken, Why
@@ -64,11 +64,11 @@ async def serve(reply: _Reply) -> None:
     _start_logging(settings)
     root = Path(options["root"])
     enter(root)
-    async with open_runner(settings, options["executor"], VersionCode(root)) as runner:
+    async with open_agent(settings, options["executor"], VersionCode(root)) as runner:
         await _follow(lines, runner, reply)
 
 
-async def _follow(lines: asyncio.StreamReader, runner: Runner, reply: _Reply) -> None:
+async def _follow(lines: asyncio.StreamReader, runner: Agent, reply: _Reply) -> None:
     """Until the worker is gone: then what runs is given back."""
     running: dict[str, tuple[asyncio.Task[None], _Attempt]] = {}
     while line := await lines.readline():
@@ -90,7 +90,7 @@ async def _follow(lines: asyncio.StreamReader, runner: Runner, reply: _Reply) ->
     await asyncio.gather(*(work for work, _ in left), return_exceptions=True)
 
 
-async def _run(runner: Runner, claimed: Claimed, attempt: _Attempt, key: str, reply: _Reply) -> None:
+async def _run(runner: Agent, claimed: Claimed, attempt: _Attempt, key: str, reply: _Reply) -> None:
     answer: str | Acked = "stopped"
     try:
         answer = await runner.attempt(claimed, attempt)

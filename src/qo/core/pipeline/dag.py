@@ -156,7 +156,7 @@ class Dag(_Part, frozen=True, kw_only=True):
 known(Dag)
 
 
-def resolved(dag: Dag) -> Dag:
+def resolve_defaults(dag: Dag) -> Dag:
     """The same DAG with its defaults written into every job and the jobs in order of name.
 
     Two files that mean the same become equal here; this is what is hashed, stored and shown.

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from qo.core.pipeline.plan import derived
+from qo.core.pipeline.plan import derive_id
 from qo.core.struct_preload import known
 from qo.errors import UsageError
 
@@ -74,4 +74,4 @@ def event_id(producer: str, event: Event) -> str:
 
     ``producer`` names the run: task and attempt, or a source and its idempotency key.
     """
-    return derived("event", producer, event.dataset_id, event.generation_id, event.scope)
+    return derive_id("event", producer, event.dataset_id, event.generation_id, event.scope)

@@ -122,7 +122,7 @@ def _bounds(low: object, high: object) -> str:
     return f"{'' if low is None else low}..{'' if high is None else high}"
 
 
-def in_words(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """What was found or expected, for people: ``{"outside": 1, "sample": ["-1.20"]}`` is "outside 1, such as -1.20"."""
     if isinstance(value, Mapping):
         parts = cast("Mapping[str, Any]", value)
@@ -130,16 +130,16 @@ def in_words(value: Any) -> str:
             f"{'such as' if name == 'sample' else name} {_part_in_words(each)}" for name, each in parts.items()
         )
     if isinstance(value, list):
-        return "; ".join(in_words(each) for each in cast("list[Any]", value))
+        return "; ".join(describe_value(each) for each in cast("list[Any]", value))
     if value is None or isinstance(value, bool):
         return {None: "nothing", True: "true", False: "false"}[value]
     return str(value)
 
 
 def _part_in_words(value: Any) -> str:
-    return f"({in_words(value)})" if isinstance(value, Mapping) else in_words(value)
+    return f"({describe_value(value)})" if isinstance(value, Mapping) else describe_value(value)
 
 
-def parsed(documents: Iterable[Mapping[str, Any]]) -> list[Expectation]:
+def parse_expectations(documents: Iterable[Mapping[str, Any]]) -> list[Expectation]:
     """As a task carries them."""
     return [msgspec.convert(each, Expectation) for each in documents]

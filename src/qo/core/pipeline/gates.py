@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus, paused_because
+from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus, pause_text
 from qo.core.words import plural
 
 
@@ -100,7 +100,7 @@ def closed(topology: Topology, edition_id: str, held: Mapping[str, str]) -> str 
     if job is None:
         return "no live version has this job as it was: it was replaced, removed or rolled back"
     if (said := topology.pause_reason(job)) is not None:
-        return paused_because(said)
+        return pause_text(said)
     if job.job.outputs == 0 and job.status is not VersionStatus.ACTIVE:
         return f"waits for cutover: it has effects outside, and version {job.version_number} is {job.status}"
     return held.get(edition_id)

@@ -45,17 +45,17 @@ _OPERATIONAL_SOURCE = frozenset({"schedule", "timezone", "webhook_path", "secret
 _OPERATIONAL_INPUT = frozenset({"refresh"})
 
 
-def derived(*parts: str | int) -> str:
+def derive_id(*parts: str | int) -> str:
     """An id that follows from the parts and from nothing else."""
     return str(uuid.uuid5(_SPACE, "\x1f".join(map(str, parts))))
 
 
 def logical_job_id(dag: str, job: str) -> str:
-    return derived("job", dag, job)
+    return derive_id("job", dag, job)
 
 
 def dataset_id(dag: str, job: str, output: int) -> str:
-    return derived("dataset", dag, job, output)
+    return derive_id("dataset", dag, job, output)
 
 
 def content_hash(dag: Dag) -> str:
@@ -171,10 +171,10 @@ def _planned(
     read = [each.generation_id or each.dataset_id for each in inputs]
     # Who wants to begin with nothing in each version is another edition in each.
     fresh = [version] if job.bootstrap is not None and job.bootstrap.reset_outputs else []
-    edition = derived("edition", logical, config, *read, *fresh)
+    edition = derive_id("edition", logical, config, *read, *fresh)
     ids = [dataset_id(dag.name, job.name, index) for index in range(job.outputs)]
     outputs = tuple(
-        PlannedOutput(index, made, derived("generation", made, edition)) for index, made in enumerate(ids)
+        PlannedOutput(index, made, derive_id("generation", made, edition)) for index, made in enumerate(ids)
     )
     return PlannedJob(job, logical, edition, config, inputs, outputs)
 

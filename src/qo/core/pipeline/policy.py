@@ -87,7 +87,7 @@ def session_policy(
     if until is not None:
         statements.append(_deny_after(until))
     policy = document(statements)
-    if (size := len(encoded(policy))) > POLICY_MAX:
+    if (size := len(encode_policy(policy))) > POLICY_MAX:
         raise UsageError(
             f"the policy for {len(listed)} prefixes has {size} characters, and STS takes {POLICY_MAX}: "
             "let the job read fewer datasets, or give the data a shorter prefix"
@@ -95,7 +95,7 @@ def session_policy(
     return policy
 
 
-def encoded(policy: dict[str, Any]) -> str:
+def encode_policy(policy: dict[str, Any]) -> str:
     """As it is sent."""
     return json.dumps(policy, separators=(",", ":"))
 

@@ -76,7 +76,7 @@ def route(
     return tuple(_decide(job, event, topology, announced) for job in jobs)
 
 
-def wanted(event: Event, topology: Topology) -> list[Piece]:
+def required_pieces(event: Event, topology: Topology) -> list[Piece]:
     """The partitions whose presence decides about this event: look them up, then ``route``."""
     if event.partition_key is None or event.generation_id not in topology.generations:
         return []
@@ -94,7 +94,7 @@ def joins(job: LiveJob) -> bool:
     return job.job.join is Join.ALL and job.job.execution_strategy is Strategy.PER_PARTITION
 
 
-def followed(reader: Reader, topology: Topology) -> str | None:
+def generation_read(reader: Reader, topology: Topology) -> str | None:
     """The generation that an input reads now; None: nothing is current there."""
     return reader.input.generation_id or topology.current.get(reader.input.dataset_id)
 
@@ -130,7 +130,7 @@ def _others(job: LiveJob, event: Event, topology: Topology) -> dict[str, Piece |
     for each in job.inputs:
         if not each.trigger:
             continue
-        generation = followed(Reader(job, each), topology)
+        generation = generation_read(Reader(job, each), topology)
         if generation == event.generation_id:
             continue  # This is the input that the event speaks of.
         found[each.name] = (

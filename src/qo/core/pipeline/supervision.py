@@ -38,7 +38,7 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedTask:
     """The task as it is now, and its last attempt."""
 
     status: Status
@@ -71,7 +71,7 @@ def backoff_s(streak: int) -> float:
 
 
 def supervise(
-    known: Supervised, seen: Seen | None, *, unwanted: str | None, now: datetime
+    known: Supervised, seen: ObservedTask | None, *, unwanted: str | None, now: datetime
 ) -> tuple[Supervised, Action]:
     """The source as it is to be remembered, and the one thing to do. ``unwanted``: why it should not run, if so.
 
@@ -96,7 +96,7 @@ def supervise(
     return _resting(known, seen, now)
 
 
-def _stopping(known: Supervised, seen: Seen, unwanted: str) -> tuple[Supervised, Action]:
+def _stopping(known: Supervised, seen: ObservedTask, unwanted: str) -> tuple[Supervised, Action]:
     attempt = seen.attempt if seen.status is not Status.RUNNING else known.attempt
     known = replace(known, start_after=None, error=unwanted, streak=0, attempt=attempt)
     if seen.status is Status.PENDING:
@@ -106,7 +106,7 @@ def _stopping(known: Supervised, seen: Seen, unwanted: str) -> tuple[Supervised,
     return replace(known, state=SourceState.DRAINING), Action.NONE if seen.cancel_requested else Action.STOP
 
 
-def _running(known: Supervised, seen: Seen, now: datetime) -> Supervised:
+def _running(known: Supervised, seen: ObservedTask, now: datetime) -> Supervised:
     if seen.cancel_requested:
         return replace(known, state=SourceState.DRAINING)  # Resumed before it had stopped: it ends first.
     if seen.lease_expires_at is not None and seen.lease_expires_at <= now:
@@ -114,7 +114,7 @@ def _running(known: Supervised, seen: Seen, now: datetime) -> Supervised:
     return replace(known, state=SourceState.RUNNING, start_after=None, error=None)
 
 
-def _resting(known: Supervised, seen: Seen, now: datetime) -> tuple[Supervised, Action]:
+def _resting(known: Supervised, seen: ObservedTask, now: datetime) -> tuple[Supervised, Action]:
     """The task waits, or ended by itself."""
     ended = seen.status is not Status.PENDING
     if not seen.died and not ended:

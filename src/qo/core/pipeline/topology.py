@@ -102,7 +102,7 @@ class Topology:
         return [other for other in self.jobs.values() if any(made.dataset_id in read for made in other.outputs)]
 
 
-def paused_because(reason: str) -> str:
+def pause_text(reason: str) -> str:
     """A pause in words; somebody may have paused without a reason."""
     return f"paused: {reason}" if reason else "paused"
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from qo.api.contract.task import CompleteAnswer, CompleteRequest, Outcome
 from qo.core import lifecycle
 from qo.core.lifecycle import Rejected
-from qo.core.pipeline import late
+from qo.core.pipeline import late_completion
 from qo.core.pipeline.dag import Job, UpdateStrategy
 from qo.core.pipeline.event import Event, event_id
 from qo.core.pipeline.topology import Topology
@@ -180,7 +180,7 @@ def _late(row: Row, request: CompleteRequest) -> Task:
     """The task as the attempt left it. Raises LeaseLost for one that is not allowed to be late."""
     as_if = None
     if request.outcome is Outcome.SUCCESS:
-        as_if = late.reopened(task_of(row), row["late_lease_id"], request.lease_id, request.attempt)
+        as_if = late_completion.reopen(task_of(row), row["late_lease_id"], request.lease_id, request.attempt)
     if as_if is None:
         raise LeaseLost(
             f"attempt {request.attempt} of task {request.task_id} was given up: the task is {row['status']}, "

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 import sqlalchemy as sa
 
 from qo.api.contract.task import Fence
-from qo.core.pipeline.plan import derived
+from qo.core.pipeline.plan import derive_id
 from qo.dispatcher.auth.keys import TOKEN_TTL_MAX, KeyRing
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
@@ -117,7 +117,7 @@ def near_its_end(capability: Capability, now: datetime) -> bool:
 
 
 def capability_id(task_id: str, attempt: int) -> str:
-    return derived("capability", task_id, attempt)
+    return derive_id("capability", task_id, attempt)
 
 
 def lease_hash(lease_id: str) -> str:

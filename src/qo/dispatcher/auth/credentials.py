@@ -16,7 +16,7 @@ from typing import Any, cast
 from qo.api.contract.credential import CredentialsAnswer
 from qo.api.contract.task import Fence
 from qo.config.settings import Settings
-from qo.core.pipeline.policy import Prefix, encoded, normalise, session_policy
+from qo.core.pipeline.policy import Prefix, encode_policy, normalise, session_policy
 from qo.dispatcher import aws
 from qo.dispatcher.auth import scopes
 from qo.dispatcher.auth.capability import Capability, Scope, bind, still_valid
@@ -69,7 +69,7 @@ def authorise(tx: Tx, fence: Fence, capability: Capability, settings: Settings) 
     return Order(
         role_arn=role_arn,
         session_name=f"qo-{capability.task_id[:36]}-{capability.attempt}",
-        policy=encoded(policy),
+        policy=encode_policy(policy),
         duration_s=int(min(max(left_s, DURATION_MIN_S), DURATION_MAX_S)),
         until=capability.expires_at,
         scope=scope,

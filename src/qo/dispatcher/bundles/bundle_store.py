@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from qo.api.contract.bundle import BundleAnswer, CreateBundle
 from qo.config.settings import Settings
 from qo.core.pipeline.bundle import SHA256, ZIP_BYTES_MAX, Manifest
-from qo.core.pipeline.plan import derived
+from qo.core.pipeline.plan import derive_id
 from qo.dispatcher import aws
 from qo.dispatcher.bundles import archive
 from qo.dispatcher.state import schema
@@ -177,7 +177,7 @@ def deployable(tx: Tx, sha256: str) -> str:
 
 
 def bundle_id(sha256: str) -> str:
-    return derived("bundle", sha256)
+    return derive_id("bundle", sha256)
 
 
 def _name(sha256: str) -> str:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from qo.api.contract.task import CheckBody, CompleteRequest, Outcome
 from qo.core.pipeline.event import Event
-from qo.core.pipeline.expectation import in_words
+from qo.core.pipeline.expectation import describe_value
 from qo.core.pipeline.topology import Topology
 from qo.dispatcher.commits.outputs import Made, Write, outputs_of, validated
 from qo.dispatcher.state import schema
@@ -128,7 +128,7 @@ def failed_checks(tx: Tx, task_id: str, limit: int = 10) -> Iterator[str]:
         .limit(limit)
     )
     for each in found:
-        found_, expected = in_words(each["observed"]), in_words(each["expected"])
+        found_, expected = describe_value(each["observed"]), describe_value(each["expected"])
         yield f"{each['name']} ({each['severity']}): found {found_}, expected {expected}"
 
 

@@ -21,7 +21,7 @@ from qo.core.lifecycle import Cancel, Claim, Command, Complete, Rejected, Replay
 from qo.core.pipeline import routing
 from qo.core.pipeline.dag import UpdateStrategy
 from qo.core.pipeline.event import PARTITION_KEY
-from qo.core.pipeline.plan import derived
+from qo.core.pipeline.plan import derive_id
 from qo.core.pipeline.topology import LiveJob, Reader, Topology
 from qo.core.task import Status
 from qo.dispatcher.commits import commits, removing
@@ -97,7 +97,7 @@ def is_orphaned(tx: Tx, live: Topology, job: LiveJob, row: sa.RowMapping) -> boo
         for each in job.inputs
         if each.trigger
         and each.dataset_id != dataset
-        and (followed := routing.followed(Reader(job, each), live)) is not None
+        and (followed := routing.generation_read(Reader(job, each), live)) is not None
     ]
     if routing.joins(job):  # It needs every side.
         return removed or any(_is_removed(tx, *other, key) for other in others)
@@ -206,7 +206,7 @@ def _require_idle(tx: Tx, ref: DatasetRef, job: LiveJob, key: str) -> None:
 
 
 def _dedupe_key(partition: str, key: str) -> str:
-    return creation.removal_dedupe_key(derived("removal", key, partition))
+    return creation.removal_dedupe_key(derive_id("removal", key, partition))
 
 
 def _task(made: _Made, partition: str, key: str) -> NewTask:
@@ -219,7 +219,7 @@ def _over_at_once(tx: Tx, wanted: Sequence[tuple[NewTask, dict[str, Any]]], by: 
     created = [each.task_id for each in creation.create(tx, [new for new, _ in wanted]) if each.new]
     done: dict[str, Row] = {}
     for id_, row in rows.load_all(tx, sorted(created)).items():
-        lease = derived("lease", id_, 1)
+        lease = derive_id("lease", id_, 1)
         begun = _moved(tx, row, Claim(tx.ambient.token(), lease_id=lease, worker_id=by[:200]))
         done[id_] = _moved(tx, begun, Complete(tx.ambient.token(), lease_id=lease, output=output[id_]))
     return done

@@ -15,7 +15,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from qo.core.pipeline.plan import derived
+from qo.core.pipeline.plan import derive_id
 from qo.dispatcher.events import invalidations, tallies
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
@@ -135,7 +135,7 @@ def _remove(tx: Tx, removal: Removal, gone: Sequence[sa.RowMapping], left: Seque
         schema.invalidations,
         [
             {
-                "id": derived("invalidation", removal.generation_id, revision),
+                "id": derive_id("invalidation", removal.generation_id, revision),
                 "dataset_id": removal.dataset_id,
                 "generation_id": removal.generation_id,
                 "partition_key": removal.partition_key,

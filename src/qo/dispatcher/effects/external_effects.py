@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from qo.core.pipeline import routing
-from qo.core.pipeline.plan import derived
+from qo.core.pipeline.plan import derive_id
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
 from qo.core.task import Status
 from qo.dispatcher.state import scans, schema
@@ -107,7 +107,7 @@ def take_over(tx: Tx, live: Topology, dag: str, by: str) -> int:
             if value is not None
         ]
         again = sa.and_(_tasks.c.invalidation_id.is_(None), sa.or_(*done))
-        token = derived("taken over", job.edition_id, live.epoch)
+        token = derive_id("taken over", job.edition_id, live.epoch)
         cancelled += backlog.drop(tx, job.edition_id, again, token=token, by=by, reason=REASON)
         cancelled += _yield(tx, job, others, _tasks.c.invalidation_id.is_(None), by=by)
     return cancelled

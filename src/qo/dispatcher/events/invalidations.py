@@ -17,7 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from qo.core.pipeline.event import NUMBER_MAX, PARTITION_KEY, Event
-from qo.core.pipeline.plan import derived
+from qo.core.pipeline.plan import derive_id
 from qo.core.pipeline.topology import Topology
 from qo.dispatcher.state import scans, schema
 from qo.dispatcher.state.database import Tx
@@ -55,7 +55,7 @@ def invalidate(
     ``key``: said again with the same key, it is the same invalidation. Raises UsageError, NotFound.
     """
     _check(tx, dataset_id, generation_id, partition_key, start, end, reason)
-    id_ = tx.ambient.task_id() if key is None else derived("invalidation", generation_id, "by", key)
+    id_ = tx.ambient.task_id() if key is None else derive_id("invalidation", generation_id, "by", key)
     row = {
         "id": id_,
         "dataset_id": dataset_id,
@@ -94,7 +94,7 @@ def replaced(tx: Tx, commits: Sequence[Replaced]) -> None:
     rows = [
         {
             # The revision makes the id, so one commit invalidates once.
-            "id": derived("invalidation", each.event.generation_id, each.revision),
+            "id": derive_id("invalidation", each.event.generation_id, each.revision),
             "dataset_id": each.event.dataset_id,
             "generation_id": each.event.generation_id,
             "revision": each.revision,

@@ -18,7 +18,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from qo.core.pipeline.plan import derived
+from qo.core.pipeline.plan import derive_id
 from qo.core.retry import delay_s
 from qo.core.task import RetryPolicy
 from qo.dispatcher.state.database import Tx
@@ -86,7 +86,7 @@ class Taken:
 
 def wake_id(task_id: str, attempt: int, wakes: int) -> str:
     """The id of a task's wake-up number ``wakes``, where ``attempt`` attempts have begun so far."""
-    return derived("wake", task_id, attempt + 1, wakes)
+    return derive_id("wake", task_id, attempt + 1, wakes)
 
 
 def add(tx: Tx, effects: Sequence[Effect], handed: Collection[Kind] = ()) -> int:

@@ -31,7 +31,7 @@ from qo.api.contract.task import (
     WorkOutput,
 )
 from qo.core.pipeline.event import Event, validate
-from qo.core.pipeline.plan import derived
+from qo.core.pipeline.plan import derive_id
 from qo.core.pipeline.ranges import Aggregate, aggregate, split
 from qo.core.task import Status
 from qo.dispatcher.attempts import claiming, completion, pins
@@ -69,7 +69,7 @@ class _Due:
 
     @property
     def lease_id(self) -> str:
-        return derived("run", self.wake.id)  # A wake-up begins one attempt at most.
+        return derive_id("run", self.wake.id)  # A wake-up begins one attempt at most.
 
 
 def tick(state: State, data_root: str, limit: int = BATCH) -> int:

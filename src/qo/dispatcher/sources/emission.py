@@ -19,7 +19,7 @@ from qo.api.contract.task import SIZE_MAX, EventBody, OutputBody
 from qo.core.lifecycle import Claim, Complete, Rejected
 from qo.core.pipeline.dag import SourceKind, to_json
 from qo.core.pipeline.event import Event, validate
-from qo.core.pipeline.plan import derived, logical_job_id
+from qo.core.pipeline.plan import derive_id, logical_job_id
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
 from qo.dispatcher.attempts.running import own_events
 from qo.dispatcher.commits import commits
@@ -197,7 +197,7 @@ def _done(tx: Tx, wanted: Sequence[_Emission], by: str) -> list[rows.Row]:
     """Their tasks, begun and completed here; those that were not there before."""
     new = {each.task_id for each in create(tx, [each.task for each in wanted]) if each.new}
     known = rows.load_all(tx, sorted(new))
-    leases = {id_: derived("lease", id_, 1) for id_ in known}
+    leases = {id_: derive_id("lease", id_, 1) for id_ in known}
     begun = _moved(
         tx,
         [

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from qo.core.pipeline.dag import HEARTBEAT_TIMEOUT_S, MAX_ATTEMPTS, Join
-from qo.core.pipeline.plan import derived
+from qo.core.pipeline.plan import derive_id
 from qo.core.pipeline.topology import LiveJob
 from qo.core.task import Status
 from qo.dispatcher.state import schema
@@ -49,7 +49,7 @@ class Created:
 
 
 def task_id(edition_id: str, dedupe_key: str) -> str:
-    return derived("task", edition_id, dedupe_key)
+    return derive_id("task", edition_id, dedupe_key)
 
 
 def partition_dedupe_key(
@@ -67,7 +67,7 @@ def partition_dedupe_key(
 
 def joined_prefix(generations: Iterable[str]) -> str:
     """How the keys begin of all partitions that are joined of these, which stand in the order of the inputs."""
-    return f"partition:{derived('joined', *generations)[:8]}:"
+    return f"partition:{derive_id('joined', *generations)[:8]}:"
 
 
 def refresh_dedupe_key(standing: int, generation_id: str, revision: int) -> str:

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from qo.api.contract.backfill import BackfillAnswer, BackfillRequest, BackfillsPage
 from qo.core.pipeline.dag import Join, Strategy
 from qo.core.pipeline.event import NUMBER_MAX
-from qo.core.pipeline.plan import derived
+from qo.core.pipeline.plan import derive_id
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
 from qo.core.task import Status
 from qo.dispatcher.events import event_log
@@ -49,7 +49,7 @@ def create(tx: Tx, wanted: BackfillRequest, by: str) -> BackfillAnswer:
         raise UsageError(f"--from {wanted.from_key} comes after --to {wanted.to_key}: exchange them")
     id_ = tx.ambient.task_id()
     if wanted.key is not None:
-        id_ = derived("backfill", job.logical_id, wanted.key)
+        id_ = derive_id("backfill", job.logical_id, wanted.key)
     row = {
         "id": id_,
         "dag": wanted.dag,
@@ -110,7 +110,7 @@ def cancel(tx: Tx, id_: str, by: str) -> BackfillAnswer:
         return show(tx, id_)
     answer = _set(tx, id_, CANCELLED, ended_at=tx.now)
     which = _tasks.c.dedupe_key.startswith(prefix(id_), autoescape=True)
-    token = derived("backfill cancelled", id_)
+    token = derive_id("backfill cancelled", id_)
     backlog.drop(tx, row["edition_id"], which, token=token, by=by, reason=f"backfill {id_} was cancelled")
     return show(tx, answer.id)
 

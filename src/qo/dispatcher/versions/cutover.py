@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from qo.api.contract.dag import CutoverAnswer
-from qo.core.pipeline.plan import Plan, derived
+from qo.core.pipeline.plan import Plan, derive_id
 from qo.core.pipeline.topology import VersionStatus
 from qo.core.task import Status
 from qo.dispatcher.commits import retention
@@ -110,13 +110,13 @@ def rollback(tx: Tx, dag: str, by: str, replaces: int | None = None) -> CutoverA
     publishing.publish(tx, stored)
     epoch = topology.bump(tx)
     # Some may have been cancelled with a version that shared them and was given up meanwhile.
-    again = derived("back", target["id"], epoch)
+    again = derive_id("back", target["id"], epoch)
     backlog.revive(tx, backlog.editions(tx, target["id"]), token=again, dag=dag)
     external_effects.take_over(tx, topology.load(tx), dag, by)
     stopped = backlog.cancel(
         tx,
         backlog.own_editions(tx, gone["id"]),
-        token=derived("rollback", gone["id"], epoch),
+        token=derive_id("rollback", gone["id"], epoch),
         by=by,
         reason=backlog.stop_reason(dag, gone["number"], VersionStatus.ROLLED_BACK),
     )
@@ -145,7 +145,7 @@ def abandon(tx: Tx, dag: str, number: int, by: str) -> CutoverAnswer:
     stopped = backlog.cancel(
         tx,
         backlog.own_editions(tx, version["id"]),
-        token=derived("abandon", version["id"], epoch),
+        token=derive_id("abandon", version["id"], epoch),
         by=by,
         reason=backlog.stop_reason(dag, number, VersionStatus.ABANDONED),
     )

@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from qo.api.contract.dag import DeployAnswer, DeployBundle, DiffAnswer, EditedJob, RebuiltJob
 from qo.core.pipeline import diff as differences
 from qo.core.pipeline.dag import Dag, SourceKind, to_json
-from qo.core.pipeline.plan import Plan, PlannedJob, derived, plan
+from qo.core.pipeline.plan import Plan, PlannedJob, derive_id, plan
 from qo.core.pipeline.topology import LIVE, VersionStatus
 from qo.dispatcher.bundles import job_code
 from qo.dispatcher.commits import retention
@@ -144,7 +144,7 @@ def _write_version(tx: Tx, wanted: Plan, source: str, by: str, known: sa.RowMapp
         return known["id"]
     name = wanted.dag.name
     last = tx.value(sa.select(sa.func.max(_versions.c.number)).where(_versions.c.dag == name)) or 0
-    version_id = derived("version", name, wanted.content_hash)
+    version_id = derive_id("version", name, wanted.content_hash)
     row = {
         "id": version_id,
         "dag": name,
@@ -166,7 +166,7 @@ def _write_jobs(tx: Tx, wanted: Plan, version_id: str, registry: Registry, bundl
     rows: list[dict[str, Any]] = []
     inputs: list[dict[str, Any]] = []
     for each in wanted.jobs:
-        job_id = derived("version job", version_id, each.job.name)
+        job_id = derive_id("version job", version_id, each.job.name)
         runtime = registry.get(each.job.runtime)
         rows.append(
             {
@@ -267,7 +267,7 @@ def _stage(tx: Tx, wanted: Plan, version_id: str, by: str, *, rebuilds: bool) ->
     epoch = topology.bump(tx)
     if waiting is not None:
         cutover.abandon(tx, dag, waiting["number"], by)
-    backlog.revive(tx, _editions(wanted.jobs), token=derived("revive", version_id, epoch), dag=dag)
+    backlog.revive(tx, _editions(wanted.jobs), token=derive_id("revive", version_id, epoch), dag=dag)
     _compare_again(tx, wanted)
     if cutover.active(tx, dag) is None:
         number = tx.value(sa.select(_versions.c.number).where(_versions.c.id == version_id))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from qo.api.contract.dag import JobWait, RebuildAnswer
-from qo.core.pipeline.beside import Rebuild
 from qo.core.pipeline.dag import Join, Strategy
 from qo.core.pipeline.plan import PlannedInput, PlannedJob
+from qo.core.pipeline.rebuilds import Rebuild
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
 from qo.core.task import Status
 from qo.core.words import plural

@@ -21,9 +21,8 @@ from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
 
-from qo.core.pipeline import beside
-from qo.core.pipeline.beside import Rebuild
 from qo.core.pipeline.dag import SourceKind
+from qo.core.pipeline.rebuilds import Rebuild, find_rebuilds
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
 from qo.core.task import Status
 from qo.dispatcher.events import tallies
@@ -70,7 +69,7 @@ def rebuilds(tx: Tx, live: Topology) -> Mapping[str, Rebuild]:
     known = _known.get(pool)
     # The very same one, not only of the same epoch: who has just changed the topology may yet undo that.
     if known is None or known[0] is not live:
-        known = _known[pool] = live, beside.rebuilds(live)
+        known = _known[pool] = live, find_rebuilds(live)
     return known[1]
 
 

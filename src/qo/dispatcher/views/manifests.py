@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from qo.api.contract.reading import ReadingAnswer
 from qo.config.location import path_text
-from qo.core.pipeline.plan import derived
+from qo.core.pipeline.plan import derive_id
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.views import reading
@@ -195,4 +195,4 @@ def _written(tx: Tx, names: Iterable[str]) -> dict[str, sa.RowMapping]:
 
 
 def _place(name: str) -> str:
-    return derived("manifest", name)
+    return derive_id("manifest", name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qo.core.pipeline.dag import SourceKind
-from qo.pipeline.draft import Written
+from qo.pipeline.draft import JobDraft
 from qo.pipeline.operators.built_in import BUILT_IN, UDF
 from qo.pipeline.operators.spec import OperatorSpec
 from qo.pipeline.problems import Report, closest
@@ -20,37 +20,37 @@ _RUNTIME_HINTS = {
 }
 
 
-def check_operator(written: Written, registry: Registry, report: Report) -> None:
-    job = written.job
+def check_operator(job_draft: JobDraft, registry: Registry, report: Report) -> None:
+    job = job_draft.job
     runtime = registry.runtimes.get(job.runtime)
     if job.is_source and job.source is not None and job.source.kind in CODELESS_KINDS:
-        _check_runs_nothing(written, job.source.kind, report)
+        _check_runs_nothing(job_draft, job.source.kind, report)
     elif runtime is None:
         hint = _RUNTIME_HINTS.get(job.runtime) or closest(job.runtime, registry.runtimes)
-        report.add((*written.path, "runtime"), f"there is no runtime {job.runtime[:80]!r}", hint)
+        report.add((*job_draft.path, "runtime"), f"there is no runtime {job.runtime[:80]!r}", hint)
     elif not runtime.accepts(job.operator):
         message = f"the runtime {runtime.name} has no operator {job.operator[:80]!r}"
-        report.add((*written.path, "operator"), message, _operator_hint(job.operator, runtime, registry))
+        report.add((*job_draft.path, "operator"), message, _operator_hint(job.operator, runtime, registry))
     else:
-        _check_runtime(written, runtime, report)
+        _check_runtime(job_draft, runtime, report)
         spec = BUILT_IN.get(job.operator)
         if spec is not None and spec.config is not None and job.operator in runtime.operators:
-            _check_activation(written, spec, report)
-            _check_counts(written, spec, report)
-            _check_config(written, spec, report)
-    _check_udf(written, report)
+            _check_activation(job_draft, spec, report)
+            _check_counts(job_draft, spec, report)
+            _check_config(job_draft, spec, report)
+    _check_udf(job_draft, report)
 
 
-def _check_runs_nothing(written: Written, kind: SourceKind, report: Report) -> None:
+def _check_runs_nothing(job_draft: JobDraft, kind: SourceKind, report: Report) -> None:
     """Refuse code that would never be called."""
-    wrong = [name for name, only in CODELESS_JOB.items() if getattr(written.job, name) != only]
+    wrong = [name for name, only in CODELESS_JOB.items() if getattr(job_draft.job, name) != only]
     if wrong:
-        message = f"a {kind} source runs no code of its own, and {written.job.name!r} names some"
+        message = f"a {kind} source runs no code of its own, and {job_draft.job.name!r} names some"
         hint = (
             "write 'runtime: dispatcher' and 'operator: noop', or leave both out; a job that reads it can run code, "
             "and so can a source of 'kind: always_on'"
         )
-        report.add((*written.path, wrong[0]), message, hint)
+        report.add((*job_draft.path, wrong[0]), message, hint)
 
 
 def _operator_hint(name: str, runtime: Runtime, registry: Registry) -> str:
@@ -65,16 +65,16 @@ def _operator_hint(name: str, runtime: Runtime, registry: Registry) -> str:
     return closest(name, runtime.operators)
 
 
-def _check_runtime(written: Written, runtime: Runtime, report: Report) -> None:
-    source = written.job.source
+def _check_runtime(job_draft: JobDraft, runtime: Runtime, report: Report) -> None:
+    source = job_draft.job.source
     always_on = source is not None and source.kind is SourceKind.ALWAYS_ON
     if always_on and runtime.launcher is not Launcher.QUEUE:
         message = f"an always_on source runs for ever, which the runtime {runtime.name} cannot"
-        report.add((*written.path, "runtime"), message, "write a runtime with workers: spark or python")
+        report.add((*job_draft.path, "runtime"), message, "write a runtime with workers: spark or python")
 
 
-def _check_activation(written: Written, spec: OperatorSpec, report: Report) -> None:
-    job, path = written.job, written.path
+def _check_activation(job_draft: JobDraft, spec: OperatorSpec, report: Report) -> None:
+    job, path = job_draft.job, job_draft.path
     if spec.is_source:
         if not job.is_source:
             hint = "write 'activation: source' and 'source: {kind: always_on}'"
@@ -87,8 +87,8 @@ def _check_activation(written: Written, spec: OperatorSpec, report: Report) -> N
         report.add((*path, "execution_strategy"), message, f"write 'execution_strategy: {spec.strategy}'")
 
 
-def _check_counts(written: Written, spec: OperatorSpec, report: Report) -> None:
-    job, path = written.job, written.path
+def _check_counts(job_draft: JobDraft, spec: OperatorSpec, report: Report) -> None:
+    job, path = job_draft.job, job_draft.path
     if job.outputs != 1 and not (spec.has_side_effects and job.outputs == 0):
         count = "one output or none" if spec.has_side_effects else "one output"
         report.add((*path, "outputs"), f"{spec.name} has {count}, not {job.outputs}", "write 'outputs: 1'")
@@ -97,21 +97,21 @@ def _check_counts(written: Written, spec: OperatorSpec, report: Report) -> None:
         report.add((*path, "inputs"), f"{spec.name} reads one input, not {len(job.inputs)}", hint)
 
 
-def _check_config(written: Written, spec: OperatorSpec, report: Report) -> None:
+def _check_config(job_draft: JobDraft, spec: OperatorSpec, report: Report) -> None:
     if spec.config is None:
         return
-    if "config" not in written.raw:
+    if "config" not in job_draft.raw:
         if spec.needs_config:
             hint = f"write 'config: {{{spec.example}}}'"
-            report.add(written.path, f"{spec.name} needs its 'config'", hint)
+            report.add(job_draft.path, f"{spec.name} needs its 'config'", hint)
         return
-    has_shape = check(written.raw["config"], spec.config, (*written.path, "config"), report)
+    has_shape = check(job_draft.raw["config"], spec.config, (*job_draft.path, "config"), report)
     if has_shape and spec.validate is not None:
-        spec.validate(written, report)
+        spec.validate(job_draft, report)
 
 
-def _check_udf(written: Written, report: Report) -> None:
-    job, path = written.job, written.path
+def _check_udf(job_draft: JobDraft, report: Report) -> None:
+    job, path = job_draft.job, job_draft.path
     if job.operator == UDF.name and job.udf is None:
         hint = "write 'udf: {bundle_id: ..., entrypoint: ...}'"
         report.add(path, f"the operator {job.operator} of {job.name!r} needs 'udf'", hint)

@@ -6,7 +6,7 @@ import re
 
 from qo.config.location import ELSEWHERE
 from qo.core.pipeline.dag import UpdateStrategy
-from qo.pipeline.draft import Written
+from qo.pipeline.draft import JobDraft
 from qo.pipeline.kinds import Choice, Field, Items, Record, Scalar, Table, Text, Whole
 from qo.pipeline.operators.spec import OperatorSpec
 from qo.pipeline.problems import Report, closest
@@ -43,12 +43,12 @@ _COLUMNS = Items(
 _OPTIONS = Table(Text("the name of an option"), Scalar(), at_most=100)
 
 
-def _check_ingest(written: Written, report: Report) -> None:
-    config, path = written.job.config, (*written.path, "config")
+def _check_ingest(job_draft: JobDraft, report: Report) -> None:
+    config, path = job_draft.job.config, (*job_draft.path, "config")
     if "columns" in config and config["format"] == "text":
         hint = "remove 'columns', or write another format"
         report.add((*path, "columns"), "text has one column, which is called value", hint, key=True)
-    if config.get("missing") == "keep" and written.job.update_strategy is UpdateStrategy.APPEND:
+    if config.get("missing") == "keep" and job_draft.job.update_strategy is UpdateStrategy.APPEND:
         hint = "write 'update_strategy: replace', or 'missing: fail'"
         report.add((*path, "missing"), "rows that were appended cannot be told apart to be kept", hint)
     seen: set[str] = set()
@@ -101,8 +101,8 @@ SQL = OperatorSpec(
 )
 
 
-def _check_dedupe(written: Written, report: Report) -> None:
-    config, path = written.job.config, (*written.path, "config")
+def _check_dedupe(job_draft: JobDraft, report: Report) -> None:
+    config, path = job_draft.job.config, (*job_draft.path, "config")
     if str(config["order_by"]).lower() in {str(key).lower() for key in config["keys"]}:
         message = f"all rows of one key have the same {config['order_by'][:80]!r}, so none of them is the newest"
         report.add((*path, "order_by"), message, "name a column that is not one of 'keys'")
@@ -164,8 +164,8 @@ _CHANNELS = {
 }
 
 
-def _check_alert(written: Written, report: Report) -> None:
-    job, path = written.job, (*written.path, "config")
+def _check_alert(job_draft: JobDraft, report: Report) -> None:
+    job, path = job_draft.job, (*job_draft.path, "config")
     channel = job.config.get("channel", "log")
     needed, allowed = _CHANNELS[channel]
     targets = [name for name in ("url", "url_secret", "path") if name in job.config]
@@ -204,8 +204,8 @@ ALERT = OperatorSpec(
 )
 
 
-def _check_stream(written: Written, report: Report) -> None:
-    config, path = written.job.config, (*written.path, "config")
+def _check_stream(job_draft: JobDraft, report: Report) -> None:
+    config, path = job_draft.job.config, (*job_draft.path, "config")
     for name in ("path", "columns"):
         if config["source"] == "files" and name not in config:
             report.add(path, f"a stream of files needs its {name!r}", f"write '{name}:' beside 'source: files'")

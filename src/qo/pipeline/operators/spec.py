@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qo.core.pipeline.dag import Strategy
-from qo.pipeline.draft import Written
+from qo.pipeline.draft import JobDraft
 from qo.pipeline.kinds import Record
 from qo.pipeline.problems import Report
 
@@ -32,7 +32,7 @@ class OperatorSpec:
     is_source: bool = False  # Runs without inputs, as an always_on source.
     strategy: Strategy | None = None  # The only execution strategy that it works with.
     emits_partitions: bool = False  # Whatever its own strategy is.
-    validate: Callable[[Written, Report], None] | None = None  # Called once the config has the right shape.
+    validate: Callable[[JobDraft, Report], None] | None = None  # Called once the config has the right shape.
 
     @property
     def needs_config(self) -> bool:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from qo.agent.operator_run import QualityFailed, RunOutput
-from qo.core.pipeline.expectation import Expectation, in_words, parsed
+from qo.core.pipeline.expectation import Expectation, describe_value, parse_expectations
 from qo.errors import QoError, UsageError
 from qo.spark.io import writing
 from qo.spark.io.writing import Written
@@ -123,7 +123,7 @@ class Batches:
 
     def _write(self, frame: DataFrame, part: RunOutput) -> Written:
         context, run = self._context, self._context.run
-        expected = [each for each in parsed(run.work.expectations) if each.output == self._output]
+        expected = [each for each in parse_expectations(run.work.expectations) if each.output == self._output]
         measures = quality.measures(expected, frame.schema, frame)
         spark = frame.sparkSession
         written = writing.write(spark, frame, part, context.files, measures, run.work)
@@ -144,5 +144,5 @@ class Batches:
         grave = [each for each in failed if each.severity == "fail"]
         if grave:
             run.checks, run.rejected = list(checks), [part.body(run.work)]
-            said = "; ".join(f"{each.name}: found {in_words(each.observed)}" for each in grave[:5])
+            said = "; ".join(f"{each.name}: found {describe_value(each.observed)}" for each in grave[:5])
             raise QualityFailed(f"{len(grave)} of {len(checks)} expectations failed: {said}")

@@ -14,9 +14,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from qo.core.pipeline.beside import Rebuild
 from qo.core.pipeline.dag import UpdateStrategy
-from qo.core.pipeline.plan import derived
+from qo.core.pipeline.plan import derive_id
+from qo.core.pipeline.rebuilds import Rebuild
 from qo.core.pipeline.topology import Topology
 from qo.core.task import Status
 from qo.dispatcher.engine.loops import reconciler
@@ -189,7 +189,7 @@ def _ranges_again(tx: Tx, rebuild: Rebuild, tasks: _Rows) -> list[NewTask]:
     for (dataset, generation), read in sorted(ranges.items()):
         first, last = min(start for start, _ in read), max(upto for _, upto in read)
         # Only what an invalidation asks for reads a range once more, and takes the place of what was made of it.
-        why = derived("invalidation", "beside", rebuild.job.edition_id, tx.ambient.token())
+        why = derive_id("invalidation", "beside", rebuild.job.edition_id, tx.ambient.token())
         new = NewTask(
             job=rebuild.job,
             dedupe_key=creation.invalidation_dedupe_key(why),

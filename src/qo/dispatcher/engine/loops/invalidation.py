@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from qo.core.pipeline.dag import Strategy
-from qo.core.pipeline.plan import derived
+from qo.core.pipeline.plan import derive_id
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
 from qo.core.task import Status
 from qo.dispatcher.commits import removals
@@ -223,7 +223,7 @@ def _split(tx: Tx, row: sa.RowMapping) -> bool:
     found = _partitions(tx, row, after)
     children = [
         {
-            "id": derived("invalidation", row["id"], "part", each["partition_key"]),
+            "id": derive_id("invalidation", row["id"], "part", each["partition_key"]),
             "dataset_id": row["dataset_id"],
             "generation_id": row["generation_id"],
             "partition_key": each["partition_key"],

@@ -228,7 +228,7 @@ def _leave_out(tx: Tx, batch: _Batch) -> None:
 
 def _announced(tx: Tx, live: Topology, taken: Sequence[_Taken]) -> set[Piece]:
     """Which of the partitions that joins depend on are there: committed, or at least announced."""
-    pieces = {piece for each in taken for piece in routing.wanted(each.event, live)}
+    pieces = {piece for each in taken for piece in routing.required_pieces(each.event, live)}
     if not pieces:
         return set()
     _one_at_a_time(tx, live, taken)

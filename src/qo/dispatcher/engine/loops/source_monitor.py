@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from qo.core.lifecycle import Cancel, Rejected, Replay
 from qo.core.pipeline.dag import SourceKind
-from qo.core.pipeline.supervision import Action, Seen, SourceState, Supervised, supervise
-from qo.core.pipeline.topology import LiveJob, Topology, paused_because
+from qo.core.pipeline.supervision import Action, ObservedTask, SourceState, Supervised, supervise
+from qo.core.pipeline.topology import LiveJob, Topology, pause_text
 from qo.core.task import ENDED, Status
 from qo.dispatcher.state import topology
 from qo.dispatcher.state.database import State, Tx
@@ -81,7 +81,7 @@ def _one(live: Topology, edition: str, row: sa.RowMapping) -> Watched:
     if job is None:
         unwanted = "no live version has it"
     else:
-        unwanted = None if (said := live.pause_reason(job)) is None else paused_because(said)
+        unwanted = None if (said := live.pause_reason(job)) is None else pause_text(said)
     return Watched(edition, job, _supervised(row), unwanted)
 
 
@@ -106,7 +106,7 @@ def _decided(tx: Tx, watched: Watched) -> tuple[Supervised, Action]:
     return supervise(watched.known, _seen(tx, watched.edition_id), unwanted=watched.unwanted, now=tx.now)
 
 
-def _seen(tx: Tx, edition: str) -> Seen | None:
+def _seen(tx: Tx, edition: str) -> ObservedTask | None:
     last = sa.and_(attempts.c.task_id == tasks.c.id, attempts.c.attempt == tasks.c.attempt)
     query = (
         sa.select(tasks, attempts.c.started_at.label("began_at"), attempts.c.ended_at, attempts.c.outcome)
@@ -118,7 +118,7 @@ def _seen(tx: Tx, edition: str) -> Seen | None:
         return None
     status = Status(row["status"])
     returned = "it returned, and an always-on source has no end" if status is Status.COMPLETED else None
-    return Seen(
+    return ObservedTask(
         status=status,
         attempt=row["attempt"],
         heard_at=row["updated_at"],

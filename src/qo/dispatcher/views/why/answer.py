@@ -317,7 +317,7 @@ class _Walk:
         return min(findings, key=lambda found: _RANK.index(found.verdict), default=unknown)
 
     def _by_input(self, reader: Reader, asked: _Asked, depth: int) -> Finding | None:
-        generation = routing.followed(reader, self.chain.live)
+        generation = routing.generation_read(reader, self.chain.live)
         name = self.chain.name(reader.input.dataset_id)
         if generation is None:
             return Finding(Verdict.BLOCKED, f"{reader.job.name} reads {name}, of which nothing is current")
@@ -359,7 +359,7 @@ class _Walk:
     ) -> Finding | None:
         """Why the first of the other sides of a join is not there; None if they all are, or it is no join."""
         for each in job.inputs if routing.joins(job) else ():
-            other = routing.followed(Reader(job, each), self.chain.live)
+            other = routing.generation_read(Reader(job, each), self.chain.live)
             if not each.trigger or other == generation:
                 continue
             waits = f"{job.name} waits for partition {key} on input {each.name}"

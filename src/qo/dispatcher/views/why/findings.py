@@ -10,7 +10,7 @@ from qo.api.contract.dataset import StaleInput
 from qo.api.contract.why import Step, StepKind, Verdict
 from qo.core.pipeline import routing
 from qo.core.pipeline.dag import SourceKind, Strategy
-from qo.core.pipeline.topology import LiveJob, Reader, paused_because
+from qo.core.pipeline.topology import LiveJob, Reader, pause_text
 from qo.core.words import plural
 from qo.dispatcher.events import tallies
 from qo.dispatcher.events.event_log import PENDING
@@ -39,7 +39,7 @@ def silent(chain: Chain, job: LiveJob, what: str) -> Finding:
     paused = chain.live.pause_reason(job)
     if paused is not None:
         named = job.name if job.name in chain.live.paused else job.dag
-        text = f"{job.name} is {paused_because(paused)}"
+        text = f"{job.name} is {pause_text(paused)}"
         return Finding(Verdict.BLOCKED, text, f"qo dag resume {named}", (step,))
     if row is not None and row["state"] == "dead":
         text = f"source {job.name} is dead: {row['last_error'] or 'it was not heard of'}"
@@ -62,7 +62,7 @@ def unattended(chain: Chain) -> str | None:
 def refused(chain: Chain, job: LiveJob) -> Finding | None:
     """Whether the last that was announced to a job is nothing that it could take."""
     for each in job.inputs:
-        generation = routing.followed(Reader(job, each), chain.live)
+        generation = routing.generation_read(Reader(job, each), chain.live)
         event = chain.last_event(each.dataset_id, generation or "")
         delivery = chain.delivery(event["seq"], job.edition_id) if event is not None else None
         if event is None or delivery is None or delivery["outcome"] != FILTERED:

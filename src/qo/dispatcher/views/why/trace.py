@@ -159,7 +159,7 @@ class Chain:
             return []
         steps: list[Step] = []
         for each in job.inputs:
-            generation = routing.followed(Reader(job, each), self.live)
+            generation = routing.generation_read(Reader(job, each), self.live)
             if generation is None or generation == event["generation_id"]:
                 continue
             other = self.latest_event(each.dataset_id, generation, key)

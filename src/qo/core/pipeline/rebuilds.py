@@ -33,7 +33,7 @@ class Rebuild:
     makers: tuple[LiveJob, ...]  # Whose work must be done before that is compared.
 
 
-def rebuilds(topology: Topology) -> dict[str, Rebuild]:
+def find_rebuilds(topology: Topology) -> dict[str, Rebuild]:
     """By edition, each after those that it waits for. Nothing of what serves is among them."""
     makers = {made.generation_id: job for job in topology.jobs.values() for made in job.outputs}
     found: dict[str, Rebuild] = {}

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from qo.core.task import Status, Task
 
 
-def reopened(task: Task, late_lease_id: str | None, lease_id: str, attempt: int) -> Task | None:
+def reopen(task: Task, late_lease_id: str | None, lease_id: str, attempt: int) -> Task | None:
     """The task as it was while the late attempt held it, to be completed; None: that attempt has no say any more."""
     if late_lease_id is None or late_lease_id != lease_id or task.attempt != attempt:
         return None
