@@ -8,10 +8,10 @@ import pytest
 import sqlalchemy as sa
 
 from qo.api.contract.task import Claimed, ClaimRequest, CompleteRequest, EventBody, NotClaimed, Outcome
+from qo.core.pipeline.states import EffectKind
 from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.attempts import claiming, completion
 from qo.dispatcher.attempts.completion import Ending
-from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import invalidation, release, router
 from qo.dispatcher.events import invalidations
@@ -20,6 +20,7 @@ from qo.dispatcher.runtimes import in_process
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
+from qo.dispatcher.tasks import operator_actions
 from qo.errors import LeaseLost
 from support.dispatcher import accounting
 from support.dispatcher.pipeline_tasks import (
@@ -152,8 +153,8 @@ def test_a_task_that_is_woken_twice_runs_once(state: State, limit: int, cursor: 
     due(state)
     [row] = tasks_of(state, of)
     with state.write() as tx:
-        wakes = [outbox.Effect(f"again-{n}", outbox.Kind.RUN, row["queue"], row["id"]) for n in range(2)]
-        outbox.add(tx, [*wakes, outbox.Effect("astray", outbox.Kind.RUN, row["queue"], "nothing")])
+        wakes = [outbox.Effect(f"again-{n}", EffectKind.RUN, row["queue"], row["id"]) for n in range(2)]
+        outbox.add(tx, [*wakes, outbox.Effect("astray", EffectKind.RUN, row["queue"], "nothing")])
     done(state, limit)
     row = row_of(state, row["id"])
     assert (row["status"], row["attempt"]) == ("completed", 1)

@@ -8,8 +8,8 @@ import pytest
 
 from qo.api.contract.task import Claimed
 from qo.core.pipeline.dag import Dag
-from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.state.database import State
+from qo.dispatcher.tasks import operator_actions
 from qo.dispatcher.versions import cutover, overview, rebuilding, side_inputs
 from qo.dispatcher.views.why import answer
 from qo.errors import Refused

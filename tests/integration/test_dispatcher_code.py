@@ -12,9 +12,9 @@ from qo.api.contract.task import Claimed, CommitRequest, CompleteAnswer, Outcome
 from qo.core.pipeline.dag import Dag
 from qo.core.pipeline.topology import Topology
 from qo.dispatcher.attempts import completion, segments
-from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
+from qo.dispatcher.tasks import operator_actions
 from qo.dispatcher.versions import cutover, deploy
 from qo.errors import LeaseLost, UsageError
 from qo.pipeline.registry import DEFAULT

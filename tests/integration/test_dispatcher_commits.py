@@ -8,11 +8,11 @@ from qo.api.contract.task import Claimed, CompleteRequest, EventBody, InputMode,
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.attempts import completion
 from qo.dispatcher.commits import replacing
-from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.engine.loops import invalidation
 from qo.dispatcher.events import invalidations
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
+from qo.dispatcher.tasks import operator_actions
 from qo.errors import UsageError
 from support.dispatcher.pipeline_tasks import (
     all_of,

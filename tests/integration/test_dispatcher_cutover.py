@@ -11,10 +11,11 @@ import sqlalchemy as sa
 
 from qo.api.contract.dag import CutoverAnswer
 from qo.core.lifecycle import Cancel, Claim, Replay
-from qo.core.pipeline.topology import LiveJob
+from qo.core.pipeline.topology import LiveJob, VersionStatus
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import backlog, rows
+from qo.dispatcher.tasks.backlog import Cancellation
 from qo.dispatcher.tasks.creation import NewTask, create
 from qo.dispatcher.versions import cutover, pausing
 from qo.errors import NotFound, Refused
@@ -269,7 +270,7 @@ def test_tasks_are_cancelled_in_bulk_as_the_rules_cancel_them_one_by_one(state: 
         now = tx.now
         tx.connection.get_transaction().rollback()
     with State(state.engine, clock=lambda _: now).write() as tx:  # At the same instant.
-        stopped = backlog.cancel(tx, {clean.edition_id}, token="token", by="bob", reason="given up")
+        stopped = backlog.cancel(tx, {clean.edition_id}, Cancellation("bob", "given up"), token="token")
         assert {each: rows.load(tx, each) for each in made} == expected
     assert (stopped.cancelled, stopped.requested) == (2, 1)
     assert tasks(state)[other]["status"] == "pending"
@@ -280,7 +281,8 @@ def test_tasks_are_taken_up_in_bulk_as_the_rules_replay_them_one_by_one(state: S
     with state.write() as tx:
         made = [task(tx, clean, f"{n}", released=True) for n in range(2)]
         tx.execute(sa.update(schema.tasks).values(retry_count=2, deliveries=1))
-        backlog.cancel(tx, {clean.edition_id}, token="t", by="b", reason="version 7 of shop was abandoned")
+        given_up = backlog.version_given_up("shop", 7, VersionStatus.ABANDONED, "b")
+        backlog.cancel(tx, {clean.edition_id}, given_up, token="t")
     with state.write() as tx:
         expected = {}
         for each in made:
@@ -289,9 +291,9 @@ def test_tasks_are_taken_up_in_bulk_as_the_rules_replay_them_one_by_one(state: S
         now = tx.now
         tx.connection.get_transaction().rollback()
     with State(state.engine, clock=lambda _: now).write() as tx:  # At the same instant.
-        assert backlog.revive(tx, {clean.edition_id}, token="again", dag="shop") == 2
+        assert backlog.revive(tx, {clean.edition_id}, token="again") == 2
         assert {each: rows.load(tx, each) for each in made} == expected
-        assert backlog.revive(tx, {clean.edition_id}, token="again", dag="shop") == 0
+        assert backlog.revive(tx, {clean.edition_id}, token="again") == 0
 
 
 # At once, and interrupted

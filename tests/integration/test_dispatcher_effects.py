@@ -8,12 +8,14 @@ import pytest
 import sqlalchemy as sa
 
 from qo.api.contract.task import Claimed, EventBody, Outcome
-from qo.dispatcher.effects import deferred, external_effects, operator_actions
+from qo.core.pipeline.states import CancelCode
+from qo.dispatcher.effects import external_effects
 from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import invalidation, reconciler, release, router
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
+from qo.dispatcher.tasks import operator_actions
 from qo.dispatcher.versions import cutover
 from qo.errors import LeaseLost
 from support.dispatcher import accounting
@@ -233,7 +235,7 @@ def test_what_people_call_off_is_not_made_behind_their_backs(state: State, state
     finish(state, held, Outcome.CANCELLED)
     state_clock.advance(RETRY_S)
     assert alerts(state) == []
-    assert deferred.CALLED_OFF in reasons(state)
+    assert "its effects were called off at another edition" in reasons(state)
 
 
 def left_behind(state: State) -> Claimed:
@@ -302,13 +304,13 @@ def test_only_what_is_undecided_is_looked_at(state: State) -> None:
     sa.event.listen(state.engine, "before_cursor_execute", note)
     reconciler.tick(state)
     sa.event.remove(state.engine, "before_cursor_execute", note)
-    [question] = [each for each in asked if "RECURSIVE" in each and external_effects.WAITS in each]
+    [question] = [each for each in asked if "RECURSIVE" in each and CancelCode.EFFECTS_DEFERRED in each]
     with state.read() as tx:
         if tx.on_postgres:
             tx.execute(sa.text("SET LOCAL enable_seqscan = off"))
         explain = "EXPLAIN" if tx.on_postgres else "EXPLAIN QUERY PLAN"
         said = "\n".join(str(row) for row in tx.connection.exec_driver_sql(f"{explain} {question}"))
-    assert "ix_tasks_yielded" in said
+    assert "ix_tasks_deferred" in said
 
 
 FOLLOWED = dag(

@@ -10,11 +10,10 @@ import sqlalchemy as sa
 from qo.api.contract.task import Outcome
 from qo.api.contract.task_view import TaskRow
 from qo.core.pipeline.topology import LiveJob, Topology
-from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.engine.loops import invalidation
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import creation, failures
+from qo.dispatcher.tasks import creation, failures, operator_actions
 from qo.dispatcher.tasks.creation import NewTask
 from qo.dispatcher.versions import cutover, overview, rebuilding
 from qo.dispatcher.views.why.answer import why

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from qo.api.contract.task import Claimed, EventBody
 from qo.config.settings import Settings
 from qo.core.pipeline.dag import Dag
-from qo.dispatcher.effects import external_effects, operator_actions
+from qo.dispatcher.effects import external_effects
 from qo.dispatcher.engine import marks
 from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import invalidation, reconciler, release, router
@@ -21,6 +21,7 @@ from qo.dispatcher.service import Dispatcher
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
+from qo.dispatcher.tasks import operator_actions
 from qo.dispatcher.versions import cutover
 from support.dispatcher import accounting
 from support.dispatcher.pipeline_tasks import claimed, row_of, succeed

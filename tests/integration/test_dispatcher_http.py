@@ -151,7 +151,7 @@ async def test_what_nobody_foresaw_is_told_by_its_number_only(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the password is swordfish")
 
-    monkeypatch.setattr("qo.dispatcher.effects.operator_actions.list_tasks", broken)
+    monkeypatch.setattr("qo.dispatcher.tasks.operator_actions.list_tasks", broken)
     answer = await dispatcher.get("/v1/tasks", "reader")
     body = problem(answer, 500, "internal")
     assert "swordfish" not in answer.text

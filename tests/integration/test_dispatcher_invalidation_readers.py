@@ -8,11 +8,11 @@ import pytest
 
 from qo.api.contract.task import Outcome
 from qo.core.pipeline.topology import Topology
-from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.engine.loops import invalidation
 from qo.dispatcher.events import invalidations
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
+from qo.dispatcher.tasks import operator_actions
 from qo.dispatcher.versions import cutover
 from support.dispatcher.pipeline_tasks import all_of, claimed, feed, finish, lapse, partition_task, row_of, succeed
 from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged

@@ -18,11 +18,11 @@ from qo.api.contract.bundle import Invocation
 from qo.api.contract.task import EventBody, Outcome
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
+from qo.core.pipeline.states import EffectKind
 from qo.dispatcher.auth import capability as capabilities
 from qo.dispatcher.bundles import bundle_store
-from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.outbox import outbox
-from qo.dispatcher.outbox.outbox import Effect, Kind
+from qo.dispatcher.outbox.outbox import Effect
 from qo.dispatcher.runtimes.invoker import LocalFunctions
 from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
 from qo.dispatcher.service import run_dispatcher
@@ -30,6 +30,7 @@ from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.state.upgrade import upgrade
+from qo.dispatcher.tasks import operator_actions
 from qo.errors import NotFound, Refused, Unavailable
 from support.dispatcher.function_sites import WITHIN_S, Site, eventually
 from support.dispatcher.states import Clock, clock, state  # noqa: F401
@@ -197,7 +198,7 @@ def test_a_wake_up_of_a_task_that_needs_none_is_dropped(site: Callable[..., Site
     task_id = here.wake()
     with here.state.write() as tx:
         tx.execute(sa.update(schema.tasks).values(status="completed"))
-        outbox.add(tx, [Effect("nonsense", Kind.INVOKE, "lambda", "'; DROP TABLE tasks; --")])
+        outbox.add(tx, [Effect("nonsense", EffectKind.INVOKE, "lambda", "'; DROP TABLE tasks; --")])
     assert here.invoker().tick() == 2
     eventually(lambda: not _pending(here.state))
     assert here.task(task_id)["attempt"] == 0

@@ -17,13 +17,13 @@ from sqlalchemy import event
 from qo.api.contract.source import EmitAnswer
 from qo.api.contract.task import Claimed, ClaimRequest, EventBody
 from qo.dispatcher.attempts import claiming
-from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import invalidation, reaper, reconciler, release, router, source_monitor, sweeper
 from qo.dispatcher.runtimes import in_process
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import State, Tx
+from qo.dispatcher.tasks import operator_actions
 from qo.dispatcher.versions import cutover, pausing
 from support.dispatcher.pipeline_tasks import ROOT, beat, claimed, lapse, partition_task, row_of, succeed, woken
 from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged

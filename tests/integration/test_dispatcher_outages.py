@@ -17,6 +17,7 @@ from qo.api.contract.bundle import CreateBundle, Invocation
 from qo.api.contract.task import EventBody, EventsRequest, Outcome
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
+from qo.core.pipeline.states import EffectKind
 from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.attempts import running
 from qo.dispatcher.attempts.claiming import REPORT_S
@@ -238,7 +239,7 @@ def invoked(state: State, directory: Path, refusals: float, **fields: object) ->
     tell = job("tell", reads="orders", runtime="lambda", operator="udf", udf=udf, outputs=0, **fields)
     task_id = partition_task(state, live(deployed(state, dag("shop", source("orders"), tell)), "shop.tell"), "p")
     with state.write() as tx:
-        outbox.add(tx, [outbox.Effect("wake", outbox.Kind.INVOKE, "lambda", task_id)])
+        outbox.add(tx, [outbox.Effect("wake", EffectKind.INVOKE, "lambda", task_id)])
         woken(tx, task_id)
     fails = Fails(state.engine, ambient=state.ambient)
     ring = KeyRing.open(directory / "keys")

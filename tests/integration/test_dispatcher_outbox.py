@@ -17,11 +17,12 @@ import sqlalchemy as sa
 
 from qo.config.settings import Settings
 from qo.config.sources import load
+from qo.core.pipeline.states import EffectKind
 from qo.core.task import Status
 from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import release, sweeper
 from qo.dispatcher.outbox import outbox, publisher
-from qo.dispatcher.outbox.outbox import Effect, Kind
+from qo.dispatcher.outbox.outbox import Effect
 from qo.dispatcher.outbox.queues import BucketQueues, open_queue, queue_settings
 from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.state import schema
@@ -98,7 +99,7 @@ async def messages(settings: Settings, name: str = "spark") -> list[Any]:
 
 
 def test_deciding_twice_writes_once(state: State) -> None:
-    effect = Effect("one", Kind.WAKE, "spark", "t")
+    effect = Effect("one", EffectKind.WAKE, "spark", "t")
     with state.write() as tx:
         assert outbox.add(tx, [effect]) == 1
     with state.write() as tx:
@@ -120,11 +121,11 @@ def test_what_was_taken_is_kept_from_others_for_a_while_and_then_comes_back(
 
 def test_each_takes_only_its_own_kinds(state: State) -> None:
     with state.write() as tx:
-        outbox.add(tx, [Effect(str(kind), kind, "q", "t") for kind in Kind])
+        outbox.add(tx, [Effect(str(kind), kind, "q", "t") for kind in EffectKind])
     with state.write() as tx:
-        assert [each.effect.kind for each in outbox.take(tx, 10, {Kind.RUN})] == [Kind.RUN]
-        assert outbox.due(tx, {Kind.INVOKE})
-        assert not outbox.due(tx, {Kind.RUN})
+        assert [each.effect.kind for each in outbox.take(tx, 10, {EffectKind.RUN})] == [EffectKind.RUN]
+        assert outbox.due(tx, {EffectKind.INVOKE})
+        assert not outbox.due(tx, {EffectKind.RUN})
 
 
 def test_done_is_done_even_if_somebody_says_later_that_it_failed(state: State, released: list[str]) -> None:
@@ -138,7 +139,7 @@ def test_done_is_done_even_if_somebody_says_later_that_it_failed(state: State, r
 
 def test_failures_wait_longer_each_time_and_end_after_the_last(state: State, state_clock: Clock) -> None:
     with state.write() as tx:
-        outbox.add(tx, [Effect("one", Kind.WAKE, "spark", "t")])
+        outbox.add(tx, [Effect("one", EffectKind.WAKE, "spark", "t")])
     rests = []
     for attempt in range(outbox.ATTEMPTS_MAX):
         with state.write() as tx:
@@ -260,7 +261,7 @@ async def test_i7_while_the_queue_is_away_nothing_is_lost_and_then_work_resumes(
 
 async def test_i7_a_queue_that_is_away_does_not_hold_up_the_others(state: State) -> None:
     with state.write() as tx:
-        outbox.add(tx, [Effect(f"{q}{n}", Kind.WAKE, q, "t") for n in range(3) for q in ("away", "there")])
+        outbox.add(tx, [Effect(f"{q}{n}", EffectKind.WAKE, q, "t") for n in range(3) for q in ("away", "there")])
 
     class Half(Heard):
         async def publish(self, queue: str, wakes: Sequence[WakeUp]) -> None:

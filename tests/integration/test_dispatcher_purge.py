@@ -8,9 +8,10 @@ import pytest
 import sqlalchemy as sa
 
 from qo.api.contract.task import EventBody
+from qo.core.pipeline.states import EffectKind
 from qo.dispatcher.engine.loops import purge
 from qo.dispatcher.outbox import outbox
-from qo.dispatcher.outbox.outbox import Effect, Kind
+from qo.dispatcher.outbox.outbox import Effect
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
@@ -66,7 +67,7 @@ def test_all_is_kept_if_so_wished(state: State, state_clock: Clock, emitted: Cal
 
 def test_wake_ups_are_forgotten_some_time_after_their_end(state: State, state_clock: Clock) -> None:
     with state.write() as tx:
-        outbox.add(tx, [Effect(name, Kind.WAKE, "python", name) for name in ("done", "dead", "pending")])
+        outbox.add(tx, [Effect(name, EffectKind.WAKE, "python", name) for name in ("done", "dead", "pending")])
         outbox.done(tx, ["done"])
         for _ in range(outbox.ATTEMPTS_MAX):
             outbox.failed(tx, "dead", "no queue")

@@ -11,10 +11,10 @@ from qo.api.contract.why import StepKind, Verdict
 from qo.core.pipeline.columns import Column
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.commits import dataset_columns, replacing
-from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.engine.loops import purge
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
+from qo.dispatcher.tasks import operator_actions
 from qo.dispatcher.tasks.creation import NewTask
 from qo.dispatcher.views import quality
 from qo.dispatcher.views.why.answer import why

@@ -6,8 +6,8 @@ import pytest
 
 from qo.api.contract.task import Claimed, Outcome
 from qo.core.pipeline.topology import Topology
-from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.state.database import State
+from qo.dispatcher.tasks import operator_actions
 from qo.dispatcher.views.why.answer import why
 from qo.up.progress import Survey, survey
 from support.dispatcher.pipeline_tasks import claimed, feed, finish, partition_task, route_all, succeed

@@ -12,14 +12,14 @@ import sqlalchemy as sa
 
 from qo.cli.pipelines.deployment import Deploying
 from qo.core.pipeline.dag import Dag, to_json
-from qo.dispatcher.effects import external_effects, operator_actions
-from qo.dispatcher.effects.deferred import CALLED_OFF
+from qo.core.pipeline.topology import VersionStatus
+from qo.dispatcher.effects import external_effects
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import backlog, rows
+from qo.dispatcher.tasks import backlog, operator_actions, rows
 from qo.dispatcher.tasks.creation import NewTask, create
 from qo.dispatcher.versions import cutover, deploy
-from qo.errors import Refused, UsageError
+from qo.errors import Refused
 from qo.pipeline.registry import DEFAULT
 from support.dispatcher.listeners import served
 from support.dispatcher.pipelines import dag, deployed, edited, job, live, source, staged
@@ -130,8 +130,8 @@ def deploying(of: Dag, confirm: Callable[[str], Any]) -> Deploying:
         "version 9 of shop was rolled back",
         "version 1 of shop was abandoned",
         external_effects.REASON,
-        external_effects.WAITS,
-        CALLED_OFF,
+        "another edition is at work on its effects",
+        "its effects were called off at another edition",
     ],
 )
 def test_what_a_person_has_cancelled_stays_so_whatever_the_reason(state: State, reason: str) -> None:
@@ -139,10 +139,9 @@ def test_what_a_person_has_cancelled_stays_so_whatever_the_reason(state: State, 
     with state.write() as tx:
         made = create(tx, [NewTask(job=clean, dedupe_key=f"manual:{n}", partition_key=f"p{n}") for n in range(2)])
         ours, others = (each.task_id for each in made)
-        with pytest.raises(UsageError, match="word yours differently"):
-            operator_actions.cancel(tx, ours, "ann", reason)
-        operator_actions.cancel(tx, ours, "ann", f"{reason}, they say")
-        backlog.cancel(tx, {clean.edition_id}, token="t", by="ann", reason="version 9 of shop was rolled back")
+        operator_actions.cancel(tx, ours, "ann", reason)
+        given_up = backlog.version_given_up("shop", 9, VersionStatus.ROLLED_BACK, "ann")
+        backlog.cancel(tx, {clean.edition_id}, given_up, token="t")
     with state.write() as tx:
-        assert backlog.revive(tx, {clean.edition_id}, token="again", dag="shop") == 1
+        assert backlog.revive(tx, {clean.edition_id}, token="again") == 1
         assert [rows.load(tx, each)["status"] for each in (ours, others)] == ["cancelled", "pending"]

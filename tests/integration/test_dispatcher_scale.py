@@ -16,13 +16,12 @@ from qo.core.pipeline import pressure
 from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.attempts import completion
 from qo.dispatcher.commits import replacing
-from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.engine import garbage
 from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import invalidation, release
 from qo.dispatcher.state import scans, schema, topology
 from qo.dispatcher.state.database import State, Tx
-from qo.dispatcher.tasks import backlog, backpressure
+from qo.dispatcher.tasks import backlog, backpressure, operator_actions
 from qo.dispatcher.tasks.creation import NewTask, create
 from qo.dispatcher.versions import pausing, side_inputs
 from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged

@@ -10,10 +10,10 @@ from qo.api.contract.task import Claimed, CommitAnswer, CommitRequest, InputMode
 from qo.core.lifecycle import Rejected
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.attempts import segments
-from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.engine.loops import source_monitor
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
+from qo.dispatcher.tasks import operator_actions
 from qo.errors import Cancelled, LeaseLost, NotFound, Refused, UsageError
 from support.dispatcher import accounting
 from support.dispatcher.listeners import served

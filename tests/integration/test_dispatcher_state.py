@@ -9,10 +9,12 @@ from pathlib import Path
 import psycopg
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 
-from qo.dispatcher.state import engines, quality, schema, topology
+from qo.dispatcher.state import engines, migrations, scans, schema, topology
 from qo.dispatcher.state.database import State, Tx, database_clock, open_state
 from qo.dispatcher.state.upgrade import require, status, upgrade
 from qo.errors import Refused, Unavailable
@@ -81,20 +83,58 @@ def test_upgrading_twice_changes_nothing(empty: State) -> None:
 
 
 def test_an_upgrade_goes_on_from_where_an_older_one_stopped(empty: State) -> None:
-    upgrade(empty)
+    upgrade_to(empty, "0003")
     last = status(empty).head
-    with empty.write() as tx:  # As a release before the last steps left it.
-        tx.execute(sa.text("UPDATE alembic_version SET version_num = '0003'"))
-        for table, column in (("jobs", "bundle"), ("attempts", "code"), ("attempts", "packages")):
-            tx.execute(sa.text(f"ALTER TABLE {table} DROP COLUMN {column}"))
-        for table in reversed(schema.metadata.sorted_tables):
-            if table.name in {each.name for each in vars(quality).values() if isinstance(each, sa.Table)}:
-                table.drop(tx.connection)
-    assert status(empty).pending == ("0004", last)
+    assert status(empty).pending == ("0004", "0005", last)
     with pytest.raises(Refused, match=r"at step 0003.*qo db upgrade"):
         require(empty)
     assert upgrade(empty) == ("0003", last)
     require(empty)
+
+
+CANCELLED_BEFORE_CODES = {
+    "its effects were made by an earlier edition": "effects_made",
+    "another edition is at work on its effects": "effects_deferred",
+    "its effects were called off at another edition": "effects_called_off",
+    "version 12 of shop was rolled back": "version_given_up",
+    "version 2 of shop was abandoned": "version_given_up",
+    "Version 2 of shop WAS abandoned": None,
+    "version 2 of shop was abandoned by mistake": None,
+    "the version was rolled back": None,
+    " was rolled back": None,
+    "": None,
+    None: None,
+}
+
+
+def test_an_upgrade_turns_the_sentences_that_code_once_selected_by_into_codes(empty: State) -> None:
+    upgrade_to(empty, "0005")
+    values = {
+        **dict.fromkeys(("job_id", "edition_id", "logical_id", "dag", "job", "operator", "queue"), "x"),
+        **dict.fromkeys(("attempt", "lease_s", "retry_count", "max_retries", "deliveries", "max_deliveries"), 0),
+        **dict.fromkeys(("available_at", "created_at", "updated_at"), "2026-01-01 00:00:00"),
+        **{"status": "cancelled", "token": "t", "cancel_requested": True, "wakes": 0},
+    }
+    with empty.write() as tx:
+        for number, reason in enumerate(CANCELLED_BEFORE_CODES):
+            row = values | {"id": f"t{number}", "dedupe_key": str(number), "cancel_reason": reason}
+            places = ", ".join(f":{name}" for name in row)
+            tx.execute(sa.text(f"INSERT INTO tasks ({', '.join(row)}) VALUES ({places})"), row)
+    assert upgrade(empty) == ("0005", "0006")
+    tasks = schema.tasks
+    with empty.read() as tx:
+        kept = {row.cancel_reason: row.cancel_code for row in tx.execute(sa.select(tasks))}
+        deferred = scans.distinct(tx, scans.DEFERRED_EDITIONS)
+    assert (kept, deferred) == (CANCELLED_BEFORE_CODES, ["x"])
+
+
+def upgrade_to(state: State, step: str) -> None:
+    """Leave the database as a release did whose last step this was."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    with state.write() as tx:
+        config.attributes["connection"] = tx.connection
+        command.upgrade(config, step)
 
 
 def test_a_database_of_a_later_qo_is_refused_and_left_alone(empty: State) -> None:

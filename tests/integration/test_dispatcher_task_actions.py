@@ -7,9 +7,9 @@ import pytest
 from qo.api.contract.task import EventBody, EventsRequest, InputMode, Outcome
 from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.attempts import running
-from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
+from qo.dispatcher.tasks import operator_actions
 from qo.errors import NotFound, Refused, UsageError
 from support.dispatcher.pipeline_tasks import (
     all_of,

@@ -13,10 +13,9 @@ from qo.core.lifecycle import Rejected
 from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.attempts import running
 from qo.dispatcher.attempts.claiming import REPORT_S
-from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import creation
+from qo.dispatcher.tasks import creation, operator_actions
 from qo.dispatcher.tasks.creation import NewTask
 from qo.dispatcher.versions import cutover
 from qo.errors import Forbidden, LeaseLost, NotFound, UsageError

@@ -30,13 +30,13 @@ from qo.core.pipeline.dag import Dag
 from qo.core.task import Status
 from qo.dispatcher.attempts import completion
 from qo.dispatcher.auth.local_tokens import worker_tokens
-from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.engine.loops import reaper
 from qo.dispatcher.http.serving import Addresses
 from qo.dispatcher.outbox.queues import open_queue
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
+from qo.dispatcher.tasks import operator_actions
 from qo.dispatcher.versions import pausing
 from qo.errors import Contended, Unavailable
 from qo.queue.queue import Queue

@@ -15,10 +15,9 @@ from qo.core.lifecycle import Rejected
 from qo.core.pipeline.late_completion import reopen
 from qo.core.pipeline.topology import LiveJob
 from qo.core.task import Status
-from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import rows
+from qo.dispatcher.tasks import operator_actions, rows
 from qo.errors import LeaseLost, Refused
 from support.dispatcher.fresh_states import FreshStates
 from support.dispatcher.pipeline_tasks import all_of, ask, beat, finish, lapse, output, partition_task, row_of

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 
 from qo.api.contract.task import EventBody, Outcome
 from qo.core.pipeline.topology import LiveJob, Topology
-from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.state import schema
+from qo.dispatcher.tasks import operator_actions
 from qo.dispatcher.versions import cutover, pausing
 from qo.dispatcher.versions.deploy import deploy
 from qo.dispatcher.views import staleness

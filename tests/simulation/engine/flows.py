@@ -28,7 +28,6 @@ from qo.api.contract.task import (
 )
 from qo.core.pipeline.pressure import Thresholds
 from qo.dispatcher.attempts import claiming, completion, running
-from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.engine.fast_path import Hand, Onward
 from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import (
@@ -50,6 +49,7 @@ from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx, open_state
 from qo.dispatcher.state.prepared import Prepared
+from qo.dispatcher.tasks import operator_actions
 from qo.errors import LeaseLost, QoError
 from simulation.engine.faults import Faults
 from support.dispatcher import accounting

@@ -13,11 +13,12 @@ import sqlalchemy as sa
 from qo.api.contract.bundle import CreateBundle
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
+from qo.core.pipeline.states import EffectKind
 from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.bundles import bundle_store
 from qo.dispatcher.bundles.bundle_store import Shelf
 from qo.dispatcher.outbox import outbox
-from qo.dispatcher.outbox.outbox import Effect, Kind
+from qo.dispatcher.outbox.outbox import Effect
 from qo.dispatcher.runtimes.invoker import Functions, Invoker, LocalFunctions
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
@@ -76,7 +77,7 @@ class Site:
         with self.state.write() as tx:
             new = NewTask(job=self.clean, dedupe_key=f"manual:{number}", partition_key=f"p{number}")
             (made,) = create(tx, [new])
-            outbox.add(tx, [Effect(f"wake-{number}", Kind.INVOKE, "lambda", made.task_id)])
+            outbox.add(tx, [Effect(f"wake-{number}", EffectKind.INVOKE, "lambda", made.task_id)])
             tx.execute(sa.update(schema.tasks).where(schema.tasks.c.id == made.task_id).values(released_at=tx.now))
         return made.task_id
 

@@ -26,12 +26,12 @@ from qo.api.contract.task import Claimed, ClaimRequest, CompleteRequest, EventBo
 from qo.core.pipeline.dag import Dag
 from qo.core.pipeline.topology import LIVE, VersionStatus
 from qo.dispatcher.attempts import claiming, completion
-from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import comparison, invalidation, reaper, reconciler, refresh, release, router
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
+from qo.dispatcher.tasks import operator_actions
 from qo.dispatcher.tasks.creation import BACKFILL_KEYS
 from qo.dispatcher.versions import cutover, deploy, rebuilding, records
 from qo.errors import LeaseLost, QoError

@@ -18,6 +18,7 @@ from qo.core.lifecycle import Rejected
 from qo.core.pipeline import late_completion
 from qo.core.pipeline.dag import Job, UpdateStrategy
 from qo.core.pipeline.event import Event, event_id
+from qo.core.pipeline.states import AttemptOutcome
 from qo.core.pipeline.topology import Topology
 from qo.core.task import Status, Task
 from qo.dispatcher.attempts.running import own_events, producer
@@ -45,11 +46,11 @@ _AGAIN = sa.select(schema.tasks.c.id, schema.tasks.c.status).where(
 
 # How an attempt may have ended that had said this before.
 _ENDED_AS = {
-    Outcome.SUCCESS: {"completed", "cancelled", "released"},
-    Outcome.RETRYABLE: {"retried", "failed", "cancelled"},
-    Outcome.FATAL: {"failed", "cancelled"},
-    Outcome.CANCELLED: {"cancelled"},
-    Outcome.RELEASED: {"released", "rescheduled", "cancelled"},
+    Outcome.SUCCESS: {AttemptOutcome.COMPLETED, AttemptOutcome.CANCELLED, AttemptOutcome.RELEASED},
+    Outcome.RETRYABLE: {AttemptOutcome.RETRIED, AttemptOutcome.FAILED, AttemptOutcome.CANCELLED},
+    Outcome.FATAL: {AttemptOutcome.FAILED, AttemptOutcome.CANCELLED},
+    Outcome.CANCELLED: {AttemptOutcome.CANCELLED},
+    Outcome.RELEASED: {AttemptOutcome.RELEASED, AttemptOutcome.RESCHEDULED, AttemptOutcome.CANCELLED},
 }
 
 

@@ -15,6 +15,7 @@ from qo.api.contract.bundle import BundleAnswer, CreateBundle
 from qo.config.settings import Settings
 from qo.core.pipeline.bundle import SHA256, ZIP_BYTES_MAX, Manifest
 from qo.core.pipeline.plan import derive_id
+from qo.core.pipeline.states import BundleState
 from qo.dispatcher import aws
 from qo.dispatcher.bundles import archive
 from qo.dispatcher.state import schema
@@ -100,19 +101,19 @@ def register(tx: Tx, wanted: CreateBundle, by: str, shelf: Shelf, *, present: bo
         "id": bundle_id(wanted.sha256),
         "sha256": wanted.sha256,
         "location": shelf.location(wanted.sha256),
-        "state": "uploading",
+        "state": BundleState.UPLOADING,
         "manifest": None,
         "created_at": tx.now,
         "created_by": by,
     }
     tx.insert_absent(_bundles, [row], returning=_bundles.c.id)
     found = show(tx, bundle_id(wanted.sha256))
-    if found.state == "final":
+    if found.state == BundleState.FINAL:
         if present:
             return found
         # Somebody has deleted it: whoever has the same bytes may bring it back.
-        tx.execute(sa.update(_bundles).where(_bundles.c.id == found.bundle_id).values(state="uploading"))
-        found = found.model_copy(update={"state": "uploading"})
+        tx.execute(sa.update(_bundles).where(_bundles.c.id == found.bundle_id).values(state=BundleState.UPLOADING))
+        found = found.model_copy(update={"state": BundleState.UPLOADING})
     return found.model_copy(update={"upload_url": shelf.put_url(wanted.sha256)})
 
 
@@ -129,11 +130,11 @@ def finalize(state: State, shelf: Shelf, bundle: str) -> BundleAnswer:
     """Read the uploaded zip and, if it is sound, let jobs use it. Raises NotFound, UsageError, Unavailable."""
     with state.read() as tx:
         found = show(tx, bundle)
-    if found.state == "final":
+    if found.state == BundleState.FINAL:
         return found
     manifest = archive.inspect(shelf.read(found.sha256), found.sha256)
     with state.write() as tx:
-        values = {"state": "final", "manifest": msgspec.to_builtins(manifest)}
+        values = {"state": BundleState.FINAL, "manifest": msgspec.to_builtins(manifest)}
         tx.execute(sa.update(_bundles).where(_bundles.c.id == bundle).values(**values))
         return show(tx, bundle)
 
@@ -159,7 +160,7 @@ def show(tx: Tx, bundle: str) -> BundleAnswer:
 def usable(tx: Tx, bundle: str) -> BundleAnswer:
     """A bundle that may run. Raises NotFound, Refused for one that was never finalized."""
     found = show(tx, bundle)
-    if found.state != "final":
+    if found.state != BundleState.FINAL:
         raise Refused(f"the bundle {bundle} was not finalized: upload and finalize it, then replay the task")
     if found.runtime == "pipeline":
         raise Refused(f"the bundle {bundle} is the code of a pipeline, not a function: name another in 'udf'")
@@ -169,7 +170,7 @@ def usable(tx: Tx, bundle: str) -> BundleAnswer:
 def deployable(tx: Tx, sha256: str) -> str:
     """Where the code of a pipeline lies that was uploaded and found sound. Raises UsageError."""
     row = tx.one(sa.select(_bundles).where(_bundles.c.sha256 == sha256))
-    if row is None or row["state"] != "final":
+    if row is None or row["state"] != BundleState.FINAL:
         raise UsageError(f"the bundle {sha256} was not uploaded and finalized: send it to /v1/bundles first")
     if row["manifest"]["runtime"] != "pipeline":
         raise UsageError(f"the bundle {sha256} is a function: a version names the bundle of a pipeline")

@@ -22,11 +22,11 @@ from qo.core.pipeline import routing
 from qo.core.pipeline.dag import UpdateStrategy
 from qo.core.pipeline.event import PARTITION_KEY
 from qo.core.pipeline.plan import derive_id
+from qo.core.pipeline.states import InvalidationReason
 from qo.core.pipeline.topology import LiveJob, Reader, Topology
 from qo.core.task import Status
 from qo.dispatcher.commits import commits, removing
 from qo.dispatcher.commits.removing import Removal
-from qo.dispatcher.events.invalidations import REMOVED
 from qo.dispatcher.state import datasets, schema, topology
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.datasets import DatasetRef
@@ -89,7 +89,7 @@ def remove(
 def is_orphaned(tx: Tx, live: Topology, job: LiveJob, row: sa.RowMapping) -> bool:
     """Whether removals leave nothing for a reader to work on under the key of an invalidation."""
     key, dataset, generation = row["partition_key"], row["dataset_id"], row["generation_id"]
-    removed = row["reason"] == REMOVED and not _is_present(tx, dataset, generation, key)
+    removed = row["reason"] == InvalidationReason.REMOVED and not _is_present(tx, dataset, generation, key)
     if not removed and not routing.joins(job):
         return False
     others = [

@@ -16,7 +16,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from qo.core.pipeline.plan import derive_id
-from qo.dispatcher.events import invalidations, tallies
+from qo.core.pipeline.states import EventState, InvalidationReason
+from qo.dispatcher.events import tallies
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.loop_names import LoopName
@@ -81,8 +82,8 @@ def commit_removals(tx: Tx, removals: Iterable[Removal]) -> list[Removal]:
             _remove(tx, each, gone, left)
             done.append(each)
             if not left and (n := _supersede_events(tx, each)):
-                superseded[each.dataset_id, tallies.EVENTS, "pending"] -= n
-                superseded[each.dataset_id, tallies.EVENTS, "superseded"] += n
+                superseded[each.dataset_id, tallies.EVENTS, EventState.PENDING] -= n
+                superseded[each.dataset_id, tallies.EVENTS, EventState.SUPERSEDED] += n
     tallies.add(tx, superseded)
     return done
 
@@ -94,10 +95,10 @@ def _supersede_events(tx: Tx, removal: Removal) -> int:
         table.c.dataset_id == removal.dataset_id,
         table.c.generation_id == removal.generation_id,
         table.c.partition_key == removal.partition_key,
-        table.c.state == "pending",
+        table.c.state == EventState.PENDING,
     )
     reason = "its partition was removed before it was routed"
-    return tx.execute(sa.update(table).where(pending).values(state="superseded", reason=reason)).rowcount
+    return tx.execute(sa.update(table).where(pending).values(state=EventState.SUPERSEDED, reason=reason)).rowcount
 
 
 def _remove(tx: Tx, removal: Removal, gone: Sequence[sa.RowMapping], left: Sequence[sa.RowMapping]) -> None:
@@ -142,7 +143,7 @@ def _remove(tx: Tx, removal: Removal, gone: Sequence[sa.RowMapping], left: Seque
                 "start": start,
                 "end": end,
                 "revision": revision,
-                "reason": invalidations.REMOVED,
+                "reason": InvalidationReason.REMOVED,
                 "source_task_id": removal.row["id"],
                 "created_at": tx.now,
                 "created_by": removal.by,

@@ -15,15 +15,14 @@ import sqlalchemy as sa
 
 from qo.core.lifecycle import Replay
 from qo.core.pipeline import routing
+from qo.core.pipeline.states import CancelCode
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.core.task import Status
 from qo.dispatcher.effects import external_effects
 from qo.dispatcher.state import scans, schema
 from qo.dispatcher.state.database import Tx, batches
-from qo.dispatcher.tasks import backlog, rows
+from qo.dispatcher.tasks import rows
 from qo.dispatcher.tasks.rows import Row
-
-CALLED_OFF = "its effects were called off at another edition"
 
 _tasks = schema.tasks
 
@@ -34,10 +33,10 @@ def undecided(tx: Tx, live: Topology, limit: int) -> list[str]:
     Looks at all that have yielded: no more than were running elsewhere when their versions began to serve.
     """
     found: list[str] = []
-    for edition in scans.distinct(tx, scans.YIELDED_EDITIONS):
+    for edition in scans.distinct(tx, scans.DEFERRED_EDITIONS):
         job, after = live.jobs.get(edition), ""
         while job is not None and external_effects.has_effects(job) and len(found) < limit:
-            page = sa.select(_tasks).where(scans.yielded(), _tasks.c.edition_id == edition, _tasks.c.id > after)
+            page = sa.select(_tasks).where(scans.deferred(), _tasks.c.edition_id == edition, _tasks.c.id > after)
             twins: list[Row] = [dict(row) for row in tx.all(page.order_by(_tasks.c.id).limit(limit))]
             others, upto = _counterparts(tx, job, twins), _upto(tx, job, twins)
             found += [each["id"] for each in twins if _decided(each, others.get(each["id"], ()), upto, tx.now)]
@@ -63,8 +62,14 @@ def take_up(tx: Tx, live: Topology, ids: Iterable[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    reason: str | None = None  # Why it stays cancelled.
+    code: CancelCode | None = None  # Why it stays cancelled.
     due: datetime | None = None  # When it is to run.
+
+
+_REASONS = {
+    CancelCode.EFFECTS_MADE: external_effects.REASON,
+    CancelCode.EFFECTS_CALLED_OFF: "its effects were called off at another edition",
+}
 
 
 def _take_up(tx: Tx, job: LiveJob, twins: Sequence[Row]) -> int:
@@ -73,7 +78,7 @@ def _take_up(tx: Tx, job: LiveJob, twins: Sequence[Row]) -> int:
     # From here on none of them moves: an attempt that is late either has been heard by now or never will be.
     held = rows.load_all(tx, sorted(ids))
     upto = _upto(tx, job, twins)
-    stay: dict[str, list[str]] = {}
+    stay: dict[CancelCode, list[str]] = {}
     again: list[tuple[Row, datetime]] = []
     late: list[str] = []
     for twin in (held[each["id"]] for each in twins if each["id"] in held):
@@ -82,16 +87,16 @@ def _take_up(tx: Tx, job: LiveJob, twins: Sequence[Row]) -> int:
         if (
             decision is None
             or twin["status"] != Status.CANCELLED
-            or twin["cancel_reason"] != external_effects.WAITS
+            or twin["cancel_code"] != CancelCode.EFFECTS_DEFERRED
         ):
             continue
-        if decision.due is None:
-            stay.setdefault(decision.reason or "", []).append(twin["id"])
-        else:
+        if decision.code is not None:
+            stay.setdefault(decision.code, []).append(twin["id"])
+        elif decision.due is not None:
             again.append((twin, decision.due))
             late += [each["id"] for each in others if each["late_lease_id"] is not None]
-    for reason, some in stay.items():
-        _set(tx, some, cancel_reason=reason)
+    for code, some in stay.items():
+        _set(tx, some, cancel_code=code, cancel_reason=_REASONS[code])
     _set(tx, late, late_lease_id=None)
     rows.move_all(tx, [rows.Move(twin, Replay(token=tx.ambient.token())) for twin, _ in again])
     for twin, due in again:
@@ -107,11 +112,11 @@ def _decided(twin: Row, others: Sequence[Row], upto: Mapping[str, int], now: dat
     follows = _follows(twin)
     made = twin["cursor"] <= upto.get(twin["dataset_id"], -1) if follows else any(map(_is_made, others))
     if made:
-        return _Decision(reason=external_effects.REASON)
+        return _Decision(code=CancelCode.EFFECTS_MADE)
     if any(_is_open(each, twin["edition_id"], now) for each in others):
         return None
     if not follows and any(map(_is_called_off, others)):
-        return _Decision(reason=CALLED_OFF)
+        return _Decision(code=CancelCode.EFFECTS_CALLED_OFF)
     # It rests as long as the other one would have.
     return _Decision(
         due=max([now, *(each["available_at"] for each in others if each["status"] == Status.PENDING)])
@@ -129,14 +134,9 @@ def _is_open(other: Row, edition_id: str, now: datetime) -> bool:
 
 
 def _is_called_off(other: Row) -> bool:
-    """Whether a person wanted it to end."""
-    if other["status"] != Status.CANCELLED or other["cancelled_by"] is None:
-        return False
-    return other["cancel_reason"] not in (
-        external_effects.REASON,
-        external_effects.WAITS,
-        CALLED_OFF,
-    ) and not backlog.was_given_up(other["cancel_reason"])
+    """Whether a person cancelled it."""
+    cancelled = other["status"] == Status.CANCELLED and other["cancelled_by"] is not None
+    return cancelled and other["cancel_code"] is None
 
 
 def _is_made(other: Row) -> bool:

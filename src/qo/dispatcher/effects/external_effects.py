@@ -17,15 +17,16 @@ import sqlalchemy as sa
 
 from qo.core.pipeline import routing
 from qo.core.pipeline.plan import derive_id
+from qo.core.pipeline.states import CancelCode
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
 from qo.core.task import Status
 from qo.dispatcher.state import scans, schema
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.tasks import backlog, creation
+from qo.dispatcher.tasks.backlog import Cancellation
 from qo.dispatcher.tasks.creation import Created, NewTask
 
 REASON = "its effects were made by an earlier edition"
-WAITS = "another edition is at work on its effects"  # As the index has it that the undecided are found by.
 HISTORY = "it was there before the job was, and effects are not made for history"
 
 _tasks, _cursors, _jobs, _versions = schema.tasks, schema.cursors, schema.jobs, schema.dag_versions
@@ -108,7 +109,8 @@ def take_over(tx: Tx, live: Topology, dag: str, by: str) -> int:
         ]
         again = sa.and_(_tasks.c.invalidation_id.is_(None), sa.or_(*done))
         token = derive_id("taken over", job.edition_id, live.epoch)
-        cancelled += backlog.drop(tx, job.edition_id, again, token=token, by=by, reason=REASON)
+        effects_made = Cancellation(by, REASON, CancelCode.EFFECTS_MADE)
+        cancelled += backlog.cancel_some(tx, job.edition_id, again, effects_made, token=token)
         cancelled += _yield(tx, job, others, _tasks.c.invalidation_id.is_(None), by=by)
     return cancelled
 
@@ -140,7 +142,8 @@ def _yield(tx: Tx, job: LiveJob, others: Sequence[str], which: sa.ColumnElement[
     if followed := sorted({each["dataset_id"] for each in followers(tx, others, OPEN)}):
         by_cursor = sa.and_(_tasks.c.partition_key.is_(None), _tasks.c.cursor.is_not(None))
         busy = sa.or_(busy, sa.and_(by_cursor, _tasks.c.dataset_id.in_(followed)))
-    return backlog.drop(tx, job.edition_id, sa.and_(which, busy), token=tx.ambient.token(), by=by, reason=WAITS)
+    deferred = Cancellation(by, "another edition is at work on its effects", CancelCode.EFFECTS_DEFERRED)
+    return backlog.cancel_some(tx, job.edition_id, sa.and_(which, busy), deferred, token=tx.ambient.token())
 
 
 def followers(tx: Tx, editions: Sequence[str], which: Sequence[sa.ColumnElement[bool]]) -> Sequence[sa.RowMapping]:

@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from qo.core.pipeline.states import EffectKind
 from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import release, router
-from qo.dispatcher.outbox.outbox import Effect, Kind, Taken
+from qo.dispatcher.outbox.outbox import Effect, Taken
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.loop_names import LoopName
 from qo.pipeline.registry import DEFAULT, Registry
@@ -25,7 +26,11 @@ log = logging.getLogger(__name__)
 
 MOST = 20  # Events, and tasks, that go on with an end: it must not take long. The rest is for the loops.
 STAGES = (LoopName.ROUTER, LoopName.RELEASE)
-CARRIED_OUT_BY = {Kind.WAKE: LoopName.PUBLISHER, Kind.RUN: LoopName.IN_PROCESS, Kind.INVOKE: LoopName.INVOKER}
+CARRIED_OUT_BY = {
+    EffectKind.WAKE: LoopName.PUBLISHER,
+    EffectKind.RUN: LoopName.IN_PROCESS,
+    EffectKind.INVOKE: LoopName.INVOKER,
+}
 
 Nudge = Callable[[Sequence[LoopName]], None]
 
@@ -39,7 +44,7 @@ class Hand:
 
     def __call__(self, effects: Sequence[Effect]) -> None:
         """After the transaction that has released them. They are in the outbox, too."""
-        self._wakes.extend(Taken(each, 0) for each in effects if each.kind is Kind.WAKE)
+        self._wakes.extend(Taken(each, 0) for each in effects if each.kind is EffectKind.WAKE)
         if effects:
             self._nudge(sorted({CARRIED_OUT_BY[each.kind] for each in effects}))
 

@@ -10,14 +10,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from qo.core.pipeline.event import Event, event_id, validate
+from qo.core.pipeline.states import DeliveryOutcome, EventState
 from qo.dispatcher.events import tallies
 from qo.dispatcher.state import schema
+from qo.dispatcher.state.columns import inline
 from qo.dispatcher.state.database import ROWS_MAX, Tx, batches
 from qo.dispatcher.state.prepared import Prepared
 from qo.errors import NotFound, UsageError
-
-# A constant and no parameter: only so does a database know that its index of pending rows will do.
-PENDING: sa.ColumnElement[str] = sa.literal_column("'pending'")
 
 _OWNERS = Prepared(
     sa.select(schema.generations.c.id, schema.generations.c.dataset_id).where(
@@ -67,7 +66,7 @@ def accept_all(tx: Tx, said: Sequence[Said]) -> Accepted:
     new = tx.insert_absent(schema.events, rows, returning=schema.events.c.id)
     fresh = [each.event for id_, each in by_id.items() if id_ in new]
     _advance(tx, fresh)
-    tallies.add(tx, Counter((each.dataset_id, tallies.EVENTS, "pending") for each in fresh))
+    tallies.add(tx, Counter((each.dataset_id, tallies.EVENTS, EventState.PENDING) for each in fresh))
     return Accepted(tuple(ids), len(fresh), len(said) - len(fresh))
 
 
@@ -99,12 +98,15 @@ def settle(tx: Tx, made: Mapping[tuple[str, str], str]) -> int:
     ``made``: task by edition and partition. For whoever creates the task of a job with ``join: all``.
     """
     waiting = settled(tx, made)
-    tallies.add(tx, moved("pending", "merged", waiting))
+    tallies.add(tx, outcome_changes(DeliveryOutcome.MERGED, waiting))
     return len(waiting)
 
 
 def settled(
-    tx: Tx, made: Mapping[tuple[str, str], str | None], outcome: str = "merged", reason: str | None = None
+    tx: Tx,
+    made: Mapping[tuple[str, str], str | None],
+    outcome: DeliveryOutcome = DeliveryOutcome.MERGED,
+    reason: str | None = None,
 ) -> list[tuple[str, str]]:
     """As ``settle``, but leaves the counting to the caller: dataset and edition of each that waited."""
     waiting = _waiting_for(tx, made.keys())
@@ -131,7 +133,7 @@ def _waiting_for(tx: Tx, keys: Iterable[tuple[str, str]]) -> list[tuple[int, str
             query = sa.select(
                 table.c.event_seq, table.c.dataset_id, table.c.edition_id, table.c.partition_key
             ).where(
-                table.c.outcome == PENDING,
+                table.c.outcome == inline(DeliveryOutcome.PENDING),
                 table.c.edition_id == edition,
                 table.c.partition_key.in_(partitions[start : start + ROWS_MAX]),
             )
@@ -139,13 +141,15 @@ def _waiting_for(tx: Tx, keys: Iterable[tuple[str, str]]) -> list[tuple[int, str
     return found
 
 
-def moved(before: str, after: str, where: Iterable[tuple[str, str]]) -> dict[tuple[str, str, str], int]:
-    """The change of counts when one delivery at each (dataset, edition) goes from one outcome to another."""
-    changes: dict[tuple[str, str, str], int] = {}
-    for dataset, edition in where:
-        changes[dataset, edition, before] = changes.get((dataset, edition, before), 0) - 1
-        changes[dataset, edition, after] = changes.get((dataset, edition, after), 0) + 1
-    return changes
+def outcome_changes(
+    outcome: DeliveryOutcome, deliveries: Iterable[tuple[str, str]]
+) -> dict[tuple[str, str, str], int]:
+    """Return the changes of counts when pending deliveries, given as (dataset, edition), get this outcome."""
+    changes = Counter[tuple[str, str, str]]()
+    for dataset, edition in deliveries:
+        changes[dataset, edition, DeliveryOutcome.PENDING] -= 1
+        changes[dataset, edition, outcome] += 1
+    return dict(changes)
 
 
 def _owners(tx: Tx, generations: set[str]) -> dict[str, str]:
@@ -180,7 +184,7 @@ def _row(tx: Tx, id_: str, said: Said) -> dict[str, object]:
         "producer_task_id": said.task_id,
         "producer_attempt": said.attempt,
         "received_at": tx.now,
-        "state": "pending",
+        "state": EventState.PENDING,
         "reason": "waits to be routed",
         "fanout": 0,
     }

@@ -18,15 +18,14 @@ import sqlalchemy as sa
 
 from qo.core.pipeline.event import NUMBER_MAX, PARTITION_KEY, Event
 from qo.core.pipeline.plan import derive_id
+from qo.core.pipeline.states import InvalidationReason
 from qo.core.pipeline.topology import Topology
 from qo.dispatcher.state import scans, schema
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.loop_names import LoopName
 from qo.errors import NotFound, UsageError
 
-REASONS = ("replaced", "reorg", "correction", "manual", "schema_change")
-
-REMOVED = "removed"  # The reason of those that a removal makes; nobody else may give it.
+REASONS = tuple(each for each in InvalidationReason if each is not InvalidationReason.REMOVED)  # Those of callers.
 
 
 _rows, _readers = schema.invalidations, schema.invalidation_readers
@@ -45,7 +44,7 @@ def invalidate(
     start: int | None = None,
     end: int | None = None,
     row_filter: Mapping[str, Any] | None = None,
-    reason: str = "manual",
+    reason: str = InvalidationReason.MANUAL,
     by: str | None = None,
     source_task_id: str | None = None,
     key: str | None = None,
@@ -98,7 +97,7 @@ def replaced(tx: Tx, commits: Sequence[Replaced]) -> None:
             "dataset_id": each.event.dataset_id,
             "generation_id": each.event.generation_id,
             "revision": each.revision,
-            "reason": "replaced",
+            "reason": InvalidationReason.REPLACED,
             "source_task_id": each.task_id,
             "created_at": tx.now,
             **each.where,

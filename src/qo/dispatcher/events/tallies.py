@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from qo.core.pipeline.states import DeliveryOutcome, EventState
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.prepared import Prepared
@@ -38,7 +39,11 @@ _ADD = {
 # Built once: to build a statement takes longer than to carry it out.
 _WAITING = Prepared(
     sa.select(schema.tallies.c.edition_id)
-    .where(schema.tallies.c.outcome == "pending", schema.tallies.c.edition_id != EVENTS, schema.tallies.c.n > 0)
+    .where(
+        schema.tallies.c.outcome == DeliveryOutcome.PENDING,
+        schema.tallies.c.edition_id != EVENTS,
+        schema.tallies.c.n > 0,
+    )
     .distinct()
 )
 
@@ -54,7 +59,7 @@ _UNROUTED = Prepared(
     sa.select(schema.tallies.c.dataset_id).where(
         schema.tallies.c.dataset_id.in_(sa.bindparam("datasets", expanding=True)),
         schema.tallies.c.edition_id == EVENTS,
-        schema.tallies.c.outcome == "pending",
+        schema.tallies.c.outcome == EventState.PENDING,
         schema.tallies.c.n > 0,
     )
 )

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from qo.core.pipeline.states import EventState, OutboxState
+from qo.core.task import Status
 from qo.dispatcher.http.traffic import BUCKETS_S, Traffic
 from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state.columns import inline
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import failures
 
@@ -39,7 +42,7 @@ def _bounded(tx: Tx, table: sa.Table, *where: Any) -> int:
 
 
 def _is(table: sa.Table, column: str, value: str) -> Any:
-    return table.c[column] == sa.literal_column(f"'{value}'")  # As the partial indexes have it.
+    return table.c[column] == inline(value)
 
 
 _TASKS, _OUTBOX, _EVENTS = schema.tasks, schema.outbox, schema.events
@@ -47,12 +50,12 @@ _TASKS, _OUTBOX, _EVENTS = schema.tasks, schema.outbox, schema.events
 COUNTS: tuple[tuple[str, Callable[[Tx], int], str], ...] = (
     (
         "qo_dispatcher_tasks_running",
-        lambda tx: _bounded(tx, _TASKS, _is(_TASKS, "status", "running")),
+        lambda tx: _bounded(tx, _TASKS, _is(_TASKS, "status", Status.RUNNING)),
         "Running tasks.",
     ),
     (
         "qo_dispatcher_tasks_released",
-        lambda tx: _bounded(tx, _TASKS, _is(_TASKS, "status", "pending"), _TASKS.c.released_at.is_not(None)),
+        lambda tx: _bounded(tx, _TASKS, _is(_TASKS, "status", Status.PENDING), _TASKS.c.released_at.is_not(None)),
         "Pending tasks whose wake-up is on its way.",
     ),
     (
@@ -62,17 +65,17 @@ COUNTS: tuple[tuple[str, Callable[[Tx], int], str], ...] = (
     ),
     (
         "qo_dispatcher_leases_expired",
-        lambda tx: _bounded(tx, _TASKS, _is(_TASKS, "status", "running"), _TASKS.c.lease_expires_at < tx.now),
+        lambda tx: _bounded(tx, _TASKS, _is(_TASKS, "status", Status.RUNNING), _TASKS.c.lease_expires_at < tx.now),
         "Running tasks whose lease has run out; the reaper takes them back.",
     ),
     (
         "qo_dispatcher_events_pending",
-        lambda tx: _bounded(tx, _EVENTS, _is(_EVENTS, "state", "pending")),
+        lambda tx: _bounded(tx, _EVENTS, _is(_EVENTS, "state", EventState.PENDING)),
         "Events that are not routed yet.",
     ),
     (
         "qo_dispatcher_outbox_pending",
-        lambda tx: _bounded(tx, _OUTBOX, _is(_OUTBOX, "state", "pending")),
+        lambda tx: _bounded(tx, _OUTBOX, _is(_OUTBOX, "state", OutboxState.PENDING)),
         "Side effects that are not done yet.",
     ),
     ("qo_dispatcher_holds", lambda tx: _bounded(tx, schema.holds), "Editions of jobs whose tasks are withheld."),

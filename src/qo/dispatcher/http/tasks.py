@@ -8,8 +8,8 @@ from typing import Annotated
 from fastapi import Path, Query
 
 from qo.api.contract.task_view import CancelRequest, MovedAnswer, TaskList, TaskView
-from qo.dispatcher.effects import operator_actions
 from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, Routes
+from qo.dispatcher.tasks import operator_actions
 from qo.dispatcher.versions import overview
 
 log = logging.getLogger(__name__)

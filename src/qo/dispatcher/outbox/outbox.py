@@ -13,14 +13,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
 
 from qo.core.pipeline.plan import derive_id
+from qo.core.pipeline.states import EffectKind, OutboxState
 from qo.core.retry import delay_s
 from qo.core.task import RetryPolicy
+from qo.dispatcher.state.columns import inline
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.state.schema import outbox
@@ -34,9 +35,9 @@ BACKOFF = RetryPolicy(initial_interval_ms=1_000, max_interval_ms=300_000, multip
 ERROR_LEN_MAX = 2_000
 
 # Written out, not bound: a partial index is used only where the planner can see its condition.
-PENDING = outbox.c.state == sa.literal_column("'pending'")
-DONE = outbox.c.state == sa.literal_column("'done'")
-DEAD = outbox.c.state == sa.literal_column("'dead'")
+PENDING = outbox.c.state == inline(OutboxState.PENDING)
+DONE = outbox.c.state == inline(OutboxState.DONE)
+DEAD = outbox.c.state == inline(OutboxState.DEAD)
 
 # Built once: to build a statement takes longer than to carry it out.
 _THESE = (
@@ -53,24 +54,22 @@ _DUE, _DUE_LOCKED = Prepared(_THESE), Prepared(_THESE.with_for_update(skip_locke
 _TAKEN = Prepared(sa.update(outbox).where(outbox.c.seq.in_(sa.bindparam("seqs", expanding=True))))
 _CARRIED_OUT = Prepared(
     sa.update(outbox)
-    .where(outbox.c.id.in_(sa.bindparam("ids", expanding=True)), outbox.c.state == "pending")
-    .values(state="done", done_at=sa.bindparam("now"), last_error=None)
+    .where(outbox.c.id.in_(sa.bindparam("ids", expanding=True)), outbox.c.state == OutboxState.PENDING)
+    .values(state=OutboxState.DONE, done_at=sa.bindparam("now"), last_error=None)
 )
 
 
-class Kind(StrEnum):
-    WAKE = "wake"  # A message to the queue of a runtime.
-    INVOKE = "invoke"  # A call of a function service.
-    RUN = "run"  # A run inside the dispatcher.
-
-
-KIND_OF = {Launcher.QUEUE: Kind.WAKE, Launcher.INVOKE: Kind.INVOKE, Launcher.IN_PROCESS: Kind.RUN}
+KIND_OF = {
+    Launcher.QUEUE: EffectKind.WAKE,
+    Launcher.INVOKE: EffectKind.INVOKE,
+    Launcher.IN_PROCESS: EffectKind.RUN,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
     id: str
-    kind: Kind
+    kind: EffectKind
     queue: str
     task_id: str
     depth: int = 0  # Of its job in the pipeline.
@@ -89,7 +88,7 @@ def wake_id(task_id: str, attempt: int, wakes: int) -> str:
     return derive_id("wake", task_id, attempt + 1, wakes)
 
 
-def add(tx: Tx, effects: Sequence[Effect], handed: Collection[Kind] = ()) -> int:
+def add(tx: Tx, effects: Sequence[Effect], handed: Collection[EffectKind] = ()) -> int:
     """Write down what is to be done; how many of these were not written down before.
 
     ``handed``: who adds these carries them out at once, or passes them to who does. They are kept from others as if
@@ -103,7 +102,7 @@ def add(tx: Tx, effects: Sequence[Effect], handed: Collection[Kind] = ()) -> int
             "queue": each.queue,
             "task_id": each.task_id,
             "depth": each.depth,
-            "state": "pending",
+            "state": OutboxState.PENDING,
             "available_at": later if each.kind in handed else tx.now,
             "attempts": 0,
             "created_at": tx.now,
@@ -113,13 +112,13 @@ def add(tx: Tx, effects: Sequence[Effect], handed: Collection[Kind] = ()) -> int
     return len(tx.insert_absent(outbox, rows, returning=outbox.c.id)) if rows else 0
 
 
-def due(tx: Tx, kinds: Collection[Kind] = frozenset({Kind.WAKE})) -> bool:
+def due(tx: Tx, kinds: Collection[EffectKind] = frozenset({EffectKind.WAKE})) -> bool:
     """Whether there is anything to take."""
     return bool(tx.rows(_DUE, _asked(tx, kinds, 1)))
 
 
 def take(
-    tx: Tx, limit: int, kinds: Collection[Kind] = frozenset({Kind.WAKE}), *, taken_s: float = TAKEN_S
+    tx: Tx, limit: int, kinds: Collection[EffectKind] = frozenset({EffectKind.WAKE}), *, taken_s: float = TAKEN_S
 ) -> list[Taken]:
     """Up to ``limit`` effects that are due, the longest due first. Two who take at once get different ones."""
     rows = tx.mappings(_DUE_LOCKED, _asked(tx, kinds, limit))
@@ -127,12 +126,14 @@ def take(
         seqs, until = [row["seq"] for row in rows], tx.now + timedelta(seconds=taken_s)
         tx.do(_TAKEN, {"seqs": seqs, "available_at": until})
     return [
-        Taken(Effect(row["id"], Kind(row["kind"]), row["queue"], row["task_id"], row["depth"]), row["attempts"])
+        Taken(
+            Effect(row["id"], EffectKind(row["kind"]), row["queue"], row["task_id"], row["depth"]), row["attempts"]
+        )
         for row in rows
     ]
 
 
-def _asked(tx: Tx, kinds: Collection[Kind], limit: int) -> dict[str, Any]:
+def _asked(tx: Tx, kinds: Collection[EffectKind], limit: int) -> dict[str, Any]:
     return {"now": tx.now, "kinds": sorted(kinds), "most": limit}
 
 
@@ -144,7 +145,9 @@ def done(tx: Tx, ids: Collection[str]) -> None:
 
 def failed(tx: Tx, id: str, error: str) -> bool:
     """It could not be carried out: it comes again later, or never after ``ATTEMPTS_MAX`` times; whether never."""
-    row = tx.one(tx.lock(sa.select(outbox.c.attempts).where(outbox.c.id == id, outbox.c.state == "pending")))
+    row = tx.one(
+        tx.lock(sa.select(outbox.c.attempts).where(outbox.c.id == id, outbox.c.state == OutboxState.PENDING))
+    )
     if row is None:
         return False  # Somebody else has carried it out meanwhile.
     attempts = row["attempts"] + 1
@@ -155,7 +158,7 @@ def failed(tx: Tx, id: str, error: str) -> bool:
         .where(outbox.c.id == id)
         .values(
             attempts=attempts,
-            state="dead" if is_dead else "pending",
+            state=OutboxState.DEAD if is_dead else OutboxState.PENDING,
             available_at=tx.now + rest,
             last_error=error[:ERROR_LEN_MAX],
         )

@@ -10,9 +10,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 
+from qo.core.pipeline.states import EffectKind
 from qo.core.task import PRIORITY_MAX
 from qo.dispatcher.outbox import outbox
-from qo.dispatcher.outbox.outbox import Kind, Taken
+from qo.dispatcher.outbox.outbox import Taken
 from qo.dispatcher.outbox.wakeup import WakeUp, WakeUps
 from qo.dispatcher.state.database import State
 
@@ -71,10 +72,10 @@ def _wake(taken: Taken) -> WakeUp:
 
 def _take(state: State, limit: int) -> list[Taken]:
     with state.read() as tx:
-        if not outbox.due(tx, {Kind.WAKE}):
+        if not outbox.due(tx, {EffectKind.WAKE}):
             return []  # Who has nothing to do keeps no writer waiting.
     with state.write() as tx:
-        return outbox.take(tx, limit, {Kind.WAKE})
+        return outbox.take(tx, limit, {EffectKind.WAKE})
 
 
 def _done(state: State, ids: Collection[str]) -> None:

@@ -33,12 +33,13 @@ from qo.api.contract.task import (
 from qo.core.pipeline.event import Event, validate
 from qo.core.pipeline.plan import derive_id
 from qo.core.pipeline.ranges import Aggregate, aggregate, split
+from qo.core.pipeline.states import EffectKind
 from qo.core.task import Status
 from qo.dispatcher.attempts import claiming, completion, pins
 from qo.dispatcher.attempts.completion import Ending
 from qo.dispatcher.commits.outputs import Write
 from qo.dispatcher.outbox import outbox
-from qo.dispatcher.outbox.outbox import Effect, Kind, Taken
+from qo.dispatcher.outbox.outbox import Effect, Taken
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
 from qo.errors import UsageError
@@ -75,10 +76,10 @@ class _Due:
 def tick(state: State, data_root: str, limit: int = BATCH) -> int:
     """Run up to ``limit`` tasks whose turn it is; how many wake-ups were dealt with."""
     with state.read() as tx:
-        if not outbox.due(tx, {Kind.RUN}):
+        if not outbox.due(tx, {EffectKind.RUN}):
             return 0  # Whoever has nothing to run keeps no writer waiting.
     with state.write() as tx:
-        batches = _by_edition(tx, outbox.take(tx, limit, {Kind.RUN}))
+        batches = _by_edition(tx, outbox.take(tx, limit, {EffectKind.RUN}))
     for batch in batches:
         _run_batch(state, batch, data_root)
     return sum(map(len, batches))

@@ -21,6 +21,7 @@ from typing import Protocol
 
 from qo.api.contract.bundle import Invocation
 from qo.api.contract.task import Claimed, ClaimRequest, CompleteRequest, HeartbeatRequest, Outcome
+from qo.core.pipeline.states import EffectKind
 from qo.core.redaction import redacted
 from qo.core.retry import delay_s
 from qo.core.task import RetryPolicy
@@ -31,7 +32,7 @@ from qo.dispatcher.auth.scopes import token_for
 from qo.dispatcher.bundles import bundle_store
 from qo.dispatcher.bundles.bundle_store import Shelf
 from qo.dispatcher.outbox import outbox
-from qo.dispatcher.outbox.outbox import Kind, Taken
+from qo.dispatcher.outbox.outbox import Taken
 from qo.dispatcher.runtimes import subprocess_lambda
 from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
 from qo.dispatcher.state.database import State, Tx
@@ -147,10 +148,10 @@ class Invoker:
         if limit == 0:
             return []
         with self._state.read() as tx:
-            if not outbox.due(tx, {Kind.INVOKE}):
+            if not outbox.due(tx, {EffectKind.INVOKE}):
                 return []  # Whoever has nothing to do keeps no writer waiting.
         with self._state.write() as tx:
-            return outbox.take(tx, limit, {Kind.INVOKE})
+            return outbox.take(tx, limit, {EffectKind.INVOKE})
 
     def _guarded(self, taken: Taken) -> None:
         try:

@@ -59,6 +59,14 @@ def seq(name: str = "seq") -> sa.Column[Any]:
     return sa.Column(name, kind, primary_key=True, autoincrement=True)
 
 
+def inline(value: str) -> sa.ColumnElement[str]:
+    """Return a constant that is written into the SQL text.
+
+    A planner uses a partial index only where it can see that the condition holds, and it does not look at parameters.
+    """
+    return sa.literal_column(f"'{value}'", sa.String)
+
+
 def where(clause: str) -> dict[str, Any]:
-    """A partial index: only the rows that a loop looks for."""
+    """Return the options of a partial index that contains only the rows of a condition."""
     return {"sqlite_where": sa.text(clause), "postgresql_where": sa.text(clause)}

@@ -81,7 +81,7 @@ invalidations = sa.Table(
     column("end", sa.BigInteger, null=True),
     column("row_filter", Json, null=True),
     column("revision", sa.BigInteger, null=True),  # The commit that replaced what others had read.
-    column("reason", sa.String(20)),  # replaced, reorg, correction, manual, schema_change
+    column("reason", sa.String(20)),  # InvalidationReason
     column("source_task_id", Id, null=True),
     column("created_at", Instant),
     column("created_by", Name, null=True),
@@ -120,7 +120,7 @@ sources = sa.Table(
     column("dag", Name),
     column("job", Name),
     column("kind", sa.String(12)),
-    column("state", sa.String(12)),  # pending, running, dead, draining; others stay "running"
+    column("state", sa.String(12)),  # SourceState; of kinds that nobody supervises always "running".
     column("task_id", Id, null=True),
     column("restarts", sa.Integer),
     column("start_after", Instant, null=True),
@@ -166,7 +166,7 @@ bundles = sa.Table(
     sa.Column("id", Id, primary_key=True),
     column("sha256", sa.String(64)),
     column("location", sa.Text),
-    column("state", sa.String(12)),  # uploading, final
+    column("state", sa.String(12)),  # BundleState
     column("manifest", Json, null=True),
     column("created_at", Instant),
     column("created_by", Name),

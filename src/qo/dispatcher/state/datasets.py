@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from qo.core.pipeline.topology import VersionStatus
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.errors import NotFound
@@ -16,7 +17,7 @@ from qo.errors import NotFound
 PAGE_MAX = 1000  # Rows of one page of an answer.
 OUTPUT = re.compile(r"(?P<dag>[^.@\[\]]+)\.(?P<job>[^.@\[\]]+)(\[(?P<output>\d{1,4})\])?\Z")
 # Of a generation that several versions point to, the first of these counts.
-GENERATION_STATUSES = ("active", "ready", "staged")
+GENERATION_STATUSES = (VersionStatus.ACTIVE, VersionStatus.READY, VersionStatus.STAGED)
 
 
 @dataclass(frozen=True, slots=True)

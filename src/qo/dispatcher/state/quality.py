@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from qo.core.pipeline.states import BackfillState
 from qo.dispatcher.state.columns import Id, Instant, Json, Name, column, metadata, where
 
 generation_columns = sa.Table(
@@ -74,11 +75,11 @@ backfills = sa.Table(
     column("from_key", Name, null=True),  # The first partition, …
     column("to_key", Name, null=True),  # … and the last.
     column("at_once", sa.Integer),  # So many tasks of it are open at a time.
-    column("state", sa.String(12)),  # running, paused, done, cancelled
+    column("state", sa.String(12)),  # BackfillState
     column("after_key", Name, null=True),  # How far tasks have been made.
     column("made", sa.BigInteger),
     column("created_at", Instant),
     column("created_by", Name),
     column("ended_at", Instant, null=True),
-    sa.Index("ix_backfills_open", "created_at", **where("state = 'running'")),
+    sa.Index("ix_backfills_open", "created_at", **where(f"state = '{BackfillState.RUNNING}'")),
 )

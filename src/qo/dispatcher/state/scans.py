@@ -17,34 +17,38 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from qo.core.pipeline.states import CancelCode
+from qo.core.task import Status
+from qo.dispatcher.state.columns import inline
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.state.schema import Id, Instant, tasks
+from qo.dispatcher.state.work import DEFERRED, IN_FLIGHT, RELEASED, WITHHELD
 
 
 def withheld(table: Any = tasks) -> sa.ColumnElement[bool]:
     """Pending, and no wake-up is on its way."""
-    return sa.and_(table.c.status + _word("") == _word("pending"), table.c.released_at.is_(None))
+    return sa.and_(table.c.status + inline("") == inline(Status.PENDING), table.c.released_at.is_(None))
 
 
 def released(table: Any = tasks) -> sa.ColumnElement[bool]:
     """Pending, and a wake-up is on its way."""
-    return sa.and_(table.c.status == _word("pending"), table.c.released_at.is_not(None))
+    return sa.and_(table.c.status == inline(Status.PENDING), table.c.released_at.is_not(None))
 
 
 def running(table: Any = tasks) -> sa.ColumnElement[bool]:
-    return table.c.status == _word("running")
+    return table.c.status == inline(Status.RUNNING)
 
 
-def yielded(table: Any = tasks) -> sa.ColumnElement[bool]:
-    """Cancelled because another edition is at work on the same: see ``dispatcher.yielding``."""
-    # Without the status, which says no more, but for which PostgreSQL would at times sooner read all that is cancelled.
-    return table.c.cancel_reason == sa.literal_column("'another edition is at work on its effects'", sa.Text)
+def deferred(table: Any = tasks) -> sa.ColumnElement[bool]:
+    """Cancelled because another edition is at work on the same effects: see ``effects.deferred``."""
+    # Without the status, which adds nothing, and for which PostgreSQL would at times rather read all cancelled tasks.
+    return table.c.cancel_code == inline(CancelCode.EFFECTS_DEFERRED)
 
 
 @dataclass(frozen=True, slots=True)
-class Among:
-    """A condition, spelled out for where an index must be named, too."""
+class IndexedCondition:
+    """A condition in SQL, with the partial index that contains exactly its rows."""
 
     index: str
     column: str  # The first of the index.
@@ -52,38 +56,36 @@ class Among:
     table: str = "tasks"
 
 
-WITHHELD_EDITIONS = Among("ix_tasks_withheld", "edition_id", "status || '' = 'pending' AND released_at IS NULL")
-RELEASED_QUEUES = Among("ix_tasks_released", "queue", "status = 'pending' AND released_at IS NOT NULL")
-YIELDED_EDITIONS = Among(
-    "ix_tasks_yielded", "edition_id", "cancel_reason = 'another edition is at work on its effects'"
-)
-OPEN_READERS = Among(
+WITHHELD_EDITIONS = IndexedCondition("ix_tasks_withheld", "edition_id", WITHHELD)
+RELEASED_QUEUES = IndexedCondition("ix_tasks_released", "queue", RELEASED)
+DEFERRED_EDITIONS = IndexedCondition("ix_tasks_deferred", "edition_id", DEFERRED)
+OPEN_READERS = IndexedCondition(
     "ix_invalidation_readers_open", "edition_id", "processed_at IS NULL", table="invalidation_readers"
 )
 
 
-def distinct(tx: Tx, among: Among) -> list[str]:
+def distinct(tx: Tx, condition: IndexedCondition) -> list[str]:
     """The values of a column among the rows of a condition, in order, by one step through the index for each.
 
     A plain DISTINCT would read every row of it.
     """
-    return list(tx.execute(_distinct(tx.on_postgres, among)).scalars())
+    return list(tx.execute(_distinct(tx.on_postgres, condition)).scalars())
 
 
 # To build a statement takes longer than to carry it out; these are built once.
 
 
 @cache
-def _distinct(on_postgres: bool, among: Among) -> sa.TextClause:
-    return sa.text(f"{_steps(on_postgres, among)} SELECT value FROM steps WHERE value IS NOT NULL")
+def _distinct(on_postgres: bool, condition: IndexedCondition) -> sa.TextClause:
+    return sa.text(f"{_steps(on_postgres, condition)} SELECT value FROM steps WHERE value IS NOT NULL")
 
 
-def _steps(on_postgres: bool, among: Among) -> str:
+def _steps(on_postgres: bool, condition: IndexedCondition) -> str:
     # Without statistics SQLite takes a wider index for the better one; it has to be told.
-    hint = "" if on_postgres else f" INDEXED BY {among.index}"
-    step = f"SELECT min({among.column}) FROM {among.table}{hint} WHERE {among.where}"
+    hint = "" if on_postgres else f" INDEXED BY {condition.index}"
+    step = f"SELECT min({condition.column}) FROM {condition.table}{hint} WHERE {condition.where}"
     return (
-        f"WITH RECURSIVE steps (value) AS ({step} UNION ALL SELECT ({step} AND {among.column} > steps.value) "
+        f"WITH RECURSIVE steps (value) AS ({step} UNION ALL SELECT ({step} AND {condition.column} > steps.value) "
         "FROM steps WHERE steps.value IS NOT NULL)"
     )
 
@@ -202,11 +204,7 @@ def in_flight_jobs(tx: Tx, most: int) -> Sequence[sa.RowMapping]:
 
 def _in_flight(on_postgres: bool) -> str:
     hint = "" if on_postgres else " INDEXED BY ix_tasks_inflight"
-    return f"tasks{hint} WHERE (status = 'running' OR (status = 'pending' AND released_at IS NOT NULL))"
-
-
-def _word(status: str) -> sa.ColumnElement[str]:
-    return sa.literal_column(f"'{status}'", sa.String)
+    return f"tasks{hint} WHERE ({IN_FLIGHT})"
 
 
 _DEPTH = Prepared(

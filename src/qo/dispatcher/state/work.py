@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from qo.core.pipeline.states import CancelCode, DeliveryOutcome, EventState, OutboxState
+from qo.core.task import Status
 from qo.dispatcher.state.columns import Id, Instant, Json, Name, column, metadata, seq, where
 
 events = sa.Table(
@@ -21,11 +23,10 @@ events = sa.Table(
     column("producer_task_id", Id, null=True, index=True),
     column("producer_attempt", sa.Integer, null=True),
     column("received_at", Instant),
-    # pending (not routed yet), routed (see deliveries), superseded, filtered
-    column("state", sa.String(12)),
+    column("state", sa.String(12)),  # EventState
     column("reason", sa.Text, null=True),
     column("fanout", sa.Integer, server_default="0"),  # How many deliveries it has.
-    sa.Index("ix_events_pending", "seq", **where("state = 'pending'")),
+    sa.Index("ix_events_pending", "seq", **where(f"state = '{EventState.PENDING}'")),
     sa.Index("ix_events_partition", "dataset_id", "generation_id", "partition_key", "seq"),
     sa.Index("ix_events_dataset", "dataset_id", "seq"),
 )
@@ -37,10 +38,12 @@ deliveries = sa.Table(
     sa.Column("edition_id", Id, primary_key=True),
     column("dataset_id", Id),
     column("partition_key", Name, null=True),
-    column("outcome", sa.String(12)),  # consumed, merged, superseded, filtered, pending
+    column("outcome", sa.String(12)),  # DeliveryOutcome
     column("reason", sa.Text, null=True),
     column("task_id", Id, null=True, index=True),
-    sa.Index("ix_deliveries_pending", "edition_id", "partition_key", **where("outcome = 'pending'")),
+    sa.Index(
+        "ix_deliveries_pending", "edition_id", "partition_key", **where(f"outcome = '{DeliveryOutcome.PENDING}'")
+    ),
 )
 
 tallies = sa.Table(
@@ -52,7 +55,12 @@ tallies = sa.Table(
     column("n", sa.BigInteger),
 )
 
-# Tasks
+# Conditions of partial indexes on tasks; queries must repeat them word by word.
+WITHHELD = f"status || '' = '{Status.PENDING}' AND released_at IS NULL"
+RELEASED = f"status = '{Status.PENDING}' AND released_at IS NOT NULL"
+RUNNING = f"status = '{Status.RUNNING}'"
+IN_FLIGHT = f"{RUNNING} OR ({RELEASED})"
+DEFERRED = f"cancel_code = '{CancelCode.EFFECTS_DEFERRED}'"
 
 tasks = sa.Table(
     "tasks",
@@ -98,7 +106,8 @@ tasks = sa.Table(
     column("traceback", sa.Text, null=True),
     column("cancel_requested", sa.Boolean),
     column("cancelled_by", Name, null=True),
-    column("cancel_reason", sa.Text, null=True),
+    column("cancel_code", sa.String(32), null=True),  # CancelCode; null: a person cancelled it, or nobody did.
+    column("cancel_reason", sa.Text, null=True),  # For people.
     column("progress", Json, null=True),
     column("output", Json, null=True),
     column("traceparent", sa.String(100), null=True),
@@ -114,29 +123,22 @@ tasks = sa.Table(
         "ix_tasks_withheld",
         "edition_id",
         "available_at",
-        **where("status || '' = 'pending' AND released_at IS NULL"),
+        **where(WITHHELD),
     ),
-    sa.Index(
-        "ix_tasks_released", "queue", "released_at", **where("status = 'pending' AND released_at IS NOT NULL")
-    ),
+    sa.Index("ix_tasks_released", "queue", "released_at", **where(RELEASED)),
     sa.Index(
         "ix_tasks_inflight",
         "logical_id",
-        **where("status = 'running' OR (status = 'pending' AND released_at IS NOT NULL)"),
+        **where(IN_FLIGHT),
     ),
-    sa.Index("ix_tasks_leases", "lease_expires_at", **where("status = 'running'")),
+    sa.Index("ix_tasks_leases", "lease_expires_at", **where(RUNNING)),
     sa.Index("ix_tasks_late", "id", **where("late_lease_id IS NOT NULL")),
     sa.Index("ix_tasks_edition", "edition_id", "status", "created_at"),
     sa.Index("ix_tasks_partition", "edition_id", "partition_key"),
     sa.Index("ix_tasks_dag", "dag", "status", "created_at"),
     sa.Index("ix_tasks_status", "status", "created_at"),
     sa.Index("ix_tasks_again", "edition_id", "cursor", **where("invalidation_id IS NOT NULL")),
-    sa.Index(
-        "ix_tasks_yielded",
-        "edition_id",
-        "id",
-        **where("cancel_reason = 'another edition is at work on its effects'"),
-    ),
+    sa.Index("ix_tasks_deferred", "edition_id", "id", **where(DEFERRED)),
 )
 
 attempts = sa.Table(
@@ -148,9 +150,7 @@ attempts = sa.Table(
     column("worker_id", Name, null=True),
     column("started_at", Instant),
     column("ended_at", Instant, null=True),
-    column(
-        "outcome", sa.String(20), null=True
-    ),  # completed, failed, retried, released, rescheduled, timed_out, cancelled
+    column("outcome", sa.String(20), null=True),  # AttemptOutcome
     column("error", sa.Text, null=True),
     column("code", sa.String(64), null=True),  # The fingerprint of what ran, as it was reported.
     column("packages", Json, null=True),  # Installed ones that differed from those that the version recorded.
@@ -176,17 +176,17 @@ outbox = sa.Table(
     metadata,
     seq(),
     column("id", Id, unique=True),  # Follows from what it does, so deciding twice writes once.
-    column("kind", sa.String(12)),  # wake, invoke, run
+    column("kind", sa.String(12)),  # EffectKind
     column("queue", Name),
     column("task_id", Id),
     column("depth", sa.Integer),  # Of its job in the pipeline: the deeper goes first.
-    column("state", sa.String(8)),  # pending, done, dead
+    column("state", sa.String(8)),  # OutboxState
     column("available_at", Instant),  # Also how long a publisher that took it keeps others away.
     column("attempts", sa.Integer),
     column("last_error", sa.Text, null=True),
     column("created_at", Instant),
     column("done_at", Instant, null=True),
-    sa.Index("ix_outbox_pending", "available_at", **where("state = 'pending'")),
-    sa.Index("ix_outbox_done", "done_at", **where("state = 'done'")),
-    sa.Index("ix_outbox_dead", "available_at", **where("state = 'dead'")),
+    sa.Index("ix_outbox_pending", "available_at", **where(f"state = '{OutboxState.PENDING}'")),
+    sa.Index("ix_outbox_done", "done_at", **where(f"state = '{OutboxState.DONE}'")),
+    sa.Index("ix_outbox_dead", "available_at", **where(f"state = '{OutboxState.DEAD}'")),
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from qo.core.pipeline.states import CancelCode
 from qo.core.pipeline.topology import LIVE, VersionStatus
 from qo.core.task import Status
 from qo.dispatcher.state import schema
@@ -22,20 +23,23 @@ _GIVEN_UP = {VersionStatus.ROLLED_BACK: "rolled back", VersionStatus.ABANDONED: 
 
 
 @dataclass(frozen=True, slots=True)
+class Cancellation:
+    """Who cancels tasks, and why."""
+
+    by: str
+    reason: str  # For people.
+    code: CancelCode | None = None  # For the dispatcher, if it may undo or reconsider the cancellation.
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     cancelled: int = 0
     requested: int = 0  # Running: asked to stop.
 
 
-def stop_reason(dag: str, number: int, status: VersionStatus) -> str:
-    """Why tasks of a version that was given up are cancelled: by this, ``revive`` knows them."""
-    return f"version {number} of {dag} was {_GIVEN_UP[status]}"
-
-
-def was_given_up(reason: str | None) -> bool:
-    """Whether ``stop_reason`` said so, and not a person."""
-    ends = tuple(f" was {word}" for word in _GIVEN_UP.values())
-    return reason is not None and reason.startswith("version ") and reason.endswith(ends)
+def version_given_up(dag: str, number: int, status: VersionStatus, by: str) -> Cancellation:
+    """Return the cancellation of the tasks of a version that was rolled back or abandoned; ``revive`` undoes it."""
+    return Cancellation(by, f"version {number} of {dag} was {_GIVEN_UP[status]}", CancelCode.VERSION_GIVEN_UP)
 
 
 def editions(tx: Tx, version_id: str) -> frozenset[str]:
@@ -70,39 +74,41 @@ def withhold(tx: Tx, of: Collection[str]) -> int:
     )
 
 
-def cancel(tx: Tx, of: Collection[str], *, token: str, by: str, reason: str) -> Stopped:
+def cancel(tx: Tx, of: Collection[str], cancellation: Cancellation, *, token: str) -> Stopped:
     """Cancel what is pending and ask what is running to stop."""
-    said = _cancelled(tx, token, by, reason)
+    values = _cancelled(tx, cancellation, token)
     cancelled = requested = 0
     for chosen in _chosen(of):
-        cancelled += _cancel_pending(tx, chosen, said)
+        cancelled += _cancel_pending(tx, chosen, values)
         running = (
             sa.update(_tasks)
             .where(chosen, _tasks.c.status == Status.RUNNING, _tasks.c.cancel_requested.is_(False))
-            .values(**said)
+            .values(**values)
         )
         requested += tx.execute(running).rowcount
     return Stopped(cancelled, requested)
 
 
-def drop(tx: Tx, edition_id: str, which: sa.ColumnElement[bool], *, token: str, by: str, reason: str) -> int:
-    """Cancel some of the pending tasks of one edition; how many."""
-    return _cancel_pending(
-        tx, sa.and_(_tasks.c.edition_id == edition_id, which), _cancelled(tx, token, by, reason)
-    )
+def cancel_some(
+    tx: Tx, edition_id: str, which: sa.ColumnElement[bool], cancellation: Cancellation, *, token: str
+) -> int:
+    """Cancel the pending tasks of one edition that meet a condition, and return how many."""
+    chosen = sa.and_(_tasks.c.edition_id == edition_id, which)
+    return _cancel_pending(tx, chosen, _cancelled(tx, cancellation, token))
 
 
-def _cancelled(tx: Tx, token: str, by: str, reason: str) -> dict[str, Any]:
+def _cancelled(tx: Tx, cancellation: Cancellation, token: str) -> dict[str, Any]:
     return {
         "token": token,
         "updated_at": _later(tx),
         "cancel_requested": True,
-        "cancelled_by": by,
-        "cancel_reason": reason,
+        "cancelled_by": cancellation.by,
+        "cancel_code": cancellation.code,
+        "cancel_reason": cancellation.reason,
     }
 
 
-def _cancel_pending(tx: Tx, chosen: sa.ColumnElement[bool], said: Mapping[str, Any]) -> int:
+def _cancel_pending(tx: Tx, chosen: sa.ColumnElement[bool], values: Mapping[str, Any]) -> int:
     ended = {
         "status": Status.CANCELLED,
         "completed_at": _later(tx),
@@ -111,21 +117,22 @@ def _cancel_pending(tx: Tx, chosen: sa.ColumnElement[bool], said: Mapping[str, A
         "worker_id": None,
         "late_lease_id": None,
     }
-    pending = sa.update(_tasks).where(chosen, _tasks.c.status == Status.PENDING).values(**said, **ended)
+    pending = sa.update(_tasks).where(chosen, _tasks.c.status == Status.PENDING).values(**values, **ended)
     return tx.execute(pending).rowcount
 
 
-def revive(tx: Tx, of: Collection[str], *, token: str, dag: str) -> int:
-    """Take up again what was cancelled because a version of the DAG was given up. How many tasks wait again.
+def revive(tx: Tx, of: Collection[str], *, token: str) -> int:
+    """Undo ``version_given_up`` for these editions, and return how many tasks are pending again.
 
-    A task that is still running loses the request to stop. If its worker had heard it already, the task ends as
-    cancelled all the same and can be replayed by hand.
+    A task that is still running loses the request to stop. If its worker has seen the request already, the task ends
+    as cancelled all the same and a person can replay it.
     """
-    unsaid: dict[str, Any] = {
+    withdrawn: dict[str, Any] = {
         "token": token,
         "updated_at": _later(tx),
         "cancel_requested": False,
         "cancelled_by": None,
+        "cancel_code": None,
         "cancel_reason": None,
     }
     again = {
@@ -140,15 +147,13 @@ def revive(tx: Tx, of: Collection[str], *, token: str, dag: str) -> int:
         "late_lease_id": None,
         "released_at": None,
     }
-    said = _tasks.c.cancel_reason
-    given_up = sa.or_(*(said.endswith(f" of {dag} was {word}", autoescape=True) for word in _GIVEN_UP.values()))
     revived = 0
     for chosen in _chosen(of):
-        ours = sa.and_(chosen, said.startswith("version "), given_up)
-        cancelled = sa.update(_tasks).where(ours, _tasks.c.status == Status.CANCELLED)
-        revived += tx.execute(cancelled.values(**unsaid, **again)).rowcount
-        running = sa.update(_tasks).where(ours, _tasks.c.status == Status.RUNNING)
-        tx.execute(running.values(**unsaid))
+        given_up = sa.and_(chosen, _tasks.c.cancel_code == CancelCode.VERSION_GIVEN_UP)
+        cancelled = sa.update(_tasks).where(given_up, _tasks.c.status == Status.CANCELLED)
+        revived += tx.execute(cancelled.values(**withdrawn, **again)).rowcount
+        running = sa.update(_tasks).where(given_up, _tasks.c.status == Status.RUNNING)
+        tx.execute(running.values(**withdrawn))
     return revived
 
 

@@ -19,6 +19,7 @@ from qo.core.pipeline.dag import UpdateStrategy
 from qo.core.pipeline.topology import Topology, VersionStatus
 from qo.core.task import Status
 from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state.columns import inline
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.tasks import backlog
 
@@ -243,7 +244,7 @@ def _menders_of(
 ) -> tuple[sa.Select[Any], sa.Select[Any], sa.Select[Any]]:
     """The tasks that have done a failed one's work: by partition, by a range that is read again, and by cursor."""
     # So that no index of the status answers: it would lead to all that the edition has ever completed.
-    completed = _later.c.status + sa.literal_column("''", sa.String) == Status.COMPLETED
+    completed = _later.c.status + inline("") == Status.COMPLETED
     began_later = sa.func.coalesce(_later.c.started_at, _later.c.completed_at) >= sa.func.coalesce(
         failed.c.started_at, failed.c.completed_at
     )  # Then it was given a state of its inputs that is no older.

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from qo.core import lifecycle
 from qo.core.lifecycle import Rejected
+from qo.core.pipeline.states import AttemptOutcome
 from qo.core.task import RetryPolicy, Status, Task
 from qo.dispatcher.events import invalidations
 from qo.dispatcher.state.database import Tx
@@ -23,8 +24,6 @@ from qo.dispatcher.tasks import creation
 from qo.errors import Contended, NotFound
 
 RETRY = RetryPolicy(initial_interval_ms=30_000, max_interval_ms=600_000, multiplier=2.0, jitter_percent=0.5)
-
-RESCHEDULED = "rescheduled"  # The outcome of an attempt that asked to come back later.
 
 Row = Mapping[str, Any]
 
@@ -50,7 +49,7 @@ _FIELDS = (
     "updated_at",
     "completed_at",
 )
-_BESIDE = ("started_at", "late_lease_id", "released_at")  # What a move may change beside.
+_BESIDE = ("started_at", "late_lease_id", "released_at", "cancel_code")  # What a move may change beside.
 
 # Built once: to build a statement takes longer than to carry it out.
 _SOME = sa.select(tasks).where(tasks.c.id.in_(sa.bindparam("ids", expanding=True))).order_by(tasks.c.id)
@@ -143,6 +142,8 @@ def move_all(tx: Tx, moves: Sequence[Move]) -> list[Moved | Rejected]:
         else:
             values = {name: getattr(after, name) for name in _FIELDS} | {name: row[name] for name in _BESIDE}
             values |= _beside(tx, before, after, each.command) | {"status": after.status.value}
+            if isinstance(each.command, lifecycle.Cancel | lifecycle.Replay):
+                values["cancel_code"] = None  # Only ``backlog`` cancels with a code.
             changes.append(values | {"moved": row["id"], "unmoved": row["token"]})
             answers.append(Moved({**row, **values}, changed=True))
             if isinstance(each.command, lifecycle.Claim):
@@ -208,14 +209,14 @@ def _error(after: Task, command: lifecycle.Command) -> str | None:
     return None if after.status is Status.COMPLETED else after.last_error
 
 
-def _outcome(after: Task, command: lifecycle.Command) -> str:
+def _outcome(after: Task, command: lifecycle.Command) -> AttemptOutcome:
     if isinstance(command, lifecycle.Lapse):
-        return "timed_out"
+        return AttemptOutcome.TIMED_OUT
     if after.status is not Status.PENDING:
-        return after.status.value
+        return AttemptOutcome(after.status.value)
     if isinstance(command, lifecycle.Reschedule):
-        return RESCHEDULED
-    return "retried" if isinstance(command, lifecycle.Fail) else "released"
+        return AttemptOutcome.RESCHEDULED
+    return AttemptOutcome.RETRIED if isinstance(command, lifecycle.Fail) else AttemptOutcome.RELEASED
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +236,7 @@ def rescheduled(tx: Tx, row: Row | sa.RowMapping) -> Rescheduled | None:
     """None unless the last attempt of the task ended so."""
     of_task = attempts.c.task_id == row["id"]
     last = tx.one(sa.select(attempts).where(of_task, attempts.c.attempt == row["attempt"]))
-    if last is None or last["outcome"] != RESCHEDULED:
+    if last is None or last["outcome"] != AttemptOutcome.RESCHEDULED:
         return None
-    counted = sa.select(sa.func.count()).where(of_task, attempts.c.outcome == RESCHEDULED)
+    counted = sa.select(sa.func.count()).where(of_task, attempts.c.outcome == AttemptOutcome.RESCHEDULED)
     return Rescheduled(int(tx.value(counted)), last["error"])

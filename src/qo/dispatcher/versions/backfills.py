@@ -20,6 +20,7 @@ from qo.api.contract.backfill import BackfillAnswer, BackfillRequest, BackfillsP
 from qo.core.pipeline.dag import Join, Strategy
 from qo.core.pipeline.event import NUMBER_MAX
 from qo.core.pipeline.plan import derive_id
+from qo.core.pipeline.states import BackfillState
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
 from qo.core.task import Status
 from qo.dispatcher.events import event_log
@@ -30,7 +31,6 @@ from qo.dispatcher.tasks.creation import BACKFILL_KEYS, NewTask
 from qo.dispatcher.versions import overview
 from qo.errors import NotFound, Refused, UsageError
 
-RUNNING, PAUSED, DONE, CANCELLED = "running", "paused", "done", "cancelled"
 MISSING_MAX = 100
 COUNT_MAX = 100_000
 DAYS_MAX = 10_000
@@ -58,7 +58,7 @@ def create(tx: Tx, wanted: BackfillRequest, by: str) -> BackfillAnswer:
         "from_key": wanted.from_key,
         "to_key": wanted.to_key,
         "at_once": wanted.at_once,
-        "state": RUNNING,
+        "state": BackfillState.RUNNING,
         "after_key": None,
         "made": 0,
         "created_at": tx.now,
@@ -96,22 +96,23 @@ def list_all(tx: Tx, dag: str | None = None, after: str | None = None, limit: in
 
 def pause(tx: Tx, id_: str) -> BackfillAnswer:
     """Make no more tasks; those that are made go on. Raises Refused for one that has ended."""
-    return _set(tx, id_, PAUSED)
+    return _set(tx, id_, BackfillState.PAUSED)
 
 
 def resume(tx: Tx, id_: str) -> BackfillAnswer:
-    return _set(tx, id_, RUNNING)
+    return _set(tx, id_, BackfillState.RUNNING)
 
 
 def cancel(tx: Tx, id_: str, by: str) -> BackfillAnswer:
     """Make no more tasks, and cancel those that wait. What runs, and what is made, stays."""
     row = _load(tx, id_, lock=True)
-    if row["state"] == CANCELLED:
+    if row["state"] == BackfillState.CANCELLED:
         return show(tx, id_)
-    answer = _set(tx, id_, CANCELLED, ended_at=tx.now)
+    answer = _set(tx, id_, BackfillState.CANCELLED, ended_at=tx.now)
     which = _tasks.c.dedupe_key.startswith(prefix(id_), autoescape=True)
     token = derive_id("backfill cancelled", id_)
-    backlog.drop(tx, row["edition_id"], which, token=token, by=by, reason=f"backfill {id_} was cancelled")
+    cancellation = backlog.Cancellation(by, f"backfill {id_} was cancelled")
+    backlog.cancel_some(tx, row["edition_id"], which, cancellation, token=token)
     return show(tx, answer.id)
 
 
@@ -301,7 +302,7 @@ def _load(tx: Tx, id_: str, *, lock: bool = False) -> sa.RowMapping:
 
 def _set(tx: Tx, id_: str, state: str, **values: Any) -> BackfillAnswer:
     row = _load(tx, id_, lock=True)
-    if row["state"] in (DONE, CANCELLED) and row["state"] != state:
+    if row["state"] in (BackfillState.DONE, BackfillState.CANCELLED) and row["state"] != state:
         raise Refused(f"backfill {id_} is {row['state']}: begin another one")
     tx.execute(sa.update(_rows).where(_rows.c.id == id_).values(state=state, **values))
     return show(tx, id_)
@@ -310,7 +311,7 @@ def _set(tx: Tx, id_: str, state: str, **values: Any) -> BackfillAnswer:
 def _answer(tx: Tx, live: Topology, row: sa.RowMapping) -> BackfillAnswer:
     job = live.jobs.get(row["edition_id"])
     left, missing = 0, list[str]()
-    if job is not None and row["state"] in (RUNNING, PAUSED):
+    if job is not None and row["state"] in (BackfillState.RUNNING, BackfillState.PAUSED):
         remaining = _found(tx, live, job, row)
         if row["after_key"] is not None:
             remaining = remaining.where(_partitions.c.partition_key > row["after_key"])

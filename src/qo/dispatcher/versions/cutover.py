@@ -111,14 +111,13 @@ def rollback(tx: Tx, dag: str, by: str, replaces: int | None = None) -> CutoverA
     epoch = topology.bump(tx)
     # Some may have been cancelled with a version that shared them and was given up meanwhile.
     again = derive_id("back", target["id"], epoch)
-    backlog.revive(tx, backlog.editions(tx, target["id"]), token=again, dag=dag)
+    backlog.revive(tx, backlog.editions(tx, target["id"]), token=again)
     external_effects.take_over(tx, topology.load(tx), dag, by)
     stopped = backlog.cancel(
         tx,
         backlog.own_editions(tx, gone["id"]),
+        backlog.version_given_up(dag, gone["number"], VersionStatus.ROLLED_BACK, by),
         token=derive_id("rollback", gone["id"], epoch),
-        by=by,
-        reason=backlog.stop_reason(dag, gone["number"], VersionStatus.ROLLED_BACK),
     )
     return _answer(
         tx,
@@ -145,9 +144,8 @@ def abandon(tx: Tx, dag: str, number: int, by: str) -> CutoverAnswer:
     stopped = backlog.cancel(
         tx,
         backlog.own_editions(tx, version["id"]),
+        backlog.version_given_up(dag, number, VersionStatus.ABANDONED, by),
         token=derive_id("abandon", version["id"], epoch),
-        by=by,
-        reason=backlog.stop_reason(dag, number, VersionStatus.ABANDONED),
     )
     return _answer(
         tx,

@@ -24,6 +24,7 @@ from qo.api.contract.dag import DeployAnswer, DeployBundle, DiffAnswer, EditedJo
 from qo.core.pipeline import diff as differences
 from qo.core.pipeline.dag import Dag, SourceKind, to_json
 from qo.core.pipeline.plan import Plan, PlannedJob, derive_id, plan
+from qo.core.pipeline.supervision import SourceState
 from qo.core.pipeline.topology import LIVE, VersionStatus
 from qo.dispatcher.bundles import job_code
 from qo.dispatcher.commits import retention
@@ -239,7 +240,7 @@ def _write_sources(tx: Tx, wanted: Plan) -> None:
 def _source(job: PlannedJob, dag: str) -> dict[str, str | int]:
     kind = job.job.source.kind if job.job.source is not None else SourceKind.MANUAL
     # Only an always_on source has something to start; the others are there as soon as they are written down.
-    state = "pending" if kind is SourceKind.ALWAYS_ON else "running"
+    state = SourceState.PENDING if kind is SourceKind.ALWAYS_ON else SourceState.RUNNING
     return {
         "edition_id": job.edition_id,
         "dag": dag,
@@ -267,7 +268,7 @@ def _stage(tx: Tx, wanted: Plan, version_id: str, by: str, *, rebuilds: bool) ->
     epoch = topology.bump(tx)
     if waiting is not None:
         cutover.abandon(tx, dag, waiting["number"], by)
-    backlog.revive(tx, _editions(wanted.jobs), token=derive_id("revive", version_id, epoch), dag=dag)
+    backlog.revive(tx, _editions(wanted.jobs), token=derive_id("revive", version_id, epoch))
     _compare_again(tx, wanted)
     if cutover.active(tx, dag) is None:
         number = tx.value(sa.select(_versions.c.number).where(_versions.c.id == version_id))

@@ -17,6 +17,7 @@ from qo.api.contract.dataset import (
     StaleInput,
 )
 from qo.api.contract.event import DeliveryAnswer, EventAnswer, EventsPage
+from qo.core.pipeline.topology import VersionStatus
 from qo.dispatcher.events import tallies
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx
@@ -226,7 +227,7 @@ def _pointing(tx: Tx, generations: list[str]) -> dict[str, list[tuple[str, int]]
 
 def _generation(row: Mapping[Any, Any], current: str | None, versions: list[tuple[str, int]]) -> GenerationAnswer:
     statuses = {status for status, _ in versions}
-    status = next((word for word in GENERATION_STATUSES if word in statuses), "retired")
+    status = next((word for word in GENERATION_STATUSES if word in statuses), VersionStatus.RETIRED)
     return GenerationAnswer.model_validate(
         {
             **row,

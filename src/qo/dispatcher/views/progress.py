@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from qo.core.pipeline.dag import SourceKind, Strategy
 from qo.core.pipeline.plan import Plan
+from qo.core.pipeline.states import EventState
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
 from qo.core.task import Status
 from qo.dispatcher.state import schema, topology
@@ -183,7 +184,9 @@ def _sizes(tx: Tx, jobs: Iterable[LiveJob]) -> dict[str, sa.RowMapping]:
 
 def count_new_events(tx: Tx) -> dict[str, int]:
     """Count the events that are not routed yet, by dataset; up to EVENTS_MAX altogether."""
-    some = sa.select(_events.c.dataset_id).where(_events.c.state == "pending").limit(EVENTS_MAX).subquery()
+    some = (
+        sa.select(_events.c.dataset_id).where(_events.c.state == EventState.PENDING).limit(EVENTS_MAX).subquery()
+    )
     query = sa.select(some.c.dataset_id, sa.func.count().label("n")).group_by(some.c.dataset_id)
     return {row.dataset_id: row.n for row in tx.execute(query)}
 

@@ -6,15 +6,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from qo.core.pipeline.states import BackfillState
 from qo.core.pipeline.topology import Topology
 from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state.columns import inline
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx
 from qo.dispatcher.tasks import creation
 from qo.dispatcher.versions import backfills
 
 _rows = schema.backfills
 # A constant and no parameter: only so does a database know that its index of open ones will do.
-_OPEN: sa.ColumnElement[bool] = _rows.c.state == sa.literal_column("'running'", sa.String)
+_OPEN: sa.ColumnElement[bool] = _rows.c.state == inline(BackfillState.RUNNING)
 
 _WAITING = (
     sa.select(_rows.c.id).where(_OPEN).order_by(_rows.c.created_at).limit(sa.bindparam("most"))
@@ -48,7 +50,7 @@ def step(tx: Tx, id_: str) -> int:
         return 0
     found = backfills.candidates(tx, live, job, row, limit=room, after=row["after_key"])
     if not found:
-        return 0 if open_ else _change(tx, id_, state=backfills.DONE, ended_at=tx.now)
+        return 0 if open_ else _change(tx, id_, state=BackfillState.DONE, ended_at=tx.now)
     # Made twice, it is made once: the id of a task follows from the backfill and the partition.
     creation.create(tx, backfills.tasks_for(tx, live, job, id_, found))
     made = row["made"] + len(found)

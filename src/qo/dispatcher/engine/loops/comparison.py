@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from qo.core.pipeline.dag import UpdateStrategy
 from qo.core.pipeline.plan import derive_id
 from qo.core.pipeline.rebuilds import Rebuild
+from qo.core.pipeline.states import InvalidationReason
 from qo.core.pipeline.topology import Topology
 from qo.core.task import Status
 from qo.dispatcher.engine.loops import reconciler
@@ -213,7 +214,7 @@ def _invalidate(tx: Tx, new: NewTask) -> None:
         "generation_id": new.generation_id,
         "start": new.start,
         "end": new.end,
-        "reason": "replaced",
+        "reason": InvalidationReason.REPLACED,
         "created_at": tx.now,
         "spread_at": tx.now,
     }

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 
 from qo.core.pipeline import routing
 from qo.core.pipeline.dag import Strategy
+from qo.core.pipeline.states import DeliveryOutcome, EventState
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.core.task import Status
 from qo.dispatcher.attempts.pins import first_deployed
@@ -27,8 +28,8 @@ from qo.dispatcher.effects import deferred, external_effects
 from qo.dispatcher.engine import freshness, marks
 from qo.dispatcher.engine.marks import Input, Mark
 from qo.dispatcher.events import event_log, tallies
-from qo.dispatcher.events.event_log import PENDING
 from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state.columns import inline
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx
 from qo.dispatcher.state.prepared import Prepared, Values
 from qo.dispatcher.tasks import creation
@@ -56,7 +57,7 @@ _UNROUTED_PARTITIONS = Prepared(
         _events.c.dataset_id == sa.bindparam("dataset"),
         _events.c.generation_id == sa.bindparam("generation"),
         _events.c.partition_key.in_(sa.bindparam("keys", expanding=True)),
-        _events.c.state == PENDING,
+        _events.c.state == inline(EventState.PENDING),
     )
 )
 _UNSPREAD_PARTITIONS = Prepared(
@@ -204,9 +205,12 @@ def _settle_joins(
         return {}
     made = {(job.edition_id, new.partition_key or ""): new.task_id for new in wanted}
     gone = {(job.edition_id, new.partition_key or ""): None for new in left_out}
-    changes = Counter(event_log.moved("pending", "merged", event_log.settled(tx, made)))
+    changes = Counter(event_log.outcome_changes(DeliveryOutcome.MERGED, event_log.settled(tx, made)))
     changes.update(
-        event_log.moved("pending", "filtered", event_log.settled(tx, gone, "filtered", external_effects.REASON))
+        event_log.outcome_changes(
+            DeliveryOutcome.FILTERED,
+            event_log.settled(tx, gone, DeliveryOutcome.FILTERED, external_effects.REASON),
+        )
     )
     return changes
 
@@ -299,7 +303,7 @@ def _is_ours(latest: sa.RowMapping | None, since: datetime | None) -> bool:
     """Whether the last event is neither the router's to deal with nor, for effects outside, history."""
     if latest is None:
         return since is None
-    return latest["state"] != "pending" and (since is None or latest["received_at"] >= since)
+    return latest["state"] != EventState.PENDING and (since is None or latest["received_at"] >= since)
 
 
 def _latest_event(tx: Tx, dataset_id: str, generation_id: str) -> sa.RowMapping | None:

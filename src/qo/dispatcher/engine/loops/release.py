@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import sqlalchemy as sa
 
 from qo.core.pipeline.gates import Grants, InFlight, Waiting, closed, concurrency_limits, open_gates
+from qo.core.pipeline.states import EffectKind
 from qo.core.pipeline.topology import Topology
 from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.outbox import outbox
-from qo.dispatcher.outbox.outbox import Effect, Kind
+from qo.dispatcher.outbox.outbox import Effect
 from qo.dispatcher.state import scans, topology
 from qo.dispatcher.state.database import State, Tx, batches
 from qo.dispatcher.state.prepared import Prepared
@@ -79,7 +80,7 @@ def release(
     live = topology.load(tx)
     grants = _decide(tx, live, limits, limit, registry)
     effects = _released(tx, live, registry, grants.release)
-    outbox.add(tx, effects, {Kind.WAKE} if handed else ())
+    outbox.add(tx, effects, {EffectKind.WAKE} if handed else ())
     _keep(tx, grants.holds)
     return effects
 

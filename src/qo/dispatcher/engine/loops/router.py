@@ -16,12 +16,13 @@ import sqlalchemy as sa
 from qo.core.pipeline import routing
 from qo.core.pipeline.event import Event
 from qo.core.pipeline.routing import Create, Piece, Superseded, Unread
+from qo.core.pipeline.states import DeliveryOutcome, EventState
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.commits import removing
 from qo.dispatcher.effects import external_effects
 from qo.dispatcher.events import event_log, tallies
-from qo.dispatcher.events.event_log import PENDING
 from qo.dispatcher.state import schema, topology
+from qo.dispatcher.state.columns import inline
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx
 from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.tasks import creation
@@ -31,7 +32,7 @@ BATCH = 500  # Events of one transaction.
 
 _events, _deliveries = schema.events, schema.deliveries
 # Built once: to build a statement takes longer than to carry it out.
-_SOME = Prepared(sa.select(_events.c.seq).where(_events.c.state == PENDING).limit(1))
+_SOME = Prepared(sa.select(_events.c.seq).where(_events.c.state == inline(EventState.PENDING)).limit(1))
 _FIRST = Prepared(
     sa.select(
         _events.c.seq,
@@ -43,7 +44,7 @@ _FIRST = Prepared(
         _events.c.end,
         _events.c.attributes,
     )
-    .where(_events.c.state == PENDING)
+    .where(_events.c.state == inline(EventState.PENDING))
     .order_by(_events.c.seq)
     .limit(sa.bindparam("most"))
     .with_for_update(skip_locked=True)
@@ -98,7 +99,7 @@ class _Batch:
 
     def end(self, taken: _Taken, state: str, reason: str | None, fanout: int) -> None:
         self.ends.setdefault((state, reason, fanout), []).append(taken.seq)
-        self.changes[taken.event.dataset_id, tallies.EVENTS, "pending"] -= 1
+        self.changes[taken.event.dataset_id, tallies.EVENTS, EventState.PENDING] -= 1
         self.changes[taken.event.dataset_id, tallies.EVENTS, state] += 1
 
     def deliver(
@@ -153,17 +154,18 @@ def _route(tx: Tx, live: Topology, taken: Sequence[_Taken], changes: _Changes) -
     for each in taken:
         decisions = routing.route(each.event, live, announced)
         if isinstance(decisions, Superseded):
-            batch.end(each, "superseded", decisions.reason, 0)
+            batch.end(each, EventState.SUPERSEDED, decisions.reason, 0)
         elif isinstance(decisions, Unread):
-            batch.end(each, "filtered", decisions.reason, 0)
+            batch.end(each, EventState.FILTERED, decisions.reason, 0)
         else:
-            batch.end(each, "routed", None, len(decisions))
+            batch.end(each, EventState.ROUTED, None, len(decisions))
             for decision in decisions:
                 if isinstance(decision, Create):
                     batch.wanted.append(_new_task(decision.job, each, live))
                     batch.wanted_by.append(each)
                 else:
-                    outcome = "filtered" if isinstance(decision, routing.Filter) else "pending"
+                    filtered = isinstance(decision, routing.Filter)
+                    outcome = DeliveryOutcome.FILTERED if filtered else DeliveryOutcome.PENDING
                     batch.deliver(each, decision.job.edition_id, outcome, decision.reason)
     _write(tx, batch)
 
@@ -196,7 +198,13 @@ def _write(tx: Tx, batch: _Batch) -> None:
     for new, by, made in zip(
         batch.wanted, batch.wanted_by, external_effects.create(tx, batch.wanted), strict=True
     ):
-        batch.deliver(by, new.job.edition_id, "consumed" if made.new else "merged", None, made.task_id)
+        batch.deliver(
+            by,
+            new.job.edition_id,
+            DeliveryOutcome.CONSUMED if made.new else DeliveryOutcome.MERGED,
+            None,
+            made.task_id,
+        )
         if new.partition_key is not None and routing.joins(new.job):
             joined[new.job.edition_id, new.partition_key] = made.task_id
     tx.insert(_deliveries, batch.deliveries)
@@ -205,10 +213,10 @@ def _write(tx: Tx, batch: _Batch) -> None:
             tx.do(_ROUTED, {"seqs": part, "state": state, "reason": reason, "fanout": fanout})
     # One batch may hold the event that waits and the one it waits for, so this comes after both are written.
     if joined:
-        batch.changes.update(event_log.moved("pending", "merged", event_log.settled(tx, joined)))
+        batch.changes.update(event_log.outcome_changes(DeliveryOutcome.MERGED, event_log.settled(tx, joined)))
     if batch.left_out:
-        waited = event_log.settled(tx, batch.left_out, "filtered", external_effects.REASON)
-        batch.changes.update(event_log.moved("pending", "filtered", waited))
+        waited = event_log.settled(tx, batch.left_out, DeliveryOutcome.FILTERED, external_effects.REASON)
+        batch.changes.update(event_log.outcome_changes(DeliveryOutcome.FILTERED, waited))
 
 
 def _leave_out(tx: Tx, batch: _Batch) -> None:
@@ -219,7 +227,7 @@ def _leave_out(tx: Tx, batch: _Batch) -> None:
     both = list(zip(batch.wanted, batch.wanted_by, strict=True))
     for new, by in both:
         if (reason := repeated.get(new.task_id)) is not None:
-            batch.deliver(by, new.job.edition_id, "filtered", reason)
+            batch.deliver(by, new.job.edition_id, DeliveryOutcome.FILTERED, reason)
             if new.partition_key is not None and routing.joins(new.job):
                 batch.left_out[new.job.edition_id, new.partition_key] = None
     batch.wanted = [new for new, _ in both if new.task_id not in repeated]
@@ -273,7 +281,7 @@ def _forsake(tx: Tx, live: Topology, limit: int, changes: _Changes) -> int:
             break
         query = (
             sa.select(table.c.event_seq, table.c.dataset_id)
-            .where(table.c.outcome == PENDING, table.c.edition_id == edition)
+            .where(table.c.outcome == inline(DeliveryOutcome.PENDING), table.c.edition_id == edition)
             .order_by(table.c.partition_key)
             .limit(limit - closed)
         )
@@ -282,9 +290,14 @@ def _forsake(tx: Tx, live: Topology, limit: int, changes: _Changes) -> int:
             tx.execute(
                 sa.update(table)
                 .where(table.c.edition_id == edition, table.c.event_seq.in_(part))
-                .values(outcome="superseded", reason="no live version has this edition of the job any more")
+                .values(
+                    outcome=DeliveryOutcome.SUPERSEDED,
+                    reason="no live version has this edition of the job any more",
+                )
             )
-        changes.update(event_log.moved("pending", "superseded", ((dataset, edition) for _, dataset in rows)))
+        changes.update(
+            event_log.outcome_changes(DeliveryOutcome.SUPERSEDED, ((dataset, edition) for _, dataset in rows))
+        )
         closed += len(rows)
     return closed
 

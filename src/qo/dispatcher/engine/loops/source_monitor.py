@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from qo.core.lifecycle import Cancel, Rejected, Replay
 from qo.core.pipeline.dag import SourceKind
+from qo.core.pipeline.states import AttemptOutcome
 from qo.core.pipeline.supervision import Action, ObservedTask, SourceState, Supervised, supervise
 from qo.core.pipeline.topology import LiveJob, Topology, pause_text
 from qo.core.task import ENDED, Status
@@ -23,7 +24,9 @@ from qo.dispatcher.tasks import rows
 from qo.dispatcher.tasks.creation import SOURCE_KEY, NewTask, create, task_id
 
 RETRIES_MAX = 2**31 - 1
-_GIVEN_BACK = frozenset({"released", "rescheduled", "cancelled"})  # Outcomes of attempts that did not die.
+_GIVEN_BACK = frozenset(
+    {AttemptOutcome.RELEASED, AttemptOutcome.RESCHEDULED, AttemptOutcome.CANCELLED}
+)  # Outcomes of attempts that did not die.
 
 
 @dataclass(frozen=True, slots=True)

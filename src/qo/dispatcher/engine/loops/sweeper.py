@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
+from qo.core.pipeline.states import OutboxState
 from qo.core.pipeline.topology import Topology
 from qo.dispatcher.outbox import outbox
 from qo.dispatcher.state import scans, topology
@@ -69,7 +70,7 @@ def _lost(tx: Tx, rows: Sequence[sa.RowMapping], sweep_s: float) -> list[sa.RowM
     found: list[sa.RowMapping] = []
     for id, row in last.items():
         effect = known.get(id)
-        if effect is not None and effect["state"] == "pending":
+        if effect is not None and effect["state"] == OutboxState.PENDING:
             continue  # The publisher is still at it.
         patience_s = sweep_s * 2 ** min(max(row["wakes"] - 1, 0), DOUBLINGS_MAX)
         left_at = None if effect is None else effect["done_at"]

@@ -16,16 +16,17 @@ from qo.api.contract.why import Step, Verdict, WhyAnswer
 from qo.core.pipeline import routing
 from qo.core.pipeline.dag import Strategy
 from qo.core.pipeline.event import NUMBER_MAX
+from qo.core.pipeline.states import DeliveryOutcome, EventState
 from qo.core.pipeline.topology import LiveJob, Reader, Topology, VersionStatus
 from qo.core.words import plural
 from qo.dispatcher.events import tallies
-from qo.dispatcher.events.event_log import PENDING
 from qo.dispatcher.state import datasets, schema, topology
+from qo.dispatcher.state.columns import inline
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.datasets import DatasetRef
 from qo.dispatcher.tasks import failures
 from qo.dispatcher.views.why import invalidated
-from qo.dispatcher.views.why.findings import FILTERED, Finding, refused, silent, takable, unattended
+from qo.dispatcher.views.why.findings import Finding, refused, silent, takable, unattended
 from qo.dispatcher.views.why.trace import DEPTH_MAX, Chain, Row, scope
 from qo.errors import NotFound, UsageError
 
@@ -121,7 +122,7 @@ def _by_id(tx: Tx, target: str) -> WhyAnswer:
         steps = [*chain.up_to_event(event), *map(chain.delivery_step, rows)]
         worst = (
             Verdict.UNDER_WAY
-            if "pending" in {event["state"], *(row["outcome"] for row in rows)}
+            if EventState.PENDING in {event["state"], *(row["outcome"] for row in rows)}
             else Verdict.THERE
         )
         finding = Finding(worst, steps[-1].text, steps=tuple(steps))
@@ -329,7 +330,9 @@ class _Walk:
             if self.chain.partition(above.dataset_id, generation, asked.partition_key) is not None:
                 return self._overlooked(reader.job, generation, asked.partition_key, (), depth)
         else:
-            unrouted = tallies.counts(self.chain.tx, above.dataset_id).get(tallies.EVENTS, {}).get("pending", 0)
+            unrouted = (
+                tallies.counts(self.chain.tx, above.dataset_id).get(tallies.EVENTS, {}).get(EventState.PENDING, 0)
+            )
             if unrouted:
                 do = unattended(self.chain)
                 waiting = plural(unrouted, f"event of {name} waits", f"events of {name} wait")
@@ -340,17 +343,17 @@ class _Walk:
 
     def _by_event(self, job: LiveJob, event: Row, depth: int) -> Finding:
         steps = tuple(self.chain.up_to_event(event))
-        if event["state"] == "pending":
+        if event["state"] == EventState.PENDING:
             do = self.chain.nobody_since(event["received_at"])
             return Finding(Verdict.UNDER_WAY, f"event {event['seq']} waits to be routed", do, steps)
         delivery = self.chain.delivery(event["seq"], job.edition_id)
         if delivery is None:
             return self._overlooked(job, event["generation_id"], event["partition_key"], steps, depth)
         steps = (*steps, self.chain.delivery_step(delivery))
-        if delivery["outcome"] == "pending":
+        if delivery["outcome"] == DeliveryOutcome.PENDING:
             missing = self._other_side(job, event["generation_id"], event["partition_key"], steps, depth)
             return missing or Finding(Verdict.UNDER_WAY, f"{job.name} {delivery['reason']}", steps=steps)
-        unread = delivery["outcome"] == FILTERED
+        unread = delivery["outcome"] == DeliveryOutcome.FILTERED
         do = takable(job, self.chain.name(event["dataset_id"])) if unread else None
         return Finding(Verdict.BLOCKED, steps[-1].text, do, steps)
 
@@ -384,7 +387,9 @@ class _Walk:
 
     def _waits(self, job: LiveJob) -> Finding | None:
         table = schema.deliveries
-        query = sa.select(table).where(table.c.outcome == PENDING, table.c.edition_id == job.edition_id)
+        query = sa.select(table).where(
+            table.c.outcome == inline(DeliveryOutcome.PENDING), table.c.edition_id == job.edition_id
+        )
         row = self.chain.tx.one(query.order_by(table.c.partition_key).limit(1))
         if row is None:
             return None

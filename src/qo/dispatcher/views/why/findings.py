@@ -10,15 +10,14 @@ from qo.api.contract.dataset import StaleInput
 from qo.api.contract.why import Step, StepKind, Verdict
 from qo.core.pipeline import routing
 from qo.core.pipeline.dag import SourceKind, Strategy
+from qo.core.pipeline.states import DeliveryOutcome, EventState, OutboxState
 from qo.core.pipeline.topology import LiveJob, Reader, pause_text
 from qo.core.words import plural
 from qo.dispatcher.events import tallies
-from qo.dispatcher.events.event_log import PENDING
 from qo.dispatcher.state import schema
+from qo.dispatcher.state.columns import inline
 from qo.dispatcher.views.why.trace import Chain
 from qo.pipeline.sources import SOURCES
-
-FILTERED = "filtered"  # The outcome at a reader that can do nothing with an event.
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ def silent(chain: Chain, job: LiveJob, what: str) -> Finding:
         named = job.name if job.name in chain.live.paused else job.dag
         text = f"{job.name} is {pause_text(paused)}"
         return Finding(Verdict.BLOCKED, text, f"qo dag resume {named}", (step,))
-    if row is not None and row["state"] == "dead":
+    if row is not None and row["state"] == OutboxState.DEAD:
         text = f"source {job.name} is dead: {row['last_error'] or 'it was not heard of'}"
         return Finding(Verdict.BLOCKED, text, "see qo source list", (step,))
     if row is not None and row["last_error"] and SOURCES[kind].place is not None:
@@ -54,7 +53,10 @@ def unattended(chain: Chain) -> str | None:
     """What to look at where the oldest event that waits to be routed has waited for long."""
     table = schema.events
     oldest = chain.tx.one(
-        sa.select(table.c.received_at).where(table.c.state == PENDING).order_by(table.c.seq).limit(1)
+        sa.select(table.c.received_at)
+        .where(table.c.state == inline(EventState.PENDING))
+        .order_by(table.c.seq)
+        .limit(1)
     )
     return None if oldest is None else chain.nobody_since(oldest["received_at"])
 
@@ -65,9 +67,11 @@ def refused(chain: Chain, job: LiveJob) -> Finding | None:
         generation = routing.generation_read(Reader(job, each), chain.live)
         event = chain.last_event(each.dataset_id, generation or "")
         delivery = chain.delivery(event["seq"], job.edition_id) if event is not None else None
-        if event is None or delivery is None or delivery["outcome"] != FILTERED:
+        if event is None or delivery is None or delivery["outcome"] != DeliveryOutcome.FILTERED:
             continue
-        counted = tallies.counts(chain.tx, each.dataset_id).get(job.edition_id, {}).get(FILTERED, 0)
+        counted = (
+            tallies.counts(chain.tx, each.dataset_id).get(job.edition_id, {}).get(DeliveryOutcome.FILTERED, 0)
+        )
         name = chain.name(each.dataset_id)
         text = f"{plural(counted, 'event')} of {name} started nothing, the last of them as {delivery['reason']}"
         steps = (*chain.up_to_event(event), chain.delivery_step(delivery))

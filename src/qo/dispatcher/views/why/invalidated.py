@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from qo.api.contract.dataset import StaleInput
 from qo.api.contract.why import Step
 from qo.core.pipeline.dag import Refresh, Strategy
+from qo.core.pipeline.states import InvalidationReason
 from qo.core.pipeline.topology import LiveJob, VersionStatus
 from qo.core.task import Status
 from qo.dispatcher.state import datasets, schema
@@ -102,7 +103,7 @@ def _doubts(chain: Chain, commit: Row) -> list[Step]:
         table.c.generation_id == commit["generation_id"],
         table.c.partition_key == commit["partition_key"],
         table.c.created_at >= commit["committed_at"],
-        table.c.reason != "replaced",
+        table.c.reason != InvalidationReason.REPLACED,
     )
     row = chain.tx.one(query.order_by(table.c.created_at.desc()).limit(1))
     return [] if row is None else [chain.invalidation_step(row)]
