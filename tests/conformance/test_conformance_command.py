@@ -16,7 +16,7 @@ from qo.store.opening import shared
 from qo.store.port import LIST_LIMIT_MAX, Page, Stored, Written
 from qo.testing import examination
 from qo.testing.conformance import StoreConformance
-from qo.testing.conformance.meaning import DISPENSABLE, PARTS, UNSAFE_TOO, meaning
+from qo.testing.conformance.consequences import DISPENSABLE, PARTS, UNSAFE_TOO, consequence_of
 from support.cli.command import Qo
 from support.servers.proxies import HeaderDroppingProxy
 from support.servers.s3 import S3Server
@@ -63,7 +63,7 @@ def examined(store: MemoryStore, **more: Any) -> list[examination.Promise]:
 
 
 def broken(store: MemoryStore) -> set[str]:
-    return {promise.name for promise in examined(store) if not promise.kept}
+    return {promise.name for promise in examined(store) if not promise.is_kept}
 
 
 @pytest.mark.fast
@@ -71,7 +71,7 @@ def test_every_promise_is_told_once_and_those_that_matter_most_first() -> None:
     told: list[examination.Promise] = []
     promises = examined(MemoryStore(), on_promise=told.append)
     assert promises == told
-    assert all(promise.kept and promise.answered and not promise.seen for promise in promises)
+    assert all(promise.is_kept and promise.is_answered and not promise.observed for promise in promises)
     assert len({promise.name for promise in promises}) == len(promises) == len(whole_suite())
     assert list(dict.fromkeys(promise.part for promise in promises)) == list(PARTS)
 
@@ -93,19 +93,19 @@ def test_a_store_that_breaks_a_promise_is_found_out(store: type[MemoryStore], fo
 def test_what_was_seen_and_what_it_means_is_told() -> None:
     promises = {promise.name: promise for promise in examined(Unconditional())}
     created = promises["a key is created once"]
-    assert (created.required, created.answered) == (True, True)
-    assert created.seen == "a write or delete was accepted that had to be refused with 412"
-    assert "two workers would run the same task" in created.means
+    assert (created.required, created.is_answered) == (True, True)
+    assert created.observed == "the store accepted a write or delete that it had to refuse with 412"
+    assert "two workers would run the same task" in created.consequence
     raced = promises["of many racing creators one wins"]
-    assert raced.seen.startswith("4 writers were told that they had won")
+    assert raced.observed.startswith("4 writers won, according to the store")
 
 
 @pytest.mark.fast
 def test_no_answer_is_not_a_broken_promise() -> None:
-    silent = [promise for promise in examined(Closed()) if not promise.kept]
+    silent = [promise for promise in examined(Closed()) if not promise.is_kept]
     assert silent
-    assert not any(promise.answered for promise in silent)
-    assert "not yours" in silent[0].seen
+    assert not any(promise.is_answered for promise in silent)
+    assert "not yours" in silent[0].observed
 
 
 @pytest.mark.fast
@@ -140,7 +140,7 @@ def test_every_test_of_the_suite_has_a_meaning_and_every_meaning_a_test() -> Non
     suite = whole_suite()
     assert set(suite.values()) == set(PARTS)
     assert set(DISPENSABLE) | UNSAFE_TOO <= set(suite)
-    assert all(meaning(part, name).text for name, part in suite.items())
+    assert all(consequence_of(part, name).text for name, part in suite.items())
 
 
 @pytest.mark.fast
@@ -217,7 +217,7 @@ def test_a_proxy_that_drops_conditions_is_found_out(s3_server: S3Server) -> None
             promises = examination.examine(store, runner.run, effort=LIGHT)
         finally:
             runner.run(store.close())
-    needed = {promise.name for promise in promises if promise.required and not promise.kept}
+    needed = {promise.name for promise in promises if promise.required and not promise.is_kept}
     assert {"a key is created once", "of many racing creators one wins"} <= needed
     assert versions_in(s3_server, bucket) == []
 

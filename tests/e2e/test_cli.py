@@ -258,8 +258,8 @@ def test_the_doctor_names_spark_and_java_and_says_why_there_is_no_class_archive(
     told = here.json("doctor")["spark"]
     assert told["spark"] == importlib.metadata.version("pyspark")
     assert told["java"] == f"Java 17 in {home} (JAVA_HOME)"
-    assert told["class archive"] == "not yet made; --fix makes it"
-    why = "not made: Java cannot archive its own classes"
+    assert told["class archive"] == "not built yet; --fix builds it"
+    why = "not built: Java cannot archive its own classes"
     assert re.fullmatch(f"{why}.*", here.json("doctor", "--fix")["spark"]["class archive"])
     assert re.search(f"^class archive: {why}.*; --fix tries again$", here.ok("doctor"), re.M)
     (tmp_path / "file").touch()

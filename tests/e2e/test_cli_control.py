@@ -143,7 +143,7 @@ def test_json_is_what_is_wanted_now(qo: Qo) -> None:
 def test_a_type_that_nobody_handles_is_paused_with_a_note(qo: Qo) -> None:
     answer = qo.here("pause", "--type", "mial")
     assert (answer.code, answer.out) == (0, "type mial is paused (by ada)\n")
-    assert answer.err == "note: no worker handles type mial now; one that comes will find it paused\n"
+    assert answer.err == "note: no worker handles type mial now; a worker that starts later will find it paused\n"
 
 
 def test_an_unknown_worker_is_not_found_and_those_there_are_named(qo: Qo) -> None:

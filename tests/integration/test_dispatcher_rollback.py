@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from qo.cli.pipelines.deployment import Deploying
+from qo.cli.pipelines.deployment import Deployment
 from qo.core.pipeline.dag import Dag, to_json
 from qo.core.pipeline.topology import VersionStatus
 from qo.dispatcher.effects import external_effects
@@ -120,8 +120,8 @@ async def test_who_sits_at_a_terminal_is_asked(
     assert asked[0].endswith(" UTC by ann: activate it again?")
 
 
-def deploying(of: Dag, confirm: Callable[[str], Any]) -> Deploying:
-    return Deploying("shop", text(of), None, wait=False, activate=False, timeout_s=None, confirm=confirm)
+def deploying(of: Dag, confirm: Callable[[str], Any]) -> Deployment:
+    return Deployment("shop", text(of), None, wait=False, activate=False, timeout_s=None, confirm=confirm)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_events_go_down_a_pipeline_and_retries_take_no_time(
         ("days.totals", "friday", 3),
         ("days.twice", "friday", 1),
     ]
-    assert drained.left == ()
+    assert drained.remaining == ()
 
 
 def test_an_operator_of_another_runtime_is_refused(qo_pipelines: Pipelines) -> None:

@@ -22,7 +22,7 @@ from qo.spark.engine.cluster_watch import Observation
 from qo.spark.engine.endpoint import Reach
 from qo.spark.engine.errors import SessionLost
 from qo.spark.executor import FREE_LOSSES_MAX, SparkExecutor
-from qo.testing.spark import run_of
+from qo.testing.spark import make_run
 from qo.worker.loop.cancel import Why
 from support.spark.engines import BEGUN, FakeEngine
 from support.stores.queues import until
@@ -55,7 +55,7 @@ def spark(engine: FakeEngine) -> Iterator[SparkExecutor]:
 
 
 def work(operator: str = "waits_for_spark", task_id: str = "one", attempt: int = 1) -> Run:
-    return run_of(f"support.spark.engines:{operator}", [], {}, [], task_id=task_id, attempt=attempt)
+    return make_run(f"support.spark.engines:{operator}", [], {}, [], task_id=task_id, attempt=attempt)
 
 
 async def at_work(number: int = 1) -> None:

@@ -175,7 +175,7 @@ async def test_a_writers_own_token_is_used_as_it_is(books: State, tmp_path: Path
 def test_a_dashboard_asks_the_dispatcher_of_this_machine_as_no_admin(tmp_path: Path, role: str) -> None:
     chosen = DispatcherSettings(url="http://127.0.0.1:8470", secrets_dir=str(tmp_path / "secrets"))
     local = local_tokens(chosen)
-    upstream = ui.named_dispatcher(Settings(dispatcher=chosen), role)
+    upstream = ui.remote_dispatcher(Settings(dispatcher=chosen), role)
     assert upstream._role is None
     known = local_principal(upstream._given or "", local)
     assert known is not None

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from qo.cli.pipelines.deployment import Deploying
+from qo.cli.pipelines.deployment import Deployment
 from qo.dispatcher.state import schema
 from qo.errors import QoError, TaskFailed
 from qo.pipeline.loading import load_whole
@@ -80,7 +80,9 @@ class History:
 
     async def deploy(self) -> None:
         whole = load_whole(str(self.home / "pipeline.yaml"))
-        work = Deploying(DAG, whole.source, whole.bundle, wait=True, activate=True, timeout_s=WITHIN_S, again=True)
+        work = Deployment(
+            DAG, whole.source, whole.bundle, wait=True, activate=True, timeout_s=WITHIN_S, again=True
+        )
         try:
             async with self._without_rests():
                 done = await work.run(self.site.client, None)

@@ -34,7 +34,7 @@ from qo.spark.engine.engine import Attempt, Loss
 from qo.spark.engine.errors import SessionLost
 from qo.spark.executor import SparkExecutor
 from qo.store.blocking_files import BlockingFiles
-from qo.testing.spark import run_of
+from qo.testing.spark import make_run
 from qo.worker.api.app import App
 from qo.worker.loop.cancel import Why
 from qo.worker.worker import Worker
@@ -87,7 +87,7 @@ def work(
     ]
     name = operator if operator in ("sql", "check") else f"spark_operators:{operator}"
     inputs = [] if given is None else [given]
-    return run_of(name, inputs, fields.pop("config", {}), listed, **{"task_id": operator, **fields})
+    return make_run(name, inputs, fields.pop("config", {}), listed, **{"task_id": operator, **fields})
 
 
 async def stopped(executor: SparkExecutor, run: Run, why: Why = Why.TIMEOUT) -> None:

@@ -28,7 +28,7 @@ from qo.spark.io.reading import FileMissing
 from qo.spark.operators import ingest
 from qo.spark.operators.context import Context, Inputs
 from qo.store.s3 import S3Store
-from qo.testing.spark import run_of, run_operator
+from qo.testing.spark import make_run, run_operator
 from qo.worker.loop.cancel import CancelToken
 
 pytestmark = pytest.mark.spark
@@ -54,7 +54,7 @@ def context_of(
         pieces=[Piece(revision=1, files=list(files))],
     )
     inputs = [landed] if files else []
-    run = run_of("ingest", inputs, config, partition_key="monday", outputs=[output], **work)
+    run = make_run("ingest", inputs, config, partition_key="monday", outputs=[output], **work)
     opened = Inputs([each.name for each in inputs], lambda name: spark.range(0))
     return Context(spark, run, opened, config, files_for(Settings(), "file:/"))
 

@@ -22,7 +22,7 @@ from qo.spark.io.columns import columns_of, settled
 from qo.spark.io.files import files_for
 from qo.spark.operators import ingest
 from qo.spark.operators.context import Context, Inputs
-from qo.testing.spark import run_of
+from qo.testing.spark import make_run
 
 pytestmark = pytest.mark.spark
 
@@ -53,7 +53,7 @@ def attempt(
         mode=InputMode.PARTITION,
         pieces=[Piece(revision=1, files=[f"file:{file}" for file in files])],
     )
-    run = run_of("ingest", [landed], dict(config), partition_key="monday", outputs=[output], drift=drift)
+    run = make_run("ingest", [landed], dict(config), partition_key="monday", outputs=[output], drift=drift)
     return Context(
         spark, run, Inputs(["landed"], lambda name: spark.range(0)), config, files_for(Settings(), "file:/")
     )

@@ -8,7 +8,7 @@ import pytest
 
 from qo.api.public_client import UserClient
 from qo.cli.pipelines.dispatcher import route
-from qo.cli.pipelines.plan import plan_of
+from qo.cli.pipelines.plan import fetch_plan
 from qo.errors import Refused
 
 pytestmark = pytest.mark.fast
@@ -40,8 +40,8 @@ async def test_a_plan_is_of_one_moment() -> None:
     def job(first: list[str], further: str | None) -> dict[str, Any]:
         return {"job": "clean", "first": first, "next": further}
 
-    found = await plan_of(client(page(1, job(["a"], "a")), page(1, job(["b"], None))), "/", "", every=True)
+    found = await fetch_plan(client(page(1, job(["a"], "a")), page(1, job(["b"], None))), "/", "", every=True)
     assert found["rebuilds"] == [job(["a", "b"], None)]
     for then in (page(2), page(2, job(["b"], None))):
         with pytest.raises(Refused, match="another version was activated meanwhile"):
-            await plan_of(client(page(1, job(["a"], "a")), then), "/", "", every=True)
+            await fetch_plan(client(page(1, job(["a"], "a")), then), "/", "", every=True)

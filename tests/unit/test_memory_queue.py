@@ -11,13 +11,13 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
+from qo.testing.wanted import holds
 
 import qo
 from qo.core.control import Target
 from qo.errors import Unavailable
 from qo.queue import control
 from qo.testing import DrainFailed, Fault, FaultPlan, MemoryQueue, draining, virtual
-from qo.testing.wanted import holds
 from qo.worker.api.context import Context
 
 pytestmark = pytest.mark.fast
@@ -68,7 +68,7 @@ async def test_a_drain_skips_over_delays_and_rests() -> None:
     await queue.submit("flaky", 4, qo.Options(delay_s=week_s))
     drained = await queue.drain(app)
     assert [task.output for task in drained.completed] == [4]
-    assert (drained.attempts, drained.left) == (4, ())
+    assert (drained.attempts, drained.remaining) == (4, ())
     assert timedelta(seconds=week_s + 4) < await queue.store.now() - before < timedelta(seconds=week_s + 12)
 
 
@@ -82,7 +82,7 @@ async def test_a_drain_of_a_while_ends_then_and_no_later() -> None:
     later = await queue.drain(app, for_s=3600)
     assert [task.output for task in later.completed] == [60, 3600]
     assert await queue.store.now() == before + timedelta(hours=1)
-    assert [task.input for task in later.left] == [3601]
+    assert [task.input for task in later.remaining] == [3601]
 
 
 async def test_every_failed_task_is_reported_with_its_error_and_where_it_was() -> None:
@@ -111,7 +111,7 @@ async def test_what_nobody_handles_is_left() -> None:
     queue = MemoryQueue()
     task = await queue.submit("strange")
     drained = await queue.drain(app)
-    assert (drained.ended, [left.id for left in drained.left]) == ((), [task.id])
+    assert (drained.ended, [left.id for left in drained.remaining]) == ((), [task.id])
 
 
 async def test_what_a_dead_worker_held_is_taken_back_when_its_lease_is_over() -> None:
@@ -119,7 +119,7 @@ async def test_what_a_dead_worker_held_is_taken_back_when_its_lease_is_over() ->
     task = await queue.submit("work")
     await queue.claim(task.id, worker_id="dead", lease_s=600)
     held = await queue.drain(app, for_s=599)
-    assert [left.status for left in held.left] == [qo.Status.RUNNING]
+    assert [left.status for left in held.remaining] == [qo.Status.RUNNING]
     drained = await queue.drain(app)
     assert [done.attempt for done in drained.completed] == [2]
 
@@ -129,22 +129,22 @@ async def test_what_is_paused_is_left() -> None:
     await queue.submit("work")
     await queue.submit("flaky", 0)
     await control.pause(queue, Target(task_type="work"), by="test")
-    assert [left.task_type for left in (await queue.drain(app)).left] == ["work"]
+    assert [left.task_type for left in (await queue.drain(app)).remaining] == ["work"]
     await control.pause(queue, Target(), by="test")
     await queue.submit("flaky", 0)
-    assert len((await queue.drain(app)).left) == 2
+    assert len((await queue.drain(app)).remaining) == 2
 
 
 async def test_a_drain_without_an_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draining, "ATTEMPTS_MAX", 50)
-    monkeypatch.setattr(draining, "LEAPS_MAX", 5)
+    monkeypatch.setattr(draining, "JUMPS_MAX", 5)
     queue = MemoryQueue()
     await queue.submit("again")
-    with pytest.raises(DrainFailed, match="no end after 5"):
+    with pytest.raises(DrainFailed, match="has not ended after 5"):
         await queue.drain(app)
     queue = MemoryQueue()
     await queue.submit("later")
-    with pytest.raises(DrainFailed, match="no end after 6 attempts and 5 leaps"):
+    with pytest.raises(DrainFailed, match="has not ended after 6 attempts and 5 jumps"):
         await queue.drain(app)
 
 

@@ -1,4 +1,4 @@
-"""Durations and instants as people write them: 90, 45s, 1h30m, 2026-03-01T09:00:00+01:00."""
+"""Parse and format durations and instants: 90, 45s, 1h30m, 2026-03-01T09:00:00+01:00."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\
 
 
 def parse_duration_s(text: str, flag: str) -> float:
-    """Seconds. A number alone means seconds; with units, the parts are added up."""
+    """Return the duration in seconds. A number without a unit means seconds; parts with units are added up.
+
+    Raises UsageError, which names the ``flag``.
+    """
     compact = text.strip().replace(" ", "")
     if _NUMBER.fullmatch(compact):
         return float(compact)
@@ -28,11 +31,11 @@ def parse_duration_s(text: str, flag: str) -> float:
 
 
 def parse_instant(text: str, flag: str) -> datetime:
-    """A moment with its time zone, as in RFC 3339."""
+    """Return the instant of an RFC 3339 text with a time zone. Raises UsageError, which names the ``flag``."""
     stripped = text.strip()
-    if not (matched := _INSTANT.fullmatch(stripped)):
+    if not (match := _INSTANT.fullmatch(stripped)):
         raise UsageError(f"{flag}: {text!r} is not a time; write for example 2026-03-01T09:00:00Z")
-    if matched[3] is None:
+    if match[3] is None:
         raise UsageError(f"{flag}: {text!r} has no time zone; add Z for UTC, or an offset such as +01:00")
     try:
         return datetime.fromisoformat(stripped.upper()).astimezone(UTC)
@@ -41,11 +44,11 @@ def parse_instant(text: str, flag: str) -> datetime:
 
 
 def format_duration(seconds: float) -> str:
-    """The two largest units, which is all a reader looks at: 3d 4h, 2m 5s, 0s."""
-    left = max(0, round(seconds))
+    """Return the duration in its two largest units: 3d 4h, 2m 5s, 0s."""
+    rest_s = max(0, round(seconds))
     parts: list[str] = []
     for unit in ("d", "h", "m", "s"):
-        count, left = divmod(left, int(_UNIT_S[unit]))
+        count, rest_s = divmod(rest_s, int(_UNIT_S[unit]))
         if count:
             parts.append(f"{count}{unit}")
     return " ".join(parts[:2]) or "0s"

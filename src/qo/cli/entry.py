@@ -1,4 +1,4 @@
-"""Where the program ``qo`` begins: before anything is loaded that takes its time, so that Ctrl+C ends it quietly."""
+"""The entry point of the program ``qo``. It loads nothing slow itself, so that Ctrl+C ends the start quietly."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import signal
 from types import FrameType
 
 EXIT_INTERRUPTED = 130
-# Modules that are loaded make hundreds of thousands of objects and no cycles to collect: with Python's own numbers a
-# fifth of the start goes into looking for some.
-COLLECT_AFTER = (10_000, 20, 100)
+# Loading modules creates hundreds of thousands of objects and hardly any garbage; with Python's default thresholds a
+# fifth of the start-up time goes into looking for some.
+GC_THRESHOLDS = (10_000, 20, 100)
 
 
 def main() -> int:
-    """Run the command that the command line names; the answer is the exit code."""
+    """Run the command that the command line names, and return its exit code."""
     before = signal.getsignal(signal.SIGINT)
-    # One that is ignored stays so: a shell that starts us in the background wants that.
-    ours = before is signal.default_int_handler
-    if ours:
-        # Nothing has been done yet that would have to be undone; an exception would show where it met us.
-        signal.signal(signal.SIGINT, _leave)
-    gc.set_threshold(*COLLECT_AFTER)
+    # An ignored signal stays ignored: that is how a shell starts programs in the background.
+    is_default = before is signal.default_int_handler
+    if is_default:
+        # There is nothing to undo yet, and a KeyboardInterrupt here would print a traceback.
+        signal.signal(signal.SIGINT, _exit_interrupted)
+    gc.set_threshold(*GC_THRESHOLDS)
     from qo.cli.main import main as run
 
-    if ours:
+    if is_default:
         signal.signal(signal.SIGINT, before)
     return run()
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def _exit_interrupted(number: int, frame: FrameType | None) -> None:
     os._exit(EXIT_INTERRUPTED)

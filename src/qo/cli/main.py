@@ -1,4 +1,4 @@
-"""The command ``qo``: finds the command, runs it, and turns every error into one line and an exit code.
+"""The command ``qo``: find the subcommand, run it, and turn every error into one line and an exit code.
 
 A command's module is imported only when that command runs, so that `qo --help` need not wait for it.
 """
@@ -16,14 +16,14 @@ import typer
 from typer.core import TyperGroup
 
 from qo.cli.entry import EXIT_INTERRUPTED
-from qo.cli.output import brief
-from qo.cli.session import SHARED, ReaderGone, new_app
+from qo.cli.output import shorten
+from qo.cli.session import SHARED, OutputClosed, new_app
 from qo.errors import QoError
 
-COMPLETE_VARIABLE = "_QO_COMPLETE"  # How a shell's completion script asks what could come next.
+COMPLETE_VARIABLE = "_QO_COMPLETE"  # A shell's completion script sets it to ask for the possible next words.
 
 EXIT_UNEXPECTED = 1
-EXIT_READER_GONE = 141  # What a shell reports of a program that died of a closed pipe.
+EXIT_PIPE_CLOSED = 141  # What a shell reports for a program that died of a closed pipe.
 
 # The commands by group. Each has the module that holds it, and the first line of its help.
 GROUPS = {
@@ -80,7 +80,7 @@ COMMANDS = {name: entry for commands in GROUPS.values() for name, entry in comma
 
 
 class Commands(TyperGroup):
-    """The top level. Only the table above is read until a command is chosen."""
+    """The top-level group. It imports a command's module only when that command is used."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -122,37 +122,39 @@ def _root() -> Any:
 
     context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     declared = typer.Option(False, "--version", help="Print the version.", show_default=False)
-    asked = inspect.Parameter("version", inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=bool)
-    qo.__signature__ = inspect.Signature([context, asked, *SHARED])  # type: ignore[attr-defined]
+    version_parameter = inspect.Parameter(
+        "version", inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=bool
+    )
+    qo.__signature__ = inspect.Signature([context, version_parameter, *SHARED])  # type: ignore[attr-defined]
     app.callback()(qo)
     return typer.main.get_command(app)
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run one command; the answer is the exit code (docs/reference/cli.md lists them)."""
+    """Run one command and return its exit code (docs/reference/cli.md lists them)."""
     shared: dict[str, Any] = {}
     if os.environ.get(COMPLETE_VARIABLE):
         from typer.completion import get_completion_inspect_parameters
 
-        get_completion_inspect_parameters()  # Has the side effect that Typer knows the shells.
+        get_completion_inspect_parameters()  # Called for its side effect: it registers the shells with Typer.
     try:
         code = _root().main(args, prog_name="qo", standalone_mode=False, obj=shared)
         sys.stdout.flush()
     except QoError as error:
-        said = "\n".join((str(error), *getattr(error, "__notes__", ())))
-        return _report(said, error.exit_code, shared)
+        message = "\n".join((str(error), *getattr(error, "__notes__", ())))
+        return _report(message, error.exit_code, shared)
     except typer.TyperException as error:
         return _report(error.format_message(), 2, shared)
-    except (BrokenPipeError, ReaderGone):
-        # Python flushes standard output once more at exit; let that go nowhere instead of complaining.
+    except (BrokenPipeError, OutputClosed):
+        # Python flushes standard output again at exit, which would fail and print a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_READER_GONE
+        return EXIT_PIPE_CLOSED
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         if not _debugging(shared):
-            text += "\nThis is a defect of qo or of its surroundings; --log-level debug shows where it happened."
+            text += "\nThis is a defect of qo or of its environment; --log-level debug shows where it happened."
         return _report(text, EXIT_UNEXPECTED, shared)
     return code if isinstance(code, int) else 0
 
@@ -162,7 +164,7 @@ def _report(message: str, code: int, shared: dict[str, Any]) -> int:
         import traceback
 
         traceback.print_exc()
-    sys.stderr.write(f"error: {brief(message)}\n")
+    sys.stderr.write(f"error: {shorten(message)}\n")
     return code
 
 

@@ -1,6 +1,6 @@
-"""What a command prints: tables for people, one JSON document for programs.
+"""The output of commands: tables for people, one JSON document for programs.
 
-Colour and boxes only on a terminal; piped output is plain aligned text that no later program has to clean.
+Only a terminal gets colours; piped output is plain aligned text.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Output:
         self.color = color and not os.environ.get("NO_COLOR")
 
     def document(self, value: Any) -> None:
-        """The one JSON document of this command."""
+        """Print the JSON document of this command; each command prints exactly one."""
         import msgspec
 
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
@@ -48,7 +48,7 @@ class Output:
         sys.stdout.write(text + "\n")
 
     def note(self, text: str) -> None:
-        """A remark for people. It goes beside the output, never into it."""
+        """Print a remark for people on standard error, so that it never mixes with the output."""
         sys.stdout.flush()
         sys.stderr.write(f"note: {text}\n")
 
@@ -63,7 +63,7 @@ class Output:
             self.line("  ".join(padded).rstrip())
 
     def row(self, cells: Sequence[str], widths: Sequence[int]) -> None:
-        """One row of a table that grows while people look on."""
+        """Print one row of a table whose rows arrive one by one."""
         padded = [one_line(cell).ljust(width) for cell, width in zip(cells, widths, strict=True)]
         if not sys.stdout.isatty():
             self.line("  ".join(padded).rstrip())
@@ -74,10 +74,10 @@ class Output:
         self._console().print(Text("  ").join(Text(text, style) for text, style in parts), soft_wrap=True)
 
     def record(self, pairs: Mapping[str, str]) -> None:
-        """Names and values below each other; empty values are left out, long ones keep their lines."""
-        shown = {name: value for name, value in pairs.items() if value}
-        width = max(map(len, shown), default=0)
-        for name, value in shown.items():
+        """Print names and values, one pair a line. Empty values are left out; values of several lines are indented."""
+        filled = {name: value for name, value in pairs.items() if value}
+        width = max(map(len, filled), default=0)
+        for name, value in filled.items():
             first, *more = value.splitlines()
             self._pair(name.ljust(width), one_line(first))
             for text in more:
@@ -102,7 +102,7 @@ class Output:
             table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
         console = self._console()
         console.width = (
-            WIDTH_MAX  # A row stays a row: in a narrow window the terminal folds it, and copies it whole.
+            WIDTH_MAX  # One row, one line: a narrow terminal wraps it, and it can still be copied whole.
         )
         console.print(table)
 
@@ -112,15 +112,15 @@ class Output:
         return Console(highlight=False, no_color=not self.color, emoji=False, markup=False)
 
 
-# A text in quotes, or one without spaces, that somebody gave us and that we repeat.
+# A long text in quotes, or a long word: input of the user that an error message repeats.
 _LONG = re.compile(r"(?<![^\s(=])(['\"])(?!\s)((?:(?!\1)[^\n]){80})(?:(?!\1)[^\n]){20,}\1|(\S{80})\S{120,}")
 
 
-def brief(message: str) -> str:
-    """The message with the long texts in it cut: whoever wrote them need not read them again."""
-    return _LONG.sub(lambda found: f"{found[1]}{found[2]}…{found[1]}" if found[1] else f"{found[3]}…", message)
+def shorten(message: str) -> str:
+    """Return the message with the long texts in it shortened."""
+    return _LONG.sub(lambda match: f"{match[1]}{match[2]}…{match[1]}" if match[1] else f"{match[3]}…", message)
 
 
 def one_line(text: str) -> str:
-    """Text that cannot move the cursor or change the terminal, whoever wrote it."""
+    """Return the text with control characters escaped, so that it cannot control the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

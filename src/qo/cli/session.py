@@ -1,7 +1,7 @@
-"""What every command is given: the settings that apply, where to print, and an open queue.
+"""The session of a command: its settings, its output, and the queue that it opens.
 
-The options that mean the same everywhere (--store, --config, --json, --log-level, --no-color) may stand before
-or after the command's name. They are declared here once; ``command`` adds them to each command.
+The options that every command has (--store, --config, --json, --log-level, --no-color) may stand before or after the
+command's name. They are declared here once; ``command`` adds them to each command.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Body = Callable[..., int | None]
 
 Runtime = Annotated[
     str | None,
-    typer.Option("--runtime", metavar="NAME", help="In the queue of this runtime of pipelines."),
+    typer.Option("--runtime", metavar="NAME", help="Use the queue of this runtime of pipelines."),
 ]
 
 
-class ReaderGone(Exception):
-    """Whoever read our output has closed it, as `head` does. Nothing is wrong; there is nothing left to do."""
+class OutputClosed(Exception):
+    """The reader of standard output has closed it, as `head` does. That is no error, but the end of the command."""
 
 
 class Session:
@@ -49,19 +49,19 @@ class Session:
 
     @property
     def flags(self) -> dict[str, Any]:
-        """The settings among the options of every command, by their full names; None: not given."""
+        """The settings among the shared options, by their full names; None if not given."""
         return {"store": self._shared["store"], "log_level": self._shared["log_level"]}
 
     def settings(self, flags: Mapping[str, Any] | None = None) -> Settings:
-        """The settings, with the command's own flags by their full names."""
+        """Load the settings; ``flags`` are the command's own, by their full names."""
         from qo.config import sources
 
         return sources.load({**self.flags, **(flags or {})}, config_path=self.config_path)
 
     def ask(self, question: Callable[[Queue], Awaitable[T]], runtime: str | None = None) -> T:
-        """Open the queue, put one question to it, close it. Logs only what is worth a warning, unless asked.
+        """Open the queue, call ``question`` with it, and close it. Logs only warnings, unless a log level is set.
 
-        ``runtime``: the queue of that runtime of pipelines instead.
+        With ``runtime``, open the queue of that runtime of pipelines instead.
         """
         from qo.config.settings import DEFAULT, LogLevel
 
@@ -76,7 +76,7 @@ class Session:
     def run(
         self, settings: Settings, work: Callable[[Queue], Awaitable[T]], log_level: LogLevel | None = None
     ) -> T:
-        """Open the queue that the settings name, and work with it until done."""
+        """Open the queue that the settings name, call ``work`` with it, and close it."""
         import asyncio
 
         from qo import connect
@@ -84,14 +84,14 @@ class Session:
         refuse_memory(settings)
         start_logging(log_level or settings.log_level)
 
-        async def opened() -> T:
+        async def connect_and_work() -> T:
             async with connect(settings) as queue:
                 return await work(queue)
 
         try:
-            return asyncio.run(opened())
+            return asyncio.run(connect_and_work())
         except NotFound as error:
-            # Most often the wrong place was looked at: say which.
+            # The usual cause is a wrong store: name it.
             raise NotFound(f"{error} (store {settings.store}, {settings.origin('store')})") from error
 
 
@@ -99,7 +99,7 @@ def refuse_memory(settings: Settings) -> None:
     if not settings.location.is_shared:
         raise UsageError(
             f"the store memory: ({settings.origin('store')}) lives inside one process, so a command would lose "
-            "all it writes; use local:PATH or s3://BUCKET"
+            "everything it writes; use local:PATH or s3://BUCKET"
         )
 
 
@@ -112,22 +112,22 @@ def start_logging(level: LogLevel) -> None:
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Body], Body]:
-    """Register ``body(session, ...)`` as a command: Typer sees its parameters plus the shared options."""
+    """Register ``body(session, ...)`` as a command with its own parameters and the shared options."""
 
     def register(body: Body) -> Body:
-        own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
+        parameters = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
 
-        def run(ctx: typer.Context, **given: Any) -> int | None:
-            above: dict[str, Any] = ctx.find_root().obj
-            here = {parameter.name: given.pop(parameter.name) for parameter in SHARED_HIDDEN}
-            above.update({key: value for key, value in here.items() if value})
+        def run(ctx: typer.Context, **arguments: Any) -> int | None:
+            shared: dict[str, Any] = ctx.find_root().obj
+            own_shared = {parameter.name: arguments.pop(parameter.name) for parameter in SHARED_HIDDEN}
+            shared.update({key: value for key, value in own_shared.items() if value})
             try:
-                return body(Session(above), **given)
+                return body(Session(shared), **arguments)
             except BrokenPipeError as error:
-                raise ReaderGone from error  # Typer would make an ordinary failure of it.
+                raise OutputClosed from error  # Typer would turn it into an ordinary failure.
 
         context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+        keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
         run.__signature__ = inspect.Signature([context, *keyword_only, *SHARED_HIDDEN])  # type: ignore[attr-defined]
         run.__doc__ = body.__doc__
         app.command(name, epilog=_EPILOG)(run)
@@ -137,15 +137,15 @@ def command(app: typer.Typer, name: str) -> Callable[[Body], Body]:
 
 
 def setting_option(key: str) -> Any:
-    """An option that is one of the settings: named, explained and defaulted by the table of settings."""
+    """Declare an option for a setting; its name, help and default come from the table of settings."""
     from qo.config.settings import BY_KEY
 
     setting = BY_KEY[key]
     default = setting.default
-    shown = f"{default:g}" if isinstance(default, float) else str(default)
-    said = "" if default in (None, (), False) else f" [{shown}]"
+    text = f"{default:g}" if isinstance(default, float) else str(default)
+    suffix = "" if default in (None, (), False) else f" [{text}]"
     return typer.Option(
-        setting.flag, help=f"{setting.help.rstrip('.')}{said}.", show_default=False, metavar=_metavar(default)
+        setting.flag, help=f"{setting.help.rstrip('.')}{suffix}.", show_default=False, metavar=_metavar(default)
     )
 
 
@@ -158,29 +158,29 @@ def _metavar(default: Any) -> str | None:
 
 
 def new_app(**more: Any) -> typer.Typer:
-    # Plain help: drawing it with Rich would cost more time than all the rest of `qo --help`.
+    # Plain help: drawing it with Rich would take longer than everything else that `qo --help` does.
     return typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False, **more)
 
 
 def new_group(app: typer.Typer, name: str, help: str) -> typer.Typer:
-    """A command that has commands of its own; alone, it explains itself."""
+    """Add a command that has subcommands; without one, it prints its help."""
     group = new_app(help=help, invoke_without_command=True)
 
-    def alone(ctx: typer.Context) -> None:
+    def show_help(ctx: typer.Context) -> None:
         if ctx.invoked_subcommand is None:
             typer.echo(ctx.get_help())
 
-    group.callback(help=help)(alone)
+    group.callback(help=help)(show_help)
     app.add_typer(group, name=name)
     return group
 
 
-_EPILOG = "Also, as for every command: --store, --config, --log-level, --no-color (see qo --help)."
+_EPILOG = "Options of every command: --store, --config, --log-level, --no-color (see qo --help)."
 
 
 def _shared(*, hidden: bool) -> tuple[inspect.Parameter, ...]:
     def option(name: str, kind: Any, default: Any, help: str, metavar: str | None = None) -> inspect.Parameter:
-        declared = typer.Option(
+        declaration = typer.Option(
             default,
             "--" + name.replace("_", "-"),
             help=help,
@@ -188,7 +188,7 @@ def _shared(*, hidden: bool) -> tuple[inspect.Parameter, ...]:
             show_default=False,
             metavar=metavar,
         )
-        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=kind)
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=declaration, annotation=kind)
 
     return (
         option("store", str | None, None, "local:PATH, s3://BUCKET[/PREFIX] or memory:.", "STORE"),

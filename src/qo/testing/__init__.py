@@ -1,4 +1,4 @@
-"""The public test kit: a queue in memory whose time stands still, faults, virtual time, and what every store must do.
+"""The public test kit: a queue in memory with a stopped clock, faults, virtual time, and the store conformance suite.
 
     from qo.testing import MemoryQueue
 
@@ -7,8 +7,8 @@
         queue.assert_enqueued("charge", {"order": 7})
         await queue.drain(app)
 
-With pytest, the fixtures ``qo_queue`` and ``qo_run`` are there by themselves (``plugin``). Names are loaded when they
-are first used: pytest imports this package for every project in an environment that has qo.
+With pytest, the fixtures ``qo_queue``, ``qo_pipelines`` and ``qo_run`` need no import (``plugin``). Names are loaded
+when they are first used: pytest imports this package for every project in an environment that has qo.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from qo.testing.draining import Drained, DrainFailed
     from qo.testing.memory_queue import MemoryQueue
 
-_HOMES = {
+_MODULES = {
     "DrainFailed": "qo.testing.draining",
     "Drained": "qo.testing.draining",
     "Fault": "qo.store.faulty",
@@ -34,6 +34,6 @@ __all__ = ["DrainFailed", "Drained", "Fault", "FaultPlan", "Faulty", "MemoryQueu
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'qo.testing' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -1,4 +1,4 @@
-"""Running all tasks of a queue in a test, and telling what became of them."""
+"""Run all tasks of a queue in a test, and report what became of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from qo.queue.payload import Payloads
 from qo.queue.queue import PAYLOAD_THRESHOLD_BYTES, Queue
 from qo.store.port import ObjectStore
 from qo.testing.clock import StillClock
-from qo.testing.wanted import told
+from qo.testing.expected import format_value
 from qo.worker.api.app import App
 from qo.worker.config import WorkerConfig
 from qo.worker.executors import Executor
@@ -34,22 +34,22 @@ from qo.worker.worker import Worker
 log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 10_000
-LEAPS_MAX = 2_000  # From one due task to the next.
-IN_VAIN_MAX = 3  # Rounds in which something was due and nothing ran.
-BEGINNINGS_MAX = 10
-QUICK = Pace(min_s=0.001, max_s=1.0)
+JUMPS_MAX = 2_000  # From one due task to the next.
+IDLE_ROUNDS_MAX = 3  # Rounds in which a task was due and nothing ran.
+STARTS_MAX = 10
+QUICK_PACE = Pace(min_s=0.001, max_s=1.0)
 REPORTED_MAX = 20
 TRACEBACKS_MAX = 5
 
 
 class DrainFailed(AssertionError):
-    """Tasks failed for good during a drain, or there was no end to it."""
+    """Tasks failed for good during a drain, or the drain did not end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    ended: tuple[Task, ...]  # During this drain, in this order.
-    left: tuple[Task, ...]  # What still waits, or is held by somebody else.
+    ended: tuple[Task, ...]  # Those that ended during this drain, in this order.
+    remaining: tuple[Task, ...]  # Those that still wait, or that another worker holds.
     attempts: int
 
     @property
@@ -65,55 +65,55 @@ async def drain(
     queue: Queue,
     app: App,
     clock: StillClock,
-    everything: Callable[[], list[Task]],
+    read_all: Callable[[], list[Task]],
     *,
     for_s: float | None,
     config: WorkerConfig | None,
     executors: Mapping[str, Executor] | None,
 ) -> Drained:
-    """Work until nothing is due, go on to when something is, and so on."""
-    config = replace(config or WorkerConfig(worker_id="drain"), stop_when_empty=True, pace=QUICK)
+    """Run what is due, move the clock to the next task that is due, and repeat."""
+    config = replace(config or WorkerConfig(worker_id="drain"), stop_when_empty=True, pace=QUICK_PACE)
     until = None if for_s is None else clock.now() + timedelta(seconds=for_s)
-    before = {task.id: task.token for task in everything() if task.ended}
-    attempts = in_vain = 0
-    for leaps in itertools.count():
-        more = ATTEMPTS_MAX - attempts
-        started = await _patiently(partial(_work, queue, app, config, executors, more))
+    before = {task.id: task.token for task in read_all() if task.ended}
+    attempts = idle_rounds = 0
+    for jumps in itertools.count():
+        attempts_left = ATTEMPTS_MAX - attempts
+        started = await _retry_unavailable(partial(_work, queue, app, config, executors, attempts_left))
         attempts += started
-        if attempts >= ATTEMPTS_MAX or leaps >= LEAPS_MAX:
+        if attempts >= ATTEMPTS_MAX or jumps >= JUMPS_MAX:
             raise DrainFailed(
-                f"no end after {attempts:,} attempts and {leaps:,} leaps in time; what is left:"
-                f"{_listed(_open(everything()))}"
+                f"the drain has not ended after {attempts:,} attempts and {jumps:,} jumps in time; tasks that remain:"
+                f"{_list_tasks(_unfinished(read_all()))}"
             )
-        next_at = _next_at(everything(), app)
+        next_at = _next_due(read_all(), app)
         if next_at is None or (until is not None and next_at > until):
             break
-        in_vain = in_vain + 1 if next_at <= clock.now() and not started else 0
-        if in_vain >= IN_VAIN_MAX:
-            break  # It is paused.
+        idle_rounds = idle_rounds + 1 if next_at <= clock.now() and not started else 0
+        if idle_rounds >= IDLE_ROUNDS_MAX:
+            break  # The queue is paused.
         clock.reach(next_at)
-        if any(lapsed(task, clock.now()) for task in everything()):
-            await _take_back(queue)
+        if any(lapsed(task, clock.now()) for task in read_all()):
+            await _requeue_lapsed(queue)
     if until is not None:
         clock.reach(until)
-    now = everything()
+    now = read_all()
     ended = tuple(task for task in now if task.ended and before.get(task.id) != task.token)
-    return Drained(ended, tuple(_open(now)), attempts)
+    return Drained(ended, tuple(_unfinished(now)), attempts)
 
 
 async def _work(
     queue: Queue, app: App, config: WorkerConfig, executors: Mapping[str, Executor] | None, attempts_max: int
 ) -> int:
-    """Run what is due, in a worker of its own; how many attempts that were."""
+    """Run the tasks that are due, in a new worker; return the number of attempts."""
     worker = Worker(queue, app, config, executors=executors)
 
-    def enough() -> None:
+    def stop_at_limit() -> None:
         if worker.stats.started >= attempts_max:
             worker.stop()
 
-    worker.stats.changed = enough
+    worker.stats.changed = stop_at_limit
     paused = asyncio.ensure_future(worker.reached(State.PAUSED))
-    paused.add_done_callback(lambda _: worker.stop())  # It would wait for somebody to resume it.
+    paused.add_done_callback(lambda _: worker.stop())  # A paused worker would wait until somebody resumes it.
     try:
         await worker.run()
     finally:
@@ -121,42 +121,42 @@ async def _work(
     return worker.stats.started
 
 
-async def _patiently(work: Callable[[], Awaitable[int]]) -> int:
-    """A worker that cannot begin ends, as it should, and whoever runs it begins again."""
-    for _ in range(BEGINNINGS_MAX):
+async def _retry_unavailable(work: Callable[[], Awaitable[int]]) -> int:
+    """Call ``work`` until the store is available: a worker that cannot start exits, and is started again."""
+    for _ in range(STARTS_MAX):
         try:
             return await work()
         except Unavailable as error:
-            log.warning("the store is away: %s", error)
+            log.warning("the store is not available: %s", error)
     return await work()
 
 
-async def _take_back(queue: Queue) -> None:
-    """What dead workers held. A store that fails just now is asked again in the next round."""
+async def _requeue_lapsed(queue: Queue) -> None:
+    """Requeue the tasks of dead workers. If the store fails, the next round tries again."""
     try:
         await Monitor(queue).check()
     except Unavailable:
         return
 
 
-def _next_at(tasks: list[Task], app: App) -> datetime | None:
-    """When the next task that the app handles is due, or is taken back from whoever holds it."""
+def _next_due(tasks: list[Task], app: App) -> datetime | None:
+    """Return when the next task that the app handles is due, or when its lease expires."""
     moments = [
         task.lease_expires_at if task.status is Status.RUNNING else task.available_at
-        for task in _open(tasks)
+        for task in _unfinished(tasks)
         if app.handler(task.task_type) is not None
     ]
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-def _open(tasks: list[Task]) -> list[Task]:
+def _unfinished(tasks: list[Task]) -> list[Task]:
     return [task for task in tasks if not task.ended]
 
 
-async def everything(store: ObjectStore) -> list[Task]:
-    """Every task with its values, in the order of the last changes."""
+async def read_tasks(store: ObjectStore) -> list[Task]:
+    """Return all tasks with their payloads, in the order of their last changes."""
     payloads = Payloads(store, PAYLOAD_THRESHOLD_BYTES)
-    found: list[tuple[int, Task]] = []
+    tasks_by_version: list[tuple[int, Task]] = []
     async for entries in pages(store, keys.TASKS):
         for entry in entries:
             stored = await store.get(entry.key)
@@ -166,14 +166,14 @@ async def everything(store: ObjectStore) -> list[Task]:
                     task = structs.replace(task, input=await payloads.input(task))
                 if task.output_ref is not None:
                     task = structs.replace(task, output=await payloads.output(task))
-                found.append((int(stored.version), task))  # Versions in memory are numbered through.
-    return [task for _, task in sorted(found, key=lambda each: each[0])]
+                tasks_by_version.append((int(stored.version), task))  # Versions in memory are consecutive numbers.
+    return [task for _, task in sorted(tasks_by_version, key=lambda each: each[0])]
 
 
 def failure(drained: Drained) -> DrainFailed:
-    """All that failed, with why."""
+    """Return an error that lists the failed tasks with their errors."""
     failed = drained.failed
-    lines = [f"{len(failed)} of {len(drained.ended)} tasks failed:{_listed(failed)}"]
+    lines = [f"{len(failed)} of {len(drained.ended)} tasks failed:{_list_tasks(failed)}"]
     lines += [
         f"\n{task.task_type} {task.id}:\n{task.traceback.rstrip()}"
         for task in failed[:TRACEBACKS_MAX]
@@ -182,9 +182,9 @@ def failure(drained: Drained) -> DrainFailed:
     return DrainFailed("\n".join(lines))
 
 
-def _listed(tasks: tuple[Task, ...] | list[Task]) -> str:
+def _list_tasks(tasks: tuple[Task, ...] | list[Task]) -> str:
     lines = [
-        f"\n  {task.task_type}  {told(task.input)}  {task.status} after {plural(task.attempt, 'attempt')}: "
+        f"\n  {task.task_type}  {format_value(task.input)}  {task.status} after {plural(task.attempt, 'attempt')}: "
         f"{task.last_error}"
         for task in tasks[:REPORTED_MAX]
     ]

@@ -1,6 +1,6 @@
-"""Holds a live store to the conformance suite, and cleans up behind it. `qo conformance` runs it.
+"""Run the conformance suite on a live store, and clean up after it. `qo conformance` uses it.
 
-The tests are those that adapters are held to in pytest, run by pytest. Each works under a prefix of its own.
+The tests are the ones that qo's adapters have to pass, run by pytest. Each works below a prefix of its own.
 """
 
 from __future__ import annotations
@@ -21,30 +21,33 @@ from qo.store.erasing import erase
 from qo.store.port import Doomed, ObjectStore, Written
 
 FOLDER = "conformance/"
-# How many race for one key, how often, and how many versions one key gets.
+# How many writers race for one key, how often, and how many versions one key gets.
 USUAL: Mapping[str, int] = {"RACERS": 16, "ROUNDS": 3, "VERSIONS_MANY": 25}
-THOROUGH: Mapping[str, int] = {"RACERS": 32, "ROUNDS": 10, "VERSIONS_MANY": 1100}  # More than one page of them.
-SEEN_CHARS_MAX = 300
-# Without the plugins and options of whoever runs it.
-_ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "PYTEST_PLUGINS": ""}
+THOROUGH: Mapping[str, int] = {
+    "RACERS": 32,
+    "ROUNDS": 10,
+    "VERSIONS_MANY": 1100,
+}  # More than one page of versions.
+OBSERVED_CHARS_MAX = 300
+# Keeps out the plugins and options of the user's environment.
+_PYTEST_ENVIRONMENT = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "PYTEST_PLUGINS": ""}
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """One promise of the suite, and whether the store has kept it."""
+    """A promise of the suite, and whether the store keeps it."""
 
-    name: str  # In words.
+    name: str  # The name of its test, in words.
     part: str
-    kept: bool
-    answered: bool  # False: the store gave no answer, which says nothing of its promises.
-    required: bool  # Whether qo cannot do without.
-    seen: str  # What was seen instead; empty if it was kept.
-    means: str  # What that means for qo; empty if it was kept.
+    is_kept: bool
+    is_answered: bool  # False if the store did not answer, which says nothing about the promise.
+    required: bool  # Whether qo cannot work without it.
+    observed: str  # What happened instead; empty if it was kept.
+    consequence: str  # What that means for qo; empty if it was kept.
 
 
 async def reach(store: ObjectStore) -> None:
-    """Raises what is wrong with the way to the store, before any promise is spoken of: no bucket, no rights, no
-    versions."""
+    """Check that the store can be examined. Raises StoreError without a bucket or rights, Unproven without versions."""
     await store.get(keys.QUEUE)
     probe = f"{FOLDER}{SYSTEM.token()}"
     await store.put(probe, b"")
@@ -67,32 +70,34 @@ def examine(
     effort: Mapping[str, int] = USUAL,
     on_promise: Callable[[Promise], None] = lambda promise: None,
 ) -> list[Promise]:
-    """Every promise, in the order of the suite; ``on_promise`` hears of each as it is known.
+    """Run the suite and return all promises, in its order; ``on_promise`` is called with each as soon as it is known.
 
-    ``run`` waits for a call of the store, in the event loop that the store was opened in.
+    ``run`` runs a coroutine in the event loop that the store was opened in.
     """
     examiner = _Examiner(store, run, effort, on_promise)
     options = ["-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:logging", "-p", "no:warnings"]
-    own = [
+    isolation = [
         "-c",
         os.devnull,
         "--rootdir",
         os.curdir,
         "--noconftest",
         "--capture=no",
-    ]  # Whatever is here is not ours.
-    with mock.patch.dict(os.environ, _ALONE):
-        ended = pytest.main([*options, *own, "--pyargs", "qo.testing.conformance.held"], plugins=[examiner])
-    if ended == pytest.ExitCode.INTERRUPTED:
+    ]  # Ignore the configuration of the current directory.
+    with mock.patch.dict(os.environ, _PYTEST_ENVIRONMENT):
+        exit_code = pytest.main(
+            [*options, *isolation, "--pyargs", "qo.testing.conformance.live"], plugins=[examiner]
+        )
+    if exit_code == pytest.ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
-    if ended not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        raise RuntimeError(f"pytest could not run the suite: exit code {ended:d}")
+    if exit_code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise RuntimeError(f"pytest could not run the suite: exit code {exit_code:d}")
     examiner.finish()
     return examiner.promises
 
 
-class _Noting:
-    """The store itself, which remembers what keys were touched: a delete of nothing may leave a marker."""
+class _KeyRecorder:
+    """A store that records the keys it writes and deletes: deleting a missing key may leave a marker, too."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -117,7 +122,7 @@ class _Noting:
 
 
 class _Examiner:
-    """The plugin: brings the store to the tests, runs them, and hears what came of each."""
+    """The pytest plugin that gives the store to the tests, runs them, and collects the results."""
 
     def __init__(
         self,
@@ -130,15 +135,15 @@ class _Examiner:
         self._run = run
         self._effort = effort
         self._on_promise = on_promise
-        self._current: Promise | None = None  # One promise may be several tests: one for each parameter.
+        self._current: Promise | None = None  # A promise may have several tests, one for each parameter.
         self.promises: list[Promise] = []
 
     def pytest_configure(self, config: pytest.Config) -> None:
-        pytest.register_assert_rewrite("qo.testing.conformance")  # So that failures say what was seen.
+        pytest.register_assert_rewrite("qo.testing.conformance")  # So that failures show the values.
 
     def pytest_collection_modifyitems(self, items: list[pytest.Function]) -> None:
-        """From what matters most to what is seldom needed, as the suite names its parts."""
-        from qo.testing.conformance.meaning import PARTS
+        """Sort the tests by importance, as the suite lists its parts."""
+        from qo.testing.conformance.consequences import PARTS
 
         order = list(PARTS)
         items.sort(key=lambda item: order.index(_part(item)))
@@ -147,15 +152,15 @@ class _Examiner:
     def examined(self, request: pytest.FixtureRequest) -> Iterator[Any]:
         for name, value in self._effort.items():
             setattr(request.instance, name, value)
-        noting = _Noting(self._store)
-        yield noting
-        with suppress(StoreError):  # What stays is small, and nothing else looks there.
-            self._run(erase(self._store, noting.touched))
+        recorder = _KeyRecorder(self._store)
+        yield recorder
+        with suppress(StoreError):  # What is left over is small, and nothing else reads it.
+            self._run(erase(self._store, recorder.touched))
 
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool:
-        needed: dict[str, Any] = pyfuncitem.funcargs
-        asked = pyfuncitem._fixtureinfo.argnames  # pyright: ignore[reportPrivateUsage]
-        self._run(pyfuncitem.obj(**{name: needed[name] for name in asked}))
+        fixtures: dict[str, Any] = pyfuncitem.funcargs
+        names = pyfuncitem._fixtureinfo.argnames  # pyright: ignore[reportPrivateUsage]
+        self._run(pyfuncitem.obj(**{name: fixtures[name] for name in names}))
         return True
 
     @pytest.hookimpl(wrapper=True)
@@ -164,24 +169,28 @@ class _Examiner:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if report.when == "call" or report.failed:
-            self._hear(item, call, report)
+            self._record(item, call, report)
         return report
 
-    def _hear(self, item: pytest.Function, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
-        from qo.testing.conformance.meaning import meaning
+    def _record(self, item: pytest.Function, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+        from qo.testing.conformance.consequences import consequence_of
 
         test = item.originalname
         part = _part(item)
         name = test.removeprefix("test_").replace("_", " ")
         if self._current is None or self._current.name != name:
             self.finish()
-            self._current = Promise(name, part, True, True, meaning(part, test).required, "", "")
-        if report.failed and self._current.kept and call.excinfo is not None:
+            self._current = Promise(name, part, True, True, consequence_of(part, test).required, "", "")
+        if report.failed and self._current.is_kept and call.excinfo is not None:
             error = call.excinfo.value
-            answered = not isinstance(error, StoreError) or isinstance(error, PreconditionFailed | ConcurrentWrite)
-            means = meaning(part, test).text if answered else "Unknown, until the store answers."
-            seen = _seen(call.excinfo.exconly(tryshort=True))
-            self._current = replace(self._current, kept=False, answered=answered, seen=seen, means=means)
+            is_answered = not isinstance(error, StoreError) or isinstance(
+                error, PreconditionFailed | ConcurrentWrite
+            )
+            consequence = consequence_of(part, test).text if is_answered else "Unknown, until the store answers."
+            observed = _describe_failure(call.excinfo.exconly(tryshort=True))
+            self._current = replace(
+                self._current, is_kept=False, is_answered=is_answered, observed=observed, consequence=consequence
+            )
 
     def finish(self) -> None:
         if self._current is not None:
@@ -191,15 +200,15 @@ class _Examiner:
 
 
 def _part(item: pytest.Function) -> str:
-    """The class of the suite that a test stands in."""
+    """Return the class of the suite that the test belongs to."""
     function: Any = cast("Any", item).function
     return function.__qualname__.partition(".")[0]
 
 
-def _seen(text: str) -> str:
-    """The heart of a failed assertion, in one line."""
+def _describe_failure(text: str) -> str:
+    """Return the essence of a failed assertion, in one line."""
     line = " ".join(text.split()).removeprefix("AssertionError: ")
     if "DID NOT RAISE" in line:
-        return "a write or delete was accepted that had to be refused with 412"
-    line = line.partition(" Use -v ")[0].partition(" + where ")[0]  # Hints for who debugs the suite itself.
-    return line if len(line) <= SEEN_CHARS_MAX else f"{line[:SEEN_CHARS_MAX]}…"
+        return "the store accepted a write or delete that it had to refuse with 412"
+    line = line.partition(" Use -v ")[0].partition(" + where ")[0]  # Hints for debugging the suite itself.
+    return line if len(line) <= OBSERVED_CHARS_MAX else f"{line[:OBSERVED_CHARS_MAX]}…"

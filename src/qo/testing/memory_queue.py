@@ -1,4 +1,4 @@
-"""A queue in memory whose time stands still, and what a test asks of it."""
+"""A queue in memory with a stopped clock, and assertions about its tasks."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from qo.store.memory import MemoryStore
 from qo.store.opening import shared
 from qo.store.retrying import Retrying
 from qo.testing import draining
-from qo.testing.clock import StillClock, hasty
+from qo.testing.clock import StillClock, hasty_monotonic
 from qo.testing.draining import Drained
-from qo.testing.wanted import ANYTHING, Wanted
+from qo.testing.expected import ANYTHING, ExpectedTask
 from qo.worker.api.app import App
 from qo.worker.config import WorkerConfig
 from qo.worker.executors import Executor
 
 STORE_VARIABLE = "QO_STORE"
-REST_FIRST_S = 0.001  # A store in memory is not overrun by those who ask again.
+REST_FIRST_S = 0.001  # Retries need not be spread: they cannot overload a store in memory.
 
 
 class MemoryQueue(Queue):
     """A ``Queue`` on a store in memory, behind ``faults`` and the same retries that a bucket has.
 
-    ``plan`` says which faults there are to be by chance, drawn from ``seed``. Nothing else here is left to chance:
-    the same test makes the same tasks, as long as its handlers are coroutines.
+    ``plan`` names the faults that occur at random, drawn from ``seed``. Nothing else is random: the same test creates
+    the same tasks, as long as its handlers are coroutines.
     """
 
     def __init__(self, plan: FaultPlan | None = None, *, seed: int = 1) -> None:
         self.clock = StillClock()
-        self.truth = MemoryStore(self.clock.now)  # What is stored, faults or not.
-        self.faults = Faulty(self.truth, plan, Ambient.seeded(seed, hasty))
-        ambient = Ambient.seeded(seed, hasty)
+        self.truth = MemoryStore(self.clock.now)  # The store itself, without faults.
+        self.faults = Faulty(self.truth, plan, Ambient.seeded(seed, hasty_monotonic))
+        ambient = Ambient.seeded(seed, hasty_monotonic)
         super().__init__(Retrying(self.faults, ambient=ambient, rest_first_s=REST_FIRST_S), ambient=ambient)
 
     @contextmanager
     def connected(self) -> Generator[None]:
-        """Have ``qo.connect()`` and ``qo.blocking()`` open this queue for a while, unless they name another."""
+        """Make ``qo.connect()`` and ``qo.blocking()`` open this queue, unless they name another."""
         import os
 
         name = f"test-{id(self):x}"
@@ -56,10 +56,8 @@ class MemoryQueue(Queue):
                 else:
                     os.environ[STORE_VARIABLE] = before
 
-    # Time
-
     def advance(self, seconds: float) -> None:
-        """Let it be so much later for the queue. Nothing runs by that; ``drain`` runs what is then due."""
+        """Move the clock of the queue forward. That runs nothing; ``drain`` runs the tasks that are due then."""
         self.clock.advance(seconds)
 
     async def drain(
@@ -71,21 +69,19 @@ class MemoryQueue(Queue):
         config: WorkerConfig | None = None,
         executors: Mapping[str, Executor] | None = None,
     ) -> Drained:
-        """Run tasks by the handlers of an app, skipping over the time until the next is due.
+        """Run tasks with the handlers of an app, skipping the time until the next task is due.
 
-        Ends when nothing is left that the app can do; with ``for_s``, when so much time has passed for the queue (0:
-        only what is due now). Raises DrainFailed, an AssertionError, if tasks failed for good and none ``may_fail``;
-        and if there is no end to it. ``config`` and ``executors`` are the worker's.
+        Ends when the app can run no more tasks; with ``for_s``, when that much time has passed for the queue (0: only
+        tasks that are due now). Raises DrainFailed, an AssertionError, if a task failed for good, unless ``may_fail``;
+        and if it does not end. ``config`` and ``executors`` are the worker's.
         """
         __tracebackhide__ = True
         drained = await draining.drain(
-            self, app, self.clock, self._everything, for_s=for_s, config=config, executors=executors
+            self, app, self.clock, self._all_tasks, for_s=for_s, config=config, executors=executors
         )
         if drained.failed and not may_fail:
             raise draining.failure(drained)
         return drained
-
-    # What waits
 
     def assert_enqueued(
         self,
@@ -97,19 +93,19 @@ class MemoryQueue(Queue):
         priority: Any = ANYTHING,
         key: Any = ANYTHING,
     ) -> Task:
-        """That such a task waits to be claimed (``count``: exactly so many); the first that was submitted.
+        """Assert that such a task waits to be claimed (``count``: exactly so many), and return the first submitted.
 
-        Of an ``input`` that is a dict, the keys that are given must be so. ``delay_s`` is counted from now. Values are
-        compared with ``==``, so that ``pytest.approx`` and ``mock.ANY`` will do.
+        Of an ``input`` that is a dict, only the given keys are compared. ``delay_s`` counts from now. Values are
+        compared with ``==``, so ``pytest.approx`` and ``mock.ANY`` can be used.
         """
         __tracebackhide__ = True
-        wanted = Wanted(task_type, input, delay_s, priority, key)
+        expected = ExpectedTask(task_type, input, delay_s, priority, key)
         waiting = self._waiting()
-        found = [task for task in waiting if wanted.fits(task, self.clock.now())]
-        if not found or (count is not None and len(found) != count):
-            told = f"{len(found)} tasks wait, not {count}" if count is not None else "no task waits"
-            raise AssertionError(f"{told}, of {wanted}{wanted.instead(waiting, self.clock.now())}")
-        return found[0]
+        matches = [task for task in waiting if expected.fits(task, self.clock.now())]
+        if not matches or (count is not None and len(matches) != count):
+            problem = f"{len(matches)} tasks wait, not {count}" if count is not None else "no task waits"
+            raise AssertionError(f"{problem}, of {expected}{expected.describe_instead(waiting, self.clock.now())}")
+        return matches[0]
 
     def refute_enqueued(
         self,
@@ -120,29 +116,29 @@ class MemoryQueue(Queue):
         priority: Any = ANYTHING,
         key: Any = ANYTHING,
     ) -> None:
-        """That no such task waits to be claimed."""
+        """Assert that no such task waits to be claimed."""
         __tracebackhide__ = True
-        wanted = Wanted(task_type, input, delay_s, priority, key)
+        expected = ExpectedTask(task_type, input, delay_s, priority, key)
         waiting = self._waiting()
-        found = sum(wanted.fits(task, self.clock.now()) for task in waiting)
-        if found:
-            told = "a task waits" if found == 1 else f"{found} tasks wait"
-            raise AssertionError(f"{told}, of {wanted}{wanted.instead(waiting, self.clock.now())}")
+        count = sum(expected.fits(task, self.clock.now()) for task in waiting)
+        if count:
+            problem = "a task waits" if count == 1 else f"{count} tasks wait"
+            raise AssertionError(f"{problem}, of {expected}{expected.describe_instead(waiting, self.clock.now())}")
 
     def _waiting(self) -> list[Task]:
-        return [task for task in self._everything() if task.status is Status.PENDING]
+        return [task for task in self._all_tasks() if task.status is Status.PENDING]
 
-    def _everything(self) -> list[Task]:
-        """Every task in the order of its last change, with its values; faults have no part in it."""
-        return at_once(lambda: draining.everything(self.truth))
+    def _all_tasks(self) -> list[Task]:
+        """Return all tasks with their payloads, in the order of their last changes; no faults occur."""
+        return run_without_waiting(lambda: draining.read_tasks(self.truth))
 
 
-def at_once(ask: Callable[[], Any]) -> Any:
-    """What a coroutine gives that never has to wait, in whatever kind of test."""
-    coroutine = ask()
+def run_without_waiting(call: Callable[[], Any]) -> Any:
+    """Return the result of a coroutine that never waits; works inside and outside an event loop."""
+    coroutine = call()
     try:
         coroutine.send(None)
-    except StopIteration as done:
-        return done.value
+    except StopIteration as stop:
+        return stop.value
     coroutine.close()
     raise AssertionError("a store in memory never waits")

@@ -1,4 +1,4 @@
-"""Pipelines within a test: a dispatcher, a worker and a state database in this process, and time that is skipped over.
+"""Pipelines in a test: a dispatcher, a worker and a state database in this process, on a clock that skips waiting.
 
     def test_a_day_becomes_its_total(qo_pipelines, qo_run):
         qo_pipelines.deploy(pipeline)
@@ -6,8 +6,8 @@
         qo_run(qo_pipelines.drain())
         assert qo_pipelines.read("daily_totals") == {"2024-01-01": [b"42"]}
 
-The dispatcher's loops, its internal API, the queue and the worker are those of production; there are no ports and no
-other processes. Operators run in Python; those on Spark have ``qo.testing.spark.run_operator``.
+The dispatcher's loops, its internal API, the queue and the worker are those of production, without ports and without
+other processes. Only Python operators run; for those on Spark there is ``qo.testing.spark.run_operator``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from qo.testing.draining import DrainFailed
 from qo.testing.memory_queue import MemoryQueue
 from qo.worker.api.app import App
 
-WORKER_TOKEN = "the-worker-of-a-test-talks-to-nobody-else"
+WORKER_TOKEN = "the-token-of-the-worker-in-a-test"
 RUNTIMES = ("python", "dispatcher")
 ROUNDS_MAX = 1_000
 STEPS_MAX = 1_000
@@ -60,8 +60,8 @@ REPORTED_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """One task of a pipeline."""
+class PipelineTask:
+    """A task of a pipeline."""
 
     id: str
     job: str  # dag.job
@@ -79,38 +79,38 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class PipelinesDrained:
-    ended: tuple[Ran, ...]  # During this drain, in the order of time; those of one moment by their names.
-    left: tuple[Ran, ...]  # What could not be run: paused, or held back by a limit.
+    ended: tuple[PipelineTask, ...]  # Those that ended during this drain, by time and then by name.
+    remaining: tuple[PipelineTask, ...]  # Those that could not run: paused, or held back by a limit.
 
     @property
-    def completed(self) -> tuple[Ran, ...]:
+    def completed(self) -> tuple[PipelineTask, ...]:
         return tuple(ran for ran in self.ended if ran.status == COMPLETED)
 
     @property
-    def failed(self) -> tuple[Ran, ...]:
+    def failed(self) -> tuple[PipelineTask, ...]:
         return tuple(ran for ran in self.ended if ran.status == FAILED)
 
 
 class Pipelines:
-    """All that pipelines need, below one directory."""
+    """Everything that pipelines need, below one directory."""
 
     def __init__(self, directory: Path) -> None:
-        chosen = DispatcherSettings(
+        settings = DispatcherSettings(
             state=f"sqlite:{directory / 'state.db'}",
             secrets_dir=str(directory / "secrets"),
             data=f"file:{directory / 'data'}",
         )
         self._queue = MemoryQueue()
         clock = self._queue.clock
-        self.state = open_state(chosen.state, ambient=self._queue.ambient, clock=lambda _: clock.now())
+        self.state = open_state(settings.state, ambient=self._queue.ambient, clock=lambda _: clock.now())
         upgrade(self.state)
         self._context = Context(
             state=self.state,
-            settings=Settings(dispatcher=chosen),
+            settings=Settings(dispatcher=settings),
             keyring=KeyRing.open(directory / "secrets"),
             tokens=LocalTokens((WORKER_TOKEN,)),
         )
-        self._dispatcher = Dispatcher(self.state, _Wakes(self._queue), self._context.settings)
+        self._dispatcher = Dispatcher(self.state, _WakeUpPublisher(self._queue), self._context.settings)
         self._secrets = directory / "secrets"
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class Pipelines:
         self.state.close()
 
     def deploy(self, pipeline: Pipeline) -> None:
-        """The first version of a pipeline serves at once; a later one is staged.
+        """Deploy a pipeline. Its first version is active at once; a later one is staged.
 
         Raises DefinitionError, and UsageError for operators that do not run in Python.
         """
@@ -126,8 +126,8 @@ class Pipelines:
         for job in dag.jobs:
             if job.runtime not in RUNTIMES:
                 raise UsageError(
-                    f"{dag.name}.{job.name} has the runtime {job.runtime!r}, and here operators run in Python: "
-                    "leave it out of this test, or see qo.testing.spark.run_operator"
+                    f"{dag.name}.{job.name} has the runtime {job.runtime!r}, but only Python operators run here: "
+                    "leave the job out of this test, or use qo.testing.spark.run_operator"
                 )
         with self.state.write() as tx:
             deploy(tx, dag, pipeline.to_yaml(), "test", DEFAULT)
@@ -142,16 +142,16 @@ class Pipelines:
         end: int | None = None,
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
-        """Say that a source, ``dag.job``, has a partition or a cursor that is new."""
+        """Announce a new partition or cursor of a source, ``dag.job``."""
         dag, _, job = source.partition(".")
-        said = EventBody(
+        event = EventBody(
             partition_key=partition_key, cursor=cursor, start=start, end=end, attributes=dict(attributes or {})
         )
         with self.state.write() as tx:
-            emission.emit(tx, dag, job, key=tx.ambient.token(), events=[said], by="test")
+            emission.emit(tx, dag, job, key=tx.ambient.token(), events=[event], by="test")
 
     def read(self, dataset: str) -> dict[str | int, list[bytes]]:
-        """The committed files of a dataset (a published name, or dag.job), by partition or cursor."""
+        """Return the committed files of a dataset (a published name, or dag.job), by partition or cursor."""
         with self.state.read() as tx:
             page = reading.pieces(tx, dataset)
             pieces = page.pieces
@@ -162,16 +162,16 @@ class Pipelines:
         return {_name(piece): [storage.read(uri) for uri in uris(piece)] for piece in pieces}
 
     async def drain(self, *, may_fail: bool = False) -> PipelinesDrained:
-        """Route events and run tasks until nothing is left to do, skipping over the rests before retries.
+        """Route events and run tasks until nothing is left to do, skipping the delays before retries.
 
-        Raises DrainFailed, an AssertionError, if tasks failed for good and none ``may_fail``.
+        Raises DrainFailed, an AssertionError, if a task failed for good, unless ``may_fail``.
         """
         __tracebackhide__ = True
         before = {ran.id: ran for ran in self._tasks()}
         transport = httpx.ASGITransport(internal_app(self._context), raise_app_exceptions=False)
         async with DispatcherClient("http://qo", WORKER_TOKEN, transport=transport) as client:
             app = App()
-            runner = Agent(client, _NoHeart(), PythonExecutor(), BlockingFiles(), self._secrets)
+            runner = Agent(client, _NoHeartbeats(), PythonExecutor(), BlockingFiles(), self._secrets)
             app.task(WAKE, timeout_s=None)(runner.wake)
             await self._work(app)
         now = [ran for ran in self._tasks() if before.get(ran.id) != ran]
@@ -180,7 +180,7 @@ class Pipelines:
             tuple(ran for ran in self._tasks() if ran.status == PENDING),
         )
         if drained.failed and not may_fail:
-            raise DrainFailed(_told(drained))
+            raise DrainFailed(_describe_failures(drained))
         return drained
 
     async def _work(self, app: App) -> None:
@@ -192,21 +192,21 @@ class Pipelines:
             if next_at is None:
                 return
             self._queue.clock.reach(next_at)
-        raise DrainFailed(f"no end after {ROUNDS_MAX:,} rounds")
+        raise DrainFailed(f"the drain has not ended after {ROUNDS_MAX:,} rounds")
 
     def _next_at(self) -> datetime | None:
-        """When the next task is due that is not due yet."""
+        """Return when the next task will be due."""
         due = schema.tasks.c.available_at
         with self.state.read() as tx:
             return tx.value(sa.select(sa.func.min(due)).where(schema.tasks.c.status == PENDING, due > tx.now))
 
-    def _tasks(self) -> Sequence[Ran]:
+    def _tasks(self) -> Sequence[PipelineTask]:
         tasks = schema.tasks.c
         query = sa.select(schema.tasks).order_by(tasks.updated_at, tasks.dag, tasks.job, tasks.partition_key)
         with self.state.read() as tx:
             rows = tx.all(query)
         return [
-            Ran(
+            PipelineTask(
                 row["id"],
                 f"{row['dag']}.{row['job']}",
                 row["partition_key"],
@@ -220,8 +220,8 @@ class Pipelines:
         ]
 
 
-class _Wakes:
-    """Wake-ups go to the one queue there is."""
+class _WakeUpPublisher:
+    """Publishes the wake-ups of all runtimes to one queue."""
 
     def __init__(self, queue: MemoryQueue) -> None:
         self._queue = queue
@@ -234,8 +234,8 @@ class _Wakes:
         await self._queue.submit_many(tasks)
 
 
-class _NoHeart(HeartbeatThread):
-    """Time stands still while an operator runs, and no lease runs out."""
+class _NoHeartbeats(HeartbeatThread):
+    """Sends no heartbeats: the clock stands still while an operator runs, so no lease expires."""
 
     def __init__(self) -> None:
         pass
@@ -251,7 +251,7 @@ def _name(piece: Piece) -> str | int:
     return piece.cursor if piece.cursor is not None else piece.partition_key or ""
 
 
-def _told(drained: PipelinesDrained) -> str:
+def _describe_failures(drained: PipelinesDrained) -> str:
     failed = drained.failed
     lines = [f"{len(failed)} of {len(drained.ended)} tasks failed:"]
     lines += [f"  {ran}" for ran in failed[:REPORTED_MAX]]

@@ -1,6 +1,6 @@
 """The pytest plugin: ``qo_queue``, ``qo_pipelines`` and ``qo_run``.
 
-pytest loads it for every project in an environment that has qo, so nothing of qo is imported before a test asks.
+pytest loads it for every project in an environment that has qo, so it imports nothing of qo before a test needs it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Run(Protocol):
 
 @pytest.fixture
 def qo_queue() -> Iterator[MemoryQueue]:
-    """An empty queue in memory. While the test runs, ``qo.connect()`` opens the same."""
+    """An empty queue in memory. While the test runs, ``qo.connect()`` opens this queue."""
     from qo.testing.memory_queue import MemoryQueue
 
     queue = MemoryQueue()
@@ -45,7 +45,7 @@ def qo_pipelines(tmp_path: Path) -> Iterator[Pipelines]:
 
 @pytest.fixture
 def qo_run() -> Iterator[Run]:
-    """Waits for a coroutine, in a test that is a plain function."""
+    """A function that runs a coroutine, for tests that are not async."""
     import asyncio
 
     from qo.worker.loop.clock import running_loop
@@ -56,7 +56,7 @@ def qo_run() -> Iterator[Run]:
             __tracebackhide__ = True
             if running_loop() is not None:
                 call.close()
-                pytest.fail("qo_run is for plain functions: in an async test, await the call")
+                pytest.fail("qo_run is for tests that are not async: in an async test, await the call")
             return runner.run(call)
 
         yield run

@@ -1,4 +1,4 @@
-"""Run one operator of a pipeline on small frames, without a dispatcher, a worker or files.
+"""Run an operator of a pipeline on small frames, without a dispatcher, a worker or files.
 
     from pyspark.testing import assertDataFrameEqual
     from qo.testing.spark import run_operator
@@ -8,8 +8,8 @@
         late = run_operator("flights.jobs:late", {"flights": flights}, config={"minutes": 60}, spark=spark)
         assertDataFrameEqual(late, spark.createDataFrame([{"flight": 1, "delay": 90}]))
 
-The operator is called as a worker calls it: parameters are bound by name, and what it returns is held against its
-number of outputs. Errors of Spark come out as a task would show them.
+The operator is called as a worker calls it: parameters are bound by name, and its result is checked against the
+number of outputs. Errors of Spark are translated as for a task.
 """
 
 from __future__ import annotations
@@ -48,35 +48,35 @@ def run_operator(
     secrets_dir: Path | None = None,
     **work: Any,
 ) -> Any:
-    """The frame that a function, ``module:function`` or built-in operator makes of these; a tuple of them if it has
-    several outputs, None if it has none.
+    """Call a function, ``module:function`` or built-in operator, and return its frame.
 
-    Inputs are frames, or lists of dicts, Rows or tuples. ``work``: further fields of the task, such as ``cursor``,
-    ``attributes`` or ``secrets``. The frames are not computed yet, as in a worker before they are written.
+    With several outputs it is a tuple of frames, without any None. Inputs are frames, or lists of dicts, Rows or
+    tuples. ``work`` holds further fields of the task, such as ``cursor``, ``attributes`` or ``secrets``. The frames are
+    not computed yet, as in a worker before they are written.
     """
     name = operator if isinstance(operator, str) else "test:operator"
-    run = run_of(name, list(inputs), config or {}, outputs, secrets_dir, partition_key=partition_key, **work)
-    opened = Inputs(list(inputs), lambda each: frame_of(spark, inputs[each]))
-    context = Context(spark, run, opened, run.config, files_for(Settings(), "file:/"), Settings(), ExitStack())
+    run = make_run(name, list(inputs), config or {}, outputs, secrets_dir, partition_key=partition_key, **work)
+    frames = Inputs(list(inputs), lambda each: make_frame(spark, inputs[each]))
+    context = Context(spark, run, frames, run.config, files_for(Settings(), "file:/"), Settings(), ExitStack())
     try:
-        made = call(context) if isinstance(operator, str) else functions.call(context, operator)
+        result = call(context) if isinstance(operator, str) else functions.call(context, operator)
     except Exception as error:
-        meant = explained(error)
-        if meant is error:
+        translated = explained(error)
+        if translated is error:
             raise
-        raise meant from None
-    return _shaped(made, outputs)
+        raise translated from None
+    return _unpack(result, outputs)
 
 
-def frame_of(spark: SparkSession, rows: Rows) -> DataFrame:
+def make_frame(spark: SparkSession, rows: Rows) -> DataFrame:
     if isinstance(rows, DataFrame):
         return rows
     maker: Any = spark
-    # Without a row nothing says what the columns are.
+    # Without rows the columns are unknown.
     return maker.createDataFrame(rows) if len(rows) else maker.createDataFrame([], StructType())
 
 
-def run_of(
+def make_run(
     operator: str,
     inputs: Sequence[str | WorkInput],
     config: Mapping[str, Any],
@@ -84,15 +84,15 @@ def run_of(
     secrets_dir: Path | None = None,
     **work: Any,
 ) -> Run:
-    """A run that is of no task: it reads nothing by itself, and what it says goes nowhere."""
+    """Return a run without a task: it has no pieces to read, and drops the events that it emits."""
 
-    def wait(said: Coroutine[Any, Any, bool]) -> bool:
-        return asyncio.run(said)
+    def wait(coroutine: Coroutine[Any, Any, bool]) -> bool:
+        return asyncio.run(coroutine)
 
     async def emit(events: list[EventBody]) -> bool:
         return True
 
-    def more(given: WorkInput, after: str | None) -> PiecesAnswer:
+    def more(input_: WorkInput, after: str | None) -> PiecesAnswer:
         return PiecesAnswer(pieces=[])
 
     def standing(output: int, after: str | None, revision: int | None) -> StandingAnswer:
@@ -137,8 +137,8 @@ def _output(index: int) -> WorkOutput:
     return WorkOutput(index=index, dataset_id="test", generation_id="test", prefix=f"file:/nowhere/{index}/")
 
 
-def _shaped(made: Frames, outputs: int) -> Any:
-    frames = [made.get(index) for index in range(outputs)]
+def _unpack(result: Frames, outputs: int) -> Any:
+    frames = [result.get(index) for index in range(outputs)]
     if outputs == 1:
         return frames[0]
     return tuple(cast("list[Any]", frames)) if frames else None

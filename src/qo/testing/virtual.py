@@ -1,7 +1,7 @@
-"""An event loop in which waiting costs nothing: when every task sleeps, the clock leaps to the next wake-up.
+"""An event loop in virtual time: when every task sleeps, its clock jumps to the next wake-up.
 
-So an hour of timeouts, leases and backoff is simulated in as long as its events take to compute, and always in
-the same order. Time here does not wait for threads or sockets: use it with in-memory stores and async handlers.
+An hour of timeouts, leases and backoff takes only as long as its events take to compute, and always runs in the same
+order. The clock does not wait for threads or sockets: use it with in-memory stores and async handlers.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 STARTED_AT = datetime(2026, 1, 1, tzinfo=UTC)
-LOOK_EVERY = 64  # Rounds of the loop, after which it is seen that another thread calls even if all are busy.
+POLL_ROUNDS = 64  # A busy loop polls for calls from other threads once in so many rounds.
 
 
-class _Leaping(selectors.SelectSelector):
+class _JumpingSelector(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
         self.elapsed_s = 0.0
@@ -28,35 +28,35 @@ class _Leaping(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         self._rounds += 1
-        if timeout == 0 and self._rounds % LOOK_EVERY:
-            return []  # There is something to do at once; to ask the system takes longer than most of it.
+        if timeout == 0 and self._rounds % POLL_ROUNDS:
+            return []  # Something is ready to run, and polling would take longer than most of it.
         woken = super().select(0)
         if not woken:
             if timeout is None:
-                raise RuntimeError("every task waits for something that no task, timer or thread will bring about")
+                raise RuntimeError("deadlock: every task waits, and no timer or thread will wake one")
             self.elapsed_s += max(0.0, timeout)
         return woken
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
-        self._leaping = _Leaping()
-        # Asked so often that a call of Python's own is worth it.
-        self.time = partial(attrgetter("elapsed_s"), self._leaping)  # type: ignore[method-assign]
-        super().__init__(self._leaping)
+        self._jumping = _JumpingSelector()
+        # Called very often, and faster without a Python function.
+        self.time = partial(attrgetter("elapsed_s"), self._jumping)  # type: ignore[method-assign]
+        super().__init__(self._jumping)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """As ``asyncio.run``, in virtual time that begins at 0."""
+    """Run the coroutine as ``asyncio.run`` does, in virtual time that begins at 0."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
 
 
 def monotonic() -> float:
-    """Seconds since the running loop began: for ``Ambient``."""
+    """Return the seconds since the running loop began: the monotonic clock of ``Ambient``."""
     return asyncio.get_running_loop().time()
 
 
 def wall_clock() -> datetime:
-    """The same as a date: for ``MemoryStore``."""
+    """Return the time of the running loop as a date: the clock of ``MemoryStore``."""
     return STARTED_AT + timedelta(seconds=monotonic())

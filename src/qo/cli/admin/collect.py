@@ -1,4 +1,4 @@
-"""qo collect."""
+"""qo collect: delete files that nothing needs any more."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qo.cli.durations import parse_duration_s
-from qo.cli.pipelines.dispatcher import ask, extra
-from qo.cli.pipelines.formatting import shown_bytes, shown_count
+from qo.cli.pipelines.dispatcher import ask, require_extra
+from qo.cli.pipelines.formatting import format_bytes, format_count
 from qo.cli.session import Session, command, new_app
 
 if TYPE_CHECKING:
@@ -29,24 +29,26 @@ def collect(
         typer.Option(
             "--older-than",
             metavar="DURATION",
-            help=f"Keep what ended or was replaced later than that ago [{KEEP}].",
+            help=f"Keep files that ended or were replaced more recently than this [{KEEP}].",
             show_default=False,
         ),
     ] = KEEP,
     retired: Annotated[
         bool,
-        typer.Option("--retired", help="Also data that only versions have which neither serve nor served last."),
+        typer.Option(
+            "--retired", help="Also delete the data of versions that are neither active nor the last one active."
+        ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")] = False,
 ) -> None:
     """Delete files of pipelines that nothing needs any more.
 
-    Those are what failed attempts left behind, what was replaced long enough ago, and old manifests. What is current,
-    what a rollback goes to and what a running task reads is never deleted. Runs where the data can be reached; cut off,
-    begin again.
+    These are files of failed attempts, files that were replaced long enough ago, and old manifests. Files that are
+    current, that a rollback needs or that a running task reads are never deleted. Run it where the data can be reached;
+    if it is interrupted, run it again.
     """
     keep_s = parse_duration_s(older_than, "--older-than")
-    with extra():
+    with require_extra():
         from qo.agent import collection
         from qo.api.contract.garbage import Judged
         from qo.store.directory import open_directory
@@ -58,22 +60,28 @@ def collect(
             answer = await client.post("/v1/collection", {**body, "retired": retired, "dry_run": dry_run})
             return [Judged.model_validate(each) for each in answer["judged"]]
 
-        def report(deleted: Candidate, why: str) -> None:
+        def print_deleted(deleted: Candidate, why: str) -> None:
             if not session.json:
-                session.output.line(f"{deleted.prefix}  {shown_bytes(deleted.bytes)}  {why}")
+                session.output.line(f"{deleted.prefix}  {format_bytes(deleted.bytes)}  {why}")
 
         root = await open_directory(settings.dispatcher.data_root, settings)
         try:
-            return await collection.collect(root, judge, dry_run=dry_run, on_deleted=report)
+            return await collection.collect(root, judge, dry_run=dry_run, on_deleted=print_deleted)
         finally:
             await root.close()
 
-    done = ask(session, work)
+    collected = ask(session, work)
     if session.json:
-        gone = {"prefixes": done.prefixes, "files": done.files, "bytes": done.bytes, "kept": done.kept}
-        session.output.document({**gone, "dry_run": dry_run})
+        counts = {
+            "prefixes": collected.prefixes,
+            "files": collected.files,
+            "bytes": collected.bytes,
+            "kept": collected.kept,
+        }
+        session.output.document({**counts, "dry_run": dry_run})
         return
-    what = f"{shown_count(done.prefixes)} attempts, {shown_count(done.files)} files, {shown_bytes(done.bytes)}"
-    session.output.note(f"{what} {'would be deleted' if dry_run else 'deleted'}")
-    for why, count in sorted(done.kept.items()):
-        session.output.note(f"kept {shown_count(count)}: {why}")
+    attempts, files = format_count(collected.prefixes), format_count(collected.files)
+    amount = f"{attempts} attempts, {files} files, {format_bytes(collected.bytes)}"
+    session.output.note(f"{amount} {'would be deleted' if dry_run else 'deleted'}")
+    for why, count in sorted(collected.kept.items()):
+        session.output.note(f"kept {format_count(count)}: {why}")

@@ -1,4 +1,4 @@
-"""qo completion."""
+"""qo completion: shell completion scripts."""
 
 from __future__ import annotations
 

@@ -15,25 +15,29 @@ config = new_group(app, "config", "Show the settings, and where each comes from.
 
 @command(config, "show")
 def show(session: Session) -> None:
-    """Show every setting, its value, and where that comes from.
+    """Show every setting, its value, and where the value comes from.
 
-    What is secret is only said to be set. The credentials of a bucket are no settings: they come from the AWS
+    Of a secret only whether it is set is shown. The credentials of a bucket are not settings: they come from the AWS
     variables and files.
     """
     settings = session.settings()
     if session.json:
         session.output.document(
             {
-                row.key: {"value": _shown(settings, row), "origin": settings.origin(row.key), "env": row.env[0]}
+                row.key: {
+                    "value": _public_value(settings, row),
+                    "origin": settings.origin(row.key),
+                    "env": row.env[0],
+                }
                 for row in SETTINGS
             }
         )
         return
-    rows = [(row.key, _text(_shown(settings, row)), settings.origin(row.key)) for row in SETTINGS]
+    rows = [(row.key, _text(_public_value(settings, row)), settings.origin(row.key)) for row in SETTINGS]
     session.output.table(("setting", "value", "from"), rows)
 
 
-def _shown(settings: Settings, row: Setting) -> Any:
+def _public_value(settings: Settings, row: Setting) -> Any:
     value = settings.value(row.key)
     return "(set)" if row.secret and value not in (None, row.default) else value
 
@@ -51,12 +55,12 @@ def _text(value: Any) -> str:
 @command(config, "paths")
 def paths(session: Session) -> None:
     """Show which settings files are read, the strongest first."""
-    found = [
+    files = [
         {"path": str(source.path), "table": ".".join(source.table), "exists": source.path.is_file()}
         for source in sources.sources(config_path=session.config_path)
     ]
     if session.json:
-        session.output.document(found)
+        session.output.document(files)
         return
     rows = [
         (
@@ -64,6 +68,6 @@ def paths(session: Session) -> None:
             f"[{place['table']}]" if place["table"] else "",
             "read" if place["exists"] else "none",
         )
-        for place in found
+        for place in files
     ]
     session.output.table(("file", "table", "state"), rows)

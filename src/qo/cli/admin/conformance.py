@@ -1,10 +1,9 @@
-"""qo conformance."""
+"""qo conformance: run the conformance suite on a store."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -35,12 +34,12 @@ def conformance(
 ) -> None:
     """Test a store with qo's conformance suite.
 
-    For those who offer a store, or choose one; `qo doctor` is what a bucket must pass before it is used. Works under
-    conformance/ and removes what it wrote. Exits with 6 if a promise is not kept that qo cannot do without.
+    For those who write a store or choose one; a bucket only has to pass `qo doctor` before it is used. Works below
+    conformance/ and removes what it wrote. Exits with 6 if the store breaks a promise that qo cannot do without.
     """
     settings = session.settings({} if place is None else {"store": place})
     start_logging(LogLevel.ERROR)
-    promises = _examined(session, settings, thorough)
+    promises = _examine(session, settings, thorough)
     problem = _problem(settings, promises)
     if session.json:
         session.output.document(
@@ -48,7 +47,7 @@ def conformance(
                 "store": settings.store,
                 "ok": problem is None,
                 "problem": None if problem is None else str(problem),
-                "promises": [asdict(promise) for promise in promises],
+                "promises": [_document(promise) for promise in promises],
             }
         )
     else:
@@ -57,16 +56,28 @@ def conformance(
         raise problem
 
 
-def _examined(session: Session, settings: Settings, thorough: bool) -> list[Promise]:
+def _document(promise: Promise) -> dict[str, Any]:
+    return {
+        "name": promise.name,
+        "part": promise.part,
+        "kept": promise.is_kept,
+        "answered": promise.is_answered,
+        "required": promise.required,
+        "seen": promise.observed,
+        "means": promise.consequence,
+    }
+
+
+def _examine(session: Session, settings: Settings, thorough: bool) -> list[Promise]:
     try:
         from qo.testing import examination
     except ModuleNotFoundError as missing:
-        raise ConfigError(f"the suite is run by {missing.name}: pip install {missing.name}") from None
+        raise ConfigError(f"the suite needs {missing.name}: pip install {missing.name}") from None
     from qo.store.opening import open_store
 
-    def tell(promise: Promise) -> None:
+    def print_promise(promise: Promise) -> None:
         if not session.json:
-            result = "pass" if promise.kept else "fail" if promise.answered else "no answer"
+            result = "pass" if promise.is_kept else "fail" if promise.is_answered else "no answer"
             session.output.row((promise.name, result), WIDTHS)
 
     async def close() -> None:
@@ -79,16 +90,16 @@ def _examined(session: Session, settings: Settings, thorough: bool) -> list[Prom
             if not session.json:
                 session.output.row(("PROMISE", "RESULT"), WIDTHS)
             effort = examination.THOROUGH if thorough else examination.USUAL
-            return examination.examine(store, runner.run, effort=effort, on_promise=tell)
+            return examination.examine(store, runner.run, effort=effort, on_promise=print_promise)
         finally:
             runner.run(close())
 
 
 def _problem(settings: Settings, promises: list[Promise]) -> QoError | None:
-    needed = [promise for promise in promises if promise.required and not promise.kept]
+    needed = [promise for promise in promises if promise.required and not promise.is_kept]
     if not needed:
         return None
-    if broken := [promise for promise in needed if promise.answered]:
+    if broken := [promise for promise in needed if promise.is_answered]:
         count = plural(len(broken), "promise is", "promises are")
         return Unproven(f"{settings.store} cannot be trusted with a queue: {count} not kept")
     count = plural(len(needed), "promise is", "promises are")
@@ -96,14 +107,14 @@ def _problem(settings: Settings, promises: list[Promise]) -> QoError | None:
 
 
 def _explain(session: Session, settings: Settings, promises: list[Promise]) -> None:
-    broken = [promise for promise in promises if not promise.kept]
-    for means in dict.fromkeys(promise.means for promise in broken):
-        alike = [promise for promise in broken if promise.means == means]
-        session.output.line(f"\n{means}")
+    broken = [promise for promise in promises if not promise.is_kept]
+    for consequence in dict.fromkeys(promise.consequence for promise in broken):
+        alike = [promise for promise in broken if promise.consequence == consequence]
+        session.output.line(f"\n{consequence}")
         for promise in alike:
-            session.output.line(f"  {promise.name}: {promise.seen}")
+            session.output.line(f"  {promise.name}: {promise.observed}")
     if not broken:
         session.output.line(f"\nall {len(promises)} promises are kept: {settings.store} is fit for qo")
     elif not any(promise.required for promise in broken):
-        kept = len(promises) - len(broken)
-        session.output.line(f"\n{kept} of {len(promises)} promises are kept: {settings.store} is fit for qo")
+        kept_count = len(promises) - len(broken)
+        session.output.line(f"\n{kept_count} of {len(promises)} promises are kept: {settings.store} is fit for qo")

@@ -1,4 +1,4 @@
-"""qo cost."""
+"""qo cost: estimate the bill of a bucket."""
 
 from __future__ import annotations
 
@@ -20,32 +20,34 @@ app = new_app()
 def cost(
     session: Session,
     workers: Annotated[
-        int, typer.Option("--workers", help="How many workers run all the time [1].", show_default=False)
+        int, typer.Option("--workers", help="The number of workers that always run [1].", show_default=False)
     ] = 1,
     tasks_per_day: Annotated[
-        int, typer.Option("--tasks-per-day", help="How many tasks a day [10000].", show_default=False)
+        int, typer.Option("--tasks-per-day", help="The number of tasks a day [10000].", show_default=False)
     ] = 10_000,
     poll_min_ms: Annotated[str | None, setting_option("worker.poll_min_ms")] = None,
     poll_max_ms: Annotated[str | None, setting_option("worker.poll_max_ms")] = None,
     kept_days: Annotated[
-        float, typer.Option("--kept-days", help="For how many days tasks are kept [30].", show_default=False)
+        float, typer.Option("--kept-days", help="How many days tasks are kept [30].", show_default=False)
     ] = 30.0,
 ) -> None:
     """Estimate what a bucket would charge for requests.
 
-    For each index mode, US dollars a month at the list prices of Amazon S3 Standard, with the settings that
-    apply here. Nothing is asked of any store.
+    Prints US dollars a month for each index mode, at the list prices of Amazon S3 Standard and with the current
+    settings. No store is accessed.
     """
     if workers < 0 or tasks_per_day < 0 or kept_days < 0:
         raise UsageError("--workers, --tasks-per-day and --kept-days cannot be negative")
     settings = session.settings({"worker.poll_min_ms": poll_min_ms, "worker.poll_max_ms": poll_max_ms})
     rhythm = _rhythm(settings)
-    priced = {mode: estimate(workers, tasks_per_day, mode, kept_d=kept_days, rhythm=rhythm) for mode in IndexMode}
+    estimates = {
+        mode: estimate(workers, tasks_per_day, mode, kept_d=kept_days, rhythm=rhythm) for mode in IndexMode
+    }
     if session.json:
-        session.output.document([_document(mode, priced[mode]) for mode in IndexMode])
+        session.output.document([_document(mode, estimates[mode]) for mode in IndexMode])
         return
     headers = ("index mode", "tasks", "polling", "heartbeats", "monitor", "storage", "total", "requests")
-    session.output.table(headers, [_row(mode, priced[mode]) for mode in IndexMode])
+    session.output.table(headers, [_row(mode, estimates[mode]) for mode in IndexMode])
     session.output.note(
         f"US dollars and requests a month, for {workers:,} workers and {tasks_per_day:,} tasks a day"
     )

@@ -1,11 +1,11 @@
-"""qo db upgrade, status: the state database."""
+"""qo db upgrade, status: the state database of the dispatcher."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from qo.cli.pipelines.dispatcher import extra, quietly, without_password
+from qo.cli.pipelines.dispatcher import log_quietly, require_extra, without_password
 from qo.cli.session import Session, command, new_app, new_group
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 @command(db, "upgrade")
 def upgrade(session: Session) -> None:
-    """Bring the tables to what this qo needs.
+    """Upgrade the tables to the version that this qo needs.
 
-    Forward only. It is safe to run again, and by several at once.
+    There is no downgrade. It is safe to run it again, and several times at once.
     """
     from_step, to_step = _with_state(session, lambda state: _upgrade().upgrade(state))
     if session.json:
@@ -34,26 +34,31 @@ def upgrade(session: Session) -> None:
 
 @command(db, "status")
 def status(session: Session) -> int:
-    """Show whether the tables are what this qo needs.
+    """Show whether the tables have the version that this qo needs.
 
-    Exits with 4 if they are not.
+    Exits with 4 if they have not.
     """
-    found = _with_state(session, lambda state: _upgrade().status(state))
+    schema = _with_state(session, lambda state: _upgrade().status(state))
     if session.json:
-        told = {"current": found.current, "head": found.head, "pending": found.pending, "newer": found.newer}
-        session.output.document({**told, "fits": found.fits})
+        document = {
+            "current": schema.current,
+            "head": schema.head,
+            "pending": schema.pending,
+            "newer": schema.newer,
+        }
+        session.output.document({**document, "fits": schema.fits})
     else:
-        do = "install the later qo" if found.newer else "" if found.fits else "run qo db upgrade"
+        advice = "install the later qo" if schema.newer else "" if schema.fits else "run qo db upgrade"
         session.output.record(
             {
                 "database": without_password(session.settings().dispatcher.state),
-                "at": found.current or "nothing yet",
-                "needed": found.head,
-                "missing": ", ".join(found.pending),
-                "do": do,
+                "at": schema.current or "nothing yet",
+                "needed": schema.head,
+                "missing": ", ".join(schema.pending),
+                "do": advice,
             }
         )
-    return 0 if found.fits else 4
+    return 0 if schema.fits else 4
 
 
 def _upgrade() -> Any:
@@ -64,8 +69,8 @@ def _upgrade() -> Any:
 
 def _with_state(session: Session, question: Callable[[State], T]) -> T:
     settings = session.settings()
-    quietly(settings)
-    with extra():
+    log_quietly(settings)
+    with require_extra():
         from qo.dispatcher.state.database import open_state
 
         state = open_state(settings.dispatcher.state, durable=settings.dispatcher.state_durable)

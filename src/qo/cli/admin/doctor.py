@@ -1,4 +1,4 @@
-"""qo doctor."""
+"""qo doctor: prove a store, and set up a bucket."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ def doctor(
         bool,
         typer.Option(
             "--fix",
-            help="First create the bucket, enable versioning and set lifecycle rules, if need be; then make the "
+            help="First create the bucket, enable versioning and set lifecycle rules where necessary; then build the "
             "archive of Spark's classes.",
         ),
     ] = False,
 ) -> None:
     """Prove that a store can be trusted with a queue.
 
-    Races real writers on it, checks what comes back, and records the proof in the bucket; without one, no other
-    command uses a bucket. Exits with 6 if a check that matters fails. Run it again whenever the server changes.
+    Runs concurrent writers, checks the results, and records the proof in the bucket; without a proof no other command
+    uses the bucket. Exits with 6 if a required check fails. Run it again whenever the server changes.
     """
     settings = session.settings()
     start_logging(LogLevel.WARNING)
 
-    def tell(result: CheckResult) -> None:
+    def print_result(result: CheckResult) -> None:
         if not session.json:
             session.output.row((result.name, "pass" if result.passed else "fail", result.detail), WIDTHS)
 
-    fixed, report, problem = asyncio.run(_examine(settings, fix, tell))
+    fixed, report, problem = asyncio.run(_examine(settings, fix, print_result))
     unfinished = asyncio.run(_unfinished_uploads(settings))
-    spark = _spark(settings, fix)
+    spark = _describe_spark(settings, fix)
     if session.json:
         session.output.document(
             {
@@ -74,8 +74,8 @@ def doctor(
         _advise(session, fixed, report)
         for place in unfinished:
             session.output.line(
-                f"\nuploads (would be better): parts of files that nobody finished stay in {place}, unseen and paid "
-                "for: qo doctor --fix sets a lifecycle rule that removes them after a week"
+                f"\nuploads (recommended): unfinished uploads stay in {place}, invisible but paid for; qo doctor --fix "
+                "sets a lifecycle rule that removes them after a week"
             )
         session.output.line("\n" + "\n".join(f"{name}: {value}" for name, value in spark.items()))
         if problem is None:
@@ -85,30 +85,30 @@ def doctor(
 
 
 async def _examine(
-    settings: Settings, fix: bool, tell: Callable[[CheckResult], None]
+    settings: Settings, fix: bool, print_result: Callable[[CheckResult], None]
 ) -> tuple[list[str], Report, QoError | None]:
-    """What was fixed, the report, and why the store may not be used with these settings, if so."""
+    """Return what was fixed, the report, and the error if the store may not be used with these settings."""
     store, _ = await open_store(settings)
     try:
         bucket = settings.location.as_bucket()
         fixed = await _fix(settings, bucket) if fix and bucket is not None else []
-        await manifest.load(store)  # A store that is not there, or not ours to use, fails here with its own code.
-        report = await prove(store, allow_no_versioning=settings.allow_no_versioning, on_check=tell)
+        await manifest.load(store)  # Raises for a store that is missing, or that is not a queue of this version.
+        report = await prove(store, allow_no_versioning=settings.allow_no_versioning, on_check=print_result)
         return fixed, report, await _record(settings, store, report)
     finally:
         await store.close()
 
 
 async def _record(settings: Settings, store: ObjectStore, report: Report) -> QoError | None:
-    """Keep the proof, or take an old one back; then say whether these settings may use the store."""
+    """Record the proof, or remove an old one; return the error if these settings may not use the store."""
     if not report.ok:
         failed = [result for result in report.results if result.required and not result.passed]
-        named = ", ".join(result.name for result in failed)
+        names = ", ".join(result.name for result in failed)
         if not any(_disproved(result) for result in failed):
-            return Unavailable(f"{settings.store} did not answer, so nothing is known about it: {named}")
+            return Unavailable(f"{settings.store} did not answer, so nothing is known about it: {names}")
         if await manifest.load(store) is not None:
             await manifest.record_proof(store, None)
-        return Unproven(f"{settings.store} cannot be trusted with a queue: {named}")
+        return Unproven(f"{settings.store} cannot be trusted with a queue: {names}")
     proof = report.proof(at=await store.now(), server=_server(settings))
     await manifest.record_proof(store, proof, prefix_len=settings.shard_prefix_len)
     try:
@@ -124,7 +124,7 @@ async def _record(settings: Settings, store: ObjectStore, report: Report) -> QoE
 
 
 def _disproved(result: CheckResult) -> bool:
-    """Whether the store gave a wrong answer. One that gave none gets other advice, and keeps its old proof."""
+    """Return whether the store gave a wrong answer. A store that did not answer keeps its old proof."""
     return any(check.name == result.name and check.advice == result.advice for check in CHECKS)
 
 
@@ -134,34 +134,38 @@ def _server(settings: Settings) -> str:
     return settings.s3.endpoint or "AWS S3"
 
 
-def _spark(settings: Settings, fix: bool) -> dict[str, str]:
-    """Which Spark and Java a worker would use. A queue needs neither, so that nothing here is a failure."""
+def _describe_spark(settings: Settings, fix: bool) -> dict[str, str]:
+    """Return which Spark and Java a worker would use. A queue needs neither, so nothing here is a failure."""
     from qo.spark.engine import archive, java
 
     version = archive.spark_version()
-    told = {"spark": version or "not installed: from a checkout, pip install '.[spark]'"}
+    versions = {"spark": version or "not installed: from a checkout, pip install '.[spark]'"}
     try:
-        found = java.find(settings.spark, os.environ)
+        installation = java.find(settings.spark, os.environ)
     except ConfigError as error:
-        return told | {"java": str(error)}
-    told["java"] = str(found)
-    there = archive.archive_of(found, settings.spark, os.environ)
-    if there is not None and settings.spark.class_archive:
-        told["class archive"] = _archived(there, found, settings, fix)
-    return told
+        return versions | {"java": str(error)}
+    versions["java"] = str(installation)
+    class_archive = archive.archive_of(installation, settings.spark, os.environ)
+    if class_archive is not None and settings.spark.class_archive:
+        versions["class archive"] = _describe_archive(class_archive, installation, settings, fix)
+    return versions
 
 
-def _archived(there: Archive, found: Java, settings: Settings, fix: bool) -> str:
+def _describe_archive(class_archive: Archive, installation: Java, settings: Settings, fix: bool) -> str:
     from qo.spark.engine import archive
 
-    if fix and not there.there:
+    if fix and not class_archive.there:
         try:
-            archive.build(found, settings.spark)
+            archive.build(installation, settings.spark)
         except Unavailable as error:
-            return f"not made: {error}"
-    if there.there:
-        return str(there.path)
-    return f"not made: {why}; --fix tries again" if (why := there.why_not) else "not yet made; --fix makes it"
+            return f"not built: {error}"
+    if class_archive.there:
+        return str(class_archive.path)
+    return (
+        f"not built: {why}; --fix tries again"
+        if (why := class_archive.why_not)
+        else "not built yet; --fix builds it"
+    )
 
 
 async def _fix(settings: Settings, place: S3) -> list[str]:
@@ -174,25 +178,25 @@ async def _fix(settings: Settings, place: S3) -> list[str]:
             async with _transport(settings, data.bucket) as transport:
                 if await add_upload_rule(transport, data.prefix):
                     fixed.append(f"{_url(data)}: {UPLOADS_DONE}")
-        except StoreError as error:  # Of the queue's own bucket it would matter.
+        except StoreError as error:  # Only for the bucket of the queue would that be an error.
             fixed.append(f"{_url(data)}: no lifecycle rule was set: {error}")
     return fixed
 
 
 async def _unfinished_uploads(settings: Settings) -> list[str]:
-    """Where no rule removes the parts of files that nobody finished. Where that cannot be known, nothing is said."""
+    """Return the places where no lifecycle rule removes unfinished uploads, as far as that can be checked."""
     from qo.store.s3.setup import aborts_uploads
 
-    found: list[str] = []
+    places: list[str] = []
     for place in _buckets(settings):
         async with _transport(settings, place.bucket) as transport:
             if await aborts_uploads(transport, place.prefix) is False:
-                found.append(_url(place))
-    return found
+                places.append(_url(place))
+    return places
 
 
 def _buckets(settings: Settings) -> list[S3]:
-    """Of the queue, and of the data if that lies in a bucket, too."""
+    """Return the bucket of the queue, and that of the data if there is one."""
     data = settings.dispatcher.data.rstrip("/")
     buckets = [settings.location.as_bucket(), parse(data).as_bucket() if data.startswith("s3://") else None]
     return list(dict.fromkeys(bucket for bucket in buckets if bucket is not None))
@@ -218,5 +222,5 @@ def _advise(session: Session, fixed: list[str], report: Report) -> None:
         session.output.note(what)
     for result in report.results:
         if not result.passed:
-            kind = "must be mended" if result.required else "would be better"
+            kind = "required" if result.required else "recommended"
             session.output.line(f"\n{result.name} ({kind}): {result.advice}")

@@ -1,4 +1,4 @@
-"""qo policy."""
+"""qo policy: the IAM policies of roles."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from qo.core.pipeline.policy import Prefix
 
 app = new_app()
-_SHOWN_AS = "|".join(Role)
+_METAVAR = "|".join(Role)
 
 
 @command(app, "policy")
 def policy(
     session: Session,
-    role: Annotated[Role, typer.Argument(metavar=_SHOWN_AS, help="Whose policy.", show_default=False)],
+    role: Annotated[Role, typer.Argument(metavar=_METAVAR, help="The role.", show_default=False)],
     runtime: Runtime = None,
     create_only: Annotated[
         bool,
         typer.Option(
             "--create-only",
-            help="A producer that can make tasks, and not write over those of others. Only AWS enforces it.",
+            help="For a producer: may create tasks, but not overwrite existing ones. Only AWS enforces it.",
         ),
     ] = False,
 ) -> None:
     """Print the IAM policy that a role needs.
 
-    For the bucket and the prefix that the settings name; nothing is asked of any server. With --runtime it is for the
-    queue of that runtime of pipelines, and for a worker also for the data.
+    The policy is for the bucket and prefix of the settings; no server is accessed. With --runtime it is for the queue
+    of that runtime of pipelines, and for a worker also for the data.
     """
     import json
 
@@ -43,18 +43,18 @@ def policy(
     settings = session.settings()
     location = settings.location.as_bucket()
     if location is None:
-        raise UsageError(f"{settings.store} is no bucket: policies are for s3://BUCKET[/PREFIX]")
-    chosen, region = settings.dispatcher, settings.s3.region or ""
-    made = role_policy(
+        raise UsageError(f"{settings.store} is not a bucket: policies are for s3://BUCKET[/PREFIX]")
+    dispatcher, region = settings.dispatcher, settings.s3.region or ""
+    document = role_policy(
         role,
         Bucket(location.bucket, location.prefix, partition_of(region)),
         runtime=runtime,
         data=_data(settings),
         create_only=create_only,
-        roles=[chosen.role_arn] if chosen.role_arn else [],
-        functions=_functions(chosen.lambda_function, region),
+        roles=[dispatcher.role_arn] if dispatcher.role_arn else [],
+        functions=_functions(dispatcher.lambda_function, region),
     )
-    session.output.line(json.dumps(made, indent=2))
+    session.output.line(json.dumps(document, indent=2))
 
 
 def _data(settings: Settings) -> Prefix | None:
@@ -64,9 +64,9 @@ def _data(settings: Settings) -> Prefix | None:
     return normalise(root) if root.startswith("s3://") else None
 
 
-def _functions(named: str | None, region: str) -> list[str]:
-    if named is None or named.startswith("arn:"):
-        return [named] if named else []
+def _functions(name: str | None, region: str) -> list[str]:
+    if name is None or name.startswith("arn:"):
+        return [name] if name else []
     from qo.core.roles import partition_of
 
-    return [f"arn:{partition_of(region)}:lambda:{region or '*'}:*:function:{named}"]
+    return [f"arn:{partition_of(region)}:lambda:{region or '*'}:*:function:{name}"]

@@ -9,7 +9,7 @@ import typer
 
 from qo.cli.durations import parse_duration_s
 from qo.cli.pipelines.dispatcher import ask, check_limit, pages, route
-from qo.cli.pipelines.formatting import shown_instant
+from qo.cli.pipelines.formatting import format_timestamp
 from qo.cli.session import Session, command, new_app, new_group
 from qo.core.words import plural
 
@@ -27,30 +27,33 @@ class Role(StrEnum):
 @command(token, "create")
 def create(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is; what it does is attributed to that.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The owner; actions with the token are attributed to this name.")
+    ],
     role: Annotated[
         Role,
         typer.Option(
-            "--role", help="reader looks, writer also deploys and runs, admin also gives out tokens [reader]."
+            "--role",
+            help="reader: look; writer: also deploy and run; admin: also create tokens; worker: run tasks [reader].",
         ),
     ] = Role.READER,
     expires_in: Annotated[
-        str | None, typer.Option("--expires-in", metavar="DURATION", help="Good for this long [until revoked].")
+        str | None, typer.Option("--expires-in", metavar="DURATION", help="How long it is valid [until revoked].")
     ] = None,
 ) -> None:
     """Create a token, and print it.
 
-    It is shown this once: only its hash is kept. Present it as QO_TOKEN; one for workers as QO_WORKER_TOKEN.
+    It is printed only this once: only its hash is stored. Set it as QO_TOKEN; one for workers as QO_WORKER_TOKEN.
     """
     body: dict[str, object] = {"name": name, "role": str(role)}
     if expires_in is not None:
         body["ttl_s"] = parse_duration_s(expires_in, "--expires-in")
-    made = ask(session, lambda client: client.post("/v1/tokens", body, repeatable=False))
+    created = ask(session, lambda client: client.post("/v1/tokens", body, repeatable=False))
     if session.json:
-        session.output.document(made)
+        session.output.document(created)
     else:
-        session.output.line(made["token"])
-        session.output.note(f"keep it now, it is not shown again; its id is {made['id']}")
+        session.output.line(created["token"])
+        session.output.note(f"store it now, it is not shown again; its id is {created['id']}")
 
 
 @command(token, "list")
@@ -58,22 +61,22 @@ def list_(
     session: Session,
     limit: Annotated[int, typer.Option("--limit", help="Show at most this many [200].", show_default=False)] = 200,
 ) -> None:
-    """List the tokens, without what they are."""
+    """List the tokens, without their secrets."""
     check_limit(limit)
-    found, more = ask(session, lambda client: pages(client, "/v1/tokens", "tokens", limit))
+    tokens, more = ask(session, lambda client: pages(client, "/v1/tokens", "tokens", limit))
     if session.json:
-        session.output.document(found)
+        session.output.document(tokens)
         return
     rows = [
         (
             each["id"],
             each["name"],
             each["role"],
-            shown_instant(each["created_at"]),
-            shown_instant(each["expires_at"]),
-            shown_instant(each["revoked_at"]),
+            format_timestamp(each["created_at"]),
+            format_timestamp(each["expires_at"]),
+            format_timestamp(each["revoked_at"]),
         )
-        for each in found
+        for each in tokens
     ]
     session.output.table(("id", "name", "role", "created", "expires", "revoked"), rows)
     if more:
@@ -85,7 +88,7 @@ def revoke(
     session: Session,
     token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's id, as qo token list shows it.")],
 ) -> None:
-    """Revoke a token: from now on it is refused."""
+    """Revoke a token: it is refused from now on."""
     answer = ask(session, lambda client: client.delete(route("tokens", token_id)))
     if session.json:
         session.output.document(answer)

@@ -1,4 +1,4 @@
-"""qo backfill: have partitions made once more, a few at a time."""
+"""qo backfill start, list, show, pause, resume, cancel: rebuild partitions, a few at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from qo.cli.pipelines.dispatcher import ask, check_limit, pages, route
 from qo.cli.pipelines.emit import fresh_key
-from qo.cli.pipelines.formatting import shown_count, shown_instant
+from qo.cli.pipelines.formatting import format_count, format_timestamp
 from qo.cli.session import Session, command, new_app
 from qo.core.words import plural
 from qo.errors import TaskFailed, UsageError
@@ -19,13 +19,13 @@ from qo.errors import TaskFailed, UsageError
 if TYPE_CHECKING:
     from qo.api.public_client import UserClient
 
-MISSING_SHOWN = 5  # Keys of partitions that are not there.
-LOOK_S = 1.0
+MISSING_SHOWN = 5  # How many keys of missing partitions are listed.
+POLL_S = 1.0
 _HELP = "Rebuild partitions, a few at a time."
 
 
 class _Group(TyperGroup):
-    """What is none of its commands is the job to begin a backfill of."""
+    """An argument that is no subcommand is the job of ``start``."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands and not args[0].startswith("-"):
@@ -38,7 +38,7 @@ backfill = new_app(help=_HELP, invoke_without_command=True, cls=_Group)
 
 
 @backfill.callback(help=_HELP)
-def _alone(ctx: typer.Context) -> None:
+def _show_help(ctx: typer.Context) -> None:
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
 
@@ -51,7 +51,7 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="The id of the backfill.")
 @command(backfill, "start")
 def start(
     session: Session,
-    job: Annotated[str, typer.Argument(metavar="DAG.JOB", help="The job whose outputs are made once more.")],
+    job: Annotated[str, typer.Argument(metavar="DAG.JOB", help="The job whose outputs are rebuilt.")],
     from_: Annotated[
         str | None, typer.Option("--from", metavar="KEY", help="The first partition [the first of all].")
     ] = None,
@@ -59,33 +59,36 @@ def start(
         str | None, typer.Option("--to", metavar="KEY", help="The last one, included [the last of all].")
     ] = None,
     at_once: Annotated[
-        int, typer.Option("--at-once", min=1, max=10_000, help="So many tasks at a time [4].", show_default=False)
+        int,
+        typer.Option(
+            "--at-once", min=1, max=10_000, help="How many tasks to run at a time [4].", show_default=False
+        ),
     ] = 4,
     key: Annotated[
         str | None, typer.Option("--key", help="Idempotency key: the same key again is the same backfill.")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is done.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the backfill has ended.")] = False,
 ) -> None:
-    """Begin a backfill; `qo backfill DAG.JOB ...` says the same.
+    """Start a backfill; `qo backfill DAG.JOB ...` is short for it.
 
-    The committed partitions of what the job reads, from one key to the other, are worked on once more. What they
-    replace is made anew downstream, too. Numbers are compared with the ranges of partitions, if these have some.
+    The job runs again for each committed partition of its input, from one key to the other. What is replaced is
+    rebuilt downstream, too. Keys that are numbers are compared with the ranges of partitions that have them.
     """
     dag, dot, name = job.partition(".")
     if not dot or not name:
-        raise UsageError(f"{job!r} is no job: write DAG.JOB")
+        raise UsageError(f"{job!r} is not a job: write DAG.JOB")
     body: dict[str, Any] = {"dag": dag, "job": name, "at_once": at_once, "key": key or fresh_key()}
     body |= {field: value for field, value in (("from_key", from_), ("to_key", to)) if value is not None}
 
-    async def begin(client: UserClient) -> Any:
-        made = await client.post("/v1/backfills", body)
+    async def start_backfill(client: UserClient) -> Any:
+        backfill = await client.post("/v1/backfills", body)
         if (
-            not session.json and wait and made["missing"]
-        ):  # Said below, otherwise: of one that is done, nobody knows.
-            session.output.note(f"not committed, and so left out: {_missing(made['missing'])}")
-        return await _done(client, made["id"], session) if wait else made
+            not session.json and wait and backfill["missing"]
+        ):  # Once the backfill is done, the dispatcher no longer knows them.
+            session.output.note(f"not committed, and so left out: {_missing(backfill['missing'])}")
+        return await _wait_until_ended(client, backfill["id"], session) if wait else backfill
 
-    answer = ask(session, begin)
+    answer = ask(session, start_backfill)
     _show(session, answer)
     if wait and (failed := answer["tasks"].get("failed", 0)):
         raise TaskFailed(
@@ -93,19 +96,22 @@ def start(
         )
 
 
-async def _done(client: UserClient, id_: str, session: Session) -> Any:
-    told = ""
+async def _wait_until_ended(client: UserClient, id_: str, session: Session) -> Any:
+    last_text = ""
     while True:
-        found = await client.get(route("backfills", id_))
-        if found["state"] in ("done", "cancelled"):
-            return found
-        if not found["live"]:
-            raise TaskFailed(f"backfill {id_} waits: no live version has the job as it was when it began")
-        text = f"{found['state']}: {_progress(found)}"
-        if text != told and not session.json:
+        backfill = await client.get(route("backfills", id_))
+        if backfill["state"] in ("done", "cancelled"):
+            return backfill
+        if not backfill["live"]:
+            raise TaskFailed(
+                f"backfill {id_} waits: no live version has the job as it was when the backfill started; cancel the "
+                "backfill and start it again"
+            )
+        text = f"{backfill['state']}: {_progress(backfill)}"
+        if text != last_text and not session.json:
             session.output.note(text)
-        told = text
-        await asyncio.sleep(LOOK_S)
+        last_text = text
+        await asyncio.sleep(POLL_S)
 
 
 @command(backfill, "list")
@@ -116,9 +122,9 @@ def list_(
 ) -> None:
     """List the backfills, newest first."""
     check_limit(limit)
-    found, more = ask(session, lambda client: pages(client, "/v1/backfills", "backfills", limit, dag=dag))
+    backfills, more = ask(session, lambda client: pages(client, "/v1/backfills", "backfills", limit, dag=dag))
     if session.json:
-        session.output.document(found)
+        session.output.document(backfills)
         return
     headers = ("backfill", "job", "from", "to", "state", "progress", "by", "created")
     rows = [
@@ -130,9 +136,9 @@ def list_(
             each["state"],
             _progress(each),
             each["created_by"],
-            shown_instant(each["created_at"]),
+            format_timestamp(each["created_at"]),
         )
-        for each in found
+        for each in backfills
     ]
     session.output.table(headers, rows)
     if more:
@@ -141,37 +147,37 @@ def list_(
 
 @command(backfill, "show")
 def show(session: Session, id_: Id) -> None:
-    """Show a backfill, and how far it is."""
+    """Show a backfill and its progress."""
     _show(session, ask(session, lambda client: client.get(route("backfills", id_))))
 
 
 @command(backfill, "pause")
 def pause(session: Session, id_: Id) -> None:
-    """Make no more of its tasks for now."""
-    _move(session, id_, "pause")
+    """Pause a backfill: create no more of its tasks until it is resumed."""
+    _apply(session, id_, "pause")
 
 
 @command(backfill, "resume")
 def resume(session: Session, id_: Id) -> None:
-    """Let a backfill go on."""
-    _move(session, id_, "resume")
+    """Resume a backfill."""
+    _apply(session, id_, "resume")
 
 
 @command(backfill, "cancel")
 def cancel(session: Session, id_: Id) -> None:
-    """End a backfill; what waits of it is cancelled."""
-    _move(session, id_, "cancel")
+    """Cancel a backfill and its pending tasks."""
+    _apply(session, id_, "cancel")
 
 
-def _move(session: Session, id_: str, where: str) -> None:
-    _show(session, ask(session, lambda client: client.post(route("backfills", id_, where))))
+def _apply(session: Session, id_: str, action: str) -> None:
+    _show(session, ask(session, lambda client: client.post(route("backfills", id_, action))))
 
 
 def _show(session: Session, each: Mapping[str, Any]) -> None:
     if session.json:
         session.output.document(each)
         return
-    waits = "" if each["live"] else " (waits: no live version has the job as it was)"
+    waits = "" if each["live"] else " (waits: no live version has the job as it was when the backfill started)"
     session.output.record(
         {
             "backfill": each["id"],
@@ -182,18 +188,18 @@ def _show(session: Session, each: Mapping[str, Any]) -> None:
             "at once": str(each["at_once"]),
             "progress": _progress(each),
             "left out": f"not committed: {_missing(each['missing'])}" if each["missing"] else "",
-            "created": f"{shown_instant(each['created_at'])} by {each['created_by']}",
-            "ended": shown_instant(each["ended_at"]),
+            "created": f"{format_timestamp(each['created_at'])} by {each['created_by']}",
+            "ended": format_timestamp(each["ended_at"]),
         }
     )
 
 
 def _missing(keys: Sequence[str]) -> str:
-    """The first of them, and how many more are known."""
+    """Return the first keys, and how many more there are."""
     more = len(keys) - MISSING_SHOWN
     return ", ".join(keys[:MISSING_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _progress(each: Mapping[str, Any]) -> str:
-    tasks = [f"{shown_count(count)} {status}" for status, count in sorted(each["tasks"].items())]
-    return ", ".join([*tasks, f"{shown_count(each['left'])} to be made"])
+    tasks = [f"{format_count(count)} {status}" for status, count in sorted(each["tasks"].items())]
+    return ", ".join([*tasks, f"{format_count(each['left'])} to be made"])

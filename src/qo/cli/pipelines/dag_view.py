@@ -1,16 +1,16 @@
-"""DAGs and their versions as they are shown."""
+"""Print DAGs and their versions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qo.cli.pipelines.formatting import shown_instant
+from qo.cli.pipelines.formatting import format_timestamp
 from qo.cli.session import Session
 from qo.core.words import plural
 
 
-def show_dags(session: Session, found: Sequence[Mapping[str, Any]]) -> None:
+def show_dags(session: Session, dags: Sequence[Mapping[str, Any]]) -> None:
     rows = [
         (
             each["name"],
@@ -19,9 +19,9 @@ def show_dags(session: Session, found: Sequence[Mapping[str, Any]]) -> None:
             _number(each["previous"]),
             str(each["jobs"]),
             "paused" if each["paused"] is not None else "",
-            shown_instant(each["updated_at"]),
+            format_timestamp(each["updated_at"]),
         )
-        for each in found
+        for each in dags
     ]
     session.output.table(("dag", "active", "next", "previous", "jobs", "state", "changed"), rows)
 
@@ -34,7 +34,7 @@ def show_version(session: Session, answer: Mapping[str, Any], versions: Sequence
             "status": answer["status"],
             "active": _number(answer["active"]),
             "paused": (answer["paused"] or "yes") if answer["paused"] is not None else "",
-            "deployed": f"{shown_instant(answer['created_at'])} by {answer['created_by']}",
+            "deployed": f"{format_timestamp(answer['created_at'])} by {answer['created_by']}",
             "content": answer["content_hash"][:16],
             "publishes": ", ".join(f"{name} ({job})" for name, job in answer["publish"].items()),
         }
@@ -48,9 +48,9 @@ def show_version(session: Session, answer: Mapping[str, Any], versions: Sequence
         (
             str(each["version"]),
             each["status"],
-            shown_instant(each["created_at"]),
+            format_timestamp(each["created_at"]),
             each["created_by"],
-            shown_instant(each["activated_at"]),
+            format_timestamp(each["activated_at"]),
         )
         for each in versions
     ]
@@ -61,7 +61,7 @@ def _job(each: Mapping[str, Any]) -> tuple[str, ...]:
     paused = "paused" + (f": {each['paused']}" if each["paused"] else "") if each["paused"] is not None else ""
     hold = "" if paused and (each["hold"] or "").startswith("paused") else each["hold"] or ""
     source = f"source {each['source']}" if each["source"] else ""
-    rebuilt = "built anew" if each["rebuilt"] else ""
+    rebuilt = "rebuilt" if each["rebuilt"] else ""
     own = "runs the worker's own code" if ":" in each["operator"] and each["bundle"] is None else ""
     return (
         each["name"],
@@ -74,14 +74,14 @@ def _job(each: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def show_diff(session: Session, answer: Mapping[str, Any]) -> None:
-    _show_compared(session, answer)
+    _show_changes(session, answer)
     if answer["rolled_back"]:
         from qo.api.redeploying import describe_rollback
 
         session.output.line(f"{describe_rollback(answer)}: deploy it again with --again, or change the file")
 
 
-def _show_compared(session: Session, answer: Mapping[str, Any]) -> None:
+def _show_changes(session: Session, answer: Mapping[str, Any]) -> None:
     if answer["same"]:
         session.output.line(f"{answer['dag']}: the same as version {answer['against']}, which is active")
         return
@@ -101,9 +101,9 @@ def _show_compared(session: Session, answer: Mapping[str, Any]) -> None:
     )
 
 
-def show_deployed(session: Session, done: Mapping[str, Any]) -> None:
-    """What deploying has done, and what is left to do by hand."""
-    deployed = done["deployed"]
+def show_deployed(session: Session, answers: Mapping[str, Any]) -> None:
+    """Print what deploying has done, and what is left to do by hand."""
+    deployed = answers["deployed"]
     name, version = deployed["dag"], deployed["version"]
     if not deployed["changed"]:
         session.output.line(f"{name} version {version}  {deployed['status']} (as before)")
@@ -112,28 +112,26 @@ def show_deployed(session: Session, done: Mapping[str, Any]) -> None:
         session.output.line(f"{name} version {version}  {deployed['status']}, {plural(rebuilt, 'job')} to build")
     if deployed["abandoned"] is not None:
         session.output.note(f"version {deployed['abandoned']} was staged and is abandoned")
-    if "activated" in done:
-        show_moved(session, done["activated"])
+    if "activated" in answers:
+        show_transition(session, answers["activated"])
     elif deployed["status"] != "active":
-        session.output.note(
-            f"it takes over with qo dag ready {name} {version} and qo dag activate {name} {version}"
-        )
+        session.output.note(f"activate it with qo dag ready {name} {version} and qo dag activate {name} {version}")
 
 
-def show_moved(session: Session, answer: Mapping[str, Any]) -> None:
-    was = f", in place of {answer['replaced']}" if answer["replaced"] else ""
+def show_transition(session: Session, answer: Mapping[str, Any]) -> None:
+    replaced = f", in place of {answer['replaced']}" if answer["replaced"] else ""
     before = "" if answer["changed"] else " (as before)"
-    session.output.line(f"{answer['dag']} version {answer['version']}  {answer['status']}{was}{before}")
+    session.output.line(f"{answer['dag']} version {answer['version']}  {answer['status']}{replaced}{before}")
     if answer["rebuilt"] or answer["left"] or answer["failed"]:
         session.output.note(
             f"rebuilt: {plural(answer['rebuilt'], 'task')} done, {answer['left']:,} left, {answer['failed']:,} failed"
         )
-    for key, said in _COUNTED.items():
+    for key, text in _COUNTS.items():
         if answer[key]:
-            session.output.note(f"{answer[key]:,} {said}")
+            session.output.note(f"{answer[key]:,} {text}")
 
 
-_COUNTED = {
+_COUNTS = {
     "cancelled": "pending tasks of the other version were cancelled",
     "cancel_requested": "running tasks of the other version were asked to stop",
     "withheld": "pending tasks of the other version wait, in case of a rollback",

@@ -1,4 +1,4 @@
-"""qo dataset: what pipelines have made, and what of it is to be no more."""
+"""qo dataset: show the data that pipelines have made, and remove it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Annotated, Any
 
 import typer
 
-from qo.cli.pipelines.dispatcher import ask, check_limit, extra, pages, route
+from qo.cli.pipelines.dispatcher import ask, check_limit, pages, require_extra, route
 from qo.cli.pipelines.emit import fresh_key
-from qo.cli.pipelines.formatting import shown_bytes, shown_count, shown_extent, shown_instant
+from qo.cli.pipelines.formatting import format_bytes, format_count, format_extent, format_timestamp
 from qo.cli.session import Session, command, new_app, new_group
 from qo.core.words import plural
 
 app = new_app()
-datasets = new_group(app, "dataset", "Show the data that pipelines have made, and remove it.")
+dataset = new_group(app, "dataset", "Show the data that pipelines have made, and remove it.")
 
 Name = Annotated[
     str,
     typer.Argument(metavar="DATASET", help="A published name, or dag.job, or dag.job[1] for its second output."),
 ]
 Generation = Annotated[
-    str | None, typer.Option("--generation", metavar="ID", help="Of this generation instead of the current one.")
+    str | None, typer.Option("--generation", metavar="ID", help="This generation instead of the current one.")
 ]
 Revision = Annotated[
     int | None, typer.Option("--revision", metavar="N", min=0, help="As of this version; see qo dataset history.")
@@ -29,11 +29,11 @@ Revision = Annotated[
 Limit = Annotated[int, typer.Option("--limit", help="Show at most this many [100].", show_default=False)]
 
 
-def path_of(name: str, more: str = "") -> str:
+def dataset_path(name: str, more: str = "") -> str:
     return route("datasets", name) + more
 
 
-@command(datasets, "list")
+@command(dataset, "list")
 def list_(
     session: Session,
     dag: Annotated[str | None, typer.Option("--dag", help="Only those of this DAG.")] = None,
@@ -41,20 +41,20 @@ def list_(
 ) -> None:
     """List the datasets."""
     check_limit(limit)
-    found, more = ask(session, lambda client: pages(client, "/v1/datasets", "datasets", limit, dag=dag))
+    datasets, more = ask(session, lambda client: pages(client, "/v1/datasets", "datasets", limit, dag=dag))
     if session.json:
-        session.output.document(found)
+        session.output.document(datasets)
         return
     headers = ("dataset", "published as", "current generation")
-    rows = [(label(each), each["name"] or "", each["generation_id"] or "") for each in found]
+    rows = [(label(each), each["name"] or "", each["generation_id"] or "") for each in datasets]
     session.output.table(headers, rows)
-    _note(session, more, limit)
+    _note_more(session, more, limit)
 
 
-@command(datasets, "show")
+@command(dataset, "show")
 def show(session: Session, name: Name) -> None:
     """Show a dataset, its generations and its readers."""
-    answer = ask(session, lambda client: client.get(path_of(name)))
+    answer = ask(session, lambda client: client.get(dataset_path(name)))
     if session.json:
         session.output.document(answer)
         return
@@ -85,35 +85,33 @@ def _generation(each: Mapping[str, Any]) -> tuple[str, ...]:
         each["id"],
         each["status"],
         ",".join(map(str, each["versions"])),
-        shown_count(each["partitions"]),
-        shown_count(each["segments"]),
-        shown_count(each["cursor"]),
-        shown_count(each["rows"]),
-        shown_bytes(each["bytes"]),
-        shown_instant(each["created_at"]),
+        format_count(each["partitions"]),
+        format_count(each["segments"]),
+        format_count(each["cursor"]),
+        format_count(each["rows"]),
+        format_bytes(each["bytes"]),
+        format_timestamp(each["created_at"]),
     )
 
 
-@command(datasets, "partitions")
+@command(dataset, "partitions")
 def partitions(
     session: Session,
     name: Name,
     generation: Generation = None,
-    stale: Annotated[
-        bool, typer.Option("--stale", help="Only those made from inputs that have changed since.")
-    ] = False,
+    stale: Annotated[bool, typer.Option("--stale", help="Only stale ones.")] = False,
     limit: Limit = 100,
 ) -> None:
     """List the committed partitions of a dataset.
 
-    One is stale if it was made from inputs that have changed since.
+    A partition is stale if it was made from inputs that have changed since.
     """
     check_limit(limit)
-    found, more = ask(
+    items, more = ask(
         session,
         lambda client: pages(
             client,
-            path_of(name, "/partitions"),
+            dataset_path(name, "/partitions"),
             "partitions",
             limit,
             generation_id=generation,
@@ -121,28 +119,28 @@ def partitions(
         ),
     )
     if session.json:
-        session.output.document(found)
+        session.output.document(items)
         return
     headers = ("partition", "rows", "bytes", "files", "revision", "task", "committed", "stale", "location")
     rows = [
         (
-            shown_extent(each),
-            shown_count(each["rows"]),
-            shown_bytes(each["bytes"]),
+            format_extent(each),
+            format_count(each["rows"]),
+            format_bytes(each["bytes"]),
             str(each["files"]),
             str(each["revision"]),
             each["task_id"],
-            shown_instant(each["committed_at"]),
+            format_timestamp(each["committed_at"]),
             "; ".join(one["text"] for one in each["stale_inputs"]),
             each["location"] or "",
         )
-        for each in found
+        for each in items
     ]
     session.output.table(headers, rows)
-    _note(session, more, limit)
+    _note_more(session, more, limit)
 
 
-@command(datasets, "events")
+@command(dataset, "events")
 def events(
     session: Session,
     name: Name,
@@ -151,21 +149,23 @@ def events(
     ] = None,
     limit: Limit = 100,
 ) -> None:
-    """List the events of a dataset, newest first, and what became of each."""
+    """List the events of a dataset, newest first, and which jobs each has triggered."""
     check_limit(limit)
-    found, more = ask(
+    items, more = ask(
         session,
-        lambda client: pages(client, path_of(name, "/events"), "events", limit, "before", partition_key=partition),
+        lambda client: pages(
+            client, dataset_path(name, "/events"), "events", limit, "before", partition_key=partition
+        ),
     )
     if session.json:
-        session.output.document(found)
+        session.output.document(items)
         return
-    rows = [(shown_instant(each["received_at"]), shown_extent(each), *_fate(each)) for each in found]
+    rows = [(format_timestamp(each["received_at"]), format_extent(each), *_outcome(each)) for each in items]
     session.output.table(("received", "what", "state", "readers"), rows)
-    _note(session, more, limit)
+    _note_more(session, more, limit)
 
 
-def _fate(each: Mapping[str, Any]) -> tuple[str, str]:
+def _outcome(each: Mapping[str, Any]) -> tuple[str, str]:
     state = each["state"] + (f" ({each['reason']})" if each["reason"] else "")
     readers = [
         f"{one['dag']}.{one['job']} {one['outcome']}" + (f" ({one['reason']})" if one["reason"] else "")
@@ -174,28 +174,35 @@ def _fate(each: Mapping[str, Any]) -> tuple[str, str]:
     return state, ", ".join(readers)
 
 
-@command(datasets, "lineage")
+@command(dataset, "lineage")
 def lineage(
     session: Session,
     name: Name,
     partition: Annotated[str, typer.Option("--partition", "-p", metavar="KEY", help="The partition.")],
 ) -> None:
     """Show what a partition was made from, and what was made from it."""
-    answer = ask(session, lambda client: client.get(path_of(name, "/lineage"), partition_key=partition))
+    answer = ask(session, lambda client: client.get(dataset_path(name, "/lineage"), partition_key=partition))
     if session.json:
         session.output.document(answer)
         return
     rows = [
-        (way, str(edge["depth"]), edge["dataset"], _read(edge), str(edge["revision"] or ""), edge["task_id"])
+        (
+            way,
+            str(edge["depth"]),
+            edge["dataset"],
+            _describe_read(edge),
+            str(edge["revision"] or ""),
+            edge["task_id"],
+        )
         for way, edges in (("from", answer["upstream"]), ("into", answer["downstream"]))
         for edge in edges
     ]
     session.output.table(("way", "steps", "dataset", "what", "revision", "task"), rows)
     if answer["more"]:
-        session.output.note("there is more than is shown: ask for the lineage of what is at the end")
+        session.output.note("the lineage is longer than this: ask for the lineage of the last datasets shown")
 
 
-def _read(edge: Mapping[str, Any]) -> str:
+def _describe_read(edge: Mapping[str, Any]) -> str:
     if edge["cursor_upto"] is not None:
         return f"cursor ({edge['cursor_after']}, {edge['cursor_upto']}]"
     if edge["partition_key"] is not None:
@@ -204,7 +211,7 @@ def _read(edge: Mapping[str, Any]) -> str:
     return f"whole as of {edge['as_of'] or 0}{pieces}"
 
 
-@command(datasets, "history")
+@command(dataset, "history")
 def history(
     session: Session,
     name: Name,
@@ -216,11 +223,11 @@ def history(
 ) -> None:
     """List the commits of a dataset, newest first: each revision is a version of it."""
     check_limit(limit)
-    found, more = ask(
+    commits, more = ask(
         session,
         lambda client: pages(
             client,
-            path_of(name, "/commits"),
+            dataset_path(name, "/commits"),
             "commits",
             limit,
             "before",
@@ -229,54 +236,52 @@ def history(
         ),
     )
     if session.json:
-        session.output.document(found)
+        session.output.document(commits)
         return
     headers = ("revision", "what", "rows", "bytes", "task", "committed", "replaced by")
     rows = [
         (
             str(each["revision"]),
-            shown_extent(each),
-            shown_count(each["rows"]),
-            shown_bytes(each["bytes"]),
+            format_extent(each),
+            format_count(each["rows"]),
+            format_bytes(each["bytes"]),
             each["task_id"],
-            shown_instant(each["committed_at"]),
-            _end_of(each),
+            format_timestamp(each["committed_at"]),
+            _describe_end(each),
         )
-        for each in found
+        for each in commits
     ]
     session.output.table(headers, rows)
-    _note(session, more, limit)
+    _note_more(session, more, limit)
 
 
-def _end_of(each: Mapping[str, Any]) -> str:
+def _describe_end(each: Mapping[str, Any]) -> str:
     if each["removed"]:
         return "(it was removed)"
     replaced = each["replaced_by"]
-    return "" if replaced is None else f"{replaced} at {shown_instant(each['replaced_at'])}"
+    return "" if replaced is None else f"{replaced} at {format_timestamp(each['replaced_at'])}"
 
 
-@command(datasets, "remove")
+@command(dataset, "remove")
 def remove(
     session: Session,
     name: Name,
     partitions: Annotated[
         list[str], typer.Argument(metavar="PARTITION...", help="Keys of partitions; see qo dataset partitions.")
     ],
-    reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Why, for those who ask qo why.")
-    ] = None,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; qo why shows it.")] = None,
     key: Annotated[
         str | None, typer.Option("--key", help="Idempotency key: the same key again removes nothing.")
     ] = None,
 ) -> None:
-    """Remove partitions of a dataset, and what was made of them alone.
+    """Remove partitions of a dataset, and what was made from them alone.
 
-    Versions that are live have them no more, and later ones do not make anything of them. Earlier revisions keep them.
+    They disappear from all live versions, and later versions do not rebuild them. Earlier revisions keep them.
     """
     body: dict[str, Any] = {"partitions": partitions, "key": key or fresh_key()}
     if reason is not None:
         body["reason"] = reason
-    answer = ask(session, lambda client: client.post(path_of(name, "/removals"), body))
+    answer = ask(session, lambda client: client.post(dataset_path(name, "/removals"), body))
     if session.json:
         session.output.document(answer)
         return
@@ -285,7 +290,7 @@ def remove(
         session.output.note(f"not there any more: {', '.join(answer['already'])}")
 
 
-@command(datasets, "diff")
+@command(dataset, "diff")
 def diff(
     session: Session,
     name: Name,
@@ -296,11 +301,11 @@ def diff(
 ) -> None:
     """Show what changed in a dataset from one revision to another."""
     check_limit(limit)
-    found, more = ask(
+    changes, more = ask(
         session,
         lambda client: pages(
             client,
-            path_of(name, "/changes"),
+            dataset_path(name, "/changes"),
             "changes",
             limit,
             from_revision=first,
@@ -309,22 +314,23 @@ def diff(
         ),
     )
     if session.json:
-        session.output.document(found)
+        session.output.document(changes)
         return
     rows = [
-        (each["change"], shown_extent(each), f"{each['rows']:+,}", f"{each['bytes']:+,}", str(each["revision"]))
-        for each in found
+        (each["change"], format_extent(each), f"{each['rows']:+,}", f"{each['bytes']:+,}", str(each["revision"]))
+        for each in changes
     ]
     session.output.table(("change", "what", "rows", "bytes", "revision"), rows)
-    _note(session, more, limit)
+    _note_more(session, more, limit)
 
 
-@command(datasets, "preview")
+@command(dataset, "preview")
 def preview(
     session: Session,
     name: Name,
     rows: Annotated[
-        int, typer.Option("--rows", "-n", min=1, max=10_000, help="So many [10].", show_default=False)
+        int,
+        typer.Option("--rows", "-n", min=1, max=10_000, help="How many rows to show [10].", show_default=False),
     ] = 10,
     partition: Annotated[
         str | None, typer.Option("--partition", "-p", metavar="KEY", help="Only of this partition.")
@@ -334,28 +340,30 @@ def preview(
     """Show a few rows of a dataset, read from its committed files."""
     from qo.cli.pipelines.preview import first_rows
 
-    columns, found = ask(
+    columns, values = ask(
         session,
-        lambda client: first_rows(client, session.settings(), path_of(name, "/pieces"), rows, partition, revision),
+        lambda client: first_rows(
+            client, session.settings(), dataset_path(name, "/pieces"), rows, partition, revision
+        ),
     )
     if session.json:
-        session.output.document([dict(zip(columns, each, strict=True)) for each in found])
+        session.output.document([dict(zip(columns, each, strict=True)) for each in values])
         return
-    session.output.table(columns, [[str(cell) for cell in each] for each in found])
+    session.output.table(columns, [[str(cell) for cell in each] for each in values])
 
 
-@command(datasets, "manifest")
+@command(dataset, "manifest")
 def manifest(session: Session, name: Name, revision: Revision = None) -> None:
     """Print the committed files of a dataset as one JSON document.
 
-    Of published datasets the dispatcher writes the same beside the data, below _manifests.
+    For published datasets the dispatcher writes the same document beside the data, below _manifests.
     """
-    with extra():
+    with require_extra():
         from qo.cli.pipelines.preview import every_page
         from qo.dispatcher.views.manifests import document
 
-    found = ask(session, lambda client: every_page(client, path_of(name, "/pieces"), revision))
-    session.output.document(document(name, found))
+    pieces = ask(session, lambda client: every_page(client, dataset_path(name, "/pieces"), revision))
+    session.output.document(document(name, pieces))
 
 
 def label(each: Mapping[str, Any]) -> str:
@@ -363,6 +371,6 @@ def label(each: Mapping[str, Any]) -> str:
     return f"{each['dag']}.{each['job']}{output}"
 
 
-def _note(session: Session, more: bool, limit: int) -> None:
+def _note_more(session: Session, more: bool, limit: int) -> None:
     if more:
         session.output.note(f"stopped after {limit}; --limit shows more")

@@ -1,6 +1,6 @@
-"""How commands ask a dispatcher: over HTTP where ``dispatcher.url`` names one, else its routes in this process.
+"""Call the dispatcher: over HTTP if ``dispatcher.url`` is set, otherwise through its routes in this process.
 
-One code path: the command sees the same client either way.
+A command uses the same client either way.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _EXTRA = frozenset(
 
 
 @contextmanager
-def extra() -> Generator[None]:
-    """Around the first import of what only some installations have."""
+def require_extra() -> Generator[None]:
+    """Turn the ImportError of an optional package into a ConfigError that says how to install it."""
     try:
         yield
     except ModuleNotFoundError as missing:
@@ -44,12 +44,12 @@ def extra() -> Generator[None]:
 
 
 def route(*parts: str | int) -> str:
-    """A path of the API, whatever the names in it are made of."""
+    """Return the path of an API resource, with its parts quoted."""
     return "/v1/" + "/".join(quote(str(part), safe="") for part in parts)
 
 
-def quietly(settings: Settings) -> None:
-    """Log only what is worth a warning, unless asked for more."""
+def log_quietly(settings: Settings) -> None:
+    """Log only warnings, unless a log level is set."""
     from qo.config.settings import DEFAULT, LogLevel
 
     quiet = settings.origin("log_level") == DEFAULT
@@ -57,54 +57,59 @@ def quietly(settings: Settings) -> None:
 
 
 def runtime_queue(settings: Settings, runtime: str) -> Settings:
-    """The settings of a runtime's queue. Raises NotFound, or UsageError for a runtime without workers."""
+    """Return the settings of a runtime's queue.
+
+    Raises NotFound for an unknown runtime, UsageError for one without workers.
+    """
     import asyncio
 
-    with extra():
+    with require_extra():
         from qo.dispatcher.outbox.queues import prepare
         from qo.pipeline.registry import DEFAULT, Launcher
 
-        known = DEFAULT.get(runtime)
-        if known.launcher is not Launcher.QUEUE:
+        spec = DEFAULT.get(runtime)
+        if spec.launcher is not Launcher.QUEUE:
             raise UsageError(f"runtime {runtime!r} has no workers: the dispatcher starts its tasks itself")
         refuse_memory(settings)
-        return asyncio.run(prepare(settings, known.queue))
+        return asyncio.run(prepare(settings, spec.queue))
 
 
 def ask(session: Session, question: Callable[[UserClient], Awaitable[T]]) -> T:
-    """Put one question to the dispatcher that the settings name."""
+    """Call ``question`` with a client of the dispatcher that the settings name."""
     import asyncio
 
     settings = session.settings()
-    quietly(settings)
+    log_quietly(settings)
 
-    async def asked() -> T:
-        async with _opened(settings) as client:
+    async def call() -> T:
+        async with _open_client(settings) as client:
             return await question(client)
 
-    with extra():
+    with require_extra():
         try:
-            return asyncio.run(asked())
+            return asyncio.run(call())
         except Unauthenticated as error:
-            raise Unauthenticated(f"{error}; {_shown(settings)}") from error
+            raise Unauthenticated(f"{error}; {_describe_token(settings)}") from error
         except NotFound as error:
-            chosen = settings.dispatcher
-            key = "dispatcher.state" if chosen.url is None else "dispatcher.url"
+            target = settings.dispatcher
+            key = "dispatcher.state" if target.url is None else "dispatcher.url"
             raise NotFound(f"{error} ({without_password(settings.value(key))}, {settings.origin(key)})") from error
 
 
-def _shown(settings: Settings) -> str:
-    """Which token a command has shown to a dispatcher that does not know it, and what to set."""
+def _describe_token(settings: Settings) -> str:
+    """Say which token the dispatcher has rejected, and what to set instead."""
     from pathlib import Path
 
     from qo.api.public_client import own_token
 
-    chosen = settings.dispatcher
-    if chosen.token is not None:
+    dispatcher = settings.dispatcher
+    if dispatcher.token is not None:
         return f"the token is that of QO_TOKEN ({settings.origin('dispatcher.token')})"
-    path = Path(chosen.secrets_dir, "admin.token").absolute()
-    found = f"the token is that of {path}" if own_token(chosen) else f"there is no token in {path}, or none for it"
-    return f"{found}: set QO_TOKEN, or, on the dispatcher's machine, QO_SECRETS_DIR to its directory of secrets"
+    path = Path(dispatcher.secrets_dir, "admin.token").absolute()
+    used = (
+        f"the token is that of {path}" if own_token(dispatcher) else f"there is no token in {path}, or none for it"
+    )
+    return f"{used}: set QO_TOKEN, or, on the dispatcher's machine, QO_SECRETS_DIR to its directory of secrets"
 
 
 def without_password(url: str) -> str:
@@ -112,12 +117,12 @@ def without_password(url: str) -> str:
 
 
 @asynccontextmanager
-async def _opened(settings: Settings) -> AsyncGenerator[UserClient]:
+async def _open_client(settings: Settings) -> AsyncGenerator[UserClient]:
     from qo.api.public_client import UserClient
 
-    chosen = settings.dispatcher
-    if chosen.url is not None:
-        async with UserClient.named(chosen) as client:
+    dispatcher = settings.dispatcher
+    if dispatcher.url is not None:
+        async with UserClient.named(dispatcher) as client:
             yield client
         return
     from qo.dispatcher.http.embedded_client import open_embedded_client
@@ -131,7 +136,7 @@ async def _opened(settings: Settings) -> AsyncGenerator[UserClient]:
 
 
 def open_context(settings: Settings) -> Context:
-    """The state database, opened here, with an admin's rights: whoever can open it needs no token."""
+    """Open the state database in this process, with an admin's rights: whoever can open it needs no token."""
     from qo.dispatcher.auth.keys import KeyRing
     from qo.dispatcher.auth.local_tokens import LocalTokens
     from qo.dispatcher.http.context import Context
@@ -148,34 +153,37 @@ def open_context(settings: Settings) -> Context:
         state=state,
         settings=settings,
         keyring=KeyRing.open(settings.dispatcher.secrets_dir),
-        tokens=LocalTokens((), draw("qo_")),  # Known to this process alone, and gone with it.
+        tokens=LocalTokens((), draw("qo_")),  # A token that only this process knows, and only while it runs.
     )
 
 
 def prepare(state: State) -> None:
-    """Refuse tables that are not ours to use. A new SQLite file gets its tables: there was nothing to lose."""
+    """Create the tables of a new SQLite file; otherwise check that the tables fit this version of qo."""
     from qo.dispatcher.state import upgrade
 
-    found = upgrade.status(state)
-    if found.current is None and state.engine.dialect.name == "sqlite":
+    status = upgrade.status(state)
+    if status.current is None and state.engine.dialect.name == "sqlite":
         upgrade.upgrade(state)
     else:
         upgrade.require(state)
 
 
 async def pages(
-    client: UserClient, path: str, key: str, limit: int, place: str = "after", **params: Any
+    client: UserClient, path: str, key: str, limit: int, cursor: str = "after", **params: Any
 ) -> tuple[list[Any], bool]:
-    """Up to ``limit`` items of a paged answer, and whether there are more. ``place``: how the next page is asked."""
-    found: list[Any] = []
-    following: Any = None
+    """Return up to ``limit`` items of a paged answer, and whether there are more.
+
+    ``cursor`` is the name of the query parameter that says where the next page begins.
+    """
+    items: list[Any] = []
+    next_page: Any = None
     while True:
-        asked = {**params, place: following, "limit": min(limit - len(found), PAGE)}
-        page = await client.get(path, **asked)
-        found += page[key]
-        following = page.get("next", page.get("after"))
-        if following is None or len(found) >= limit:
-            return found, following is not None
+        query = {**params, cursor: next_page, "limit": min(limit - len(items), PAGE)}
+        page = await client.get(path, **query)
+        items += page[key]
+        next_page = page.get("next", page.get("after"))
+        if next_page is None or len(items) >= limit:
+            return items, next_page is not None
 
 
 def check_limit(limit: int) -> int:

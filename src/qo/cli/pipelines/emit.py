@@ -19,19 +19,21 @@ app = new_app()
 @command(app, "emit")
 def emit(
     session: Session,
-    source: Annotated[str, typer.Argument(metavar="DAG.JOB", help="The source job that speaks.")],
+    source: Annotated[str, typer.Argument(metavar="DAG.JOB", help="The source job that has new data.")],
     partition: Annotated[
         str | None, typer.Option("--partition", "-p", metavar="KEY", help="The partition that is new.")
     ] = None,
     start: Annotated[int | None, typer.Option("--start", help="Where its range begins.")] = None,
     end: Annotated[int | None, typer.Option("--end", help="Where its range ends; not part of it.")] = None,
-    cursor: Annotated[int | None, typer.Option("--cursor", help="How far the source has come.")] = None,
+    cursor: Annotated[int | None, typer.Option("--cursor", help="The new position of the cursor.")] = None,
     output: Annotated[
         int, typer.Option("--output", help="Which output of the source [0].", show_default=False)
     ] = 0,
     attributes: Annotated[
         str | None,
-        typer.Option("--attributes", "-a", metavar="JSON|@FILE|-", help="An object for the operators that run."),
+        typer.Option(
+            "--attributes", "-a", metavar="JSON|@FILE|-", help="An object that is passed to the operators."
+        ),
     ] = None,
     key: Annotated[
         str | None, typer.Option("--key", help="Idempotency key: the same key again emits nothing.")
@@ -39,7 +41,7 @@ def emit(
 ) -> None:
     """Announce new data of a source.
 
-    Prints the id of the event. Without --key each call is an emission of its own.
+    Prints the id of the event. Without --key each call creates a new event.
     """
     dag, job = split(source)
     if (partition is None) == (cursor is None):
@@ -54,7 +56,7 @@ def emit(
     }
     event = {name: value for name, value in event.items() if value is not None}
     if attributes is not None:
-        event["attributes"] = _object(attributes)
+        event["attributes"] = _read_object(attributes)
     body = {"idempotency_key": key or fresh_key(), "events": [event]}
     answer = ask(session, lambda client: client.post(route("sources", dag, job, "events"), body))
     if session.json:
@@ -72,13 +74,13 @@ def emit(
 def split(source: str) -> tuple[str, str]:
     dag, dot, job = source.partition(".")
     if not (dag and dot and job) or "/" in source:
-        raise UsageError(f"{source!r} is no source: write DAG.JOB, as qo source list lists them")
+        raise UsageError(f"{source!r} is not a source: write DAG.JOB, as in qo source list")
     return dag, job
 
 
-def check_numbers(**given: int | None) -> None:
-    """Raises UsageError for a number that no cursor and no end of a range can be, by the name of its option."""
-    for name, number in given.items():
+def check_numbers(**numbers: int | None) -> None:
+    """Raise UsageError, with the name of the option, for a number that no cursor and no end of a range can be."""
+    for name, number in numbers.items():
         if number is not None and not 0 <= number <= NUMBER_MAX:
             raise UsageError(f"--{name} must be from 0 to {NUMBER_MAX}, not {number}")
 
@@ -89,7 +91,7 @@ def fresh_key() -> str:
     return f"cli-{SYSTEM.task_id()}"
 
 
-def _object(text: str) -> Any:
+def _read_object(text: str) -> Any:
     value = read_input(text, "--attributes")
     if not isinstance(value, dict):
         raise UsageError("--attributes must be a JSON object")

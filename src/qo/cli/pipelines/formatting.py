@@ -1,4 +1,4 @@
-"""Moments and amounts in answers of a dispatcher, as people read them."""
+"""Format the instants and amounts of a dispatcher's answers for people."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from qo.cli.durations import format_instant
 
 
-def shown_instant(text: str | None) -> str:
+def format_timestamp(text: str | None) -> str:
     return "" if text is None else format_instant(datetime.fromisoformat(text))
 
 
-def shown_bytes(count: int | None) -> str:
+def format_bytes(count: int | None) -> str:
     if count is None:
         return ""
     size = float(count)
@@ -23,13 +23,13 @@ def shown_bytes(count: int | None) -> str:
     return f"{size:.1f} TiB"
 
 
-def shown_count(count: int | None) -> str:
+def format_count(count: int | None) -> str:
     return "" if count is None else f"{count:,}"
 
 
-def shown_extent(each: Any) -> str:
-    """What a task or event is about: a partition with its range, or a cursor."""
+def format_extent(each: Any) -> str:
+    """Return what a task or event is about: a partition with its range, or a cursor."""
     if each.get("partition_key") is not None:
-        ranged = f" [{each['start']}, {each['end']})" if each.get("start") is not None else ""
-        return f"{each['partition_key']}{ranged}"
+        suffix = f" [{each['start']}, {each['end']})" if each.get("start") is not None else ""
+        return f"{each['partition_key']}{suffix}"
     return "" if each.get("cursor") is None else f"cursor {each['cursor']}"

@@ -36,19 +36,19 @@ def invalidate(
     key: Annotated[
         str | None, typer.Option("--key", help="Idempotency key: the same key again invalidates nothing.")
     ] = None,
-    whole: Annotated[bool, typer.Option("--all", help="Everything that is committed in it.")] = False,
+    whole: Annotated[bool, typer.Option("--all", help="Everything that is committed in the dataset.")] = False,
 ) -> None:
     """Mark committed data as out of date, so that it is rebuilt.
 
-    The jobs that it triggers, and that have read it, read it again.
+    The jobs that the dataset triggers, and that have read this data, read it again.
     """
     name, _, partition = dataset.partition("@")
     if whole == (bool(partition) or start is not None or end is not None):
         raise UsageError("say what is out of date: DATASET@PARTITION, --start and --end, or --all")
     check_numbers(start=start, end=end)
     body: dict[str, Any] = {"dataset": name, "reason": str(reason), "key": key or fresh_key()}
-    given = {"partition_key": partition or None, "start": start, "end": end}
-    body.update({field: value for field, value in given.items() if value is not None})
+    extent = {"partition_key": partition or None, "start": start, "end": end}
+    body.update({field: value for field, value in extent.items() if value is not None})
     answer = ask(session, lambda client: client.post("/v1/invalidations", body))
     if session.json:
         session.output.document(answer)

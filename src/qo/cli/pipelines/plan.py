@@ -9,7 +9,7 @@ import typer
 
 from qo.cli.pipelines.dag import Code, Target, load_whole
 from qo.cli.pipelines.dispatcher import PAGE, ask, route
-from qo.cli.pipelines.formatting import shown_bytes, shown_count, shown_extent
+from qo.cli.pipelines.formatting import format_bytes, format_count, format_extent
 from qo.cli.session import Session, command, new_app
 from qo.core.words import plural
 from qo.errors import Refused
@@ -31,26 +31,26 @@ def plan(
 ) -> None:
     """Show what deploying a pipeline would rebuild.
 
-    Nothing is changed. Where a job reads what is built anew, too, that is taken to become as large as it is now.
+    Changes nothing. The size of an input that is itself rebuilt is estimated from its current size.
     """
     whole = load_whole(session, target, code=code)
     path = route("dags", whole.dag.name, "plan")
-    answer = ask(session, lambda client: plan_of(client, path, whole.source, every=every))
+    answer = ask(session, lambda client: fetch_plan(client, path, whole.source, every=every))
     if session.json:
         session.output.document(answer)
         return
     _show_changes(session, answer["diff"])
     for each in answer["rebuilds"]:
         _show_rebuild(session, each)
-    read = f"{plural(answer['rows'], 'row')}, {shown_bytes(answer['bytes'])}"
+    read = f"{plural(answer['rows'], 'row')}, {format_bytes(answer['bytes'])}"
     session.output.line("")
     session.output.line(
         f"{plural(answer['tasks'], 'task')} that read {read}" if answer["rebuilds"] else "nothing to build"
     )
 
 
-async def plan_of(client: UserClient, path: str, source: str, *, every: bool) -> Any:
-    """The plan, and with ``every`` all its partitions. Raises Refused if it became another one between two pages."""
+async def fetch_plan(client: UserClient, path: str, source: str, *, every: bool) -> Any:
+    """Fetch the plan; with ``every``, all its partitions. Raises Refused if another version was activated meanwhile."""
     body = {"source": source}
     answer = await client.post(path, body)
     for each in answer["rebuilds"] if every else ():
@@ -67,7 +67,7 @@ async def plan_of(client: UserClient, path: str, source: str, *, every: bool) ->
 def _show_changes(session: Session, diff: Mapping[str, Any]) -> None:
     rebuilt = {each["job"] for each in diff["rebuilt"]}
     edited = {each["job"] for each in diff["edited"]}
-    said = {
+    record = {
         "against": "nothing: no version is active" if diff["against"] is None else f"version {diff['against']}",
         "new": ", ".join(diff["added"]),
         "edited": ", ".join(sorted(edited)),
@@ -75,7 +75,7 @@ def _show_changes(session: Session, diff: Mapping[str, Any]) -> None:
         "kept": ", ".join(diff["carried_over"]),
         "removed": ", ".join(diff["removed"]),
     }
-    session.output.record({name: value for name, value in said.items() if value})
+    session.output.record({name: value for name, value in record.items() if value})
 
 
 def _show_rebuild(session: Session, each: Mapping[str, Any]) -> None:
@@ -85,12 +85,12 @@ def _show_rebuild(session: Session, each: Mapping[str, Any]) -> None:
     if each["note"] is not None:
         session.output.line(f"  {each['note']}")
         return
-    done = f", {plural(each['done'], 'partition is', 'partitions are')} there already" if each["done"] else ""
-    read = f"{plural(each['rows'], 'row')}, {shown_bytes(each['bytes'])}"
-    session.output.line(f"  {about}{plural(each['tasks'], 'task')} that read {read}{done}")
+    existing = f", {plural(each['done'], 'partition is', 'partitions are')} there already" if each["done"] else ""
+    read = f"{plural(each['rows'], 'row')}, {format_bytes(each['bytes'])}"
+    session.output.line(f"  {about}{plural(each['tasks'], 'task')} that read {read}{existing}")
     for one in each["first"]:
         size = "" if one["rows"] is None else f"  {plural(one['rows'], 'row')}"
-        session.output.line(f"    {shown_extent(one)}{size}")
-    left = each["partitions"] - len(each["first"])
-    if left > 0:
-        session.output.line(f"    and {shown_count(left)} more: --all names them")
+        session.output.line(f"    {format_extent(one)}{size}")
+    hidden = each["partitions"] - len(each["first"])
+    if hidden > 0:
+        session.output.line(f"    and {format_count(hidden)} more: --all names them")

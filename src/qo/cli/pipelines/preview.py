@@ -1,4 +1,4 @@
-"""The first rows of a dataset, read from its files without Spark."""
+"""Read the first rows of a dataset from its files, without Spark."""
 
 from __future__ import annotations
 
@@ -27,67 +27,67 @@ Rows = tuple[list[str], list[list[Any]]]  # The names of the columns, and the ro
 async def first_rows(
     client: UserClient, settings: Settings, path: str, most: int, partition: str | None, revision: int | None
 ) -> Rows:
-    """Up to so many, of the first files that have some. Raises NotFound where there are none at all, CorruptRecord if
-    one is not what its name says."""
+    """Return up to ``most`` rows of the first files. Raises NotFound for an unknown partition or a missing file,
+    CorruptRecord if a file cannot be read in the format that its name says."""
     columns: list[str] = []
-    found: list[list[Any]] = []
-    seen = False
+    rows: list[list[Any]] = []
+    partition_found = False
     async for page in _pages(client, path, revision):
         columns = columns or [each.name for each in page.columns or ()]
         for piece in page.pieces:
             if partition is not None and piece.partition_key != partition:
                 continue
-            seen = True
+            partition_found = True
             for name in piece.files:
                 uri = name if ":/" in name else f"{(piece.location or '').rstrip('/')}/{name}"
-                names, rows = await _read(uri, settings, most - len(found))
+                names, file_rows = await _read(uri, settings, most - len(rows))
                 columns = columns or names
-                found += [_arranged(columns, names, row) for row in rows]
-                if len(found) >= most:
-                    return columns, found
-    if partition is not None and not seen:
+                rows += [_reorder(columns, names, row) for row in file_rows]
+                if len(rows) >= most:
+                    return columns, rows
+    if partition is not None and not partition_found:
         raise NotFound(f"there is no partition {partition!r}: see qo dataset partitions")
-    return columns, found
+    return columns, rows
 
 
 async def every_page(client: UserClient, path: str, revision: int | None) -> list[ReadingAnswer]:
-    """All committed pieces, of one state."""
+    """Return all pages of committed pieces, as of one revision."""
     return [page async for page in _pages(client, path, revision)]
 
 
 async def _pages(client: UserClient, path: str, revision: int | None) -> AsyncIterator[ReadingAnswer]:
     from qo.api.contract.reading import ReadingAnswer
 
-    asked: dict[str, Any] = {"limit": PAGE, "revision": revision}
+    query: dict[str, Any] = {"limit": PAGE, "revision": revision}
     while True:
-        page = ReadingAnswer.model_validate(await client.get(path, **asked))
+        page = ReadingAnswer.model_validate(await client.get(path, **query))
         yield page
         if page.after is None:
             return
-        asked |= {"generation_id": page.generation_id, "revision": page.revision, "after": page.after}
+        query |= {"generation_id": page.generation_id, "revision": page.revision, "after": page.after}
 
 
-def _arranged(columns: Sequence[str], names: Sequence[str], row: Sequence[Any]) -> list[Any]:
-    """In the order of the columns; a file may be older than some of them."""
+def _reorder(columns: Sequence[str], names: Sequence[str], row: Sequence[Any]) -> list[Any]:
+    """Return the row in the order of the columns; one that the file lacks is None."""
     at = dict(zip(names, row, strict=True))
     return [at.get(name) for name in columns]
 
 
 async def _read(uri: str, settings: Settings, most: int) -> Rows:
-    source = await _opened(uri, settings)
+    source = await _locate(uri, settings)
     kind = uri.rpartition(".")[2].lower()
     try:
         return await asyncio.to_thread(_rows, kind, source, most)
     except (ValueError, csv.Error) as error:
-        raise CorruptRecord(f"{uri} cannot be read as {kind}: {_first(error)}") from error
+        raise CorruptRecord(f"{uri} cannot be read as {kind}: {_first_line(error)}") from error
 
 
-def _first(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
 def _rows(kind: str, source: Path | bytes, most: int) -> Rows:
-    """Raises ValueError or csv.Error for what is not of the kind."""
+    """Parse up to ``most`` rows. Raises ValueError or csv.Error if the content is not of the kind."""
     if kind == "parquet":
         return _parquet(source, most)
     with _text(source) as file:
@@ -100,15 +100,15 @@ def _rows(kind: str, source: Path | bytes, most: int) -> Rows:
                 return ["line"], [[line.rstrip("\r\n")] for line in islice(file, most)]
 
 
-async def _opened(uri: str, settings: Settings) -> Path | bytes:
-    """The file on this machine, or the body of the object."""
+async def _locate(uri: str, settings: Settings) -> Path | bytes:
+    """Return the path of a local file, or the body of an object."""
     if uri.startswith("file:"):
         path = local_path(uri)
         if not await asyncio.to_thread(path.is_file):
-            raise NotFound(f"{path} is not there: it was collected, or lies on another machine")
+            raise NotFound(f"{path} is missing: it was collected, or is on another machine")
         return path
     if not uri.startswith("s3://"):
-        raise UsageError(f"{uri} cannot be read here: it begins with neither file: nor s3://")
+        raise UsageError(f"{uri} cannot be read here: only file: and s3:// are supported")
     from qo.store.directory import open_directory
 
     name, _, key = uri.removeprefix("s3://").partition("/")
@@ -127,7 +127,7 @@ def _parquet(source: Path | bytes, most: int) -> Rows:
         import pyarrow.parquet as parquet  # pyright: ignore[reportMissingTypeStubs]
     except ModuleNotFoundError:
         raise ConfigError(
-            "to read Parquet files needs pyarrow: install qo with its extra, from a checkout, pip install '.[spark]'"
+            "reading Parquet files needs pyarrow: install qo with its extra, from a checkout, pip install '.[spark]'"
         ) from None
     pa: Any = arrow
     pq: Any = parquet
@@ -142,14 +142,14 @@ def _parquet(source: Path | bytes, most: int) -> Rows:
                     break
     except OSError as error:
         if error.errno is not None:
-            raise  # The system's; those without a number are of what is in the file.
+            raise  # An error of the system; pyarrow's errors about the content have no errno.
         raise ValueError(str(error)) from error
     return names, rows[:most]
 
 
 def _csv(file: TextIO, most: int) -> Rows:
-    found = list(islice((row for row in csv.reader(file) if row), most + 1))
-    header, rows = (found[0], found[1:]) if found else ([], [])
+    lines = list(islice((row for row in csv.reader(file) if row), most + 1))
+    header, rows = (lines[0], lines[1:]) if lines else ([], [])
     for number, row in enumerate(rows, 1):
         if len(row) != len(header):
             raise ValueError(f"row {number} has {len(row)} fields, and the header {len(header)}")
@@ -172,5 +172,5 @@ def _value(number: int, line: str) -> Any:
 
 
 def _text(source: Path | bytes) -> TextIO:
-    opened = io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
-    return io.TextIOWrapper(opened, encoding="utf-8", errors="replace", newline="")
+    binary = io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
+    return io.TextIOWrapper(binary, encoding="utf-8", errors="replace", newline="")

@@ -9,7 +9,7 @@ import typer
 
 from qo.cli.output import one_line
 from qo.cli.pipelines.dispatcher import ask, check_limit, pages
-from qo.cli.pipelines.formatting import shown_bytes, shown_count, shown_extent, shown_instant
+from qo.cli.pipelines.formatting import format_bytes, format_count, format_extent, format_timestamp
 from qo.cli.session import Session, command, new_app
 from qo.errors import UsageError
 
@@ -24,31 +24,31 @@ def quality(
     session: Session,
     dataset: Annotated[
         str | None,
-        typer.Argument(metavar="DATASET", help="Only of this one: a published name, dag.job, or dag.job[1]."),
+        typer.Argument(metavar="DATASET", help="Only this dataset: a published name, dag.job, or dag.job[1]."),
     ] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Only what was not as expected.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Only checks that failed.")] = False,
     rejected: Annotated[
-        bool, typer.Option("--rejected", help="Outputs that were not good enough, and where they are kept.")
+        bool, typer.Option("--rejected", help="Outputs that were rejected by a check, and where they are kept.")
     ] = False,
     limit: Annotated[int, typer.Option("--limit", help="Show at most this many [100].", show_default=False)] = 100,
 ) -> None:
     """Show the results of data checks, and rejected outputs.
 
-    Lists what was expected of each output and what was found, newest first.
+    Lists the expected and the actual value of each check, newest first.
     """
     check_limit(limit)
     if failed and rejected:
         raise UsageError("--failed and --rejected exclude each other: what was rejected has failed")
     path, key = ("/v1/rejections", "rejections") if rejected else ("/v1/checks", "checks")
-    wanted = {"failed": True} if failed else {}
-    found, more = ask(session, lambda client: pages(client, path, key, limit, "before", dataset=dataset, **wanted))
+    query = {"failed": True} if failed else {}
+    items, more = ask(session, lambda client: pages(client, path, key, limit, "before", dataset=dataset, **query))
     if session.json:
-        session.output.document(found)
+        session.output.document(items)
         return
     if rejected:
-        session.output.table(REJECTED, [_rejection(each) for each in found])
+        session.output.table(REJECTED, [_rejection(each) for each in items])
     else:
-        session.output.table(HEADERS, [_check(each) for each in found])
+        session.output.table(HEADERS, [_check(each) for each in items])
     if more:
         session.output.note(f"stopped after {limit} {key}; --limit shows more")
 
@@ -56,7 +56,7 @@ def quality(
 def _check(each: Mapping[str, Any]) -> tuple[str, ...]:
     result = "met" if each["passed"] else "failed" if each["severity"] == "fail" else "warning"
     return (
-        shown_instant(each["at"]),
+        format_timestamp(each["at"]),
         _data(each),
         one_line(each["name"]),
         result,
@@ -67,10 +67,10 @@ def _check(each: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _rejection(each: Mapping[str, Any]) -> tuple[str, ...]:
     return (
-        shown_instant(each["at"]),
+        format_timestamp(each["at"]),
         _data(each),
-        shown_count(each["rows"]),
-        shown_bytes(each["bytes"]),
+        format_count(each["rows"]),
+        format_bytes(each["bytes"]),
         str(len(each["files"])),
         each["location"],
         one_line(each["reason"]),
@@ -78,7 +78,7 @@ def _rejection(each: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _data(each: Mapping[str, Any]) -> str:
-    extent = shown_extent(each)
+    extent = format_extent(each)
     return f"{each['dataset']}@{extent}" if extent else str(each["dataset"])
 
 

@@ -16,7 +16,7 @@ HEADERS = ("queue", "pressure", "waiting", "oldest", "why")
 def list_(session: Session) -> None:
     """List the queues of pipelines, and how much waits in each.
 
-    A queue whose pressure is high has its producers paused until it has drained.
+    The producers of a queue with high pressure are paused until it has drained.
     """
     answer = ask(session, lambda client: client.get("/v1/queues"))
     if session.json:

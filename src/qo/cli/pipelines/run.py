@@ -12,7 +12,7 @@ import typer
 from qo.cli.output import one_line
 from qo.cli.pipelines.dispatcher import ask, check_limit, pages, route
 from qo.cli.pipelines.emit import split
-from qo.cli.pipelines.formatting import shown_bytes, shown_count, shown_extent, shown_instant
+from qo.cli.pipelines.formatting import format_bytes, format_count, format_extent, format_timestamp
 from qo.cli.session import Session, command, new_app, new_group
 from qo.core.task import Status
 from qo.core.words import plural
@@ -37,7 +37,7 @@ def list_(
     ] = None,
     status: Annotated[Status | None, typer.Option("--status", help="Only tasks with this status.")] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="With --status failed: also failures that are superseded, and why.")
+        bool, typer.Option("--all", help="With --status failed: also superseded failures, and why they are.")
     ] = False,
     limit: Annotated[int, typer.Option("--limit", help="Show at most this many [100].", show_default=False)] = 100,
 ) -> None:
@@ -48,20 +48,20 @@ def list_(
     """
     check_limit(limit)
     if everything and status is not Status.FAILED:
-        raise UsageError("--all goes with --status failed: every other list has all tasks already")
+        raise UsageError("--all needs --status failed: every other list has all tasks already")
     dag, job = (None, None) if of is None else split(of) if "." in of else (of, None)
-    wanted: dict[str, Any] = {"dag": dag, "job": job, "status": None if status is None else str(status)}
-    wanted |= {"superseded": "true"} if everything else {}
-    found, more = ask(session, lambda client: pages(client, "/v1/tasks", "tasks", limit, **wanted))
+    query: dict[str, Any] = {"dag": dag, "job": job, "status": None if status is None else str(status)}
+    query |= {"superseded": "true"} if everything else {}
+    tasks, more = ask(session, lambda client: pages(client, "/v1/tasks", "tasks", limit, **query))
     if session.json:
-        session.output.document(found)
+        session.output.document(tasks)
         return
     headers = ("id", "status", "job", "what", "attempt", "updated", "worker", "error")
-    session.output.table(headers, [_row(each) for each in found])
+    session.output.table(headers, [_row(each) for each in tasks])
     if more:
         session.output.note(f"stopped after {plural(limit, 'task')}; --limit shows more")
     if status is Status.FAILED and not everything:
-        session.output.note("failures that are superseded are left out; --all shows them")
+        session.output.note("superseded failures are left out; --all shows them")
 
 
 def _row(each: Mapping[str, Any]) -> tuple[str, ...]:
@@ -69,9 +69,9 @@ def _row(each: Mapping[str, Any]) -> tuple[str, ...]:
         each["id"],
         each["status"],
         f"{each['dag']}.{each['job']}",
-        shown_extent(each),
+        format_extent(each),
         str(each["attempt"]),
-        shown_instant(each["updated_at"]),
+        format_timestamp(each["updated_at"]),
         each["worker_id"] or "",
         _superseded(each) or (each["last_error"] or "").partition("\n")[0][:80],
     )
@@ -105,15 +105,15 @@ def show(session: Session, task_id: TaskId) -> None:
     for each in answer["attempts"]:
         for difference in each["packages"] or ():
             session.output.note(
-                f"attempt {each['attempt']} ran with another package than was deployed: {difference}"
+                f"attempt {each['attempt']} ran with a package that differs from the deployed one: {difference}"
             )
-    made = [
-        (str(each["revision"]), shown_extent(each), shown_count(each["rows"]), shown_bytes(each["bytes"]))
+    commits = [
+        (str(each["revision"]), format_extent(each), format_count(each["rows"]), format_bytes(each["bytes"]))
         for each in answer["commits"]
     ]
-    if made:
+    if commits:
         session.output.line("")
-        session.output.table(("revision", "committed", "rows", "bytes"), made)
+        session.output.table(("revision", "committed", "rows", "bytes"), commits)
 
 
 def _record(answer: Mapping[str, Any]) -> dict[str, str]:
@@ -125,19 +125,19 @@ def _record(answer: Mapping[str, Any]) -> dict[str, str]:
         "status": answer["status"],
         "superseded": answer["superseded"]["text"] if answer["superseded"] else "",
         "wake-up": released if pending else "",
-        "what": shown_extent(answer),
+        "what": format_extent(answer),
         "operator": answer["operator"],
-        "code": shown_code(answer),
+        "code": _describe_code(answer),
         "queue": answer["queue"],
         "attempt": str(answer["attempt"] or ""),
-        "rescheduled": _rescheduled(answer),
+        "rescheduled": _describe_reschedules(answer),
         "retries": f"{answer['retry_count']} of {answer['max_retries']}" if answer["retry_count"] else "",
-        "created": shown_instant(answer["created_at"]),
-        "updated": shown_instant(answer["updated_at"]),
-        "due": shown_instant(answer["available_at"]) if pending else "",
-        "ended": shown_instant(answer["completed_at"]),
+        "created": format_timestamp(answer["created_at"]),
+        "updated": format_timestamp(answer["updated_at"]),
+        "due": format_timestamp(answer["available_at"]) if pending else "",
+        "ended": format_timestamp(answer["completed_at"]),
         "worker": answer["worker_id"] or "",
-        "lease until": shown_instant(answer["lease_expires_at"]) if running else "",
+        "lease until": format_timestamp(answer["lease_expires_at"]) if running else "",
         "cancel": "requested" if answer["cancel_requested"] else "",
         "progress": "" if answer["progress"] is None else json.dumps(answer["progress"]),
         "result": "" if answer["output"] is None else json.dumps(answer["output"]),
@@ -146,8 +146,8 @@ def _record(answer: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def shown_code(answer: Mapping[str, Any]) -> str:
-    """What a task runs; empty for operators that qo brings along."""
+def _describe_code(answer: Mapping[str, Any]) -> str:
+    """Return which code a task runs; empty for the operators of qo itself."""
     if ":" not in answer["operator"]:
         return ""
     if answer["bundle"] is None:
@@ -156,15 +156,15 @@ def shown_code(answer: Mapping[str, Any]) -> str:
     return f"{answer['code']}, in bundle {answer['bundle'][:12]}"
 
 
-def _rescheduled(answer: Mapping[str, Any]) -> str:
+def _describe_reschedules(answer: Mapping[str, Any]) -> str:
     if not answer["rescheduled"]:
         return ""
     return f"{plural(answer['rescheduled'], 'time')}, last: {answer['reschedule_reason'] or 'without a reason'}"
 
 
 def _span(each: Mapping[str, Any]) -> str:
-    end = shown_instant(each["ended_at"])
-    return shown_instant(each["started_at"]) + (f" to {end}" if end else "")
+    end = format_timestamp(each["ended_at"])
+    return format_timestamp(each["started_at"]) + (f" to {end}" if end else "")
 
 
 @command(run, "cancel")
@@ -175,42 +175,42 @@ def cancel(
 ) -> int:
     """Cancel pending tasks; ask running ones to stop."""
     body = {} if reason is None else {"reason": reason}
-    return _each(session, task_ids, lambda client, id_: client.post(route("tasks", id_, "cancel"), body))
+    return _move_each(session, task_ids, lambda client, id_: client.post(route("tasks", id_, "cancel"), body))
 
 
 @command(run, "replay")
 def replay(session: Session, task_ids: TaskIds) -> int:
     """Run failed or cancelled tasks again, with all their attempts."""
-    return _each(
+    return _move_each(
         session, task_ids, lambda client, id_: client.post(route("tasks", id_, "replay"), repeatable=False)
     )
 
 
-def _each(session: Session, task_ids: list[str], move: Callable[[UserClient, str], Awaitable[Any]]) -> int:
-    """Move each task and say what became of it; the answer is the highest exit code among them."""
-    wanted = list(dict.fromkeys(task_ids))
+def _move_each(session: Session, task_ids: list[str], move: Callable[[UserClient, str], Awaitable[Any]]) -> int:
+    """Call ``move`` for each task and print its outcome; return the highest exit code."""
+    unique_ids = list(dict.fromkeys(task_ids))
 
-    async def all_of_them(client: UserClient) -> list[Any]:
-        done: list[Any] = []
-        for id_ in wanted:
+    async def move_all(client: UserClient) -> list[Any]:
+        outcomes: list[Any] = []
+        for id_ in unique_ids:
             try:
-                done.append(await move(client, id_))
+                outcomes.append(await move(client, id_))
             except QoError as error:
-                done.append(error)
-        return done
+                outcomes.append(error)
+        return outcomes
 
-    told: list[dict[str, object]] = []
+    documents: list[dict[str, object]] = []
     worst = 0
-    for id_, outcome in zip(wanted, ask(session, all_of_them), strict=True):
+    for id_, outcome in zip(unique_ids, ask(session, move_all), strict=True):
         if isinstance(outcome, QoError):
-            told.append({"id": id_, "ok": False, "error": str(outcome), "exit_code": outcome.exit_code})
+            documents.append({"id": id_, "ok": False, "error": str(outcome), "exit_code": outcome.exit_code})
             worst = max(worst, outcome.exit_code)
             sys.stderr.write(f"error: {outcome}\n")
             continue
-        told.append({"id": id_, "ok": True, "status": outcome["status"]})
+        documents.append({"id": id_, "ok": True, "status": outcome["status"]})
         if not session.json:
-            asked = " (asked to stop)" if outcome["status"] == "running" else ""
-            session.output.line(one_line(f"{id_}  {outcome['status']}{asked}"))
+            suffix = " (asked to stop)" if outcome["status"] == "running" else ""
+            session.output.line(one_line(f"{id_}  {outcome['status']}{suffix}"))
     if session.json:
-        session.output.document(told)
+        session.output.document(documents)
     return worst

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from qo.cli.pipelines.dispatcher import ask, check_limit, pages
-from qo.cli.pipelines.formatting import shown_instant
+from qo.cli.pipelines.formatting import format_timestamp
 from qo.cli.session import Session, command, new_app, new_group
 from qo.core.words import plural
 
@@ -25,11 +25,11 @@ def list_(
 ) -> None:
     """List the sources of pipelines, their state and their last error."""
     check_limit(limit)
-    found, more = ask(session, lambda client: pages(client, "/v1/sources", "sources", limit))
+    sources, more = ask(session, lambda client: pages(client, "/v1/sources", "sources", limit))
     if session.json:
-        session.output.document(found)
+        session.output.document(sources)
         return
-    session.output.table(HEADERS, [_row(each) for each in found])
+    session.output.table(HEADERS, [_row(each) for each in sources])
     if more:
         session.output.note(f"stopped after {plural(limit, 'source')}; --limit shows more")
 
@@ -40,7 +40,7 @@ def _row(each: Mapping[str, Any]) -> tuple[str, ...]:
         each["kind"],
         "paused" if each["paused"] is not None else each["state"],
         str(each["version"]) + ("" if each["active"] else " (staged)"),
-        shown_instant(each["heard_at"]),
+        format_timestamp(each["heard_at"]),
         str(each["restarts"] or ""),
         each["paused"] or each["last_error"] or "",
     )

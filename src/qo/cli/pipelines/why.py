@@ -20,14 +20,14 @@ def why(
         str,
         typer.Argument(
             metavar="DATASET[@PARTITION]",
-            help="A published name or dag.job, with a partition, or a cursor as @cursor:N; or an event's or task's id.",
+            help="A published name or dag.job, with a partition or cursor (@cursor:N); or the id of an event or task.",
         ),
     ],
 ) -> None:
     """Explain why data is there, or why it is missing.
 
-    Follows it from the source downwards: what was announced, which tasks that made, what they committed, and where
-    it has stopped. Of data that is there it says whether it is stale: made from inputs that have changed since.
+    Follows the data from its source: the events, the tasks they created, what those committed, and where it stopped.
+    For data that is there, it says whether it is stale: made from inputs that have changed since.
     """
     answer = ask(session, lambda client: client.get("/v1/why", target=target))
     if session.json:

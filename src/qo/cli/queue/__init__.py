@@ -1,1 +1,1 @@
-"""Commands for tasks and workers."""
+"""Commands for the tasks of a queue."""

@@ -1,4 +1,4 @@
-"""qo pause, resume, drain: what the workers are wanted to do."""
+"""qo pause, resume, drain: control what the workers do."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from qo.queue.roster import WorkerInfo, validate_worker_id
 
 app = new_app()
 
-NAMED_MAX = 10  # Workers that a message names.
-LOOK_AGAIN = Pace(max_s=1.0)
+NAMED_MAX = 10  # How many workers a message names.
+POLL_PACE = Pace(max_s=1.0)
 
 
 def _task_type(text: str) -> str:
@@ -33,7 +33,7 @@ def _task_type(text: str) -> str:
     return text
 
 
-# Checked while the command line is read: a slip must not open, and so create, a store.
+# Validated while the command line is parsed: a typo must not open, and so create, a store.
 Worker = Annotated[
     str | None,
     typer.Option("--worker", metavar="ID", parser=validate_worker_id, help="Only this worker."),
@@ -41,11 +41,15 @@ Worker = Annotated[
 TaskType = Annotated[
     str | None, typer.Option("--type", "-t", metavar="TYPE", parser=_task_type, help="Only tasks of this type.")
 ]
-Reason = Annotated[str | None, typer.Option("--reason", help="Why; shown to whoever looks.")]
-By = Annotated[str | None, typer.Option("--by", help="Who; otherwise the name you are logged in with.")]
+Reason = Annotated[str | None, typer.Option("--reason", help="Why; shown beside the list of workers.")]
+By = Annotated[str | None, typer.Option("--by", help="Who gives the order [your login name].")]
 Wait = Annotated[
     str | None,
-    typer.Option("--wait", metavar="DURATION", help="Wait this long until the workers have done so; else exit 8."),
+    typer.Option(
+        "--wait",
+        metavar="DURATION",
+        help="Wait until the workers have followed; exit 8 if they take longer than this.",
+    ),
 ]
 
 
@@ -61,8 +65,8 @@ def pause(
 ) -> None:
     """Stop workers from claiming tasks; running tasks go on.
 
-    Of the whole queue, unless a worker or a type is named. It holds until `qo resume`, also for workers that are
-    started later. Workers follow within seconds.
+    Applies to the whole queue, unless a worker or a type is named. It holds until `qo resume`, also for workers that
+    start later. Workers follow within seconds.
     """
     target, wait_s = _target(worker, type), _wait_s(wait)
     control.check_told(by, reason)
@@ -70,10 +74,12 @@ def pause(
 
     async def order(queue: Queue) -> Change:
         if type is not None and not any(type in info.task_types for info in await roster.workers(queue.store)):
-            session.output.note(f"no worker handles type {one_line(type)} now; one that comes will find it paused")
+            session.output.note(
+                f"no worker handles type {one_line(type)} now; a worker that starts later will find it paused"
+            )
         return await control.pause(queue, target, by=who, reason=reason)
 
-    _give(session, target, wait_s, order, _say_pause, runtime)
+    _give_order(session, target, wait_s, order, _describe_pause, runtime)
 
 
 @command(app, "resume")
@@ -82,23 +88,25 @@ def resume(
     worker: Worker = None,
     type: TaskType = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Lift every pause, and the orders to leave that nobody followed yet.")
+        bool, typer.Option("--all", help="Lift every pause, and every drain that no worker has begun to follow.")
     ] = False,
     wait: Wait = None,
     runtime: Runtime = None,
 ) -> None:
     """Let workers claim tasks again.
 
-    Lifts the pause of the whole queue, of one worker or of one type; the others stay, and are named. A worker that
-    has begun to leave does not come back.
+    Lifts the pause of the whole queue, of one worker or of one type; other pauses stay, and are listed. A worker that
+    has begun to drain does not come back.
     """
     target, wait_s = _target(worker, type), _wait_s(wait)
     if everything and (worker is not None or type is not None):
         raise UsageError("--all lifts every pause: give it without --worker and --type")
     if everything:
-        _give(session, target, wait_s, control.resume_all, _say_resumed_all, runtime)
+        _give_order(session, target, wait_s, control.resume_all, _describe_resume_all, runtime)
     else:
-        _give(session, target, wait_s, lambda queue: control.resume(queue, target), _say_resumed, runtime)
+        _give_order(
+            session, target, wait_s, lambda queue: control.resume(queue, target), _describe_resume, runtime
+        )
 
 
 @command(app, "drain")
@@ -106,7 +114,9 @@ def drain(
     session: Session,
     worker: Annotated[
         str,
-        typer.Argument(metavar="WORKER", parser=validate_worker_id, help="The worker's id, as in qo worker list."),
+        typer.Argument(
+            metavar="WORKER", parser=validate_worker_id, help="The id of the worker, as in qo worker list."
+        ),
     ],
     reason: Reason = None,
     by: By = None,
@@ -115,7 +125,7 @@ def drain(
 ) -> None:
     """Let a worker finish its running tasks and exit.
 
-    With --wait, until it has left. A worker that is started later under the same id is not concerned.
+    With --wait, waits until it has exited. A worker that starts later under the same id is not affected.
     """
     wait_s = _wait_s(wait)
     control.check_told(by, reason)
@@ -125,13 +135,15 @@ def drain(
     async def order(queue: Queue) -> Change:
         return await control.drain(queue, worker, by=who, reason=reason)
 
-    _give(session, target, wait_s, order, _say_drain, runtime)
+    _give_order(session, target, wait_s, order, _describe_drain, runtime)
 
 
-def described(desired: Desired) -> list[str]:
-    """Every pause, in words: ``the queue is paused (by ada: deploy)``. Orders to leave are not among them: they
-    outlast the workers that have followed them."""
-    return [_state(desired, target) for target in targets(desired) if not _leaves(desired, target)]
+def describe_pauses(desired: Desired) -> list[str]:
+    """Return a sentence for every pause, such as ``the queue is paused (by ada: deploy)``.
+
+    Drains are left out: they are kept longer than the workers that have followed them.
+    """
+    return [_describe_order(desired, target) for target in targets(desired) if not _is_drain(desired, target)]
 
 
 def _target(worker: str | None, task_type: str | None) -> Target:
@@ -143,113 +155,116 @@ def _target(worker: str | None, task_type: str | None) -> Target:
 def _wait_s(text: str | None) -> float | None:
     wait_s = None if text is None else parse_duration_s(text, "--wait")
     if wait_s == 0:
-        raise UsageError("--wait must be more than 0; leave it out in order not to wait")
+        raise UsageError("--wait must be more than 0; leave it out to return at once")
     return wait_s
 
 
-def _give(
+def _give_order(
     session: Session,
     target: Target,
     wait_s: float | None,
     order: Callable[[Queue], Awaitable[Change]],
-    say: Callable[[Change, Target], list[str]],
+    describe: Callable[[Change, Target], list[str]],
     runtime: str | None,
 ) -> None:
-    """Give the order, wait for it to be followed if asked to, and say what is so now."""
+    """Give the order, wait until the workers follow if ``wait_s`` is set, and print the outcome."""
     threshold_s = session.settings().monitor.worker_health_threshold_s
 
-    async def given(queue: Queue) -> Change:
+    async def give_and_wait(queue: Queue) -> Change:
         change = await order(queue)
         if wait_s is not None:
-            await _followed(queue, change.after, target, wait_s, threshold_s)
+            await _wait_until_followed(queue, change.after, target, wait_s, threshold_s)
         return change
 
-    change = session.ask(given, runtime)
+    change = session.ask(give_and_wait, runtime)
     if session.json:
         session.output.document(change.after)
         return
-    for line in say(change, target):
+    for line in describe(change, target):
         session.output.line(one_line(line))
 
 
-async def _followed(
+async def _wait_until_followed(
     queue: Queue, desired: Desired, target: Target, wait_s: float, threshold_s: float | None
 ) -> None:
-    """Return when every worker concerned has done what is wanted. Raises TaskFailed if that takes too long."""
-    pace, late = LOOK_AGAIN, list[WorkerInfo]()
+    """Return once every affected worker follows the order. Raises TaskFailed if that takes too long."""
+    pace, lagging = POLL_PACE, list[WorkerInfo]()
     try:
         async with asyncio.timeout(wait_s):
-            while late := await _late(queue, desired, target, threshold_s):
+            while lagging := await _lagging_workers(queue, desired, target, threshold_s):
                 pace = pace.after(found=False)
                 await asyncio.sleep(pace.rest_s(queue.ambient.unit()))
     except TimeoutError:
         now = await queue.store.now()
-        named = [f"{w.worker_id} ({w.state}, {_heard(w, now)})" for w in late[:NAMED_MAX]]
-        more = [f"and {len(late) - NAMED_MAX} more"] if len(late) > NAMED_MAX else []
+        names = [f"{w.worker_id} ({w.state}, {_last_heartbeat(w, now)})" for w in lagging[:NAMED_MAX]]
+        more = [f"and {len(lagging) - NAMED_MAX} more"] if len(lagging) > NAMED_MAX else []
         raise TaskFailed(
             f"not all workers have followed after {format_duration(wait_s)}; the order stands. "
-            f"Waiting for: {', '.join([*named, *more]) or 'an answer of the store'}"
+            f"Waiting for: {', '.join([*names, *more]) or 'an answer of the store'}"
         ) from None
 
 
-async def _late(queue: Queue, desired: Desired, target: Target, threshold_s: float | None) -> list[WorkerInfo]:
-    """The workers that have not done yet what is wanted of the target. Silent ones will never say so: they count
-    only if they were named."""
+async def _lagging_workers(
+    queue: Queue, desired: Desired, target: Target, threshold_s: float | None
+) -> list[WorkerInfo]:
+    """Return the workers that do not follow the order yet. A stale worker counts only if it was named."""
     if target.worker is not None:
-        named = await roster.find(queue.store, target.worker)
-        return [] if named is None or _follows(named, desired, target) else [named]
+        worker = await roster.find(queue.store, target.worker)
+        return [] if worker is None or _follows(worker, desired, target) else [worker]
     now = await queue.store.now()
-    there = [w for w in await roster.workers(queue.store) if not w.stale(now, threshold_s)]
-    return [worker for worker in there if not _follows(worker, desired, target)]
+    alive = [w for w in await roster.workers(queue.store) if not w.stale(now, threshold_s)]
+    return [worker for worker in alive if not _follows(worker, desired, target)]
 
 
 def _follows(worker: WorkerInfo, desired: Desired, target: Target) -> bool:
     wish = wanted(desired, worker.worker_id, worker.started_at)
     if target.worker is not None and wish.drain:
-        return False  # It is still there.
+        return False  # A drained worker follows by being gone.
     if worker.leaving:
-        return True  # It claims nothing any more, and will not come back.
+        return True  # It claims no more tasks, and will not come back.
     if target.task_type is None:
         return (worker.state == roster.PAUSED) == wish.paused
     paused = target.task_type in worker.paused_types
     return target.task_type not in worker.task_types or paused == (target.task_type in wish.paused_types)
 
 
-def _heard(worker: WorkerInfo, now: datetime) -> str:
+def _last_heartbeat(worker: WorkerInfo, now: datetime) -> str:
     return f"last heard {format_duration((now - worker.last_heartbeat).total_seconds())} ago"
 
 
-def _say_pause(change: Change, target: Target) -> list[str]:
-    return [_state(change.after, target) + (" already" if change.after is change.before else "")]
+def _describe_pause(change: Change, target: Target) -> list[str]:
+    return [_describe_order(change.after, target) + (" already" if change.after is change.before else "")]
 
 
-def _say_drain(change: Change, target: Target) -> list[str]:
-    return [_state(change.after, target)]
+def _describe_drain(change: Change, target: Target) -> list[str]:
+    return [_describe_order(change.after, target)]
 
 
-def _say_resumed(change: Change, target: Target) -> list[str]:
-    return [_lifted(change.before, target), *(f"still: {line}" for line in described(change.after))]
+def _describe_resume(change: Change, target: Target) -> list[str]:
+    return [_describe_lifted(change.before, target), *(f"still: {line}" for line in describe_pauses(change.after))]
 
 
-def _say_resumed_all(change: Change, _: Target) -> list[str]:
-    return [_lifted(change.before, target) for target in targets(change.before)] or ["nothing was paused"]
+def _describe_resume_all(change: Change, _: Target) -> list[str]:
+    return [_describe_lifted(change.before, target) for target in targets(change.before)] or ["nothing was paused"]
 
 
-def _lifted(before: Desired, target: Target) -> str:
+def _describe_lifted(before: Desired, target: Target) -> str:
     if in_force(before, target) is None:
         return f"{target} was not paused"
-    return f"{target} " + ("need not leave, unless it has begun to" if _leaves(before, target) else "goes on")
+    return f"{target} " + ("need not leave, unless it has begun to" if _is_drain(before, target) else "goes on")
 
 
-def _state(desired: Desired, target: Target) -> str:
-    """What is wanted of the target now, and who wanted it."""
+def _describe_order(desired: Desired, target: Target) -> str:
+    """Return the order in force for the target in words, and who gave it."""
     order = in_force(desired, target)
     if order is None:
         return f"{target} is not paused"
-    said = told(order)
-    return f"{target} is {'to leave' if _leaves(desired, target) else 'paused'}" + (f" ({said})" if said else "")
+    attribution = told(order)
+    return f"{target} is {'to leave' if _is_drain(desired, target) else 'paused'}" + (
+        f" ({attribution})" if attribution else ""
+    )
 
 
-def _leaves(desired: Desired, target: Target) -> bool:
+def _is_drain(desired: Desired, target: Target) -> bool:
     order = in_force(desired, target)
     return isinstance(order, WorkerOrder) and order.wanted is Order.DRAINED

@@ -1,4 +1,4 @@
-"""qo schedule create, list, show, enable, disable, delete, trigger, run."""
+"""qo schedule create, update, list, show, enable, disable, delete, trigger, run."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def create(
     priority: Priority = None,
     disabled: Annotated[bool, typer.Option("--disabled", help="Create it, but do not run it yet.")] = False,
 ) -> None:
-    """Create a schedule; its first run is the next planned moment."""
-    said = _said(input, timezone, catch_up, overlap, timeout, retries, priority)
+    """Create a schedule; it first runs at the next time that its cron expression names."""
+    options = _read_options(input, timezone, catch_up, overlap, timeout, retries, priority)
     if disabled:
-        said["enabled"] = False
-    made = session.ask(lambda queue: Schedules(queue).create(name, task_type=type, cron=cron, **said))
-    _show(session, made, None)
+        options["enabled"] = False
+    created = session.ask(lambda queue: Schedules(queue).create(name, task_type=type, cron=cron, **options))
+    _show(session, created, None)
 
 
 @command(schedule, "update")
@@ -86,18 +86,18 @@ def update(
     retries: Retries = None,
     priority: Priority = None,
 ) -> None:
-    """Change a schedule; what is not given stays. A new plan counts from now."""
-    changes: Changes = {**_said(input, timezone, catch_up, overlap, timeout, retries, priority)}
+    """Change a schedule; options that are not given keep their value. A new cron expression counts from now."""
+    changes: Changes = {**_read_options(input, timezone, catch_up, overlap, timeout, retries, priority)}
     if type is not None:
         changes["task_type"] = type
     if cron is not None:
         changes["cron"] = cron
     if not changes:
-        raise UsageError("say what to change: at least one option")
+        raise UsageError("nothing to change: give at least one option")
     _show(session, session.ask(lambda queue: Schedules(queue).update(name, **changes)), None)
 
 
-def _said(
+def _read_options(
     input: str | None,
     timezone: str | None,
     catch_up: CatchUp | None,
@@ -106,37 +106,37 @@ def _said(
     retries: int | None,
     priority: int | None,
 ) -> Settings:
-    said: Settings = {}
+    options: Settings = {}
     if input is not None:
-        said["input"] = read_input(input)
+        options["input"] = read_input(input)
     if timezone is not None:
-        said["timezone"] = timezone
+        options["timezone"] = timezone
     if catch_up is not None:
-        said["catch_up"] = catch_up
+        options["catch_up"] = catch_up
     if overlap is not None:
-        said["overlap"] = overlap
+        options["overlap"] = overlap
     if timeout is not None:
-        said["timeout_s"] = parse_duration_s(timeout, "--timeout")
+        options["timeout_s"] = parse_duration_s(timeout, "--timeout")
     if retries is not None:
-        said["max_retries"] = retries
+        options["max_retries"] = retries
     if priority is not None:
-        said["priority"] = priority
-    return said
+        options["priority"] = priority
+    return options
 
 
 @command(schedule, "list")
 def list_(session: Session) -> None:
     """List all schedules."""
 
-    async def look(queue: Queue) -> tuple[list[Schedule], datetime]:
+    async def read_schedules(queue: Queue) -> tuple[list[Schedule], datetime]:
         return await Schedules(queue).list(), await queue.store.now()
 
-    found, now = session.ask(look)
+    schedules, now = session.ask(read_schedules)
     if session.json:
-        session.output.document([_document(each, now) for each in found])
+        session.output.document([_document(each, now) for each in schedules])
         return
     headers = ("name", "state", "cron", "timezone", "type", "next run", "last run", "last task")
-    session.output.table(headers, [_row(each, now) for each in found])
+    session.output.table(headers, [_row(each, now) for each in schedules])
 
 
 def _row(each: Schedule, now: datetime) -> tuple[str, ...]:
@@ -156,27 +156,27 @@ def _row(each: Schedule, now: datetime) -> tuple[str, ...]:
 def show(session: Session, name: Name) -> None:
     """Show a schedule."""
 
-    async def look(queue: Queue) -> tuple[Schedule, datetime]:
+    async def read_schedule(queue: Queue) -> tuple[Schedule, datetime]:
         return await Schedules(queue).get(name), await queue.store.now()
 
-    _show(session, *session.ask(look))
+    _show(session, *session.ask(read_schedule))
 
 
 @command(schedule, "enable")
 def enable(session: Session, name: Name) -> None:
-    """Let a schedule run again, from now on."""
+    """Enable a schedule; it runs again from now on."""
     _show(session, session.ask(lambda queue: Schedules(queue).enable(name)), None)
 
 
 @command(schedule, "disable")
 def disable(session: Session, name: Name) -> None:
-    """Stop a schedule from submitting tasks."""
+    """Disable a schedule; it submits no more tasks."""
     _show(session, session.ask(lambda queue: Schedules(queue).disable(name)), None)
 
 
 @command(schedule, "delete")
 def delete(session: Session, name: Name) -> None:
-    """Delete a schedule; the tasks it submitted stay."""
+    """Delete a schedule; the tasks that it submitted stay."""
     session.ask(lambda queue: Schedules(queue).delete(name))
     if session.json:
         session.output.document({"name": name, "deleted": True})
@@ -186,7 +186,7 @@ def delete(session: Session, name: Name) -> None:
 
 @command(schedule, "trigger")
 def trigger(session: Session, name: Name) -> None:
-    """Submit the task of a schedule once, now, beside its plan."""
+    """Submit the task of a schedule once, now, in addition to its planned runs."""
     task: Task = session.ask(lambda queue: Schedules(queue).trigger(name))
     if session.json:
         session.output.document(task)
@@ -205,7 +205,7 @@ def run(
     ] = f"{INTERVAL_S:g}s",
     once: Annotated[bool, typer.Option("--once", help="Submit what is due now, and stop.")] = False,
 ) -> int | None:
-    """Run the scheduler: submit tasks when their time has come.
+    """Run the scheduler of the queue: submit the tasks of schedules when they are due.
 
     Runs until SIGTERM, SIGINT or SIGHUP. Several may run at once; each planned run is submitted once.
     """

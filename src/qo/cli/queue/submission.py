@@ -1,6 +1,6 @@
-"""What to submit, as written on a command line or in a line of a file, turned into the queue's own words.
+"""Read the tasks to submit, from the command line or from a JSON Lines file.
 
-Both ways know the same names: ``--retries 5`` and ``{"retries": 5}`` mean the same.
+Both use the same names: ``--retries 5`` and ``{"retries": 5}`` mean the same.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _instant(value: Any, name: str) -> datetime:
     return parse_instant(_text(value, name), name)
 
 
-def _of(kind: Kind) -> Check:
+def _check_kind(kind: Kind) -> Check:
     def check(value: Any, name: str) -> Any:
         try:
             return kind.accept(value)
@@ -45,18 +45,18 @@ def _of(kind: Kind) -> Check:
 
 
 def _text(value: Any, name: str) -> str:
-    text = _of(kinds.TEXT)(value, name)
+    text = _check_kind(kinds.TEXT)(value, name)
     check_text(name, text)
     return text
 
 
-_count = _of(kinds.whole(0))
-_number = _of(kinds.number(0))
+_count = _check_kind(kinds.whole(0))
+_number = _check_kind(kinds.number(0))
 
 
 class Field(NamedTuple):
     check: Check
-    option: str  # What Options calls it; of a retry policy, what RetryPolicy calls it.
+    option: str  # Its name in Options, or in RetryPolicy.
 
 
 FIELDS = {
@@ -69,8 +69,8 @@ FIELDS = {
     "timeout": Field(_duration, "timeout_s"),
     "retries": Field(_count, "max_retries"),
     "max_reschedules": Field(_count, "max_reschedules"),
-    "max_deliveries": Field(_of(kinds.whole(1)), "max_deliveries"),
-    "priority": Field(_of(kinds.whole(0, PRIORITY_MAX)), "priority"),
+    "max_deliveries": Field(_check_kind(kinds.whole(1)), "max_deliveries"),
+    "priority": Field(_check_kind(kinds.whole(0, PRIORITY_MAX)), "priority"),
 }
 RETRY_FIELDS = {
     "retry_initial_ms": Field(_count, "initial_interval_ms"),
@@ -78,83 +78,89 @@ RETRY_FIELDS = {
     "retry_multiplier": Field(_number, "multiplier"),
     "retry_jitter": Field(_number, "jitter_percent"),
 }
-_NOT_BOTH = (("at", "delay"), ("expires_at", "expires_in"))
+_EXCLUSIVE = (("at", "delay"), ("expires_at", "expires_in"))
 
 
-def options(given: Mapping[str, Any], where: str = "") -> Options:
-    """The options among the given names; None means not given. ``where`` is the line they were found in, if not
-    the command line; messages begin with it."""
+def options(values: Mapping[str, Any], where: str = "") -> Options:
+    """Validate the values and return them as Options; None means not given.
 
-    def spell(name: str) -> str:
+    ``where`` names the line of the file, or is empty for the command line. Error messages begin with it.
+    """
+
+    def spelling(name: str) -> str:
         return name if where else "--" + name.replace("_", "-")
 
-    present = {name: value for name, value in given.items() if value is not None}
-    for one, other in _NOT_BOTH:
+    present = {name: value for name, value in values.items() if value is not None}
+    for one, other in _EXCLUSIVE:
         if one in present and other in present:
-            raise UsageError(f"{where}give {spell(one)} or {spell(other)}, not both")
+            raise UsageError(f"{where}give {spelling(one)} or {spelling(other)}, not both")
     if "key_scope" in present and "key" not in present:
-        raise UsageError(f"{where}{spell('key_scope')} needs {spell('key')}: it says among what the key is unique")
+        raise UsageError(
+            f"{where}{spelling('key_scope')} needs {spelling('key')}: it says where the key is unique"
+        )
 
-    def checked(fields: Mapping[str, Field]) -> dict[str, Any]:
-        said = [(name, field) for name, field in fields.items() if name in present]
-        return {field.option: field.check(present[name], where + spell(name)) for name, field in said}
+    def check_fields(fields: Mapping[str, Field]) -> dict[str, Any]:
+        present_fields = [(name, field) for name, field in fields.items() if name in present]
+        return {field.option: field.check(present[name], where + spelling(name)) for name, field in present_fields}
 
-    return Options(**checked(FIELDS), retry_policy=RetryPolicy(**checked(RETRY_FIELDS)))
+    return Options(**check_fields(FIELDS), retry_policy=RetryPolicy(**check_fields(RETRY_FIELDS)))
 
 
 def read_input(text: str | None, option: str = "--input") -> Any:
-    """The value of --input, or of another option: JSON itself, @FILE, or - for standard input."""
+    """Decode the value of --input or a similar option: JSON itself, @FILE, or - for standard input."""
     if text is None:
         return None
     if text == "-":
-        return wire.decode_json(_bounded(sys.stdin.buffer, "standard input"), "standard input")
+        return wire.decode_json(_read_bounded(sys.stdin.buffer, "standard input"), "standard input")
     if text.startswith("@"):
-        with _opened(text[1:]) as file:
-            return wire.decode_json(_bounded(file, text[1:]), text[1:])
+        with _open(text[1:]) as file:
+            return wire.decode_json(_read_bounded(file, text[1:]), text[1:])
     return wire.decode_json(text, option)
 
 
-def read_orders(source: str, task_type: str | None, given: Mapping[str, Any]) -> list[NewTask]:
-    """One task per line of a JSON Lines file or of standard input; ``given`` holds for lines that say nothing."""
+def read_tasks(source: str, task_type: str | None, defaults: Mapping[str, Any]) -> list[NewTask]:
+    """Read one task per line of a JSON Lines file or standard input; ``defaults`` apply where a line has no value."""
     if source == "-":
-        return list(_orders(sys.stdin.buffer, "standard input", task_type, given))
-    with _opened(source) as file:
-        return list(_orders(file, source, task_type, given))
+        return list(_read_lines(sys.stdin.buffer, "standard input", task_type, defaults))
+    with _open(source) as file:
+        return list(_read_lines(file, source, task_type, defaults))
 
 
-def _orders(file: BinaryIO, source: str, task_type: str | None, given: Mapping[str, Any]) -> Iterator[NewTask]:
+def _read_lines(
+    file: BinaryIO, source: str, task_type: str | None, defaults: Mapping[str, Any]
+) -> Iterator[NewTask]:
     for number, line in enumerate(file, start=1):
         if line.strip():
-            yield _order(line, f"{source}, line {number}", task_type, given)
+            yield _read_line(line, f"{source}, line {number}", task_type, defaults)
 
 
-def _order(line: bytes, where: str, task_type: str | None, given: Mapping[str, Any]) -> NewTask:
+def _read_line(line: bytes, where: str, task_type: str | None, defaults: Mapping[str, Any]) -> NewTask:
     value = wire.decode_json(line, where)
     if not isinstance(value, dict):
         raise UsageError(f'{where}: expected an object such as {{"type": "send_email", "input": {{}}}}')
-    order = cast("dict[str, Any]", value)
-    known = {"type", "input", *FIELDS, *RETRY_FIELDS}
-    for name in order:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+    fields = cast("dict[str, Any]", value)
+    names = {"type", "input", *FIELDS, *RETRY_FIELDS}
+    for name in fields:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
             raise UsageError(f"{where}: unknown name {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-    own_type = order.get("type", task_type)
+    own_type = fields.get("type", task_type)
     if own_type is None:
         raise UsageError(f'{where}: has no "type", and --type was not given')
     return NewTask(
-        _text(own_type, f"{where}: type"), order.get("input"), options({**given, **order}, f"{where}: ")
+        _text(own_type, f"{where}: type"), fields.get("input"), options({**defaults, **fields}, f"{where}: ")
     )
 
 
-def _opened(path: str) -> BinaryIO:
+def _open(path: str) -> BinaryIO:
     try:
         return Path(path).open("rb")
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _bounded(file: BinaryIO, what: str) -> bytes:
-    """The whole content, unless it is more than a task may hold: then not even that is read."""
+def _read_bounded(file: BinaryIO, what: str) -> bytes:
+    """Read the whole content. Raises UsageError if it is larger than a task may hold, without reading all of it."""
     body = file.read(INPUT_BYTES_MAX + 1)
     if len(body) > INPUT_BYTES_MAX:
         raise UsageError(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from qo.cli.queue import task_view
-from qo.cli.queue.submission import options, read_input, read_orders
+from qo.cli.queue.submission import options, read_input, read_tasks
 from qo.cli.session import Session, command, new_app
 from qo.core.task import Task
 from qo.errors import UsageError
@@ -27,7 +27,7 @@ Source = Annotated[
         "--from",
         metavar="FILE|-",
         help='Submit one task per line, each a JSON object such as {"type": "t", "input": {}}; the other '
-        "options of this command hold for lines that do not say otherwise.",
+        "options are the defaults of all lines.",
     ),
 ]
 
@@ -36,27 +36,37 @@ def _option(flag: str, help: str, metavar: str | None = None) -> Any:
     return typer.Option(flag, metavar=metavar, help=help)
 
 
-At = Annotated[str | None, _option("--at", "Not before this RFC 3339 time.", "TIME")]
-Delay = Annotated[str | None, _option("--delay", "Not before this has passed, as 1h30m.", "DURATION")]
+At = Annotated[str | None, _option("--at", "Do not run it before this RFC 3339 time.", "TIME")]
+Delay = Annotated[str | None, _option("--delay", "Do not run it before this has passed, as 1h30m.", "DURATION")]
 Key = Annotated[str | None, _option("--key", "Idempotency key: the same key always names the same task.")]
-KeyScope = Annotated[str | None, _option("--key-scope", "Where the key is unique; otherwise within the type.")]
-ExpiresIn = Annotated[str | None, _option("--expires-in", "Give up if unclaimed for this long.", "DURATION")]
-ExpiresAt = Annotated[str | None, _option("--expires-at", "Give up if unclaimed at this time.", "TIME")]
+KeyScope = Annotated[str | None, _option("--key-scope", "The scope in which the key is unique [the task type].")]
+ExpiresIn = Annotated[
+    str | None, _option("--expires-in", "Expire if no worker claims it for this long.", "DURATION")
+]
+ExpiresAt = Annotated[
+    str | None, _option("--expires-at", "Expire if no worker has claimed it by this time.", "TIME")
+]
 Timeout = Annotated[
     str | None,
     _option("--timeout", "The longest one attempt may take [as the handler says, else 5m].", "DURATION"),
 ]
 Retries = Annotated[int | None, _option("--retries", "Attempts after the first [3].")]
 Priority = Annotated[int | None, _option("--priority", "0 to 9; 9 goes first [0].")]
-Reschedules = Annotated[int | None, _option("--max-reschedules", "How often a handler may put it off [no limit].")]
-Deliveries = Annotated[
-    int | None, _option("--max-deliveries", "How many workers may die of it before it has failed [5].")
+Reschedules = Annotated[
+    int | None, _option("--max-reschedules", "How often a handler may reschedule it [no limit].")
 ]
-RetryInitial = Annotated[int | None, _option("--retry-initial-ms", "The rest before the first retry [1000].")]
-RetryMax = Annotated[int | None, _option("--retry-max-ms", "The longest rest before a retry [60000].")]
-RetryMultiplier = Annotated[float | None, _option("--retry-multiplier", "How much longer each rest is [2].")]
-RetryJitter = Annotated[float | None, _option("--retry-jitter", "0.25 spreads each rest over ±25 % [0.25].")]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until it has ended; exit 8 if not completed.")]
+Deliveries = Annotated[
+    int | None, _option("--max-deliveries", "How many workers may die while they run it before it fails [5].")
+]
+RetryInitial = Annotated[int | None, _option("--retry-initial-ms", "The delay before the first retry [1000].")]
+RetryMax = Annotated[int | None, _option("--retry-max-ms", "The longest delay before a retry [60000].")]
+RetryMultiplier = Annotated[
+    float | None, _option("--retry-multiplier", "The factor by which each delay grows [2].")
+]
+RetryJitter = Annotated[
+    float | None, _option("--retry-jitter", "The jitter: 0.25 spreads each delay over ±25 % [0.25].")
+]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until it has ended; exit 8 unless it completed.")]
 WaitTimeout = Annotated[str | None, _option("--wait-timeout", "Wait no longer than this.", "DURATION")]
 
 
@@ -88,7 +98,7 @@ def submit(
 
     Prints the id of the task (with --json, the task). Everything is checked before anything is written.
     """
-    given = {
+    values = {
         "at": at,
         "delay": delay,
         "key": key,
@@ -105,25 +115,25 @@ def submit(
         "retry_multiplier": retry_multiplier,
         "retry_jitter": retry_jitter,
     }
-    wait_s = task_view.wait_s(wait_timeout, "--wait-timeout")
+    wait_s = task_view.parse_wait_s(wait_timeout, "--wait-timeout")
     if wait_s is not None and not wait:
         raise UsageError("--wait-timeout needs --wait")
     if source is not None:
-        return _submit_many(session, source, type, input, given, wait)
+        return _submit_many(session, source, type, input, values, wait)
     if type is None:
-        raise UsageError("say which task to submit: --type TYPE, or --from FILE for many")
-    new = NewTask(type, read_input(input), options(given))
+        raise UsageError("give the task to submit: --type TYPE, or --from FILE for many")
+    new = NewTask(type, read_input(input), options(values))
     return _submit_one(session, new, wait, wait_s)
 
 
 def _submit_one(session: Session, new: NewTask, wait: bool, wait_s: float | None) -> int | None:
-    async def put(queue: Queue) -> Task:
+    async def submit_task(queue: Queue) -> Task:
         return await queue.submit(new.task_type, new.input, new.options)
 
-    async def put_and_wait(queue: Queue) -> Task:
-        return await task_view.ended(queue, (await put(queue)).id, wait_s)
+    async def submit_and_wait(queue: Queue) -> Task:
+        return await task_view.wait_until_ended(queue, (await submit_task(queue)).id, wait_s)
 
-    task = session.ask(put_and_wait if wait else put)
+    task = session.ask(submit_and_wait if wait else submit_task)
     if wait:
         return task_view.show_ended(session, task)
     if session.json:
@@ -138,19 +148,19 @@ def _submit_many(
     source: str,
     task_type: str | None,
     input: str | None,
-    given: dict[str, Any],
+    values: dict[str, Any],
     wait: bool,
 ) -> None:
-    if input is not None or wait or given["key"] is not None:
+    if input is not None or wait or values["key"] is not None:
         raise UsageError("--from takes no --input, --key or --wait: each line is a task of its own")
-    orders = read_orders(source, task_type, given)
-    if not orders:
+    new_tasks = read_tasks(source, task_type, values)
+    if not new_tasks:
         raise UsageError(f"there is no task in {source}")
 
-    async def put(queue: Queue) -> list[Task]:
-        return await queue.submit_many(orders)
+    async def submit_tasks(queue: Queue) -> list[Task]:
+        return await queue.submit_many(new_tasks)
 
-    tasks = session.ask(put)
+    tasks = session.ask(submit_tasks)
     if session.json:
         session.output.document(tasks)
         return

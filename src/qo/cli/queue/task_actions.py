@@ -1,4 +1,4 @@
-"""qo replay, archive, unarchive, cancel: moving tasks, one or many at a time."""
+"""qo replay, archive, unarchive, cancel: change the state of one or many tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qo.queue.queue import Queue
 
 app = new_app()
 
-MOVES_AT_ONCE = 32
+CONCURRENT_MOVES = 32
 
 TaskIds = Annotated[list[str], typer.Argument(metavar="TASK...", help="The ids of the tasks.")]
 
@@ -30,19 +30,19 @@ def replay(session: Session, task_ids: TaskIds) -> int:
 
     Each becomes pending at once, with all its retries.
     """
-    return _each(session, task_ids, lambda queue, task_id: queue.replay(task_id))
+    return _move_each(session, task_ids, lambda queue, task_id: queue.replay(task_id))
 
 
 @command(app, "archive")
 def archive(session: Session, task_ids: TaskIds) -> int:
     """Archive ended tasks: they are kept, but not listed."""
-    return _each(session, task_ids, lambda queue, task_id: queue.archive(task_id))
+    return _move_each(session, task_ids, lambda queue, task_id: queue.archive(task_id))
 
 
 @command(app, "unarchive")
 def unarchive(session: Session, task_ids: TaskIds) -> int:
     """Take tasks out of the archive."""
-    return _each(session, task_ids, lambda queue, task_id: queue.unarchive(task_id))
+    return _move_each(session, task_ids, lambda queue, task_id: queue.unarchive(task_id))
 
 
 @command(app, "cancel")
@@ -50,67 +50,67 @@ def cancel(
     session: Session,
     task_ids: TaskIds,
     reason: Annotated[str | None, typer.Option("--reason", help="Why; kept with the task.")] = None,
-    by: Annotated[str | None, typer.Option("--by", help="Who; otherwise the name you are logged in with.")] = None,
+    by: Annotated[str | None, typer.Option("--by", help="Who cancels them [your login name].")] = None,
 ) -> int:
     """Cancel pending tasks; ask running ones to stop.
 
-    A worker hears of it within seconds. It stops a handler that can be stopped; others have to look for themselves.
+    Workers notice within seconds. They stop handlers that can be stopped; other handlers have to check for it.
     """
     check_text("--reason", reason)
     check_text("--by", by)
     who = by or login()
-    return _each(session, task_ids, lambda queue, task_id: queue.cancel(task_id, by=who, reason=reason))
+    return _move_each(session, task_ids, lambda queue, task_id: queue.cancel(task_id, by=who, reason=reason))
 
 
 def login() -> str | None:
-    """Who runs the command, if that is known."""
+    """Return the login name of the user who runs the command, or None if there is none."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):
-        return None  # A container may run under a number that has no name.
+        return None  # A container may run under a user id that has no name.
 
 
-def _each(session: Session, task_ids: list[str], move: Callable[[Queue, str], Awaitable[Task]]) -> int:
-    """Move each task and say what became of it; the answer is the highest exit code among them.
+def _move_each(session: Session, task_ids: list[str], move: Callable[[Queue, str], Awaitable[Task]]) -> int:
+    """Call ``move`` for each task and print its outcome; return the highest exit code.
 
-    A malformed id stops everything before the first move: it is a slip of the whole command line.
+    A malformed id is a mistake in the command line, and stops everything before the first move.
     """
-    wanted = list(dict.fromkeys(validate_task_id(task_id) for task_id in task_ids))
+    unique_ids = list(dict.fromkeys(validate_task_id(task_id) for task_id in task_ids))
 
-    async def all_of_them(queue: Queue) -> list[Task | QoError]:
-        done: list[Task | QoError] = []
-        for start in range(0, len(wanted), MOVES_AT_ONCE):
-            batch = wanted[start : start + MOVES_AT_ONCE]
-            done += await asyncio.gather(*(_outcome(move(queue, task_id)) for task_id in batch))
-        return done
+    async def move_all(queue: Queue) -> list[Task | QoError]:
+        results: list[Task | QoError] = []
+        for start in range(0, len(unique_ids), CONCURRENT_MOVES):
+            batch = unique_ids[start : start + CONCURRENT_MOVES]
+            results += await asyncio.gather(*(_catch_error(move(queue, task_id)) for task_id in batch))
+        return results
 
-    outcomes = session.ask(all_of_them)
-    told: list[dict[str, object]] = []
+    outcomes = session.ask(move_all)
+    documents: list[dict[str, object]] = []
     worst = 0
-    for task_id, outcome in zip(wanted, outcomes, strict=True):
+    for task_id, outcome in zip(unique_ids, outcomes, strict=True):
         if isinstance(outcome, Task):
-            told.append({"id": task_id, "ok": True, "status": outcome.status})
-            _say(session, f"{task_id}  {outcome.status}" + _still_running(outcome))
+            documents.append({"id": task_id, "ok": True, "status": outcome.status})
+            _print_line(session, f"{task_id}  {outcome.status}" + _running_suffix(outcome))
         else:
-            told.append({"id": task_id, "ok": False, "error": str(outcome), "exit_code": outcome.exit_code})
+            documents.append({"id": task_id, "ok": False, "error": str(outcome), "exit_code": outcome.exit_code})
             worst = max(worst, outcome.exit_code)
             sys.stderr.write(f"error: {outcome}\n")
     if session.json:
-        session.output.document(told)
+        session.output.document(documents)
     return worst
 
 
-async def _outcome(moved: Awaitable[Task]) -> Task | QoError:
+async def _catch_error(move: Awaitable[Task]) -> Task | QoError:
     try:
-        return await moved
+        return await move
     except QoError as error:
         return error
 
 
-def _still_running(task: Task) -> str:
+def _running_suffix(task: Task) -> str:
     return " (asked to stop)" if task.cancel_requested and not task.ended else ""
 
 
-def _say(session: Session, text: str) -> None:
+def _print_line(session: Session, text: str) -> None:
     if not session.json:
         session.output.line(text)

@@ -1,4 +1,4 @@
-"""Tasks as they are shown: as a record, as rows, and as the documents of --json."""
+"""Print tasks: as a record, as rows, and as the documents of --json."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from qo.queue.queue import Queue
 VALUE_CHARS_MAX = 2000
 
 
-async def filled(queue: Queue, task: Task) -> Task:
-    """The task with its input and output, wherever those are kept."""
+async def with_payloads(queue: Queue, task: Task) -> Task:
+    """Return the task with its input and output, wherever those are stored."""
     return replace(task, input=await queue.input(task), output=await queue.output(task))
 
 
-async def ended(queue: Queue, task_id: str, timeout_s: float | None) -> Task:
-    """The task once it has ended, filled. Raises TaskFailed if that takes too long."""
+async def wait_until_ended(queue: Queue, task_id: str, timeout_s: float | None) -> Task:
+    """Wait until the task has ended, and return it with its payloads. Raises TaskFailed if that takes too long."""
     try:
-        return await filled(queue, await queue.wait(task_id, timeout_s))
+        return await with_payloads(queue, await queue.wait(task_id, timeout_s))
     except TimeoutError:
         task = await queue.get(task_id)
         raise TaskFailed(
@@ -33,12 +33,12 @@ async def ended(queue: Queue, task_id: str, timeout_s: float | None) -> Task:
         ) from None
 
 
-def wait_s(text: str | None, flag: str) -> float | None:
+def parse_wait_s(text: str | None, flag: str) -> float | None:
     return None if text is None else parse_duration_s(text, flag)
 
 
 def show_ended(session: Session, task: Task) -> int:
-    """Show a task that was waited for; the answer is the exit code: 0 only if it completed."""
+    """Print a task that has ended and return the exit code: 0 only if it completed."""
     show(session, task)
     return 0 if was_completed(task) else TaskFailed.exit_code
 
@@ -55,7 +55,7 @@ def show(session: Session, task: Task) -> None:
 
 
 def record(task: Task) -> dict[str, str]:
-    """What people want to know of a task, by name; empty where there is nothing to say."""
+    """Return the lines that describe a task to people, by name; empty ones are not printed."""
     pending, running = task.status is Status.PENDING, task.status is Status.RUNNING
     return {
         "id": task.id,
@@ -74,7 +74,7 @@ def record(task: Task) -> dict[str, str]:
         "lease until": format_instant(task.lease_expires_at) if running else "",
         "key": task.idempotency_key or "",
         "schedule": task.schedule or "",
-        "cancel": _cancellation(task),
+        "cancel": _describe_cancellation(task),
         "progress": _value(task.progress),
         "input": _value(task.input),
         "output": _value(task.output),
@@ -83,11 +83,11 @@ def record(task: Task) -> dict[str, str]:
     }
 
 
-def _cancellation(task: Task) -> str:
+def _describe_cancellation(task: Task) -> str:
     if not task.cancel_requested:
         return ""
-    said = [f"by {task.cancelled_by}" if task.cancelled_by else "", task.cancel_reason or ""]
-    return "requested" + "".join(f", {part}" for part in said if part)
+    details = [f"by {task.cancelled_by}" if task.cancelled_by else "", task.cancel_reason or ""]
+    return "requested" + "".join(f", {part}" for part in details if part)
 
 
 def _value(value: Any) -> str:
@@ -123,7 +123,7 @@ def show_history(session: Session, states: Sequence[Task]) -> None:
             str(state.status),
             str(state.attempt),
             state.worker_id or "",
-            state.last_error or _cancellation(state),
+            state.last_error or _describe_cancellation(state),
         )
         for state in states
     ]

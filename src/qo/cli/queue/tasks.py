@@ -1,4 +1,4 @@
-"""qo status, history, list, wait: looking at tasks."""
+"""qo status, history, list, wait: show tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qo.queue.waiting import why_unclaimed
 
 app = new_app()
 
-# Checked while the command line is read: a slip must not open, and so create, a store.
+# Validated while the command line is parsed: a typo must not open, and so create, a store.
 TaskId = Annotated[
     str,
     typer.Argument(metavar="TASK", parser=validate_task_id, help="The task's id, as printed by qo submit."),
@@ -30,27 +30,27 @@ TaskId = Annotated[
 def status(session: Session, task_id: TaskId) -> None:
     """Show a task as it is now."""
 
-    async def look(queue: Queue) -> tuple[Task, str | None]:
-        task = await task_view.filled(queue, await queue.get(task_id))
+    async def read_task(queue: Queue) -> tuple[Task, str | None]:
+        task = await task_view.with_payloads(queue, await queue.get(task_id))
         return task, await why_unclaimed(queue, task)
 
-    task, waits = session.ask(look)
+    task, reason = session.ask(read_task)
     task_view.show(session, task)
-    if waits is not None:
-        session.output.note(waits)
+    if reason is not None:
+        session.output.note(reason)
 
 
 @command(app, "history")
 def history(session: Session, task_id: TaskId) -> None:
     """Show every state that a task has been in.
 
-    Oldest first. With --json, an array of the task as it was stored each time.
+    The oldest comes first. With --json, an array of all stored versions of the task.
     """
 
-    async def look(queue: Queue) -> list[Task]:
+    async def read_history(queue: Queue) -> list[Task]:
         return await queue.history(task_id)
 
-    states = session.ask(look)
+    states = session.ask(read_history)
     if session.json:
         session.output.document(states)
     else:
@@ -65,7 +65,7 @@ def list_(
     type: Annotated[str | None, typer.Option("--type", "-t", help="Only tasks of this type.")] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="DURATION", help="Only tasks that changed this recently, as 1h."),
+        typer.Option("--since", metavar="DURATION", help="Only tasks that changed within this time, as 1h."),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", help="Show at most this many [100].", show_default=False)] = 100,
 ) -> None:
@@ -77,11 +77,11 @@ def list_(
     if limit < 1:
         raise UsageError(f"--limit must be at least 1, not {limit}")
 
-    async def look(queue: Queue) -> list[Task]:
+    async def read_list(queue: Queue) -> list[Task]:
         changed = None if since_s is None else await queue.store.now() - timedelta(seconds=since_s)
         return await queue.list(status=status, task_type=type, shard=shard, since=changed, limit=limit)
 
-    tasks = session.ask(look)
+    tasks = session.ask(read_list)
     if session.json:
         session.output.document(tasks)
         return
@@ -100,11 +100,11 @@ def wait(
 ) -> int:
     """Wait until a task has ended.
 
-    Then show it. Exits with 0 if it completed, with 8 if it ended otherwise or has not ended in time.
+    Then shows it. Exits with 0 if it completed, with 8 if it failed, was cancelled or has not ended in time.
     """
-    timeout_s = task_view.wait_s(timeout, "--timeout")
+    timeout_s = task_view.parse_wait_s(timeout, "--timeout")
 
-    async def look(queue: Queue) -> Task:
-        return await task_view.ended(queue, task_id, timeout_s)
+    async def wait_for_task(queue: Queue) -> Task:
+        return await task_view.wait_until_ended(queue, task_id, timeout_s)
 
-    return task_view.show_ended(session, session.ask(look))
+    return task_view.show_ended(session, session.ask(wait_for_task))

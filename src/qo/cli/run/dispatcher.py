@@ -1,11 +1,11 @@
-"""qo dispatcher."""
+"""qo dispatcher: run the dispatcher."""
 
 from __future__ import annotations
 
 import sys
 from typing import Annotated, Any
 
-from qo.cli.pipelines.dispatcher import extra
+from qo.cli.pipelines.dispatcher import require_extra
 from qo.cli.session import Session, command, new_app, refuse_memory, setting_option, start_logging
 
 app = new_app()
@@ -22,8 +22,8 @@ def dispatcher(
 ) -> None:
     """Run the dispatcher: route events, hand out tasks.
 
-    Prints where it listens, and upgrades its database first if need be. Runs until SIGTERM, SIGINT or SIGHUP; what is
-    under way is finished. It may be killed at any moment, and several may run on one PostgreSQL.
+    Upgrades its database first if necessary, and prints where it listens. Runs until SIGTERM, SIGINT or SIGHUP, and
+    finishes the requests under way. It may be killed at any moment, and several may run on one PostgreSQL.
     """
     import asyncio
 
@@ -38,18 +38,18 @@ def dispatcher(
     )
     refuse_memory(settings)
     start_logging(settings.log_level)
-    with extra():
+    with require_extra():
         from qo.dispatcher.service import run_dispatcher
 
-        asyncio.run(run_dispatcher(settings, on_start=_told(session)))
+        asyncio.run(run_dispatcher(settings, on_start=_address_printer(session)))
 
 
-def _told(session: Session) -> Any:
-    def tell(addresses: Any) -> None:
+def _address_printer(session: Session) -> Any:
+    def print_addresses(addresses: Any) -> None:
         if session.json:
             session.output.document({"url": addresses.public, "internal_url": addresses.internal})
         else:
             session.output.record({"people": addresses.public, "workers": addresses.internal})
-        sys.stdout.flush()  # Whoever started it may read this from a pipe.
+        sys.stdout.flush()  # The parent process may read this from a pipe.
 
-    return tell
+    return print_addresses

@@ -1,4 +1,4 @@
-"""qo monitor."""
+"""qo monitor: run the monitor."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def monitor(
     sweep_interval_s: Annotated[str | None, setting_option("monitor.sweep_interval_s")] = None,
     sweep_page_size: Annotated[str | None, setting_option("monitor.sweep_page_size")] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Check once, sweep the whole queue once, say what was done, and stop.")
+        bool, typer.Option("--once", help="Check once, sweep the whole queue once, print what was done, and stop.")
     ] = False,
 ) -> None:
     """Run the monitor: requeue tasks of dead workers, repair indexes.
 
-    Every worker does this too, unless it runs with --no-monitor; any number may do it at once.
+    Every worker runs one, too, unless it has --no-monitor; any number may run at once.
     """
     settings = session.settings(
         {
@@ -42,27 +42,27 @@ def monitor(
     if not once:
         session.run(settings, lambda queue: run_monitor(queue, settings))
         return
-    done = session.run(settings, lambda queue: _once(queue, settings))
+    reports = session.run(settings, lambda queue: _check_and_sweep(queue, settings))
     if session.json:
-        session.output.document(done)
+        session.output.document(reports)
         return
-    for part, counts in done.items():
+    for part, counts in reports.items():
         session.output.line(f"{part}: " + ", ".join(f"{name} {_text(value)}" for name, value in counts.items()))
 
 
-async def _once(queue: Queue, settings: Settings) -> dict[str, dict[str, Any]]:
-    watch = Monitor(queue, monitor_config(settings.monitor))
-    checked = asdict(await watch.check())
+async def _check_and_sweep(queue: Queue, settings: Settings) -> dict[str, dict[str, Any]]:
+    monitor = Monitor(queue, monitor_config(settings.monitor))
+    check_report = asdict(await monitor.check())
     if settings.monitor.sweep_interval_s == 0:
-        return {"check": checked}
-    swept: dict[str, int] = {}
-    while True:  # Ends with the round: each page moves the cursor on.
-        page = await watch.sweep()
+        return {"check": check_report}
+    sweep_counts: dict[str, int] = {}
+    while True:  # Ends with the round, because each page advances the cursor.
+        page = await monitor.sweep()
         for name, value in asdict(page).items():
             if not isinstance(value, bool):
-                swept[name] = swept.get(name, 0) + value
+                sweep_counts[name] = sweep_counts.get(name, 0) + value
         if page.wrapped or page.skipped:
-            return {"check": checked, "sweep": swept}
+            return {"check": check_report, "sweep": sweep_counts}
 
 
 def _text(value: object) -> str:

@@ -1,4 +1,4 @@
-"""qo scheduler."""
+"""qo scheduler: run the scheduler of pipelines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from qo.cli.pipelines.dispatcher import extra
+from qo.cli.pipelines.dispatcher import require_extra
 from qo.cli.session import Session, command, new_app, start_logging
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ app = new_app()
 def scheduler(session: Session) -> None:
     """Run the scheduler: fire cron sources, watch for files.
 
-    Talks to the dispatcher at dispatcher.internal_url. Runs until SIGTERM, SIGINT or SIGHUP. Several may run at once;
-    each planned moment and each file is announced once.
+    Calls the dispatcher at dispatcher.internal_url. Runs until SIGTERM, SIGINT or SIGHUP. Several may run at once;
+    each planned time and each file is announced once.
     """
     settings = session.settings()
     start_logging(settings.log_level)
-    with extra():
+    with require_extra():
         asyncio.run(_run(settings))
 
 
@@ -39,12 +39,12 @@ async def _run(settings: Settings) -> None:
 
     stop = asyncio.Event()
     restore = stop_on_signals(stop)
-    shown = presented_token(settings.dispatcher)
+    token = presented_token(settings.dispatcher)
     url = internal_url(settings.dispatcher)
-    log.info("the scheduler fires cron sources and watches for files; its dispatcher is %s", url)
+    log.info("the scheduler has started; its dispatcher is %s", url)
     try:
-        await introduce(url, shown)
-        async with DispatcherClient(url, shown.token) as client:
+        await introduce(url, token)
+        async with DispatcherClient(url, token.token) as client:
             await run_scheduler(RemoteEmitter(client), stop, settings)
     finally:
         restore()

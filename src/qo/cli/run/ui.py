@@ -1,4 +1,4 @@
-"""qo ui: the dashboard, here and in a bucket."""
+"""qo ui serve, deploy, credentials: the dashboard, on this machine or in a bucket."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from qo.cli.pipelines.dispatcher import extra, open_context, quietly
+from qo.cli.pipelines.dispatcher import log_quietly, open_context, require_extra
 from qo.cli.session import Session, command, new_app, refuse_memory, setting_option
 from qo.config import kinds
 from qo.errors import ConfigError, QoError, UsageError
@@ -40,7 +40,7 @@ ui = new_app(help=_HELP, cls=_Group)
 
 
 @ui.callback(help=f"{_HELP}\n\n`qo ui OPTIONS` is short for `qo ui serve OPTIONS`; see its --help.")
-def _alone() -> None:
+def _accept_options() -> None:
     pass
 
 
@@ -52,21 +52,23 @@ def serve(
     session: Session,
     port: Annotated[
         int | None,
-        typer.Option("--port", min=0, max=65_535, help="Where to serve on loopback [8480, or any that is free]."),
+        typer.Option(
+            "--port", min=0, max=65_535, help="The port on the loopback address [8480, or any free one]."
+        ),
     ] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Show everything, change nothing.")] = False,
-    no_open: Annotated[bool, typer.Option("--no-open", help="Print the link only: open no browser.")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Show everything, but allow no changes.")] = False,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Print the link, but do not open a browser.")] = False,
     url: Annotated[str | None, setting_option("dispatcher.url")] = None,
 ) -> None:
-    """Serve the dashboard on this machine; `qo ui` says the same.
+    """Serve the dashboard on this machine; `qo ui` is short for it.
 
-    Prints a link. Whoever has it can do in this queue what the page can do, until the command ends, so keep it to
-    yourself. Runs until SIGTERM, SIGINT or SIGHUP.
+    Prints a link. Whoever has the link can do everything that the page can do until the command ends, so keep it
+    secret. Runs until SIGTERM, SIGINT or SIGHUP.
     """
     settings = session.settings({"dispatcher.url": url})
     refuse_memory(settings)
-    quietly(settings)
-    tell = _teller(session, settings, opens=not no_open and not session.json and sys.stdout.isatty())
+    log_quietly(settings)
+    tell = _link_printer(session, settings, opens=not no_open and not session.json and sys.stdout.isatty())
     asyncio.run(_serve(settings, port, read_only, tell))
 
 
@@ -76,20 +78,22 @@ async def _serve(settings: Settings, port: int | None, read_only: bool, tell: An
 
     stop = asyncio.Event()
     stop_on_signals(stop)
-    async with _dispatcher(settings, "reader" if read_only else "writer") as dispatcher:
+    async with _connect_dispatcher(settings, "reader" if read_only else "writer") as dispatcher:
         await serve(settings, stop, on_start=tell, port=port, read_only=read_only, dispatcher=dispatcher)
 
 
 @asynccontextmanager
-async def _dispatcher(settings: Settings, role: str) -> AsyncGenerator[Dispatcher | None]:
-    """As for every command that asks one: over HTTP where the settings name it, else its state, opened here. Where
-    there was never a pipeline there is no state, and nothing of it to be shown. ``role``: what the page may do."""
+async def _connect_dispatcher(settings: Settings, role: str) -> AsyncGenerator[Dispatcher | None]:
+    """Connect to the dispatcher: over HTTP if ``dispatcher.url`` is set, otherwise to its state in this process.
+
+    None if there is no state yet: then there are no pipelines to show. ``role`` is what the page may do.
+    """
     from qo.ui.forwarding import Inside
 
-    chosen = settings.dispatcher
-    if chosen.url is not None:
-        with extra():
-            upstream = named_dispatcher(settings, role)
+    target = settings.dispatcher
+    if target.url is not None:
+        with require_extra():
+            upstream = remote_dispatcher(settings, role)
         try:
             yield upstream
         finally:
@@ -98,7 +102,7 @@ async def _dispatcher(settings: Settings, role: str) -> AsyncGenerator[Dispatche
     if not _has_state(settings) or find_spec("fastapi") is None:
         yield None
         return
-    with extra():
+    with require_extra():
         from qo.dispatcher.auth.local_tokens import page_token
         from qo.dispatcher.http.app import public_app
 
@@ -115,35 +119,38 @@ def _has_state(settings: Settings) -> bool:
     return scheme != "sqlite" or Path(path).expanduser().is_file()
 
 
-def named_dispatcher(settings: Settings, role: str) -> Upstream:
-    """The dispatcher at ``dispatcher.url``, which the page asks as a ``role``: never with an admin's token."""
+def remote_dispatcher(settings: Settings, role: str) -> Upstream:
+    """Return the dispatcher at ``dispatcher.url``, with the rights of ``role``: never with an admin's token."""
     from qo.api.public_client import own_token
     from qo.dispatcher.auth.local_tokens import page_token
     from qo.ui.forwarding import Upstream
 
-    chosen = settings.dispatcher
-    assert chosen.url is not None
-    if chosen.token is not None:
-        return Upstream(chosen.url, chosen.token, role=role)
-    admin = own_token(chosen)
-    return Upstream(chosen.url, None if admin is None else page_token(admin, role))
+    target = settings.dispatcher
+    assert target.url is not None
+    if target.token is not None:
+        return Upstream(target.url, target.token, role=role)
+    admin = own_token(target)
+    return Upstream(target.url, None if admin is None else page_token(admin, role))
 
 
-def _teller(session: Session, settings: Settings, *, opens: bool) -> Any:
-    def tell(dashboard: Dashboard) -> None:
+def _link_printer(session: Session, settings: Settings, *, opens: bool) -> Any:
+    def print_link(dashboard: Dashboard) -> None:
         if session.json:
             session.output.document({"url": dashboard.url, "link": dashboard.link})
         else:
             session.output.line(f"the dashboard of {settings.store} is at {dashboard.link}")
-        sys.stdout.flush()  # Whoever started it may read this from a pipe.
+        sys.stdout.flush()  # The parent process may read this from a pipe.
         if opens:
             _open(dashboard.link)
 
-    return tell
+    return print_link
 
 
 def _open(link: str) -> None:
-    """By way of a file that only its owner can read: the arguments of a browser, anybody can."""
+    """Open the link in a browser, through a file that only its owner can read.
+
+    Every user of the machine can see the arguments of the browser's process, and the link is a secret.
+    """
     import atexit
     import shutil
     import tempfile
@@ -162,116 +169,122 @@ def deploy(
     dispatcher: Annotated[
         str | None,
         typer.Option(
-            "--dispatcher", metavar="URL", help="Where browsers find the dispatcher [none: queues only]."
+            "--dispatcher",
+            metavar="URL",
+            help="The URL at which browsers reach the dispatcher [none: queues only].",
         ),
     ] = None,
     origin: Annotated[
         list[str] | None,
         typer.Option(
-            "--origin", metavar="ORIGIN", help="The page is also opened under this origin; repeat for more."
+            "--origin", metavar="ORIGIN", help="Another origin under which the page is opened; repeat for more."
         ),
     ] = None,
     public: Annotated[
         bool,
-        typer.Option("--public", help="Let everybody read the files of the page. They hold no secrets."),
+        typer.Option("--public", help="Make the files of the page public. They hold no secrets."),
     ] = False,
 ) -> None:
     """Put the dashboard into the bucket, and print where it is.
 
-    Uploads the page below ui/, and adds a CORS rule to those of the bucket. The page asks for what `qo ui credentials`
-    prints: it has no rights of its own. Run it again after each upgrade of qo.
+    Uploads the page below ui/, and adds a CORS rule to the bucket. The page has no rights of its own: it asks for the
+    text that `qo ui credentials` prints. Run it again after each upgrade of qo.
     """
     settings = session.settings()
-    quietly(settings)
-    asked = None if dispatcher is None else _checked(kinds.endpoint("QO_TOKEN"), dispatcher, "--dispatcher")
-    origins = [each for given in origin or [] for each in _checked(kinds.ORIGINS, [given.rstrip("/")], "--origin")]
-    with s3_extra():
+    log_quietly(settings)
+    dispatcher_url = (
+        None if dispatcher is None else _validate(kinds.endpoint("QO_TOKEN"), dispatcher, "--dispatcher")
+    )
+    origins = [each for text in origin or [] for each in _validate(kinds.ORIGINS, [text.rstrip("/")], "--origin")]
+    with require_s3_extra():
         from qo.ui.deploying import deploy
 
-        done = asyncio.run(deploy(settings, dispatcher=asked, origins=origins, public=public))
+        deployed = asyncio.run(deploy(settings, dispatcher=dispatcher_url, origins=origins, public=public))
     if session.json:
-        session.output.document({"link": done.link, "done": list(done.done), "lacking": list(done.lacking)})
+        session.output.document(
+            {"link": deployed.link, "done": list(deployed.done), "lacking": list(deployed.lacking)}
+        )
         return
-    for text in done.done:
+    for text in deployed.done:
         session.output.line(text)
-    session.output.line(f"the dashboard is at {done.link}")
-    for text in done.lacking:
+    session.output.line(f"the dashboard is at {deployed.link}")
+    for text in deployed.lacking:
         session.output.note(text)
-    session.output.note("let yourself in with what `qo ui credentials` prints")
+    session.output.note("sign in with the text that `qo ui credentials` prints")
 
 
 @command(ui, "credentials")
 def credentials(
     session: Session,
-    read_only: Annotated[bool, typer.Option("--read-only", help="To look only, not to act.")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Credentials to look only, not to act.")] = False,
     hours: Annotated[
-        float, typer.Option("--hours", min=0.25, max=12, help="Good for this long [1].", show_default=False)
+        float, typer.Option("--hours", min=0.25, max=12, help="How long they are valid [1].", show_default=False)
     ] = 1.0,
-    link: Annotated[bool, typer.Option("--link", help="Print a link to the page with them in it.")] = False,
+    link: Annotated[bool, typer.Option("--link", help="Print a link to the page that contains them.")] = False,
 ) -> None:
     """Print short-lived credentials for a dashboard in the bucket.
 
-    They come from STS and reach nothing but the queue; the keys that this command itself has are never printed. Paste
-    the text into the page. If dispatcher.url is set, and its token is an admin's, they hold a token for the dispatcher
-    that ends with them.
+    They come from STS and give access to the queue only; the keys of this command itself are never printed. Paste the
+    text into the page. If dispatcher.url is set, and its token is an admin's, they contain a token for the dispatcher
+    that expires with them.
     """
     from dataclasses import replace
 
     settings = session.settings()
-    quietly(settings)
-    with s3_extra():
+    log_quietly(settings)
+    with require_s3_extra():
         from qo.ui.deploying import place_of
         from qo.ui.minting import mint
 
-        made = mint(settings, read_only=read_only, hours=hours)
+        minted = mint(settings, read_only=read_only, hours=hours)
     token, why = _dispatcher_token(settings, read_only=read_only, hours=hours)
-    made = replace(made, dispatcher_token=token)
+    minted = replace(minted, dispatcher_token=token)
     page = place_of(settings).page
-    assert made.expires_at is not None
+    assert minted.expires_at is not None
     if session.json:
-        ends = made.expires_at.strftime("%Y-%m-%dT%H:%M:%SZ")
+        ends = minted.expires_at.strftime("%Y-%m-%dT%H:%M:%SZ")
         session.output.document(
-            {"credentials": made.text(), "expires_at": ends, "link": f"{page}#c={made.text()}"}
+            {"credentials": minted.text(), "expires_at": ends, "link": f"{page}#c={minted.text()}"}
         )
         return
-    until = made.expires_at.strftime("%Y-%m-%d %H:%M:%S UTC")
-    session.output.line(f"{page}#c={made.text()}" if link else made.text())
+    until = minted.expires_at.strftime("%Y-%m-%d %H:%M:%S UTC")
+    session.output.line(f"{page}#c={minted.text()}" if link else minted.text())
     session.output.note(
-        f"good until {until}; whoever has it may {'look' if read_only else 'look and act'} until then"
+        f"valid until {until}; whoever has it may {'look' if read_only else 'look and act'} until then"
     )
     if why:
         session.output.note(why)
 
 
 def _dispatcher_token(settings: Settings, *, read_only: bool, hours: float) -> tuple[str | None, str]:
-    """A token of the dispatcher that ends with the credentials, or why there is none."""
+    """Return a token of the dispatcher that expires with the credentials, or why there is none."""
     if settings.dispatcher.url is None:
         return None, ""
 
-    async def asked() -> str:
+    async def create_token() -> str:
         from qo.api.public_client import UserClient
 
         body = {"name": "dashboard", "role": "reader" if read_only else "writer", "ttl_s": hours * 3600}
         async with UserClient.named(settings.dispatcher) as client:
             return (await client.post("/v1/tokens", body, repeatable=False))["token"]
 
-    with extra():
+    with require_extra():
         try:
-            return asyncio.run(asked()), ""
+            return asyncio.run(create_token()), ""
         except QoError as error:
-            return None, f"they hold no token for the dispatcher, so the page shows queues only: {error}"
+            return None, f"they contain no token for the dispatcher, so the page shows queues only: {error}"
 
 
-def _checked(kind: kinds.Kind, given: Any, option: str) -> Any:
+def _validate(kind: kinds.Kind, value: Any, option: str) -> Any:
     try:
-        return kind.accept(given)
+        return kind.accept(value)
     except kinds.Unfit:
-        raise UsageError(f"{option} takes {kind.wanted}, not {given!r}") from None
+        raise UsageError(f"{option} takes {kind.wanted}, not {value!r}") from None
 
 
 @contextmanager
-def s3_extra() -> Generator[None]:
-    """Around the first import of what only an installation for buckets has."""
+def require_s3_extra() -> Generator[None]:
+    """Turn the ImportError of a package for buckets into a ConfigError that says how to install it."""
     try:
         yield
     except ModuleNotFoundError as missing:

@@ -1,4 +1,4 @@
-"""qo up."""
+"""qo up: run pipelines on this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from qo.cli.confirmation import confirm, is_interactive
-from qo.cli.pipelines.dispatcher import extra
+from qo.cli.pipelines.dispatcher import require_extra
 from qo.cli.session import Session, command, new_app
 
 app = new_app()
@@ -25,38 +25,38 @@ def up(
             show_default=False,
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="End when nothing is left to do.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Exit when nothing is left to do.")] = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep serving the active version: build the new one and stop there.")
+        bool, typer.Option("--keep", help="Build the new version, but keep the active one serving.")
     ] = False,
-    again: Annotated[bool, typer.Option("--again", help="Deploy it also if it was rolled back.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Deploy a version even if it was rolled back.")] = False,
 ) -> int:
     """Run pipelines on this machine, with everything they need.
 
     Starts a dispatcher, a dashboard, a scheduler and workers, with state, queues and data below .qo; deploys the
-    pipelines, builds what has changed, and lets it take over. Pipelines that somebody else deploys to it are run, too.
-    What dies is started again; all of it ends with this command. (Only an archive of Spark's classes, which is made
-    once for each Java, may be finished after it.) Runs until SIGINT, SIGTERM or SIGHUP, and a second one kills what
-    has not ended yet; with --once, until nothing is left to do for the pipelines that it was given.
-    Ends with 1 if tasks failed, with 130 if it was to run once and was interrupted. A version that was rolled back is
-    refused, unless with --again; on a terminal it is asked for.
+    pipelines, builds what has changed, and activates it. Pipelines that somebody else deploys to it are run, too.
+    Processes that die are started again; all end with this command. (Only the archive of Spark's classes, which is
+    built once for each Java, may be finished later.) Runs until SIGINT, SIGTERM or SIGHUP, and a second signal kills
+    what has not ended yet; with --once, until nothing is left to do for the given pipelines.
+    Exits with 1 if tasks failed, with 130 if --once was interrupted. A version that was rolled back is refused without
+    --again; on a terminal you are asked instead.
     """
-    with extra():
+    with require_extra():
         from qo.up.up import Wanted, up
         from qo.up.view import SilentView, open_view
 
-        asked = confirm if is_interactive(session) else None
-        wanted = Wanted(
+        ask_user = confirm if is_interactive(session) else None
+        request = Wanted(
             targets or ["."],
             session.flags,
             session.config_path,
             once=once,
             keep=keep,
             again=again,
-            confirm=asked,
+            confirm=ask_user,
         )
         view = SilentView() if session.json else open_view(color=session.output.color)
-        done = up(wanted, view)
+        result = up(request, view)
     if session.json:
-        session.output.document(done.document)
-    return done.code
+        session.output.document(result.document)
+    return result.code

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from qo.cli.pipelines.dispatcher import extra
+from qo.cli.pipelines.dispatcher import require_extra
 from qo.cli.run.worker_list import list_workers
 from qo.cli.session import Session, command, new_app, refuse_memory, setting_option, start_logging
 from qo.config.settings import Settings
@@ -35,7 +35,7 @@ worker = new_app(help=_HELP, cls=_Group)
 
 
 @worker.callback(help=f"{_HELP}\n\n`qo worker OPTIONS` is short for `qo worker run OPTIONS`; see its --help.")
-def _alone() -> None:
+def _accept_options() -> None:
     pass
 
 
@@ -52,7 +52,9 @@ def run(
     ] = None,
     runtime: Annotated[
         str | None,
-        typer.Option("--runtime", metavar="NAME", help="Run pipeline tasks of this runtime instead of an app's."),
+        typer.Option(
+            "--runtime", metavar="NAME", help="Run the pipeline tasks of this runtime, instead of an app's tasks."
+        ),
     ] = None,
     id: Annotated[str | None, setting_option("worker.id")] = None,
     shards: Annotated[str | None, setting_option("worker.shards")] = None,
@@ -67,13 +69,13 @@ def run(
 ) -> None:
     """Run a worker: claim tasks and run their handlers.
 
-    Runs until SIGTERM, SIGINT or SIGHUP: the first lets running tasks finish, the second stops them and gives them
-    back, the third ends the process at once.
+    Runs until SIGTERM, SIGINT or SIGHUP: the first signal lets running tasks finish, the second stops them and gives
+    them back to the queue, the third ends the process at once.
     """
     from qo.worker.observe.stats import plain_counts
 
     if (target is None) == (runtime is None):
-        raise UsageError("say what to run: --app MODULE:APP for tasks, or --runtime NAME for pipelines")
+        raise UsageError("give either --app MODULE:APP for tasks, or --runtime NAME for pipelines")
     settings = session.settings(
         {
             "worker.id": id,
@@ -89,10 +91,12 @@ def run(
     )
     if drain and settings.worker.shard_leasing.enabled:
         raise UsageError(
-            "a worker that stops when no task is ready must look at all shards, so it leases none: leave out --drain, "
-            "or switch leasing off for it with QO_SHARD_LEASING=false"
+            "--drain does not work with shard leasing, since the worker has to look at all shards: leave out --drain, "
+            "or switch leasing off with QO_SHARD_LEASING=false"
         )
-    stats = _of_runtime(settings, runtime, drain) if target is None else _of_app(session, settings, target, drain)
+    stats = (
+        _run_runtime(settings, runtime, drain) if target is None else _run_app(session, settings, target, drain)
+    )
     if session.json:
         counts = plain_counts(stats)
         session.output.document({"completed": stats.completed, "failed": stats.failed, **counts})
@@ -103,7 +107,7 @@ def run(
         )
 
 
-def _of_app(session: Session, settings: Settings, target: str, drain: bool) -> Stats:
+def _run_app(session: Session, settings: Settings, target: str, drain: bool) -> Stats:
     from qo.worker.api.app import load_app
     from qo.worker.service import run_worker
 
@@ -115,12 +119,12 @@ def _of_app(session: Session, settings: Settings, target: str, drain: bool) -> S
     return session.run(settings, work)
 
 
-def _of_runtime(settings: Settings, runtime: str | None, drain: bool) -> Stats:
+def _run_runtime(settings: Settings, runtime: str | None, drain: bool) -> Stats:
     import asyncio
 
     refuse_memory(settings)
     start_logging(settings.log_level)
-    with extra():
+    with require_extra():
         from qo.agent.service import PLAIN, run_runtime
         from qo.spark import SPARK
     executors = {**PLAIN, **SPARK}

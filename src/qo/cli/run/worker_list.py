@@ -10,7 +10,7 @@ import typer
 
 from qo.cli.durations import format_duration
 from qo.cli.output import one_line
-from qo.cli.queue.control import described
+from qo.cli.queue.control import describe_pauses
 from qo.cli.session import Runtime, Session, setting_option
 from qo.errors import CorruptRecord
 from qo.queue import control, roster
@@ -24,30 +24,30 @@ SHARDS_NAMED_MAX = 4
 def list_workers(
     session: Session,
     worker_health_threshold_s: Annotated[str | None, setting_option("monitor.worker_health_threshold_s")] = None,
-    only_stale: Annotated[bool, typer.Option("--stale", help="Only workers that fell silent.")] = False,
+    only_stale: Annotated[bool, typer.Option("--stale", help="Only stale workers.")] = False,
     runtime: Runtime = None,
 ) -> None:
     """List the workers, and whether they are alive.
 
-    A worker that is killed stays on the list as stale, for a day; one that stops in order takes itself off. What is
-    paused is said beside the list. Workers of pipelines are listed by their runtime, with --runtime.
+    A killed worker stays on the list as stale for a day; one that stops in order removes itself. Pauses are noted below
+    the list. Use --runtime to list the workers of pipelines.
     """
     settings = session.settings({"monitor.worker_health_threshold_s": worker_health_threshold_s})
 
-    async def look(queue: Queue) -> tuple[list[WorkerInfo], list[str], datetime]:
-        return await roster.workers(queue.store), await _orders(queue), await queue.store.now()
+    async def read_roster(queue: Queue) -> tuple[list[WorkerInfo], list[str], datetime]:
+        return await roster.workers(queue.store), await _read_pauses(queue), await queue.store.now()
 
-    found, orders, now = session.ask(look, runtime)
-    states = [(info, info.stale(now, settings.monitor.worker_health_threshold_s)) for info in found]
-    shown = [(info, stale) for info, stale in states if stale or not only_stale]
+    workers, pauses, now = session.ask(read_roster, runtime)
+    states = [(info, info.stale(now, settings.monitor.worker_health_threshold_s)) for info in workers]
+    listed = [(info, stale) for info, stale in states if stale or not only_stale]
     if session.json:
-        session.output.document([{**msgspec.to_builtins(info), "stale": stale} for info, stale in shown])
+        session.output.document([{**msgspec.to_builtins(info), "stale": stale} for info, stale in listed])
         return
-    session.output.table(HEADERS, [_row(info, stale, now) for info, stale in shown])
-    for order in orders:
-        session.output.note(one_line(order))
-    if not found and runtime is None:
-        session.output.note(f"no worker of tasks; for those of pipelines: {_runtime_commands()}")
+    session.output.table(HEADERS, [_row(info, stale, now) for info, stale in listed])
+    for pause in pauses:
+        session.output.note(one_line(pause))
+    if not workers and runtime is None:
+        session.output.note(f"no workers of tasks; to list those of pipelines: {_runtime_commands()}")
 
 
 def _runtime_commands() -> str:
@@ -57,11 +57,11 @@ def _runtime_commands() -> str:
     return ", ".join(f"qo worker list --runtime {name}" for name in names)
 
 
-async def _orders(queue: Queue) -> list[str]:
+async def _read_pauses(queue: Queue) -> list[str]:
     try:
-        return described(await control.read(queue.store))
+        return describe_pauses(await control.read(queue.store))
     except CorruptRecord as error:
-        return [str(error)]  # That hides no worker.
+        return [str(error)]  # The list of workers is still good.
 
 
 def _row(info: WorkerInfo, stale: bool, now: datetime) -> tuple[str, ...]:

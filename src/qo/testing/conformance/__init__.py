@@ -1,4 +1,4 @@
-"""What every object store must do. A store is supported by qo if it passes.
+"""The conformance suite: what every object store must do. qo supports a store that passes.
 
     class TestMyStore(StoreConformance):
         @pytest.fixture
@@ -7,8 +7,8 @@
             yield store
             await store.close()
 
-The store must be versioned. It need not be empty: each test works under a prefix of its own. Class attributes say
-how hard to try, for servers that are slow on one hot key, and which deviations of a server are known.
+The store must be versioned. It need not be empty: each test works below a prefix of its own. Class attributes set the
+number of concurrent writers and repetitions, for servers that are slow, and declare known deviations of a server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from qo.testing.conformance.writes import Writes
 
 
 class StoreConformance(Writes, Races, Deletes, Lists, History):
-    """All of it. Subclass with a fixture ``store``."""
+    """The whole suite. Subclass it with a fixture ``store``."""
 
 
 __all__ = ["StoreConformance"]

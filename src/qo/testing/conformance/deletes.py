@@ -6,10 +6,10 @@ import pytest
 
 from qo.errors import PreconditionFailed
 from qo.store.port import Doomed, ObjectStore
-from qo.testing.conformance.ground import Ground
+from qo.testing.conformance.base import ConformanceTests
 
 
-class Deletes(Ground):
+class Deletes(ConformanceTests):
     async def test_a_deleted_key_reads_as_none(self, store: ObjectStore, root: str) -> None:
         await store.put(f"{root}a", b"one")
         await store.delete(f"{root}a")
@@ -35,10 +35,10 @@ class Deletes(Ground):
         assert await store.get(f"{root}a") is None
 
     async def test_a_conditional_delete_of_what_is_gone_is_done(self, store: ObjectStore, root: str) -> None:
-        written = await store.put(f"{root}a", b"one")
+        result = await store.put(f"{root}a", b"one")
         await store.delete(f"{root}a")
-        await store.delete(f"{root}a", if_match=written.etag)
-        await store.delete(f"{root}never", if_match=written.etag)
+        await store.delete(f"{root}a", if_match=result.etag)
+        await store.delete(f"{root}never", if_match=result.etag)
         assert await store.get(f"{root}a") is None
 
     async def test_many_are_deleted_at_once_and_missing_ones_do_no_harm(
@@ -56,9 +56,9 @@ class Deletes(Ground):
         await store.delete_many([Doomed(key, two.version), Doomed(key, two.version)])
         assert await store.get(key, version=two.version) is None
         assert [each.version for each in await store.versions(key)] == [three.version, one.version]
-        found = await store.get(key)
-        assert found is not None
-        assert found.body == b"three"
+        stored = await store.get(key)
+        assert stored is not None
+        assert stored.body == b"three"
 
     async def test_once_the_latest_version_is_removed_the_one_before_is_current(
         self, store: ObjectStore, root: str
@@ -66,9 +66,9 @@ class Deletes(Ground):
         key = f"{root}a"
         one, two = [await store.put(key, body) for body in (b"one", b"two")]
         await store.delete_many([Doomed(key, two.version)])
-        found = await store.get(key)
-        assert found is not None
-        assert (found.body, found.version) == (b"one", one.version)
+        stored = await store.get(key)
+        assert stored is not None
+        assert (stored.body, stored.version) == (b"one", one.version)
         assert [entry.etag for entry in (await store.list(root)).entries] == [one.etag]
         await store.put(key, b"three", if_match=one.etag)
 
@@ -78,9 +78,9 @@ class Deletes(Ground):
         await store.delete(key)
         (marker, _) = await store.versions(key)
         await store.delete_many([Doomed(key, marker.version)])
-        found = await store.get(key)
-        assert found is not None
-        assert found.body == b"one"
+        stored = await store.get(key)
+        assert stored is not None
+        assert stored.body == b"one"
         assert [entry.key for entry in (await store.list(root)).entries] == [key]
 
     async def test_a_key_whose_rebirth_is_removed_stays_deleted(self, store: ObjectStore, root: str) -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from qo.errors import PreconditionFailed
 from qo.store.port import ObjectStore
-from qo.testing.conformance.ground import Ground
+from qo.testing.conformance.base import ConformanceTests
 
 
-class History(Ground):
+class History(ConformanceTests):
     async def test_the_store_says_that_it_keeps_versions(self, store: ObjectStore) -> None:
         assert await store.versioned() is True
 
@@ -18,10 +18,10 @@ class History(Ground):
 
     async def test_versions_come_newest_first(self, store: ObjectStore, root: str) -> None:
         key = f"{root}a"
-        written = [await store.put(key, body) for body in (b"one", b"two", b"three")]
+        results = [await store.put(key, body) for body in (b"one", b"two", b"three")]
         versions = await store.versions(key)
-        assert [each.version for each in versions] == [each.version for each in reversed(written)]
-        assert [each.etag for each in versions] == [each.etag for each in reversed(written)]
+        assert [each.version for each in versions] == [each.version for each in reversed(results)]
+        assert [each.etag for each in versions] == [each.etag for each in reversed(results)]
         assert [each.size for each in versions] == [5, 3, 3]
         assert [each.latest for each in versions] == [True, False, False]
         assert not any(each.deleted for each in versions)
@@ -31,14 +31,14 @@ class History(Ground):
     async def test_every_version_can_be_read(self, store: ObjectStore, root: str) -> None:
         key = f"{root}a"
         for body in (b"one", b"", b"three"):
-            written = await store.put(key, body)
-            assert written.version is not None
+            result = await store.put(key, body)
+            assert result.version is not None
         bodies: list[bytes] = []
         for each in await store.versions(key):
-            found = await store.get(key, version=each.version)
-            assert found is not None
-            assert (found.etag, found.version) == (each.etag, each.version)
-            bodies.append(found.body)
+            stored = await store.get(key, version=each.version)
+            assert stored is not None
+            assert (stored.etag, stored.version) == (each.etag, each.version)
+            bodies.append(stored.body)
         assert bodies == [b"three", b"", b"one"]
 
     async def test_a_delete_leaves_a_marker_and_the_versions(self, store: ObjectStore, root: str) -> None:
@@ -50,9 +50,9 @@ class History(Ground):
         assert (before.deleted, before.latest, before.version) == (False, False, one.version)
         assert await store.get(key) is None
         assert await store.get(key, version=marker.version) is None
-        found = await store.get(key, version=before.version)
-        assert found is not None
-        assert found.body == b"one"
+        stored = await store.get(key, version=before.version)
+        assert stored is not None
+        assert stored.body == b"one"
 
     async def test_a_key_written_again_keeps_what_was_before_its_deletion(
         self, store: ObjectStore, root: str
@@ -87,13 +87,13 @@ class History(Ground):
         assert list(await store.versions(f"{root}a/")) == []
 
     async def test_a_version_of_another_key_is_not_found(self, store: ObjectStore, root: str) -> None:
-        written = await store.put(f"{root}a", b"one")
+        result = await store.put(f"{root}a", b"one")
         await store.put(f"{root}b", b"two")
-        assert await store.get(f"{root}b", version=written.version) is None
+        assert await store.get(f"{root}b", version=result.version) is None
 
     async def test_no_version_is_left_out_however_many_there_are(self, store: ObjectStore, root: str) -> None:
         key = f"{root}a"
-        written = [await store.put(key, b"%d" % number) for number in range(self.VERSIONS_MANY)]
+        results = [await store.put(key, b"%d" % number) for number in range(self.VERSIONS_MANY)]
         versions = await store.versions(key)
-        assert [each.version for each in versions] == [each.version for each in reversed(written)]
+        assert [each.version for each in versions] == [each.version for each in reversed(results)]
         assert [each.latest for each in versions].count(True) == 1

@@ -1,4 +1,4 @@
-"""What all parts of the suite stand on."""
+"""The base of all parts of the suite: its effort, known deviations, and the prefix of a test."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from qo.ambient import SYSTEM
 
 
-class Ground:
-    # How many write to one key at a time, and how often they meet.
+class ConformanceTests:
+    # How many writers race for one key, and how often.
     RACERS: ClassVar[int] = 32
     ROUNDS: ClassVar[int] = 5
     # More than one page of versions, where a store lists them in pages. (S3 has a thousand to a page.)
     VERSIONS_MANY: ClassVar[int] = 25
     # False declares a known deviation: keys are not listed in the order of their bytes where they differ in a
-    # character below "/", because the server walks directories.
+    # character below "/", because the server lists directory by directory.
     LISTS_BY_BYTES: ClassVar[bool] = True
 
     @pytest.fixture

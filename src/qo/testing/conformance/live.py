@@ -1,4 +1,4 @@
-"""The suite, held against the store that ``qo.testing.examination`` has opened."""
+"""The suite for the store that ``qo.testing.examination`` has opened."""
 
 from __future__ import annotations
 

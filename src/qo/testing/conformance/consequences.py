@@ -1,6 +1,6 @@
-"""What it would mean for qo if a store did not keep a promise of the suite.
+"""The consequences for qo if a store does not keep a promise of the suite.
 
-``qo doctor`` decides whether a store is used. The suite asks for more: what qo could do without, too.
+``qo doctor`` decides whether a store is used. The suite asks for more, including promises that qo does not need.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from qo.store.checks import BLIND, MILD, UNSAFE
 
-LOSES = "Do not use this store: tasks would be lost or garbled."
+LOSES = "Do not use this store: tasks would be lost or damaged."
 STAYS = "Do not use this store: what is deleted must be gone, or ended tasks would be found again."
 NO_PAST = (
     "Do not use this store: the history of tasks would be wrong. (With QO_ALLOW_NO_VERSIONING=1 there is none.)"
 )
-PILES_UP = "qo works without it: index keys are removed by version, and what is left of them would pile up."
+PILES_UP = "qo works without it: index keys are removed by version, and their remains would pile up."
 LEAVES_OUT = "qo works without it: `qo history` would leave out states, or show some that were refused."
 NOTHING = "Nothing for qo, which does not rely on it."
 
@@ -39,7 +39,7 @@ DISPENSABLE = {
     "test_without_its_delete_marker_a_key_is_back": PILES_UP,
     "test_a_key_whose_rebirth_is_removed_stays_deleted": PILES_UP,
     "test_a_key_without_versions_left_was_never_there": PILES_UP,
-    "test_keys_are_listed_in_the_order_of_their_bytes": NOTHING,  # No two keys of qo differ where servers do.
+    "test_keys_are_listed_in_the_order_of_their_bytes": NOTHING,  # The keys of qo have the same order on all servers.
     "test_a_key_written_again_keeps_what_was_before_its_deletion": NOTHING,  # Tasks are never deleted.
     "test_a_refused_write_leaves_no_version": LEAVES_OUT,
     "test_no_version_is_left_out_however_many_there_are": LEAVES_OUT,
@@ -47,13 +47,13 @@ DISPENSABLE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class Consequence:
     text: str
     required: bool
 
 
-def meaning(part: str, test: str) -> Meaning:
-    """Of a test that stands in a class of the suite."""
+def consequence_of(part: str, test: str) -> Consequence:
+    """Return the consequence if a test fails; ``part`` is its class in the suite."""
     if test in DISPENSABLE:
-        return Meaning(DISPENSABLE[test], required=False)
-    return Meaning(UNSAFE if test in UNSAFE_TOO else PARTS[part], required=True)
+        return Consequence(DISPENSABLE[test], required=False)
+    return Consequence(UNSAFE if test in UNSAFE_TOO else PARTS[part], required=True)
