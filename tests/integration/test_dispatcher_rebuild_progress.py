@@ -67,7 +67,7 @@ class Enough(Exception):
 async def test_a_rebuild_that_nobody_works_on_is_said_to_wait_for_a_dispatcher(
     state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deployment, "LOOK_S", 0.01)
+    monkeypatch.setattr(deployment, "POLL_S", 0.01)
     monkeypatch.setattr(deployment, "SILENT_S", 0.05)
     deployed(state, SHOP)
     emit(state, "shop.orders", partition_key=DAY)
@@ -76,10 +76,10 @@ async def test_a_rebuild_that_nobody_works_on_is_said_to_wait_for_a_dispatcher(
 
     def say(text: str) -> None:
         said.append(text)
-        if "does a dispatcher run?" in text:
+        if "is a dispatcher running?" in text:
             raise Enough
 
-    work = deployment.Deploying("shop", source, None, wait=True, activate=True, timeout_s=None)
+    work = deployment.Deployment("shop", source, None, wait=True, activate=True, timeout_s=None)
     async with served(state, tmp_path) as dispatcher, dispatcher.user() as client:
         with pytest.raises(Enough):
             await work.run(client, say)

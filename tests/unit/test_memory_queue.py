@@ -11,13 +11,13 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from qo.testing.wanted import holds
 
 import qo
 from qo.core.control import Target
 from qo.errors import Unavailable
 from qo.queue import control
 from qo.testing import DrainFailed, Fault, FaultPlan, MemoryQueue, draining, virtual
+from qo.testing.expected import matches
 from qo.worker.api.context import Context
 
 pytestmark = pytest.mark.fast
@@ -200,7 +200,7 @@ async def test_an_assertion_finds_what_fits_and_else_says_what_waits() -> None:
     ],
 )
 def test_of_an_object_what_is_named_must_be_so(wanted: Any, found: Any, fits: bool) -> None:
-    assert holds(wanted, found) is fits
+    assert matches(wanted, found) is fits
 
 
 async def test_faults_change_nothing_of_what_becomes_of_tasks() -> None:

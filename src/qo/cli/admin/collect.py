@@ -71,6 +71,10 @@ def collect(
             await root.close()
 
     collected = ask(session, work)
+    _show(session, collected, dry_run)
+
+
+def _show(session: Session, collected: Collected, dry_run: bool) -> None:
     if session.json:
         counts = {
             "prefixes": collected.prefixes,

@@ -6,7 +6,7 @@ import pytest
 
 from qo.errors import PreconditionFailed
 from qo.store.port import ObjectStore
-from qo.testing.conformance.base import ConformanceTests
+from qo.testing.conformance.effort import ConformanceTests
 
 
 class History(ConformanceTests):

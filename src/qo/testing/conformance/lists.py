@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from qo.store.port import ObjectStore
-from qo.testing.conformance.base import ConformanceTests
+from qo.testing.conformance.effort import ConformanceTests
 
 
 async def fill(store: ObjectStore, keys: Iterable[str]) -> None:

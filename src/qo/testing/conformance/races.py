@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from qo.errors import ConcurrentWrite, PreconditionFailed
 from qo.store.port import ObjectStore
-from qo.testing.conformance.base import ConformanceTests
+from qo.testing.conformance.effort import ConformanceTests
 
 
 async def try_write(write: Callable[[], Awaitable[object]]) -> bool:

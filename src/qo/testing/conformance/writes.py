@@ -9,7 +9,7 @@ import pytest
 
 from qo.errors import PreconditionFailed
 from qo.store.port import ObjectStore
-from qo.testing.conformance.base import ConformanceTests
+from qo.testing.conformance.effort import ConformanceTests
 
 NO_ETAG = '"00000000000000000000000000000000"'
 EVERY_BYTE = bytes(range(256))

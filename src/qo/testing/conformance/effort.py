@@ -1,4 +1,4 @@
-"""The base of all parts of the suite: its effort, known deviations, and the prefix of a test."""
+"""How hard the suite tries, which deviations of a server are known, and the prefix of each test."""
 
 from __future__ import annotations
 
