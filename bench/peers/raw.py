@@ -10,7 +10,7 @@ from bench.peers.qo import counts, open_queue
 from bench.process import Go, Stopwatch, serve
 from qo.queue.options import NewTask
 from qo.queue.queue import Queue
-from qo.store.port import Doomed, ObjectStore
+from qo.store.port import Deletion, ObjectStore
 
 BATCH = 100  # Index keys in one LIST, and in one batched delete.
 BODY = b"x" * 900  # About as long as a task.
@@ -36,7 +36,7 @@ async def plain(job: Mapping[str, Any], go: Go) -> Mapping[str, Any]:
 async def _work(queue: Queue, tasks: Iterator[tuple[str, str]], batches: bool) -> None:
     store = queue.meter
     assert store is not None
-    doomed: list[Doomed] = []
+    deletions: list[Deletion] = []
     for task, ready in tasks:
         seen = await store.get(task)
         assert seen is not None
@@ -45,12 +45,12 @@ async def _work(queue: Queue, tasks: Iterator[tuple[str, str]], batches: bool) -
             store.put(task, BODY, if_match=seen.etag), store.put(lease, b"x" * 24)
         )
         await store.put(task, BODY, if_match=first.etag)
-        doomed += [Doomed(ready), Doomed(lease, leased.version)]
-        if batches and len(doomed) >= BATCH:
-            await asyncio.gather(store.list("ready/", limit=BATCH), store.delete_many(doomed))
-            doomed = []
-    if batches and doomed:
-        await store.delete_many(doomed)
+        deletions += [Deletion(ready), Deletion(lease, leased.version)]
+        if batches and len(deletions) >= BATCH:
+            await asyncio.gather(store.list("ready/", limit=BATCH), store.delete_many(deletions))
+            deletions = []
+    if batches and deletions:
+        await store.delete_many(deletions)
 
 
 async def _keys(store: ObjectStore, prefix: str) -> list[str]:

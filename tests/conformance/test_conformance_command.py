@@ -13,7 +13,7 @@ import pytest
 from qo.errors import AccessDenied, Unproven
 from qo.store.memory import MemoryStore
 from qo.store.opening import shared
-from qo.store.port import LIST_LIMIT_MAX, Page, Stored, Written
+from qo.store.port import LIST_LIMIT_MAX, Page, PutResult, Stored
 from qo.testing import examination
 from qo.testing.conformance import StoreConformance
 from qo.testing.conformance.consequences import DISPENSABLE, PARTS, UNSAFE_TOO, consequence_of
@@ -27,16 +27,20 @@ LIGHT = {"RACERS": 4, "ROUNDS": 2, "VERSIONS_MANY": 5}
 class Forgetful(MemoryStore):
     """Says that it has written, and has not."""
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         if len(body) > 2**20:
-            return Written('"etag"', "1")
+            return PutResult('"etag"', "1")
         return await super().put(key, body, if_match=if_match, if_absent=if_absent)
 
 
 class Unconditional(MemoryStore):
     """Does not know If-None-Match."""
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         return await super().put(key, body, if_match=if_match)
 
 
@@ -113,7 +117,7 @@ def test_nothing_is_left_behind_and_nothing_else_is_touched() -> None:
     store = MemoryStore()
 
     async def keys() -> Sequence[str]:
-        return [key for key in store._kept if await store.versions(key)]
+        return [key for key in store._history if await store.versions(key)]
 
     asyncio.run(store.put("mine", b"1"))
     before = asyncio.run(store.get("mine"))

@@ -22,7 +22,7 @@ from qo.errors import ConfigError, PreconditionFailed, QoError, Unavailable, Usa
 from qo.store import sqlite_file
 from qo.store.local import LocalStore
 from qo.store.memory import MemoryStore
-from qo.store.port import Doomed, ObjectStore
+from qo.store.port import Deletion, ObjectStore
 from qo.testing.conformance import StoreConformance
 
 pytestmark = pytest.mark.fast
@@ -98,10 +98,10 @@ async def obey(store: ObjectStore, root: str, operation: tuple[Any, ...]) -> obj
         case "delete_if", key, before:
             await store.delete(root + key, if_match=await etag_of(before))
         case "delete_many", keys:
-            await store.delete_many([Doomed(root + key) for key in keys])
+            await store.delete_many([Deletion(root + key) for key in keys])
         case "erase", key, place:
             versions = list(await store.versions(root + key))
-            await store.delete_many([Doomed(root + key, each.version) for each in versions[place : place + 1]])
+            await store.delete_many([Deletion(root + key, each.version) for each in versions[place : place + 1]])
         case "list", prefix, start_after, limit:
             page = await store.list(root + prefix, start_after=start_after and root + start_after, limit=limit)
             return [entry[:3] for entry in page.entries], page.truncated
@@ -335,7 +335,7 @@ async def test_forgotten_prefixes_keep_neither_versions_nor_markers(tmp_path: Pa
             await store.delete("ready/a", if_match=first.etag)
         await store.delete("ready/a", if_match=second.etag)
         await store.put("workers/w", b"beat")
-        await store.delete_many([Doomed("workers/w")])
+        await store.delete_many([Deletion("workers/w")])
         assert list(await store.versions("ready/a")) == list(await store.versions("workers/w")) == []
         (rows,) = (
             connection_of(store)
@@ -410,7 +410,7 @@ async def test_wrong_calls_are_refused_with_a_reason(store: LocalStore) -> None:
     with pytest.raises(UsageError, match="not both"):
         await store.put("a", b"", if_match='"x"', if_absent=True)
     with pytest.raises(UsageError, match="1001 deletes"):
-        await store.delete_many([Doomed("a")] * 1001)
+        await store.delete_many([Deletion("a")] * 1001)
     with pytest.raises(UsageError, match="at least 1"):
         await store.list("", limit=0)
     with pytest.raises(UsageError, match="links"):
@@ -421,5 +421,5 @@ async def test_wrong_calls_are_refused_with_a_reason(store: LocalStore) -> None:
 async def test_a_version_that_cannot_exist_is_not_found(store: LocalStore, version: str) -> None:
     await store.put("a", b"one")
     assert await store.get("a", version=version) is None
-    await store.delete_many([Doomed("a", version)])
+    await store.delete_many([Deletion("a", version)])
     assert await store.get("a") is not None

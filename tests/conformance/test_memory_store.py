@@ -12,7 +12,7 @@ import pytest
 
 from qo.errors import PreconditionFailed, UsageError
 from qo.store.memory import UNVERSIONED, MemoryStore
-from qo.store.port import Doomed, ObjectStore
+from qo.store.port import Deletion, ObjectStore
 from qo.testing.conformance import StoreConformance
 
 pytestmark = pytest.mark.fast
@@ -109,7 +109,7 @@ async def test_wrong_calls_are_refused_with_a_reason() -> None:
     with pytest.raises(UsageError, match="not both"):
         await store.put("a", b"", if_match='"x"', if_absent=True)
     with pytest.raises(UsageError, match="1001 deletes"):
-        await store.delete_many([Doomed("a")] * 1001)
+        await store.delete_many([Deletion("a")] * 1001)
     with pytest.raises(UsageError, match="at least 1"):
         await store.list("", limit=0)
     with pytest.raises(UsageError, match="links"):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from qo.core import keys
-from qo.core.control import Wanted, wanted
+from qo.core.control import Orders, orders_for
 from qo.queue import control, roster
 from qo.queue.roster import WorkerInfo
 from qo.store.local import LocalStore
@@ -57,7 +57,7 @@ def obedient(qo: Qo, worker_id: str) -> Iterator[None]:
         store = await opened(qo)
         started_at = await store.now()
         while not stop.is_set():
-            wish = wanted(await control.read(store), worker_id, started_at)
+            wish = orders_for(await control.read(store), worker_id, started_at)
             if wish.drain:
                 await roster.leave(store, worker_id)
                 break
@@ -66,7 +66,7 @@ def obedient(qo: Qo, worker_id: str) -> Iterator[None]:
             await asyncio.sleep(0.05)
         await store.close()
 
-    async def report(store: ObjectStore, wish: Wanted, started_at: datetime) -> None:
+    async def report(store: ObjectStore, wish: Orders, started_at: datetime) -> None:
         now = await store.now()
         info = WorkerInfo(
             worker_id=worker_id,

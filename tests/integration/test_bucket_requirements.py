@@ -18,7 +18,7 @@ from qo.queue.sweeper import Sweeper
 from qo.store import manifest
 from qo.store.manifest import Proof
 from qo.store.memory import MemoryStore
-from qo.store.port import ObjectStore, Written
+from qo.store.port import ObjectStore, PutResult
 from qo.store.proof import prove
 from qo.worker.api.app import App
 from support.stores.queues import (
@@ -90,7 +90,9 @@ def test_no_test_is_left_out_by_default(request: pytest.FixtureRequest) -> None:
 class Careless(MemoryStore):
     """As some servers are that call themselves compatible: conditions are not looked at."""
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         return await super().put(key, body)
 
 

@@ -10,19 +10,19 @@ import pytest
 
 from qo.ambient import Ambient
 from qo.core import keys, wire
-from qo.core.control import ORDERS_KEPT, WHOLE, Desired, Order, Pause, Target, WorkerOrder, targets, wanted
+from qo.core.control import ORDERS_KEPT, WHOLE, Desired, Order, Pause, Target, WorkerOrder, orders_for, targets
 from qo.core.pricing import Operation
 from qo.core.task import Status
 from qo.errors import Contended, CorruptRecord, NotFound, Unavailable, UsageError
 from qo.queue import control, roster
-from qo.queue.control import TOLD_LEN_MAX
+from qo.queue.control import ORDER_TEXT_LEN_MAX
 from qo.queue.monitor import FORGET_AFTER, Monitor
 from qo.queue.queue import Queue
 from qo.queue.roster import WorkerInfo
 from qo.store.faulty import Fault, FaultPlan, Faulty
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
-from qo.store.port import Written
+from qo.store.port import PutResult
 from qo.testing import virtual
 from support.stores.queues import StoreClock, another, claimed, virtual_queue
 
@@ -60,7 +60,7 @@ async def test_racing_operators_lose_no_wish(queue: Queue) -> None:
     )
     desired = await control.read(queue.store)
     assert len(targets(desired)) == 9
-    assert wanted(desired, "w-3").drain
+    assert orders_for(desired, "w-3").drain
     await asyncio.gather(*(control.resume(another(queue), target) for target in targets(desired)))
     assert targets(await control.read(queue.store)) == []
 
@@ -104,7 +104,9 @@ class Unwritable(MemoryStore):
 
     error: Exception = Unavailable("no answer")
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         if key == keys.DESIRED:
             raise self.error
         return await super().put(key, body, if_match=if_match, if_absent=if_absent)
@@ -175,9 +177,9 @@ def test_who_loses_every_race_is_told_so() -> None:
     class Busy(MemoryStore):
         async def put(
             self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
-        ) -> Written:
+        ) -> PutResult:
             at = await self.now()
-            busy = Desired(queue=Pause(at=at), token=str(self._drawn))
+            busy = Desired(queue=Pause(at=at), token=str(self._version_count))
             await super().put(key, wire.encode(busy))  # Somebody else is always quicker.
             return await super().put(key, body, if_match=if_match, if_absent=if_absent)
 
@@ -235,7 +237,7 @@ async def test_what_cannot_be_a_worker_or_a_type_is_refused(target: Target) -> N
 async def test_a_reason_is_short_because_every_worker_reads_it_all_the_time() -> None:
     queue = Queue(MemoryStore())
     with pytest.raises(UsageError, match="reason must be 500 characters at most, not 501"):
-        await control.pause(queue, reason="x" * (TOLD_LEN_MAX + 1))
+        await control.pause(queue, reason="x" * (ORDER_TEXT_LEN_MAX + 1))
     with pytest.raises(UsageError, match="by must be text"):
         await control.pause(queue, by="\ud800")
 
@@ -257,7 +259,7 @@ async def test_no_worker_is_younger_than_an_order_to_it(clocked_queue: Queue, cl
     info = WorkerInfo(worker_id="w", started_at=ahead, last_heartbeat=ahead)
     await roster.report(clocked_queue.store, info)
     change = await control.drain(clocked_queue, "w")
-    assert wanted(change.after, "w", info.started_at).drain
+    assert orders_for(change.after, "w", info.started_at).drain
 
 
 @pytest.mark.fast
@@ -271,7 +273,7 @@ async def test_a_worker_that_is_there_stays_paused_for_as_long_as_it_takes(
     await roster.leave(queue.store, "gone")
     clock.advance(ORDERS_KEPT.total_seconds() + 1)
     desired = (await control.pause(queue, Target(task_type="t"))).after
-    assert {name: order.wanted for name, order in desired.workers.items()} == {"here": Order.PAUSED}
+    assert {name: order.kind for name, order in desired.workers.items()} == {"here": Order.PAUSED}
     assert isinstance(desired.workers["here"], WorkerOrder)
 
 

@@ -21,7 +21,7 @@ from qo.queue.queue import Claim, Queue
 from qo.store.local import LocalStore
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
-from qo.store.port import Doomed, Entry, Page, Written
+from qo.store.port import Deletion, Entry, Page, PutResult
 
 pytestmark = pytest.mark.fast
 
@@ -72,10 +72,10 @@ class Careless(MemoryStore):
         super().__init__(**arguments)
         self.removing, self.go_on = asyncio.Event(), asyncio.Event()
 
-    async def delete_many(self, doomed: Sequence[Doomed]) -> None:
+    async def delete_many(self, deletions: Sequence[Deletion]) -> None:
         self.removing.set()
         await self.go_on.wait()
-        await super().delete_many([Doomed(each.key, each.version) for each in doomed])
+        await super().delete_many([Deletion(each.key, each.version) for each in deletions])
 
 
 @pytest.mark.parametrize("under_way", [False, True])
@@ -99,7 +99,7 @@ async def test_a_task_that_comes_back_to_its_key_is_still_led_to_on_a_server_tha
 
 
 class NoLeaseHints(MemoryStore):
-    async def put(self, key: str, body: bytes, **condition: Any) -> Written:
+    async def put(self, key: str, body: bytes, **condition: Any) -> PutResult:
         if key.startswith(keys.LEASES):
             raise Unavailable("slow down")
         return await super().put(key, body, **condition)
@@ -183,11 +183,11 @@ async def test_deleting_many_spares_what_was_written_anew(kind: str, key: str, t
     store = await LocalStore.open(tmp_path, forget=("forgotten/",)) if local else MemoryStore()
     old = await store.put(key, b"old")
     new = await store.put(key, b"new")
-    await store.delete_many([Doomed(key, etag=old.etag)])
+    await store.delete_many([Deletion(key, etag=old.etag)])
     found = await store.get(key)
     assert found is not None
     assert found.body == b"new"
-    await store.delete_many([Doomed(key, etag=new.etag)])
+    await store.delete_many([Deletion(key, etag=new.etag)])
     assert await store.get(key) is None
     await store.close()
 

@@ -17,7 +17,7 @@ from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
 from qo.store.faulty import FaultPlan, Faulty
 from qo.store.memory import MemoryStore
-from qo.store.port import Written
+from qo.store.port import PutResult
 from qo.testing import virtual
 from qo.worker.api.context import Context
 from qo.worker.api.signals import Reject, Reschedule
@@ -324,7 +324,9 @@ class Narrow(MemoryStore):
         self._lanes = asyncio.Semaphore(lanes)
         self._request_s = request_s
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         async with self._lanes:
             await asyncio.sleep(self._request_s)
         return await super().put(key, body, if_match=if_match, if_absent=if_absent)

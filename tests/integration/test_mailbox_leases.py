@@ -25,7 +25,7 @@ from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
 from qo.store.faulty import FaultPlan, Faulty
 from qo.store.memory import MemoryStore
-from qo.store.port import Written
+from qo.store.port import PutResult
 from qo.testing import virtual
 from qo.worker.api.app import App
 from qo.worker.api.context import Context
@@ -124,7 +124,9 @@ class Delaying(MemoryStore):
 
     delay_s = 100.0
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         written = await super().put(key, body, if_match=if_match, if_absent=if_absent)
         if key.startswith(keys.TASKS) and wire.decode_task(body, key).status is R:
             delay_s, self.delay_s = self.delay_s, 0.0
@@ -162,7 +164,7 @@ async def test_a_claim_that_is_answered_after_its_lease_has_run_out_is_not_begun
 class SlowToClaim(MemoryStore):
     """Answers every write of a task only after a while."""
 
-    async def put(self, key: str, body: bytes, **conditions: Any) -> Written:
+    async def put(self, key: str, body: bytes, **conditions: Any) -> PutResult:
         written = await super().put(key, body, **conditions)
         if key.startswith(keys.TASKS) and wire.decode_task(body, key).attempt:
             await asyncio.sleep(60)

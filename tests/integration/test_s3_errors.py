@@ -11,7 +11,7 @@ import pytest
 
 from qo.errors import AccessDenied, NoSuchBucket, Unavailable
 from qo.store import register
-from qo.store.port import Doomed
+from qo.store.port import Deletion
 from qo.store.retrying import Retrying
 from qo.store.s3 import Credentials, S3Store
 from qo.store.s3.sign import Signer
@@ -26,7 +26,7 @@ EVERY_OPERATION = [
     lambda store: store.put("key", b"body"),
     lambda store: store.put("key", b"body", if_absent=True),
     lambda store: store.delete("key"),
-    lambda store: store.delete_many([Doomed("key")]),
+    lambda store: store.delete_many([Deletion("key")]),
     lambda store: store.list("prefix/"),
     lambda store: store.versions("key"),
     lambda store: store.versioned(),
@@ -119,7 +119,7 @@ async def test_a_prefix_makes_two_queues_of_one_bucket(s3_server: S3Server, s3_b
     assert [entry.key for entry in (await two.list("", start_after="tasks/a")).entries] == ["tasks/b"]
     assert await one.get("tasks/b") is None
     assert len(await two.versions("tasks/b")) == 1
-    await two.delete_many([Doomed("tasks/b"), Doomed("tasks/a")])
+    await two.delete_many([Deletion("tasks/b"), Deletion("tasks/a")])
     assert await one.get("tasks/a") is not None
     await one.close()
     await two.close()

@@ -9,7 +9,7 @@ import pytest
 
 from qo.core import keys
 from qo.errors import Unavailable
-from qo.queue.concurrency import together
+from qo.queue.concurrency import gather_cancellable
 from qo.queue.monitor import Monitor, MonitorConfig
 from qo.queue.queue import Queue
 from qo.queue.scheduler import Scheduler
@@ -71,8 +71,8 @@ async def test_a_failure_by_itself_is_told() -> None:
         raise Unavailable("not now")
 
     with pytest.raises(Unavailable):
-        await together([fails(), asyncio.sleep(1)])
-    assert await together([asyncio.sleep(2, "a"), asyncio.sleep(1, "b")]) == ["a", "b"]
+        await gather_cancellable([fails(), asyncio.sleep(1)])
+    assert await gather_cancellable([asyncio.sleep(2, "a"), asyncio.sleep(1, "b")]) == ["a", "b"]
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1):
-            await together([asyncio.sleep(2)])
+            await gather_cancellable([asyncio.sleep(2)])

@@ -22,7 +22,7 @@ from qo.core.pricing import Operation
 from qo.core.task import Status
 from qo.errors import ConfigError, Unavailable
 from qo.queue import roster
-from qo.queue.deferred import Shelf
+from qo.queue.deferred import DeferredTasks
 from qo.queue.feed import Feed
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
@@ -345,5 +345,5 @@ def due(task_id: str) -> Due:
     return Due(task_id, f"ready/{task_id}", "etag", 0, AT, AT)
 
 
-def taken(shelf: Shelf, wanted: int = 100) -> list[str]:
+def taken(shelf: DeferredTasks, wanted: int = 100) -> list[str]:
     return [each.task_id for each in shelf.take(wanted)]

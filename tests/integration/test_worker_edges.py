@@ -24,7 +24,7 @@ from qo.queue.monitor import Monitor
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
-from qo.store.port import LIST_LIMIT_MAX, Page, Stored, Written
+from qo.store.port import LIST_LIMIT_MAX, Page, PutResult, Stored
 from qo.testing import virtual
 from qo.worker.api.app import App
 from qo.worker.api.context import Context
@@ -66,7 +66,9 @@ class Slow(MemoryStore):
         await self.delay("get", key)
         return stored
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         written = await super().put(key, body, if_match=if_match, if_absent=if_absent)
         await self.delay("put", key)
         return written

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qo.core import control
-from qo.core.control import WHOLE, Desired, Target, Wanted
+from qo.core.control import WHOLE, Desired, Orders, Target
 
 pytestmark = pytest.mark.fast
 
@@ -62,10 +62,10 @@ def built(history: list[Edit]) -> Desired:
 desires = st.lists(edits, max_size=12).map(built)
 
 
-def effect(desired: Desired) -> tuple[list[Wanted], dict[str, datetime]]:
+def effect(desired: Desired) -> tuple[list[Orders], dict[str, datetime]]:
     """What every worker makes of it, whoever is named as the one who asked."""
-    seen = [control.wanted(desired, worker) for worker in [*WORKERS, "stranger"]]
-    return [Wanted(w.paused, w.drain, w.paused_types) for w in seen], desired.cancels
+    seen = [control.orders_for(desired, worker) for worker in [*WORKERS, "stranger"]]
+    return [Orders(w.paused, w.drain, w.paused_types) for w in seen], desired.cancels
 
 
 @given(desires, targets, instants)
@@ -110,7 +110,7 @@ def test_no_wish_is_lost_to_another(desired: Desired, wish: Edit, others: list[E
     for edit in others:
         after = edit(after)
     for worker in WORKERS:
-        was, now = control.wanted(first, worker), control.wanted(after, worker)
+        was, now = control.orders_for(first, worker), control.orders_for(after, worker)
         assert now.drain >= was.drain
         assert now.paused or now.drain or not was.paused
         assert now.paused_types >= was.paused_types
@@ -120,11 +120,11 @@ def test_no_wish_is_lost_to_another(desired: Desired, wish: Edit, others: list[E
 @given(desires)
 def test_what_is_wanted_depends_on_the_state_alone(desired: Desired) -> None:
     for worker in [*WORKERS, "stranger"]:
-        wish = control.wanted(desired, worker)
+        wish = control.orders_for(desired, worker)
         order = desired.workers.get(worker)
-        assert wish.drain == (order is not None and order.wanted is control.Order.DRAINED)
+        assert wish.drain == (order is not None and order.kind is control.Order.DRAINED)
         assert wish.paused == (
-            desired.queue is not None or (order is not None and order.wanted is control.Order.PAUSED)
+            desired.queue is not None or (order is not None and order.kind is control.Order.PAUSED)
         )
         assert wish.paused_types == frozenset(desired.types)
         assert wish.paused or wish.drain or wish.reason is None
@@ -135,7 +135,7 @@ def test_lifting_everything_leaves_nothing_but_cancellations(desired: Desired) -
     lifted = control.resume_all(desired)
     assert control.targets(lifted) == []
     assert lifted.cancels == desired.cancels
-    assert all(control.wanted(lifted, worker) == Wanted() for worker in WORKERS)
+    assert all(control.orders_for(lifted, worker) == Orders() for worker in WORKERS)
 
 
 @given(desires, targets)
@@ -150,9 +150,9 @@ def test_pruning_takes_nothing_from_workers_that_are_there(
     desired: Desired, now: datetime, here: set[str]
 ) -> None:
     late = now + timedelta(days=30)
-    kept = control.pruned(desired, late, here)
-    assert control.pruned(kept, late, here) is kept
+    kept = control.prune(desired, late, here)
+    assert control.prune(kept, late, here) is kept
     for worker in here:
-        assert control.wanted(kept, worker) == control.wanted(desired, worker)
+        assert control.orders_for(kept, worker) == control.orders_for(desired, worker)
     assert (kept.queue, kept.types) == (desired.queue, desired.types)
     assert len(kept.cancels) <= control.CANCELS_MAX

@@ -14,7 +14,7 @@ from qo.store import manifest
 from qo.store.faulty import FaultPlan, Faulty
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
-from qo.store.port import LIST_LIMIT_MAX, Doomed, ObjectStore, Page, Version, Written
+from qo.store.port import LIST_LIMIT_MAX, Deletion, ObjectStore, Page, PutResult, Version
 from qo.store.proof import CheckResult, Report, prove
 
 pytestmark = pytest.mark.fast
@@ -27,7 +27,9 @@ def failures(report: Report) -> dict[str, CheckResult]:
 class Forgetful(MemoryStore):
     """Ignores conditions, as servers do that do not know the headers."""
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         return await super().put(key, body)
 
     async def delete(self, key: str, *, if_match: str | None = None) -> None:
@@ -35,19 +37,25 @@ class Forgetful(MemoryStore):
 
 
 class ForgetfulOfCreates(MemoryStore):
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         return await super().put(key, body, if_match=if_match)
 
 
 class ForgetfulOfReplaces(MemoryStore):
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         return await super().put(key, body, if_absent=if_absent)
 
 
 class Hasty(MemoryStore):
     """Right one by one, wrong under a race: others get in between its look and its write."""
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         stored = await self.get(key)
         if (if_absent and stored) or (if_match and (stored is None or stored.etag != if_match)):
             raise PreconditionFailed(key)
@@ -58,7 +66,9 @@ class Hasty(MemoryStore):
 class RefusingAfterwards(MemoryStore):
     """Says no, and writes all the same."""
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         try:
             return await super().put(key, body, if_match=if_match, if_absent=if_absent)
         except PreconditionFailed:
@@ -69,7 +79,9 @@ class RefusingAfterwards(MemoryStore):
 class Resurrecting(MemoryStore):
     """Takes a replace of a missing key for a create."""
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         if if_match is not None and await self.get(key) is None:
             if_match = None
         return await super().put(key, body, if_match=if_match, if_absent=if_absent)
@@ -78,7 +90,9 @@ class Resurrecting(MemoryStore):
 class Burying(MemoryStore):
     """Takes a delete marker for an object: what was deleted can never be created again."""
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         if if_absent and await self.versions(key):
             raise PreconditionFailed(key)
         return await super().put(key, body, if_match=if_match, if_absent=if_absent)
@@ -89,7 +103,9 @@ class Stubborn(MemoryStore):
 
     racing = 0
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         self.racing += 1
         await asyncio.sleep(0)
         alone = self.racing == 1
@@ -147,7 +163,7 @@ async def test_replies_that_are_lost_in_a_race_are_not_held_against_the_store() 
 
         async def put(
             self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
-        ) -> Written:
+        ) -> PutResult:
             written = await super().put(key, body, if_match=if_match, if_absent=if_absent)
             if b"writer" in body:
                 raise Unavailable("connection reset")
@@ -164,7 +180,7 @@ async def test_a_store_that_goes_away_during_a_race_is_not_condemned() -> None:
 
         async def put(
             self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
-        ) -> Written:
+        ) -> PutResult:
             if b"writer" in body:
                 raise Unavailable("503 SlowDown")
             return await super().put(key, body, if_match=if_match, if_absent=if_absent)
@@ -222,8 +238,8 @@ class StoppingShort(MemoryStore):
 
 
 class DeletingOnlyOne(MemoryStore):
-    async def delete_many(self, doomed: Sequence[Doomed]) -> None:
-        await super().delete_many(doomed[:1])
+    async def delete_many(self, deletions: Sequence[Deletion]) -> None:
+        await super().delete_many(deletions[:1])
 
 
 @pytest.mark.parametrize(
@@ -267,7 +283,9 @@ class Closed(MemoryStore):
         super().__init__()
         self.error = error
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         raise self.error
 
 

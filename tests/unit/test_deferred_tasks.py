@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from qo.core.discovery import Due, Verdict
-from qo.queue.deferred import Shelf
+from qo.queue.deferred import DeferredTasks
 
 fast = pytest.mark.fast
 
@@ -19,16 +19,16 @@ def due(task_id: str) -> Due:
     return Due(task_id, f"ready/{task_id}", "etag", 0, AT, AT)
 
 
-def shelf_with(*task_ids: str, room: dict[str, int]) -> Shelf:
+def shelf_with(*task_ids: str, room: dict[str, int]) -> DeferredTasks:
     """The first letter of an id is its type; while these are put, there is no room."""
-    shelf = Shelf(lambda task_type, ahead: Verdict.LATER)
+    shelf = DeferredTasks(lambda task_type, ahead: Verdict.LATER)
     for task_id in task_ids:
-        shelf.put(due(task_id), task_id[0])
+        shelf.add(due(task_id), task_id[0])
     shelf.judge = lambda task_type, ahead: Verdict.TAKE if room.get(task_type, 0) > ahead else Verdict.LATER
     return shelf
 
 
-def taken(shelf: Shelf, wanted: int = 100) -> list[str]:
+def taken(shelf: DeferredTasks, wanted: int = 100) -> list[str]:
     return [each.task_id for each in shelf.take(wanted)]
 
 
@@ -44,8 +44,8 @@ def test_those_being_tried_count_against_the_room_of_their_type() -> None:
     shelf = shelf_with("a1", "a2", "a3", "b1", "b2", room={"a": 2, "b": 1})
     assert (taken(shelf), taken(shelf)) == (["a1", "a2", "b1"], [])
     assert shelf.verdict("a3") is Verdict.LATER
-    shelf.tried("a1")
-    shelf.tried("a1")  # Said twice, it counts once.
+    shelf.mark_tried("a1")
+    shelf.mark_tried("a1")  # Said twice, it counts once.
     assert (taken(shelf), taken(shelf)) == (["a3"], [])
 
 
@@ -53,7 +53,7 @@ def test_those_being_tried_count_against_the_room_of_their_type() -> None:
 def test_the_type_of_a_task_is_remembered_though_the_shelf_does_not_keep_it() -> None:
     room = {"a": 1}
     shelf = shelf_with(room=room)
-    shelf.put(due("a1"), "a")  # There is room: nothing to wait for.
+    shelf.add(due("a1"), "a")  # There is room: nothing to wait for.
     assert taken(shelf) == []
     assert (shelf.verdict("a1"), shelf.verdict("never seen")) == (Verdict.TAKE, Verdict.TAKE)
     room["a"] = 0

@@ -13,7 +13,7 @@ from qo.core.task import Status
 from qo.errors import UsageError
 from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
-from qo.store.port import Written
+from qo.store.port import PutResult
 from qo.testing import virtual
 from qo.worker.loop.state import State
 from qo.worker.service import worker_config
@@ -30,7 +30,9 @@ class Hanging(MemoryStore):
         super().__init__(clock=virtual.wall_clock)
         self.asked, self.answers = asyncio.Event(), asyncio.Event()
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         if key.startswith("tasks/") and if_match is not None and not self.answers.is_set():
             self.asked.set()
             await asyncio.shield(self.answers.wait())

@@ -12,7 +12,7 @@ from qo.errors import ConcurrentWrite, PreconditionFailed, Unavailable, UsageErr
 from qo.store import register, retrying
 from qo.store.faulty import Fault, FaultPlan, Faulty
 from qo.store.memory import MemoryStore
-from qo.store.port import ObjectStore, Written
+from qo.store.port import ObjectStore, PutResult
 from qo.store.retrying import Retrying
 
 pytestmark = pytest.mark.fast
@@ -136,7 +136,7 @@ async def test_a_register_write_survives_any_fault_and_is_applied_once(
     etag: str | None = None
     for body in bodies:
         wrote = await register.write(patient, "k", body, if_match=etag, ours=lambda there, b=body: there == b)
-        assert isinstance(wrote, Written)
+        assert isinstance(wrote, PutResult)
         etag = wrote.etag
     versions = await inner.versions("k")
     stored = [await inner.get("k", version=version.version) for version in reversed(versions)]

@@ -15,7 +15,7 @@ from qo.queue.feed import Feed
 from qo.queue.members import READ_AGAIN, Members
 from qo.queue.options import NewTask, Options, build
 from qo.queue.queue import Queue
-from qo.queue.ready_scan import LISTS_MAX, Survey
+from qo.queue.ready_scan import LISTS_MAX, ReadyScan
 from qo.queue.roster import WorkerInfo, report
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
@@ -208,7 +208,7 @@ def test_a_survey_of_few_keys_is_one_list_and_knows_where_something_is_due(prefi
         meter = Metered(made_store())
         queue = made_queue(meter, prefix_len=prefix_len)
         await fill(queue, 100, delay_s=3600)
-        survey = Survey(queue)
+        survey = ReadyScan(queue)
         await survey.round(lambda due: True, late_s=TTL_S)
         assert survey.lit == []
         task = await queue.submit("t", 1)
@@ -238,7 +238,7 @@ def test_a_survey_of_many_keys_jumps_over_what_it_need_not_see(in_minutes: int) 
         for unit in units(1):
             await crowd(meter, unit, in_minutes=in_minutes)
         due = await queue.submit("t", 1)
-        survey = Survey(queue)
+        survey = ReadyScan(queue)
         meter.reset()
         await survey.round(lambda due: True, late_s=TTL_S)
         assert meter.counts[Operation.LIST] <= 2 * 16 + 1
@@ -253,7 +253,7 @@ def test_a_survey_that_does_not_get_round_goes_on_and_forgets_nothing() -> None:
         crowded = units(2)[: LISTS_MAX + 8]
         for unit in crowded:
             await crowd(store, unit)
-        survey = Survey(made_queue(store, prefix_len=2))
+        survey = ReadyScan(made_queue(store, prefix_len=2))
         for _ in range(5):
             await survey.round(lambda due: False, late_s=TTL_S)
         assert survey.lit == list(crowded)

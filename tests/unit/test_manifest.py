@@ -16,7 +16,7 @@ from qo.store import manifest, register
 from qo.store.faulty import FaultPlan, Faulty
 from qo.store.manifest import Manifest, Proof
 from qo.store.memory import MemoryStore
-from qo.store.port import Written
+from qo.store.port import PutResult
 
 pytestmark = pytest.mark.fast
 
@@ -82,7 +82,7 @@ async def test_writers_that_never_stop_end_in_contended() -> None:
 
         async def put(
             self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
-        ) -> Written:
+        ) -> PutResult:
             if if_match is not None:
                 self.turn = getattr(self, "turn", 0) + 1
                 theirs = Manifest(shard_prefix_len=1, created_at=datetime.fromtimestamp(self.turn, UTC))

@@ -8,7 +8,7 @@ from qo.core.pricing import READ_PRICE, WRITE_PRICE, Operation
 from qo.errors import PreconditionFailed
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered, Usage
-from qo.store.port import Doomed, ObjectStore
+from qo.store.port import Deletion, ObjectStore
 
 pytestmark = pytest.mark.fast
 
@@ -23,7 +23,7 @@ async def test_every_request_is_counted_under_its_operation() -> None:
     await store.versions("a")
     await store.versioned()
     await store.delete("a")
-    await store.delete_many([Doomed("a"), Doomed("b")])
+    await store.delete_many([Deletion("a"), Deletion("b")])
     assert store.counts == {
         Operation.PUT: 2,
         Operation.GET: 2,

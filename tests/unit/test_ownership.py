@@ -18,7 +18,7 @@ from qo.queue.queue import Queue
 from qo.queue.shard_leases import ShardLeases
 from qo.store.faulty import FaultPlan, Faulty
 from qo.store.memory import MemoryStore
-from qo.store.port import ObjectStore, Stored, Written
+from qo.store.port import ObjectStore, PutResult, Stored
 from qo.testing import virtual
 from qo.worker.leasing.ownership import Ownership
 
@@ -113,7 +113,9 @@ class Deaf(MemoryStore):
             raise Unavailable("away")
         return await super().get(key, version=version)
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         written = await super().put(key, body, if_match=if_match, if_absent=if_absent)
         if self.deaf:
             self.away = True
@@ -247,7 +249,9 @@ class Unanswered(MemoryStore):
         self.written = asyncio.Event()
         self.answers = asyncio.Event()
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         written = await super().put(key, body, if_match=if_match, if_absent=if_absent)
         if self.withholds and key == keys.shard_lease(LOOKOUT):
             self.written.set()

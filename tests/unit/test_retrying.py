@@ -9,7 +9,7 @@ import pytest
 
 from qo.ambient import Ambient
 from qo.errors import PreconditionFailed, Unavailable
-from qo.store.port import Doomed, ObjectStore
+from qo.store.port import Deletion, ObjectStore
 from qo.store.retrying import Retrying
 
 pytestmark = pytest.mark.fast
@@ -36,7 +36,7 @@ REPEATABLE = {
     "get": lambda store: store.get("key", version="v"),
     "put": lambda store: store.put("key", b"body"),
     "delete": lambda store: store.delete("key"),
-    "delete_many": lambda store: store.delete_many([Doomed("key")]),
+    "delete_many": lambda store: store.delete_many([Deletion("key")]),
     "list": lambda store: store.list("prefix", start_after="a", limit=7),
     "versions": lambda store: store.versions("key"),
     "versioned": lambda store: store.versioned(),

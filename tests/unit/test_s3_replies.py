@@ -20,7 +20,7 @@ from qo.errors import (
     StoreError,
     Unavailable,
 )
-from qo.store.port import Doomed, Entry
+from qo.store.port import Deletion, Entry
 from qo.store.s3 import replies
 from qo.store.s3.address import bucket_address
 from qo.store.s3.failure import failure
@@ -91,7 +91,7 @@ def test_versions_and_delete_markers_keep_their_order_and_markers() -> None:
 
 @given(xml_keys, st.none() | st.just("v<1>"))
 def test_a_deletion_names_exactly_what_is_doomed(key: str, version: str | None) -> None:
-    root = ElementTree.fromstring(replies.deletion([Doomed(key, version)], prefix="base/"))
+    root = ElementTree.fromstring(replies.delete_request([Deletion(key, version)], prefix="base/"))
     namespace = {"s3": replies.NAMESPACE}
     assert root.findtext("s3:Object/s3:Key", namespaces=namespace) == f"base/{key}"
     assert root.findtext("s3:Object/s3:VersionId", namespaces=namespace) == version

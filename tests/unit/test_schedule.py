@@ -19,10 +19,10 @@ from qo.core.schedule import (
     RUNS_MAX,
     CatchUp,
     Schedule,
-    changed,
-    due,
+    change,
+    due_runs,
     next_run,
-    ran,
+    record_run,
     run_key,
     validate,
     validate_name,
@@ -43,7 +43,7 @@ def planned(cron: str, since: datetime = START, **more: Any) -> Schedule:
 
 
 def recorded(schedule: Schedule, instants: list[datetime]) -> Schedule:
-    return ran(schedule, instants[-1], "id", now=instants[-1], token="next") if instants else schedule
+    return record_run(schedule, instants[-1], "id", now=instants[-1], token="next") if instants else schedule
 
 
 def at(zone: str, *wall: int, fold: int = 0) -> datetime:
@@ -105,7 +105,7 @@ def minutes_between(first: datetime, until: datetime) -> list[datetime]:
 def test_in_utc_runs_are_exactly_the_matching_minutes(fields: Fields, offset_s: int, span_s: int) -> None:
     since = START + timedelta(seconds=offset_s)
     now = since + timedelta(seconds=span_s)
-    assert due(planned(fields.cron, since), now) == scanned(fields, since, now)[:RUNS_MAX]
+    assert due_runs(planned(fields.cron, since), now) == scanned(fields, since, now)[:RUNS_MAX]
 
 
 @CALM
@@ -116,11 +116,11 @@ def test_successive_passes_never_return_a_moment_twice(
     schedule, now, seen = planned(fields.cron, catch_up=catch_up), START, list[datetime]()
     for step_s in steps_s:
         now += timedelta(seconds=step_s)
-        instants = due(schedule, now)
+        instants = due_runs(schedule, now)
         assert all(START < instant <= now for instant in instants)
         seen += instants
         schedule = recorded(schedule, instants)
-        assert due(schedule, now) == [] or len(instants) == RUNS_MAX
+        assert due_runs(schedule, now) == [] or len(instants) == RUNS_MAX
     assert seen == sorted(set(seen))
 
 
@@ -130,7 +130,7 @@ def test_making_up_for_all_misses_nothing_however_the_passes_fall(fields: Fields
     schedule, now, seen = planned(fields.cron), START, list[datetime]()
     for step_s in steps_s:
         now += timedelta(seconds=step_s)
-        while instants := due(schedule, now):
+        while instants := due_runs(schedule, now):
             seen += instants
             schedule = recorded(schedule, instants)
     assert seen == scanned(fields, START, now)
@@ -140,8 +140,8 @@ def test_making_up_for_all_misses_nothing_however_the_passes_fall(fields: Fields
 @given(plans, st.integers(1, 30 * 3600), st.integers(0, 30 * 3600))
 def test_what_is_due_only_grows_until_it_is_recorded(fields: Fields, span_s: int, more_s: int) -> None:
     schedule = planned(fields.cron)
-    early = due(schedule, START + timedelta(seconds=span_s))
-    late = due(schedule, START + timedelta(seconds=span_s + more_s))
+    early = due_runs(schedule, START + timedelta(seconds=span_s))
+    late = due_runs(schedule, START + timedelta(seconds=span_s + more_s))
     assert late[: len(early)] == early
 
 
@@ -149,7 +149,7 @@ def test_what_is_due_only_grows_until_it_is_recorded(fields: Fields, span_s: int
 @given(plans, st.integers(1, 90 * 3600))
 def test_making_up_for_the_last_runs_the_latest_missed_moment(fields: Fields, span_s: int) -> None:
     now = START + timedelta(seconds=span_s)
-    assert due(planned(fields.cron, catch_up=CatchUp.LAST), now) == scanned(fields, START, now)[-1:]
+    assert due_runs(planned(fields.cron, catch_up=CatchUp.LAST), now) == scanned(fields, START, now)[-1:]
 
 
 @CALM
@@ -157,7 +157,7 @@ def test_making_up_for_the_last_runs_the_latest_missed_moment(fields: Fields, sp
 def test_making_up_for_none_runs_only_what_is_on_time(fields: Fields, span_s: int) -> None:
     now = START + timedelta(seconds=span_s)
     on_time = [m for m in scanned(fields, START, now) if m > now - timedelta(seconds=GRACE_S)]
-    assert due(planned(fields.cron, catch_up=CatchUp.NONE), now) == on_time
+    assert due_runs(planned(fields.cron, catch_up=CatchUp.NONE), now) == on_time
 
 
 @CALM
@@ -168,8 +168,8 @@ def test_the_next_run_is_the_first_that_will_be_due(fields: Fields, offset_s: in
     upcoming = next_run(schedule, now)
     assert upcoming is not None
     assert upcoming > now
-    assert due(replace(schedule, active_since=now), upcoming - timedelta(seconds=1)) == []
-    assert due(replace(schedule, active_since=now), upcoming) == [upcoming]
+    assert due_runs(replace(schedule, active_since=now), upcoming - timedelta(seconds=1)) == []
+    assert due_runs(replace(schedule, active_since=now), upcoming) == [upcoming]
 
 
 # Where clocks change
@@ -215,8 +215,8 @@ def test_across_a_clock_change_runs_follow_the_documented_rule(
     until = since + 30 * HOUR
     schedule = planned(fields.cron, since, timezone=zone)
     expected = scanned_in(zone, fields, since, until)
-    assert due(schedule, until) == expected[:RUNS_MAX]
-    assert due(replace(schedule, catch_up=CatchUp.LAST), until) == expected[-1:]
+    assert due_runs(schedule, until) == expected[:RUNS_MAX]
+    assert due_runs(replace(schedule, catch_up=CatchUp.LAST), until) == expected[-1:]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_across_a_clock_change_runs_follow_the_documented_rule(
 )
 def test_a_time_that_the_clocks_skip_runs_right_after_the_gap(zone: str, day: tuple[int, int, int]) -> None:
     schedule = planned("30 2 * * *", at(zone, *day, 0, 0), timezone=zone)
-    assert due(schedule, at(zone, *day, 23, 0)) == [at(zone, *day, 3, 0)]
+    assert due_runs(schedule, at(zone, *day, 23, 0)) == [at(zone, *day, 3, 0)]
 
 
 @pytest.mark.parametrize(
@@ -237,16 +237,16 @@ def test_a_time_that_the_clocks_repeat_runs_the_first_time_only(
 ) -> None:
     schedule = planned(f"30 {hour} * * *", at(zone, *day, 0, 0), timezone=zone, catch_up=CatchUp.LAST)
     first = at(zone, *day, hour, 30)
-    assert due(schedule, first) == [first]
+    assert due_runs(schedule, first) == [first]
     schedule = recorded(schedule, [first])
     for minutes in range(0, 180, 10):
-        assert due(schedule, first + minutes * MINUTE) == []
+        assert due_runs(schedule, first + minutes * MINUTE) == []
 
 
 def test_a_plan_made_in_the_second_pass_of_a_repeated_hour_waits_for_the_next_day() -> None:
     since = at(BERLIN, 2026, 10, 25, 2, 15, fold=1)
     schedule = planned("30 2 * * *", since, timezone=BERLIN)
-    assert due(schedule, since + 3 * HOUR) == []
+    assert due_runs(schedule, since + 3 * HOUR) == []
     assert next_run(schedule, since) == at(BERLIN, 2026, 10, 26, 2, 30)
 
 
@@ -254,21 +254,21 @@ def test_an_hourly_plan_follows_elapsed_time() -> None:
     spring = planned("0 * * * *", at(BERLIN, 2026, 3, 29, 0, 30), timezone=BERLIN)
     autumn = planned("0 * * * *", at(BERLIN, 2026, 10, 25, 0, 30), timezone=BERLIN)
     for schedule in (spring, autumn):
-        hours = due(schedule, schedule.active_since + 5 * HOUR)
+        hours = due_runs(schedule, schedule.active_since + 5 * HOUR)
         assert [later - hour for hour, later in pairwise(hours)] == [HOUR] * 4
 
 
 def test_where_the_clocks_skip_midnight_no_run_is_made_up_and_none_is_lost() -> None:
     zone, sunday = "America/Santiago", (2026, 9, 6)  # 00:00 to 01:00 does not exist.
     before, after = at(zone, 2026, 9, 5, 20, 0), at(zone, *sunday, 2, 30)
-    assert due(planned("* 0 * * 0", before, timezone=zone), after) == []
+    assert due_runs(planned("* 0 * * 0", before, timezone=zone), after) == []
     hourly = planned("0 * * * 0", before, timezone=zone)
-    assert due(hourly, after) == [at(zone, *sunday, 1, 0), at(zone, *sunday, 2, 0)]
+    assert due_runs(hourly, after) == [at(zone, *sunday, 1, 0), at(zone, *sunday, 2, 0)]
 
 
 def test_a_time_zone_moves_the_run_with_its_summer_time() -> None:
     schedule = planned("0 9 * * *", at(BERLIN, 2026, 3, 27, 12, 0), timezone=BERLIN)
-    runs = due(schedule, at(BERLIN, 2026, 3, 30, 12, 0))
+    runs = due_runs(schedule, at(BERLIN, 2026, 3, 30, 12, 0))
     assert [run.hour for run in runs] == [8, 7, 7]
 
 
@@ -282,7 +282,7 @@ def test_sunday_is_0_and_7_and_has_a_name(sunday: str) -> None:
 
 
 def test_monday_to_friday_is_1_to_5() -> None:
-    runs = due(planned("0 6 * * 1-5"), START + 7 * DAY)
+    runs = due_runs(planned("0 6 * * 1-5"), START + 7 * DAY)
     assert [run.strftime("%a") for run in runs] == ["Mon", "Tue", "Wed", "Thu", "Fri"]
 
 
@@ -296,16 +296,16 @@ def test_a_plan_for_the_29th_of_february_waits_for_it() -> None:
 def test_a_new_schedule_does_not_run_for_the_past() -> None:
     for catch_up in CatchUp:
         schedule = planned("* * * * *", catch_up=catch_up)
-        assert due(schedule, START) == []
-        assert due(schedule, START + timedelta(seconds=39)) == []
-        assert due(schedule, START + timedelta(seconds=40)) == [START + timedelta(seconds=40)]
+        assert due_runs(schedule, START) == []
+        assert due_runs(schedule, START + timedelta(seconds=39)) == []
+        assert due_runs(schedule, START + timedelta(seconds=40)) == [START + timedelta(seconds=40)]
 
 
 def test_a_year_of_missed_minutes_is_made_up_for_as_told() -> None:
     now = START + 365 * DAY
-    assert due(planned("* * * * *", catch_up=CatchUp.LAST), now) == [now.replace(second=0)]
-    assert due(planned("* * * * *", catch_up=CatchUp.NONE), now) == [now.replace(second=0)]
-    every = due(planned("* * * * *", catch_up=CatchUp.ALL), now)
+    assert due_runs(planned("* * * * *", catch_up=CatchUp.LAST), now) == [now.replace(second=0)]
+    assert due_runs(planned("* * * * *", catch_up=CatchUp.NONE), now) == [now.replace(second=0)]
+    every = due_runs(planned("* * * * *", catch_up=CatchUp.ALL), now)
     assert len(every) == RUNS_MAX
     assert every[0] == START + timedelta(seconds=40)
 
@@ -313,40 +313,40 @@ def test_a_year_of_missed_minutes_is_made_up_for_as_told() -> None:
 def test_a_run_is_on_time_for_as_long_as_the_grace() -> None:
     schedule = planned("0 13 * * *", catch_up=CatchUp.NONE)
     one = datetime(2026, 3, 1, 13, tzinfo=UTC)
-    assert due(schedule, one + timedelta(seconds=59)) == [one]
-    assert due(schedule, one + timedelta(seconds=61)) == []
-    assert due(schedule, one + timedelta(seconds=61), grace_s=120) == [one]
+    assert due_runs(schedule, one + timedelta(seconds=59)) == [one]
+    assert due_runs(schedule, one + timedelta(seconds=61)) == []
+    assert due_runs(schedule, one + timedelta(seconds=61), grace_s=120) == [one]
 
 
 def test_a_disabled_schedule_has_nothing_due_and_no_next_run() -> None:
     schedule = planned("* * * * *", enabled=False)
-    assert due(schedule, START + DAY) == []
+    assert due_runs(schedule, START + DAY) == []
     assert next_run(schedule, START) is None
 
 
 def test_enabling_again_does_not_make_up_for_the_time_in_between() -> None:
-    off = changed(planned("0 * * * *"), now=START, token="a", enabled=False)
-    on = changed(off, now=START + DAY, token="b", enabled=True)
-    assert due(on, START + DAY) == []
-    assert due(on, START + DAY + HOUR) == [datetime(2026, 3, 2, 13, tzinfo=UTC)]
+    off = change(planned("0 * * * *"), now=START, token="a", enabled=False)
+    on = change(off, now=START + DAY, token="b", enabled=True)
+    assert due_runs(on, START + DAY) == []
+    assert due_runs(on, START + DAY + HOUR) == [datetime(2026, 3, 2, 13, tzinfo=UTC)]
 
 
 def test_enabling_what_is_enabled_does_not_lose_a_run() -> None:
-    schedule = changed(planned("0 * * * *"), now=START + HOUR, token="b", enabled=True)
-    assert due(schedule, START + HOUR) == [datetime(2026, 3, 1, 13, tzinfo=UTC)]
+    schedule = change(planned("0 * * * *"), now=START + HOUR, token="b", enabled=True)
+    assert due_runs(schedule, START + HOUR) == [datetime(2026, 3, 1, 13, tzinfo=UTC)]
 
 
 def test_a_new_plan_does_not_run_for_the_past_and_other_changes_keep_what_is_due() -> None:
     schedule = planned("0 18 * * *", last_run_at=START)
     now = START + DAY
-    assert due(changed(schedule, now=now, token="b", cron="0 9 * * *"), now) == []
-    assert due(changed(schedule, now=now, token="b", timezone=BERLIN), now) == []
-    assert len(due(changed(schedule, now=now, token="b", priority=5), now)) == 1
+    assert due_runs(change(schedule, now=now, token="b", cron="0 9 * * *"), now) == []
+    assert due_runs(change(schedule, now=now, token="b", timezone=BERLIN), now) == []
+    assert len(due_runs(change(schedule, now=now, token="b", priority=5), now)) == 1
 
 
 def test_a_clock_set_back_runs_nothing_again() -> None:
     schedule = recorded(planned("* * * * *"), [START + HOUR])
-    assert due(schedule, START + MINUTE) == []
+    assert due_runs(schedule, START + MINUTE) == []
 
 
 # Records
@@ -354,19 +354,19 @@ def test_a_clock_set_back_runs_nothing_again() -> None:
 
 def test_a_run_is_recorded_once_and_never_backwards() -> None:
     schedule = planned("* * * * *")
-    later = ran(schedule, START + HOUR, "two", now=START + HOUR, token="b")
+    later = record_run(schedule, START + HOUR, "two", now=START + HOUR, token="b")
     assert (later.last_run_at, later.last_task_id, later.token) == (START + HOUR, "two", "b")
-    assert ran(later, START + HOUR, "two", now=START, token="c") is later
-    assert ran(later, START + MINUTE, "one", now=START, token="c") is later
+    assert record_run(later, START + HOUR, "two", now=START, token="c") is later
+    assert record_run(later, START + MINUTE, "one", now=START, token="c") is later
 
 
 def test_a_skipped_run_keeps_the_last_task_and_never_hides_one_that_was_submitted() -> None:
     schedule = planned("* * * * *", last_task_id="one")
-    skipped = ran(schedule, START + HOUR, None, now=START + HOUR, token="b")
+    skipped = record_run(schedule, START + HOUR, None, now=START + HOUR, token="b")
     assert (skipped.last_run_at, skipped.last_task_id) == (START + HOUR, "one")
-    submitted = ran(skipped, START + HOUR, "two", now=START + HOUR, token="c")
+    submitted = record_run(skipped, START + HOUR, "two", now=START + HOUR, token="c")
     assert (submitted.last_run_at, submitted.last_task_id) == (START + HOUR, "two")
-    assert ran(submitted, START + HOUR, None, now=START + HOUR, token="d") is submitted
+    assert record_run(submitted, START + HOUR, None, now=START + HOUR, token="d") is submitted
 
 
 def test_a_namesake_created_later_has_other_runs() -> None:
@@ -439,4 +439,4 @@ def test_no_cron_text_does_worse_than_a_usage_error(cron: str) -> None:
     with suppress(UsageError):
         validate(planned(cron))
     with suppress(UsageError):
-        due(planned(cron, catch_up=CatchUp.NONE), START + DAY)
+        due_runs(planned(cron, catch_up=CatchUp.NONE), START + DAY)

@@ -22,7 +22,7 @@ from qo.queue.schedules import Schedules
 from qo.store.faulty import FaultPlan, Faulty
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
-from qo.store.port import Written
+from qo.store.port import PutResult
 
 pytestmark = pytest.mark.fast
 
@@ -322,7 +322,9 @@ class Unwritable(MemoryStore):
 
     prefix = "nothing"
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         if key.startswith(self.prefix):
             raise Unavailable(f"{key} cannot be written")
         return await super().put(key, body, if_match=if_match, if_absent=if_absent)

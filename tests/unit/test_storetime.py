@@ -37,7 +37,7 @@ def watch(offset: float, script: list[tuple[float, float, float]], *, drift: flo
         sent = monotonic + pause
         monotonic = sent + there + back
         second = math.floor((sent + there) * (1 + drift) + offset)
-        known = observe(known, sent=sent, received=monotonic, second=second)
+        known = observe(known, sent_at=sent, received_at=monotonic, second=second)
         course.append(known)
     return course
 
@@ -82,7 +82,7 @@ def test_many_quick_replies_give_a_fraction_of_a_second() -> None:
 
 def reply(known: Offset | None, offset: float, sent: float) -> Offset:
     """What is known after a reply, 0.1 s later, of a store whose clock is off by ``offset``."""
-    return observe(known, sent=sent, received=sent + 0.1, second=math.floor(sent + 0.05 + offset))
+    return observe(known, sent_at=sent, received_at=sent + 0.1, second=math.floor(sent + 0.05 + offset))
 
 
 def test_the_first_reply_is_believed() -> None:
@@ -133,7 +133,7 @@ def test_only_the_next_reply_can_confirm_a_step() -> None:
 def test_a_reply_that_fits_both_speaks_for_what_was_known() -> None:
     known = reply(reply(None, 1000.0, sent=10.0), 1010.0, sent=11.0)
     assert known.suspect is not None
-    slow = observe(known, sent=12.0, received=42.0, second=1025)
+    slow = observe(known, sent_at=12.0, received_at=42.0, second=1025)
     assert slow.suspect is None
     assert abs(slow.store_time(42.0) - 1042.0) <= 1
 
@@ -165,7 +165,7 @@ def test_a_step_ahead_is_followed(step: timedelta) -> None:
 
 
 def test_knowledge_goes_stale() -> None:
-    known = observe(None, sent=10.0, received=10.1, second=1000)
+    known = observe(None, sent_at=10.0, received_at=10.1, second=1000)
     assert not known.stale(10.1 + STALE_AFTER_S)
     assert known.stale(10.2 + STALE_AFTER_S)
 

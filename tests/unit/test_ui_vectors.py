@@ -136,11 +136,11 @@ def _desireds() -> Iterator[Desired | None]:
     old, recent = NOW - timedelta(minutes=11), NOW - timedelta(minutes=1)
     yield Desired(cancels={"old": old, "recent": recent, ID: old})
     yield Desired(cancels={ID: NOW + timedelta(seconds=1)})
-    yield Desired(workers={"w": WorkerOrder(wanted=Order.DRAINED, at=NOW)}, cancels={"b": recent, "a": recent})
+    yield Desired(workers={"w": WorkerOrder(kind=Order.DRAINED, at=NOW)}, cancels={"b": recent, "a": recent})
 
 
 def _noted(desired: Desired | None, now: datetime) -> dict[str, Any]:
-    after = control.pruned(control.note_cancel(desired or Desired(), [ID], now=now), now)
+    after = control.prune(control.note_cancel(desired or Desired(), [ID], now=now), now)
     after = replace(after, token=TOKEN, updated_at=now)
     return {
         "before": None if desired is None else wire.encode(desired).decode(),

@@ -38,7 +38,7 @@ from qo.api.contract.task import (
 )
 from qo.api.transport import CONNECT_S, TIMEOUT_S, Asker, Closing, HttpxCarrier, Reply
 from qo.config.dispatcher import DispatcherSettings
-from qo.core.struct_preload import known
+from qo.core.struct_preload import preload
 from qo.errors import QoError
 
 A = TypeVar("A", bound=BaseModel)
@@ -53,7 +53,7 @@ class _StatusOnly(msgspec.Struct):
     status: Any = None
 
 
-known(_StatusOnly)
+preload(_StatusOnly)
 
 
 def _read(reply: Reply, kind: type[A]) -> A:

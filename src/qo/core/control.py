@@ -14,7 +14,7 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from qo.core.struct_preload import known
+from qo.core.struct_preload import preload
 from qo.core.task import FORMAT, Instant
 
 CANCELS_KEPT = timedelta(minutes=10)  # Every worker has looked by then, or renewed the lease.
@@ -34,7 +34,7 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
-    wanted: Order
+    kind: Order = msgspec.field(name="wanted")
     at: Instant
     by: str | None = None
     reason: str | None = None
@@ -50,7 +50,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
 
-known(Desired)
+preload(Desired)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ WHOLE = Target()
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Orders:
     """What is wanted of one worker."""
 
     paused: bool = False
@@ -94,7 +94,7 @@ def pause(
     if there is not None and _binds(there, started_at):
         return desired
     if target.worker is not None:
-        order = WorkerOrder(wanted=Order.PAUSED, at=now, by=by, reason=reason)
+        order = WorkerOrder(kind=Order.PAUSED, at=now, by=by, reason=reason)
         return replace(desired, workers={**desired.workers, target.worker: order})
     order = Pause(at=now, by=by, reason=reason)
     if target.task_type is not None:
@@ -124,9 +124,9 @@ def drain(
     """With the worker asked to finish what it runs and leave. Asking again renews the order: it may be meant for
     another process, started under the same name since."""
     there = desired.workers.get(worker_id)
-    if there is not None and there.wanted is Order.DRAINED and there.at >= now:
+    if there is not None and there.kind is Order.DRAINED and there.at >= now:
         return desired
-    order = WorkerOrder(wanted=Order.DRAINED, at=now, by=by, reason=reason)
+    order = WorkerOrder(kind=Order.DRAINED, at=now, by=by, reason=reason)
     return replace(desired, workers={**desired.workers, worker_id: order})
 
 
@@ -136,17 +136,17 @@ def note_cancel(desired: Desired, task_ids: Iterable[str], *, now: datetime) -> 
     return replace(desired, cancels={**desired.cancels, **news}) if news else desired
 
 
-def pruned(desired: Desired, now: datetime, present: Collection[str] = ()) -> Desired:
+def prune(desired: Desired, now: datetime, present: Collection[str] = ()) -> Desired:
     """Without what has had its effect: old cancels, and old orders to workers that are not ``present`` any more. A
     worker that is there stays paused for as long as it takes."""
-    gone = {worker_id for worker_id in old_orders(desired, now) if worker_id not in present}
+    departed = {worker_id for worker_id in old_orders(desired, now) if worker_id not in present}
     recent = [(at, task_id) for task_id, at in desired.cancels.items() if now - at <= CANCELS_KEPT]
-    if not gone and len(desired.cancels) == len(recent) <= CANCELS_MAX:
+    if not departed and len(desired.cancels) == len(recent) <= CANCELS_MAX:
         return desired
     latest = sorted(recent)[-CANCELS_MAX:]
     return replace(
         desired,
-        workers={worker_id: order for worker_id, order in desired.workers.items() if worker_id not in gone},
+        workers={worker_id: order for worker_id, order in desired.workers.items() if worker_id not in departed},
         cancels={task_id: at for at, task_id in latest},
     )
 
@@ -156,7 +156,7 @@ def old_orders(desired: Desired, now: datetime) -> frozenset[str]:
     return frozenset(name for name, order in desired.workers.items() if now - order.at > ORDERS_KEPT)
 
 
-def wanted(desired: Desired, worker_id: str, started_at: datetime | None = None) -> Wanted:
+def orders_for(desired: Desired, worker_id: str, started_at: datetime | None = None) -> Orders:
     """What this worker should do now, whatever it did before.
 
     An order to leave that is older than the worker was for an earlier one of its name, which has left: without
@@ -166,11 +166,11 @@ def wanted(desired: Desired, worker_id: str, started_at: datetime | None = None)
     if order is not None and not _binds(order, started_at):
         order = None
     cause = order or desired.queue
-    return Wanted(
-        paused=desired.queue is not None or (order is not None and order.wanted is Order.PAUSED),
-        drain=order is not None and order.wanted is Order.DRAINED,
+    return Orders(
+        paused=desired.queue is not None or (order is not None and order.kind is Order.PAUSED),
+        drain=order is not None and order.kind is Order.DRAINED,
         paused_types=frozenset(desired.types),
-        reason=None if cause is None else told(cause) or None,
+        reason=None if cause is None else describe(cause) or None,
     )
 
 
@@ -188,12 +188,12 @@ def targets(desired: Desired) -> list[Target]:
     return [*whole, *types, *(Target(worker=name) for name in sorted(desired.workers))]
 
 
-def told(order: Pause | WorkerOrder) -> str:
+def describe(order: Pause | WorkerOrder) -> str:
     """Who gave the order and why, as far as is known: ``by ada: deploy``."""
     who = "" if order.by is None else f"by {order.by}"
     return ": ".join(part for part in (who, order.reason) if part)
 
 
 def _binds(order: Pause | WorkerOrder, started_at: datetime | None) -> bool:
-    leave = isinstance(order, WorkerOrder) and order.wanted is Order.DRAINED
+    leave = isinstance(order, WorkerOrder) and order.kind is Order.DRAINED
     return not leave or started_at is None or order.at >= started_at

@@ -139,22 +139,22 @@ def decide(task: Task, command: Command, *, now: datetime) -> Task | Rejected:
     return _MOVES[type(command)](task, command, now)
 
 
-def _written(task: Task, command: Command, now: datetime, **changes: Any) -> Task:
+def _change(task: Task, command: Command, now: datetime, **changes: Any) -> Task:
     # A clock that was corrected backwards must not make history run backwards.
     return replace(task, token=command.token, updated_at=max(now, task.updated_at), **changes)
 
 
-def _unleased(task: Task, command: Command, now: datetime, status: Status, **changes: Any) -> Task:
+def _end_lease(task: Task, command: Command, now: datetime, status: Status, **changes: Any) -> Task:
     ended_at = None if status is Status.PENDING else max(now, task.updated_at)
     changes = {"worker_id": None, "completed_at": ended_at, **changes}
     if isinstance(command, Held):
         changes["settled_lease_id"] = command.lease_id
         changes["deliveries"] = 0  # Whoever says how it went has survived it.
-    return _written(task, command, now, status=status, lease_id=None, lease_expires_at=None, **changes)
+    return _change(task, command, now, status=status, lease_id=None, lease_expires_at=None, **changes)
 
 
-def _wrong_state(task: Task, wanted: str) -> Rejected:
-    return Rejected(Reason.WRONG_STATE, f"task {task.id} is {task.status}; {wanted}")
+def _wrong_state(task: Task, rule: str) -> Rejected:
+    return Rejected(Reason.WRONG_STATE, f"task {task.id} is {task.status}; {rule}")
 
 
 def _claim(task: Task, command: Claim, now: datetime) -> Task | Rejected:
@@ -167,7 +167,7 @@ def _claim(task: Task, command: Claim, now: datetime) -> Task | Rejected:
     # What was due when it was written stays due, even to a reader whose view of the store's clock lags a little.
     if max(now, task.updated_at) < task.available_at:
         return Rejected(Reason.NOT_DUE, f"task {task.id} is due at {task.available_at.isoformat()}")
-    return _written(
+    return _change(
         task,
         command,
         now,
@@ -180,8 +180,8 @@ def _claim(task: Task, command: Claim, now: datetime) -> Task | Rejected:
     )
 
 
-def _lease_s(task: Task, wanted: float | None) -> float:
-    return (task.timeout_seconds or LEASE_S) if wanted is None else wanted
+def _lease_s(task: Task, lease_s: float | None) -> float:
+    return (task.timeout_seconds or LEASE_S) if lease_s is None else lease_s
 
 
 def _renew(task: Task, command: Renew, now: datetime) -> Task:
@@ -189,13 +189,13 @@ def _renew(task: Task, command: Renew, now: datetime) -> Task:
     if task.lease_expires_at is not None:
         until = max(until, task.lease_expires_at)  # A routine renewal must not cut short what a handler asked for.
     progress = task.progress if command.progress is None else command.progress
-    return _written(task, command, now, lease_expires_at=until, progress=progress)
+    return _change(task, command, now, lease_expires_at=until, progress=progress)
 
 
 def _complete(task: Task, command: Complete, now: datetime) -> Task:
     # Once cancellation was asked for, no ending may contradict it; the output is kept for whoever looks.
     status = Status.CANCELLED if task.cancel_requested else Status.COMPLETED
-    return _unleased(
+    return _end_lease(
         task,
         command,
         now,
@@ -210,44 +210,44 @@ def _complete(task: Task, command: Complete, now: datetime) -> Task:
 
 
 def _fail(task: Task, command: Fail, now: datetime) -> Task:
-    said = {"last_error": command.error, "traceback": command.traceback}
+    details = {"last_error": command.error, "traceback": command.traceback}
     if command.cancelled:
-        return _unleased(task, command, now, Status.CANCELLED, cancel_requested=True, **said)
+        return _end_lease(task, command, now, Status.CANCELLED, cancel_requested=True, **details)
     if command.permanent and not task.cancel_requested:
-        return _unleased(task, command, now, Status.FAILED, **said)
-    return _retry(task, command, now, command.unit, command.delay_s, **said)
+        return _end_lease(task, command, now, Status.FAILED, **details)
+    return _retry(task, command, now, command.unit, command.delay_s, **details)
 
 
-def _retry(task: Task, command: Command, now: datetime, unit: float, wish_s: float | None, **said: Any) -> Task:
+def _retry(task: Task, command: Command, now: datetime, unit: float, wish_s: float | None, **details: Any) -> Task:
     if task.cancel_requested:
-        return _unleased(task, command, now, Status.CANCELLED, **said)
+        return _end_lease(task, command, now, Status.CANCELLED, **details)
     if task.retry_count >= task.max_retries:
-        return _unleased(task, command, now, Status.FAILED, **said)
+        return _end_lease(task, command, now, Status.FAILED, **details)
     rest_s = delay_s(task.retry_policy, task.retry_count, unit) if wish_s is None else wish_s
     due = now + timedelta(seconds=rest_s)
-    return _unleased(
-        task, command, now, Status.PENDING, retry_count=task.retry_count + 1, available_at=due, **said
+    return _end_lease(
+        task, command, now, Status.PENDING, retry_count=task.retry_count + 1, available_at=due, **details
     )
 
 
 def _reschedule(task: Task, command: Reschedule, now: datetime) -> Task:
     if task.cancel_requested:
-        return _unleased(task, command, now, Status.CANCELLED)
+        return _end_lease(task, command, now, Status.CANCELLED)
     if task.max_reschedules is not None and task.reschedule_count >= task.max_reschedules:
         error = f"rescheduled more than {plural(task.max_reschedules, 'time')}"
-        return _unleased(task, command, now, Status.FAILED, last_error=error, traceback=None)
+        return _end_lease(task, command, now, Status.FAILED, last_error=error, traceback=None)
     due = now + timedelta(seconds=command.delay_s)
-    return _unleased(
+    return _end_lease(
         task, command, now, Status.PENDING, reschedule_count=task.reschedule_count + 1, available_at=due
     )
 
 
 def _release(task: Task, command: Release, now: datetime) -> Task:
     if task.cancel_requested:
-        return _unleased(task, command, now, Status.CANCELLED)
+        return _end_lease(task, command, now, Status.CANCELLED)
     due = now + timedelta(seconds=command.delay_s)
     error = task.last_error if command.error is None else command.error
-    return _unleased(task, command, now, Status.PENDING, available_at=due, last_error=error)
+    return _end_lease(task, command, now, Status.PENDING, available_at=due, last_error=error)
 
 
 def _lapse(task: Task, command: Lapse, now: datetime) -> Task | Rejected:
@@ -261,16 +261,16 @@ def _lapse(task: Task, command: Lapse, now: datetime) -> Task | Rejected:
             f"crash loop: {task.deliveries} workers in a row died or stalled while they ran it, "
             f"the last one {task.worker_id} in attempt {task.attempt}"
         )
-        return _unleased(task, command, now, Status.FAILED, last_error=error, traceback=None)
+        return _end_lease(task, command, now, Status.FAILED, last_error=error, traceback=None)
     return _retry(task, command, now, command.unit, None, last_error=error, traceback=None)
 
 
 def _cancel(task: Task, command: Cancel, now: datetime) -> Task | Rejected:
-    said = {"cancel_requested": True, "cancelled_by": command.by, "cancel_reason": command.reason}
+    details = {"cancel_requested": True, "cancelled_by": command.by, "cancel_reason": command.reason}
     if task.status is Status.PENDING:
-        return _unleased(task, command, now, Status.CANCELLED, **said)
+        return _end_lease(task, command, now, Status.CANCELLED, **details)
     if task.status is Status.RUNNING:
-        return task if task.cancel_requested else _written(task, command, now, **said)
+        return task if task.cancel_requested else _change(task, command, now, **details)
     if task.status is Status.CANCELLED:
         return task  # Cancelling twice is cancelling once.
     return _wrong_state(task, "it has ended and cannot be cancelled")
@@ -281,13 +281,13 @@ def _expire(task: Task, command: Expire, now: datetime) -> Task | Rejected:
         return _wrong_state(task, "only a pending task with an expiry can expire")
     if now < task.expires_at:
         return Rejected(Reason.NOT_DUE, f"task {task.id} expires at {task.expires_at.isoformat()}")
-    return _unleased(task, command, now, Status.EXPIRED)
+    return _end_lease(task, command, now, Status.EXPIRED)
 
 
 def _replay(task: Task, command: Replay, now: datetime) -> Task | Rejected:
     if task.status not in (Status.FAILED, Status.CANCELLED, Status.EXPIRED):
         return _wrong_state(task, "only a failed, cancelled or expired task can be replayed")
-    return _unleased(
+    return _end_lease(
         task,
         command,
         now,
@@ -308,13 +308,13 @@ def _archive(task: Task, command: Archive, now: datetime) -> Task | Rejected:
         return task
     if not task.ended:
         return _wrong_state(task, "wait until it has ended, or cancel it first")
-    return _written(task, command, now, status=Status.ARCHIVED, archived_from=task.status)
+    return _change(task, command, now, status=Status.ARCHIVED, archived_from=task.status)
 
 
 def _unarchive(task: Task, command: Unarchive, now: datetime) -> Task | Rejected:
     if task.status is not Status.ARCHIVED:
         return _wrong_state(task, "only an archived task can be unarchived")
-    return _written(task, command, now, status=task.archived_from or Status.FAILED, archived_from=None)
+    return _change(task, command, now, status=task.archived_from or Status.FAILED, archived_from=None)
 
 
 _MOVES: dict[type[Command], Callable[[Task, Any, datetime], Task | Rejected]] = {

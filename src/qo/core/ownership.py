@@ -18,7 +18,7 @@ import msgspec
 from qo.core import keys
 from qo.core.discovery import Due
 from qo.core.shard import all_shards
-from qo.core.struct_preload import known
+from qo.core.struct_preload import preload
 from qo.core.task import Instant
 from qo.errors import UsageError
 
@@ -56,7 +56,7 @@ class ShardLease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lit: list[str] = []  # The lookout's: units in which something is due.
 
 
-known(ShardLease)
+preload(ShardLease)
 
 
 def units(prefix_len: int) -> tuple[str, ...]:
@@ -88,13 +88,13 @@ class Acquire:
     worker_id: str
     token: str  # Drawn for this write, so that it is recognised when its reply is lost.
     ttl_s: float
-    known: frozenset[str] = frozenset()  # Tokens of our earlier writes to this lease: what bears one is ours.
+    tokens: frozenset[str] = frozenset()  # Tokens of our earlier writes to this lease: what bears one is ours.
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
     token: str
-    known: frozenset[str]
+    tokens: frozenset[str]
 
 
 def decide_lease(
@@ -105,7 +105,7 @@ def decide_lease(
     Renewing is acquiring what is ours already. A released lease has run out and stays where it is: taking it
     over is the same conditional write for everybody, and nothing is ever deleted.
     """
-    ours = lease is not None and lease.token in want.known
+    ours = lease is not None and lease.token in want.tokens
     match want:
         case Acquire(worker_id, token, ttl_s):
             if lease is not None and not ours and lease.lease_expires_at > now:
@@ -156,7 +156,7 @@ def plan(members: Sequence[str], leasable: Sequence[str], cap: int) -> dict[str,
 
 def left_over(planned: dict[str, tuple[str, ...]], leasable: Sequence[str]) -> tuple[str, ...]:
     """The units that the plan gives to nobody."""
-    return tuple(leasable[sum(len(given) for given in planned.values()) :])
+    return tuple(leasable[sum(len(owned) for owned in planned.values()) :])
 
 
 # What it means for listing

@@ -13,8 +13,8 @@ class Pace:
     max_s: float = 5.0
     current_s: float = 0.0
 
-    def after(self, *, found: bool) -> Pace:
-        if found:
+    def after(self, *, found_work: bool) -> Pace:
+        if found_work:
             return replace(self, current_s=0.0)
         return replace(self, current_s=min(self.max_s, max(self.min_s, self.current_s * 2)))
 

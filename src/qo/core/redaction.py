@@ -33,9 +33,9 @@ _FORMS = (
 )
 
 
-def redacted(text: str, known: Iterable[str] = ()) -> str:
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """``known``: secrets of whoever asks, word for word."""
-    for secret in sorted({each for each in known if len(each) >= KNOWN_LEN_MIN}, key=len, reverse=True):
+    for secret in sorted({each for each in secrets if len(each) >= KNOWN_LEN_MIN}, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     for form, instead in _FORMS:
         text = form.sub(instead, text)

@@ -20,7 +20,7 @@ _ALL_QUEUES = f"{QUEUES}*/"
 _HINTS = (f"{keys.READY}*", f"{keys.LEASES}*")
 _HELD = (f"{keys.TASKS}*", f"{keys.DATA}*")
 # What a person looks at. Few words: a session policy names the bucket with each, and is soon too long.
-_SHOWN = (
+_VIEWABLE = (
     "queue*",  # queue.json, and the queues below.
     *_HELD,
     *_HINTS,
@@ -91,12 +91,12 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
         Grant("TellMissing", (LIST,), (f"{_ALL_QUEUES}{keys.QUEUE}", f"{_ALL_QUEUES}{keys.TASKS}*")),
     ),
     Role.VIEWER: (
-        Grant("ListQueue", (LIST, LIST_VERSIONS), _SHOWN),
-        Grant("ReadQueue", (READ, READ_VERSION), _SHOWN),
+        Grant("ListQueue", (LIST, LIST_VERSIONS), _VIEWABLE),
+        Grant("ReadQueue", (READ, READ_VERSION), _VIEWABLE),
     ),
     Role.OPERATOR: (
-        Grant("ListQueue", (LIST, LIST_VERSIONS), _SHOWN),
-        Grant("ReadQueue", (READ, READ_VERSION), _SHOWN),
+        Grant("ListQueue", (LIST, LIST_VERSIONS), _VIEWABLE),
+        Grant("ReadQueue", (READ, READ_VERSION), _VIEWABLE),
         # What replay, archive and cancel write: a task, and the wish that tells workers of it. A task is never removed.
         Grant("MoveTasks", (WRITE,), _everywhere((f"{keys.TASKS}*", keys.DESIRED))),
         Grant("MoveHints", (WRITE, DELETE), _everywhere(_HINTS)),
@@ -125,20 +125,22 @@ def partition_of(region: str) -> str:
 
 def statements(place: Bucket, grants: Sequence[Grant], *, create_only: bool = False) -> list[dict[str, Any]]:
     """``create_only``: tasks may be made, and those that are there not be written over. Known to AWS alone."""
-    made: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     for grant in grants:
         listing = [each for each in grant.actions if each in _OF_BUCKETS]
         touching = [each for each in grant.actions if each not in _OF_BUCKETS]
-        named = [f"{place.prefix}{each}" for each in grant.keys]
+        patterns = [f"{place.prefix}{each}" for each in grant.keys]
         if touching:
-            found = allow(touching, [f"{_arn(place)}/{each}" for each in named], sid=grant.name)
-            made.append(found | ({"Condition": _CREATES} if create_only and grant.name == "CreateTasks" else {}))
+            statement = allow(touching, [f"{_arn(place)}/{each}" for each in patterns], sid=grant.name)
+            result.append(
+                statement | ({"Condition": _CREATES} if create_only and grant.name == "CreateTasks" else {})
+            )
         if listing:
             sid = f"{grant.name}Names" if touching else grant.name
-            made.append(
-                allow(listing, [_arn(place)], sid=sid) | {"Condition": {"StringLike": {"s3:prefix": named}}}
+            result.append(
+                allow(listing, [_arn(place)], sid=sid) | {"Condition": {"StringLike": {"s3:prefix": patterns}}}
             )
-    return made
+    return result
 
 
 def role_policy(
@@ -161,22 +163,23 @@ def role_policy(
     if create_only and role is not Role.PRODUCER:
         raise UsageError(f"a {role} changes tasks that are there: --create-only is for producers")
     at = place if runtime is None else place.below(runtime)
-    made = statements(at, GRANTS[role], create_only=create_only)
+    grants = statements(at, GRANTS[role], create_only=create_only)
     if role is Role.WORKER and runtime is not None:
-        made += statements(at, [_JOIN])
-        made += statements(place, [Grant("ReadProof", (READ,), (keys.QUEUE,))])
+        grants += statements(at, [_JOIN])
+        grants += statements(place, [Grant("ReadProof", (READ,), (keys.QUEUE,))])
     if data is not None:
-        made += statements(Bucket(data.bucket, data.key, place.partition), _of_data(role, runtime))
+        grants += statements(Bucket(data.bucket, data.key, place.partition), _of_data(role, runtime))
     if role is Role.DISPATCHER:
-        made += [allow(["sts:AssumeRole"], list(roles), sid="MintCredentials")] if roles else []
-        made += [allow(["lambda:InvokeFunction"], list(functions), sid="RunBundles")] if functions else []
-    return document(made)
+        grants += [allow(["sts:AssumeRole"], list(roles), sid="MintCredentials")] if roles else []
+        grants += [allow(["lambda:InvokeFunction"], list(functions), sid="RunBundles")] if functions else []
+    return document(grants)
 
 
 def _of_data(role: Role, runtime: str | None) -> list[Grant]:
     if role is Role.DISPATCHER:
-        kept = ("_manifests/*", "bundles/*")  # The code of versions is among the latter; workers read all data.
-        return [Grant("KeepManifests", (READ, WRITE, LIST), kept)]
+        # The code of versions is among the bundles; workers read all data.
+        patterns = ("_manifests/*", "bundles/*")
+        return [Grant("KeepManifests", (READ, WRITE, LIST), patterns)]
     if role is Role.WORKER and runtime is not None:
         # Spark's writers clear what a broken attempt has left; nothing else removes data.
         more = (DELETE,) if runtime == "spark" else ()

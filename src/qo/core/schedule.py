@@ -25,7 +25,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 from msgspec.structs import asdict, replace
 
-from qo.core.struct_preload import known
+from qo.core.struct_preload import preload
 from qo.core.task import FORMAT, Instant
 from qo.errors import UsageError
 
@@ -77,7 +77,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     last_task_id: str | None = None
 
 
-known(Schedule)
+preload(Schedule)
 
 
 def validate_name(name: str) -> str:
@@ -111,9 +111,9 @@ def _typed(schedule: Schedule) -> Schedule:
 
 
 def _choice(field: str, value: str, kind: type[StrEnum]) -> None:
-    known = [each.value for each in kind]
-    if value not in known:
-        raise UsageError(f"{field} must be one of {', '.join(known)}, not {value!r}")
+    choices = [each.value for each in kind]
+    if value not in choices:
+        raise UsageError(f"{field} must be one of {', '.join(choices)}, not {value!r}")
 
 
 def _zone(name: str) -> tzinfo:
@@ -145,8 +145,8 @@ def _instants(schedule: Schedule, after: datetime) -> Iterator[datetime]:
         instant = wall.astimezone(UTC)
         if instant <= after:
             continue  # In the second pass of a repeated hour, the search starts from the first pass.
-        shown = instant.astimezone(zone)
-        if shown.hour != wall.hour and shown.hour not in plan.hours:
+        local = instant.astimezone(zone)
+        if local.hour != wall.hour and local.hour not in plan.hours:
             continue  # A midnight that the clocks skip, in a plan that follows elapsed time.
         yield instant
 
@@ -163,7 +163,7 @@ def next_run(schedule: Schedule, now: datetime) -> datetime | None:
     return next(_instants(schedule, max(now, schedule.active_since)), None) if schedule.enabled else None
 
 
-def due(schedule: Schedule, now: datetime, *, grace_s: float = GRACE_S) -> list[datetime]:
+def due_runs(schedule: Schedule, now: datetime, *, grace_s: float = GRACE_S) -> list[datetime]:
     """The planned moments to submit a task for now, oldest first, RUNS_MAX at most.
 
     They lie after the last run and after the schedule became active, so a new, re-enabled or changed plan never
@@ -186,9 +186,9 @@ def _latest(schedule: Schedule, after: datetime, until: datetime) -> datetime | 
     latest = next(_between(schedule, after, until), None)
     back = timedelta(minutes=1)
     while latest is not None:
-        seen = list(_between(schedule, max(latest, until - back), until))
-        if seen:
-            return seen[-1]
+        instants = list(_between(schedule, max(latest, until - back), until))
+        if instants:
+            return instants[-1]
         if until - back <= latest:
             return latest
         back *= 2
@@ -200,12 +200,14 @@ def run_key(schedule: Schedule, instant: datetime) -> str:
     return f"schedule:{schedule.name}:{schedule.created_at.isoformat()}:{instant.isoformat()}"
 
 
-def ran(schedule: Schedule, instant: datetime, task_id: str | None, *, now: datetime, token: str) -> Schedule:
+def record_run(
+    schedule: Schedule, instant: datetime, task_id: str | None, *, now: datetime, token: str
+) -> Schedule:
     """The schedule once the run is recorded (without a task: that it was skipped); the same schedule if this
     run or a later one has been recorded already."""
     # Of two schedulers, one may skip a run while the other submits it: then there is still a task to remember.
-    known = instant == schedule.last_run_at and task_id in (None, schedule.last_task_id)
-    if known or (schedule.last_run_at is not None and instant < schedule.last_run_at):
+    is_recorded = instant == schedule.last_run_at and task_id in (None, schedule.last_task_id)
+    if is_recorded or (schedule.last_run_at is not None and instant < schedule.last_run_at):
         return schedule
     return replace(
         schedule,
@@ -216,7 +218,7 @@ def ran(schedule: Schedule, instant: datetime, task_id: str | None, *, now: date
     )
 
 
-def changed(schedule: Schedule, *, now: datetime, token: str, **changes: Any) -> Schedule:
+def change(schedule: Schedule, *, now: datetime, token: str, **changes: Any) -> Schedule:
     """The schedule with some fields changed and checked. A new plan, like a re-enabled one, starts from now."""
     after = replace(schedule, token=token, updated_at=max(now, schedule.updated_at), **changes)
     replanned = (schedule.cron, schedule.timezone) != (after.cron, after.timezone)

@@ -50,6 +50,6 @@ def validate_task_id(text: str) -> str:
     return lowered
 
 
-def chosen_shards(chosen: tuple[str, ...], prefix_len: int) -> tuple[str, ...]:
+def chosen_shards(shards: tuple[str, ...], prefix_len: int) -> tuple[str, ...]:
     """The shards to look after: those chosen, or all if none was."""
-    return validate_shards(chosen, prefix_len) if chosen else all_shards(prefix_len)
+    return validate_shards(shards, prefix_len) if shards else all_shards(prefix_len)

@@ -55,30 +55,30 @@ class Offset:
         return not self.stale(monotonic) and not self.doubted
 
 
-def observe(known: Offset | None, *, sent: float, received: float, second: float) -> Offset:
+def observe(offset: Offset | None, *, sent_at: float, received_at: float, second: float) -> Offset:
     """What is known after a reply that said ``second``, a whole epoch second that had begun by then."""
-    said = Offset(second - received, second + 1 - sent, received)
-    if known is None:
-        return said  # There is nothing to compare it with.
-    agreed = _narrowed(known, said)
-    if agreed is None and known.suspect is not None:
-        agreed = _narrowed(known.suspect, said)
-    return agreed or replace(known, suspect=said)
+    reply = Offset(second - received_at, second + 1 - sent_at, received_at)
+    if offset is None:
+        return reply  # There is nothing to compare it with.
+    narrowed = _intersect(offset, reply)
+    if narrowed is None and offset.suspect is not None:
+        narrowed = _intersect(offset.suspect, reply)
+    return narrowed or replace(offset, suspect=reply)
 
 
-def _narrowed(known: Offset, said: Offset) -> Offset | None:
+def _intersect(offset: Offset, reply: Offset) -> Offset | None:
     """What both allow, or None if they contradict each other."""
-    slack = DRIFT * max(0.0, said.at - known.at)
-    low, high = max(said.low, known.low - slack), min(said.high, known.high + slack)
-    return Offset(low, high, said.at) if low <= high else None
+    slack = DRIFT * max(0.0, reply.at - offset.at)
+    low, high = max(reply.low, offset.low - slack), min(reply.high, offset.high + slack)
+    return Offset(low, high, reply.at) if low <= high else None
 
 
-def steady(told: datetime, read: datetime) -> datetime:
+def steady(last: datetime, reading: datetime) -> datetime:
     """What to tell after ``told``, now that the clock reads ``read``.
 
     Never a little less, or time would run backwards. But a clock that was set back is followed: whoever starts to
     read it now knows no other time.
     """
-    if read < told and told - read <= CLOCK_SET:
-        return told
-    return read
+    if reading < last and last - reading <= CLOCK_SET:
+        return last
+    return reading

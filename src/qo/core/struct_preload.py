@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 
-def known(*kinds: type[msgspec.Struct]) -> None:
+def preload(*kinds: type[msgspec.Struct]) -> None:
     """From now on these, and those within them, may be read by several threads at once."""
     for kind in kinds:
         msgspec.json.Decoder(kind)

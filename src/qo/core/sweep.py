@@ -18,11 +18,11 @@ class Repair:
 
 def repair(task: Task | None, hints: Iterable[str]) -> Repair:
     """What to write and what to remove so that exactly the right hint remains. ``task`` None: it is gone."""
-    wanted = None if task is None else keys.index_key(task)
-    found = set(hints)
+    hint = None if task is None else keys.index_key(task)
+    present = set(hints)
     return Repair(
-        missing=wanted if wanted is not None and wanted not in found else None,
-        stale=tuple(sorted(found - {wanted})),
+        missing=hint if hint is not None and hint not in present else None,
+        stale=tuple(sorted(present - {hint})),
     )
 
 

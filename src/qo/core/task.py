@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from qo.core.struct_preload import known
+from qo.core.struct_preload import preload
 
 Instant = Annotated[datetime, msgspec.Meta(tz=True)]  # A stored time without an offset is a corrupt record.
 
@@ -107,4 +107,4 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         return self.status in ENDED
 
 
-known(Task)
+preload(Task)

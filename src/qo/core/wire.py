@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from qo.core.struct_preload import known
+from qo.core.struct_preload import preload
 from qo.core.task import FORMAT, Task
 from qo.errors import CorruptRecord, UsageError
 
@@ -26,7 +26,7 @@ class _Versioned(msgspec.Struct):
     format: int = FORMAT
 
 
-known(_Versioned)
+preload(_Versioned)
 
 
 def encode(value: Any) -> bytes:
@@ -122,9 +122,9 @@ def _format_of(body: bytes) -> int:
         return FORMAT
 
 
-def _refuse_newer(found: int, key: str) -> None:
-    if found > FORMAT:
-        raise CorruptRecord(f"{key} has format {found}; this qo reads up to {FORMAT}. Upgrade qo.")
+def _refuse_newer(written_format: int, key: str) -> None:
+    if written_format > FORMAT:
+        raise CorruptRecord(f"{key} has format {written_format}; this qo reads up to {FORMAT}. Upgrade qo.")
 
 
 def fingerprint(value: Any) -> str:

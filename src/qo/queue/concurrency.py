@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def together(several: Iterable[Awaitable[T]]) -> list[T]:
+async def gather_cancellable(awaitables: Iterable[Awaitable[T]]) -> list[T]:
     """What each of them answers, in order; or the first failure, as ``asyncio.gather``.
 
     But of two things that happen at once, being cancelled counts for more than a failure of one of them. ``gather``
@@ -19,7 +19,7 @@ async def together(several: Iterable[Awaitable[T]]) -> list[T]:
     assert task is not None
     before = task.cancelling()
     try:
-        return await asyncio.gather(*several)
+        return await asyncio.gather(*awaitables)
     except Exception as error:
         if task.cancelling() > before:
             raise asyncio.CancelledError from error

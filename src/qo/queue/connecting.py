@@ -28,8 +28,8 @@ class connect:  # noqa: N801 - reads as the verb it is: `await qo.connect()` or 
         if isinstance(store, Settings):
             self._settings = store
         else:
-            named: Mapping[str, Any] = {} if store is None else {"store": store}
-            self._settings = load({**flags, **named})
+            store_flag: Mapping[str, Any] = {} if store is None else {"store": store}
+            self._settings = load({**flags, **store_flag})
         self._queue: Queue | None = None
 
     def __await__(self) -> Generator[Any, None, Queue]:
@@ -47,10 +47,10 @@ class connect:  # noqa: N801 - reads as the verb it is: `await qo.connect()` or 
 
 
 async def _open(settings: Settings) -> Queue:
-    store, meter, found = await open_ready(settings)
+    store, meter, manifest = await open_ready(settings)
     return Queue(
         store,
-        prefix_len=found.shard_prefix_len,
+        prefix_len=manifest.shard_prefix_len,
         payload_threshold_bytes=settings.payload_threshold_bytes,
         meter=meter,
     )
@@ -76,11 +76,11 @@ def blocking(store: str | Settings | None = None, **flags: Any) -> Generator[tup
     def run(call: Coroutine[Any, Any, T], /) -> T:
         return asyncio.run_coroutine_threadsafe(call, loop).result()
 
-    async def opened() -> Queue:
+    async def open_queue() -> Queue:
         return await connect(store, **flags)
 
     try:
-        queue = run(opened())
+        queue = run(open_queue())
         try:
             yield queue, run
         finally:

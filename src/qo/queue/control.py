@@ -19,7 +19,7 @@ from qo.errors import Contended, CorruptRecord, NotFound, QoError, UsageError
 from qo.queue import roster
 from qo.queue.options import check_task_type, check_text
 from qo.store import register
-from qo.store.port import ObjectStore, Stored, Written
+from qo.store.port import ObjectStore, PutResult, Stored
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 WRITES_MAX = 20
 REST_FIRST_S, REST_MAX_S = 0.02, 0.5
-TOLD_LEN_MAX = 500
+ORDER_TEXT_LEN_MAX = 500
 NAMED_MAX = 10  # Workers that a message names.
 
 Edit = Callable[[Desired], Desired]
@@ -48,7 +48,7 @@ async def read(store: ObjectStore) -> Desired:
 
     Raises CorruptRecord if it cannot be read; whoever obeys should then go on with what was wanted before.
     """
-    return _decoded(await store.get(keys.DESIRED))
+    return _decode(await store.get(keys.DESIRED))
 
 
 async def change(queue: Queue, edit: Edit) -> Desired:
@@ -66,10 +66,10 @@ async def pause(
 
     Raises NotFound for a worker that is not on the roster. A type may be paused before anyone has heard of it.
     """
-    check_told(by, reason)
+    check_order_text(by, reason)
     if target.task_type is not None:
         check_task_type(target.task_type)
-    started_at = None if target.worker is None else (await _present(queue.store, target.worker)).started_at
+    started_at = None if target.worker is None else (await _find_worker(queue.store, target.worker)).started_at
     now = await queue.store.now()
     return await _change(
         queue,
@@ -90,8 +90,8 @@ async def resume_all(queue: Queue) -> Change:
 
 async def drain(queue: Queue, worker_id: str, *, by: str | None = None, reason: str | None = None) -> Change:
     """Ask one worker to finish what it runs, and leave. Raises NotFound if it is not on the roster."""
-    check_told(by, reason)
-    info = await _present(queue.store, worker_id)
+    check_order_text(by, reason)
+    info = await _find_worker(queue.store, worker_id)
     # Two processes know the store's time to a fraction of a second: no worker is younger than an order to it.
     at = max(await queue.store.now(), info.started_at)
     return await _change(queue, lambda desired: control.drain(desired, worker_id, now=at, by=by, reason=reason))
@@ -119,12 +119,12 @@ class Cancels:
                 log.debug("workers learn of %d cancellations only when they renew: %s", len(batch), error)
 
 
-def check_told(by: str | None, reason: str | None) -> None:
+def check_order_text(by: str | None, reason: str | None) -> None:
     """A UsageError unless this may be said of an order. It is short, because every worker reads it all the time."""
     for name, text in (("by", by), ("reason", reason)):
         check_text(name, text)
-        if text is not None and len(text) > TOLD_LEN_MAX:
-            raise UsageError(f"{name} must be {TOLD_LEN_MAX} characters at most, not {len(text)}")
+        if text is not None and len(text) > ORDER_TEXT_LEN_MAX:
+            raise UsageError(f"{name} must be {ORDER_TEXT_LEN_MAX} characters at most, not {len(text)}")
 
 
 async def _change(queue: Queue, edit: Edit, *, afresh: bool = False) -> Change:
@@ -134,43 +134,43 @@ async def _change(queue: Queue, edit: Edit, *, afresh: bool = False) -> Change:
     for _ in range(WRITES_MAX):
         unreadable = False
         try:
-            seen = _decoded(stored)
+            before = _decode(stored)
         except CorruptRecord:
             if not afresh:
                 raise
-            seen, unreadable = Desired(), True
-        after = edit(seen)
-        if after is seen and not unreadable:
-            return Change(seen, seen)
-        after = control.pruned(after, now, await _heard(store, after, now))
+            before, unreadable = Desired(), True
+        after = edit(before)
+        if after is before and not unreadable:
+            return Change(before, before)
+        after = control.prune(after, now, await _present_workers(store, after, now))
         after = replace(after, token=ambient.token(), updated_at=now)
         wrote = await _write(queue, after, None if stored is None else stored.etag)
-        if isinstance(wrote, Written):
-            return Change(seen, after)
-        stored = wrote.found
+        if isinstance(wrote, PutResult):
+            return Change(before, after)
+        stored = wrote.current
         await asyncio.sleep(rest_s * ambient.unit())
         rest_s = min(REST_MAX_S, 2 * rest_s)
     raise Contended(f"{keys.DESIRED} is being changed by others all the time; try again")
 
 
-async def _write(queue: Queue, desired: Desired, etag: str | None) -> Written | register.Moved:
+async def _write(queue: Queue, desired: Desired, etag: str | None) -> PutResult | register.Moved:
     body = wire.encode(desired)  # Its token makes it unlike any other writer's.
     return await register.write(
         queue.store,
         keys.DESIRED,
         body,
         if_match=etag,
-        ours=lambda found: found == body,
+        ours=lambda body_there: body_there == body,
         ambient=queue.ambient,
     )
 
 
-async def _heard(store: ObjectStore, desired: Desired, now: datetime) -> frozenset[str]:
+async def _present_workers(store: ObjectStore, desired: Desired, now: datetime) -> frozenset[str]:
     """Who is on the roster; looked up only if an order is old enough to be forgotten."""
     return frozenset(await roster.last_heard(store)) if control.old_orders(desired, now) else frozenset()
 
 
-async def _present(store: ObjectStore, worker_id: str) -> roster.WorkerInfo:
+async def _find_worker(store: ObjectStore, worker_id: str) -> roster.WorkerInfo:
     if (info := await roster.find(store, worker_id)) is not None:
         return info
     import difflib  # Here, because every command would wait for it otherwise.
@@ -182,7 +182,7 @@ async def _present(store: ObjectStore, worker_id: str) -> roster.WorkerInfo:
     raise NotFound(f"there is no worker {worker_id} in this queue; {hint}")
 
 
-def _decoded(stored: Stored | None) -> Desired:
+def _decode(stored: Stored | None) -> Desired:
     if stored is None:
         return Desired()
     try:

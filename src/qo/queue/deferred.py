@@ -14,44 +14,48 @@ KEPT_MAX = 20_000
 Judge = Callable[[str, int], Verdict]
 
 
-class Shelf:
+class DeferredTasks:
     def __init__(self, judge: Judge) -> None:
         self.judge = judge
         self._types: dict[str, str] = {}  # By task id: to have been read once is enough.
-        self._kept: dict[str, dict[str, Due]] = {}  # By type, then by task id, in the order in which they came.
+        self._by_type: dict[str, dict[str, Due]] = {}  # By type, then by task id, in the order in which they came.
         self._count = 0
-        self._out: dict[str, str] = {}  # Types of those that were taken and are being tried, by task id.
-        self._out_of: Counter[str] = Counter()  # How many those are, by type.
+        self._tried_types: dict[str, str] = {}  # Types of those that were taken and are being tried, by task id.
+        self._tried_count: Counter[str] = Counter()  # How many those are, by type.
 
-    def put(self, due: Due, task_type: str) -> None:
+    def add(self, due: Due, task_type: str) -> None:
         if len(self._types) >= TYPES_MAX:
             self._types.clear()
         self._types[due.task_id] = task_type
-        kept = self._kept.setdefault(task_type, {})
-        if due.task_id not in kept and self._count < KEPT_MAX and self.judge(task_type, 0) is Verdict.LATER:
-            kept[due.task_id] = due
+        deferred = self._by_type.setdefault(task_type, {})
+        if due.task_id not in deferred and self._count < KEPT_MAX and self.judge(task_type, 0) is Verdict.LATER:
+            deferred[due.task_id] = due
             self._count += 1
 
     def verdict(self, task_id: str) -> Verdict:
         """What to do with a task as far as is known: of most we learn the type by claiming them."""
-        known = self._types.get(task_id)
-        return Verdict.TAKE if known is None else self.judge(known, self._out_of[known])
+        task_type = self._types.get(task_id)
+        return Verdict.TAKE if task_type is None else self.judge(task_type, self._tried_count[task_type])
 
-    def take(self, wanted: int) -> list[Due]:
+    def take(self, count: int) -> list[Due]:
         """Up to so many for which there is room now."""
         if not self._count:
             return []
-        taken: list[Due] = []
-        for task_type, kept in self._kept.items():
-            while kept and len(taken) < wanted and self.judge(task_type, self._out_of[task_type]) is Verdict.TAKE:
-                due = kept.pop(next(iter(kept)))
-                taken.append(due)
-                self._out[due.task_id] = task_type
-                self._out_of[task_type] += 1
-        self._count -= len(taken)
-        return taken
+        tasks: list[Due] = []
+        for task_type, deferred in self._by_type.items():
+            while (
+                deferred
+                and len(tasks) < count
+                and self.judge(task_type, self._tried_count[task_type]) is Verdict.TAKE
+            ):
+                due = deferred.pop(next(iter(deferred)))
+                tasks.append(due)
+                self._tried_types[due.task_id] = task_type
+                self._tried_count[task_type] += 1
+        self._count -= len(tasks)
+        return tasks
 
-    def tried(self, task_id: str) -> None:
+    def mark_tried(self, task_id: str) -> None:
         """It was claimed, or is not to be: from here on, others count it."""
-        if (task_type := self._out.pop(task_id, None)) is not None:
-            self._out_of[task_type] -= 1
+        if (task_type := self._tried_types.pop(task_id, None)) is not None:
+            self._tried_count[task_type] -= 1

@@ -14,7 +14,7 @@ from qo.core.ownership import overdue, unit_of, units
 from qo.core.shard import chosen_shards
 from qo.core.task import Status
 from qo.errors import CorruptRecord
-from qo.queue.deferred import Judge, Shelf
+from qo.queue.deferred import DeferredTasks, Judge
 from qo.queue.index import Walk
 from qo.queue.queue import Queue
 from qo.queue.scan import Scan
@@ -55,8 +55,8 @@ class Feed:
         self._walk = Walk(queue.store, keys.READY, owned, ready_page_size, queue.ambient)
         self._scan = Scan(queue.store, owned, log_scan_page_size)
         self._scan_at = self._monotonic() + HYBRID_SCAN_EVERY_S
-        self._found: deque[Due] = deque()
-        self._found_at = 0.0
+        self._candidates: deque[Due] = deque()
+        self._listed_at = 0.0
         self._late: deque[Due] = deque()  # What others own and have not come to.
         self.looks = 0  # How often the store was asked, and when last.
         self.depth = 0  # How many candidates it showed then.
@@ -68,7 +68,7 @@ class Feed:
         self._deferred: dict[tuple[str, str], float] = {}  # A hint, in one writing, to when to offer it again.
         self._ready_again = float("-inf")  # Until when something ready is put off.
         self._again: list[float] = []  # A heap of when short deferrals end.
-        self._shelf = Shelf(judge)
+        self._deferred_tasks = DeferredTasks(judge)
         self._withheld = 0  # How many the last look would have found, had there been room for their types.
         self._walk_at = float("-inf")  # Not to walk through all of those again before this.
 
@@ -82,11 +82,11 @@ class Feed:
         With ``late_s``, what has lain due for so long is taken too, whoever owns it, where tasks are read or
         ``offer`` brings it.
         """
-        chosen = frozenset(owned)
-        if (chosen, late_s) != (self._units, self._late_s):
-            self._units, self._late_s = chosen, late_s
-            self._walk.own(chosen)
-            self._scan.own(chosen if late_s is None else units(self._queue.prefix_len))
+        owned_units = frozenset(owned)
+        if (owned_units, late_s) != (self._units, self._late_s):
+            self._units, self._late_s = owned_units, late_s
+            self._walk.own(owned_units)
+            self._scan.own(owned_units if late_s is None else units(self._queue.prefix_len))
 
     def offer(self, late: Iterable[Due]) -> None:
         """Have these taken next: their owner has not come to them."""
@@ -99,7 +99,7 @@ class Feed:
 
     def wants(self, due: Due) -> bool:
         """Whether a hint would be taken, were it found in our units."""
-        return not self._put_off(due) and self._shelf.verdict(due.task_id) is Verdict.TAKE
+        return not self._put_off(due) and self._deferred_tasks.verdict(due.task_id) is Verdict.TAKE
 
     def deferral_ended(self) -> bool:
         """Whether something that was put off for a short while may be taken now. True once for each."""
@@ -109,21 +109,21 @@ class Feed:
             ended = True
         return ended
 
-    async def take(self, wanted: int) -> list[Due]:
+    async def take(self, count: int) -> list[Due]:
         """Up to ``wanted`` candidates, each offered once until its deferral ends. Empty: rest, then ask again."""
-        if self._monotonic() - self._found_at > FRESH_FOR_S:
-            self._found.clear()  # Others have taken most of these by now.
-        taken = self._shelf.take(wanted)
-        for due in taken:
+        if self._monotonic() - self._listed_at > FRESH_FOR_S:
+            self._candidates.clear()  # Others have taken most of these by now.
+        tasks = self._deferred_tasks.take(count)
+        for due in tasks:
             self._hand_out(due)
-        if not taken and not self._found and not self._late and self._monotonic() >= self._walk_at:
+        if not tasks and not self._candidates and not self._late and self._monotonic() >= self._walk_at:
             await self._look()
-        while (self._late or self._found) and len(taken) < wanted:
-            due = self._late.popleft() if self._late else self._found.popleft()
+        while (self._late or self._candidates) and len(tasks) < count:
+            due = self._late.popleft() if self._late else self._candidates.popleft()
             if self._usable(due):
                 self._hand_out(due)
-                taken.append(due)
-        return taken
+                tasks.append(due)
+        return tasks
 
     def _hand_out(self, due: Due) -> None:
         """In our hands now. When we are done with it, this writing of its hint is worth nothing."""
@@ -135,16 +135,16 @@ class Feed:
         self.looks += 1
         self.looked_at = self._monotonic()
         self._withheld = 0
-        self._found.extend(await self._refill())
-        self.depth = len(self._found)
-        self._found_at = self._monotonic()
-        if self._found:
-            self.fruitful_at = self._found_at
+        self._candidates.extend(await self._refill())
+        self.depth = len(self._candidates)
+        self._listed_at = self._monotonic()
+        if self._candidates:
+            self.fruitful_at = self._listed_at
         elif self._withheld:
             # Whole pages of tasks for which there is no room: those that were read are on the shelf, and to list
             # all the others over and over would cost more than it brings.
             pages = self._withheld / self._page_size
-            self._walk_at = self._found_at + min(pages * WALK_REST_PER_PAGE_S, WALK_REST_MAX_S)
+            self._walk_at = self._listed_at + min(pages * WALK_REST_PER_PAGE_S, WALK_REST_MAX_S)
 
     @property
     def exhausted(self) -> bool:
@@ -158,14 +158,14 @@ class Feed:
 
     def put_back(self, due: Due, task_type: str) -> None:
         """It was read, and is of a type that is not for us now. It is offered again when ``judge`` says so."""
-        self._shelf.put(due, task_type)
+        self._deferred_tasks.add(due, task_type)
         self._deferred.pop((due.task_id, due.etag), None)
 
-    def tried(self, due: Due) -> None:
+    def mark_tried(self, due: Due) -> None:
         """It has been read: whether there is room for more of its type can be judged without it."""
-        self._shelf.tried(due.task_id)
+        self._deferred_tasks.mark_tried(due.task_id)
 
-    def defer(self, due: Due, for_s: float, *, ready: bool = False, gone: bool = False) -> None:
+    def defer(self, due: Due, for_s: float, *, ready: bool = False, expect_gone: bool = False) -> None:
         """Do not offer this hint again for a while, unless it is written anew. If its task is ``ready`` all the same,
         the feed is not exhausted meanwhile. If it should be ``gone`` by then, nobody waits for that while to end."""
         now = self._monotonic()
@@ -175,14 +175,14 @@ class Feed:
             self._deferred = {hint: until for hint, until in self._deferred.items() if until > now}
             self._deferred_max = max(DEFERRED_MAX, 2 * len(self._deferred))
         self._deferred[due.task_id, due.etag] = now + for_s
-        if self._units is not None and for_s <= SHORT_S and not gone:
+        if self._units is not None and for_s <= SHORT_S and not expect_gone:
             heapq.heappush(self._again, now + for_s)
 
     def _usable(self, due: Due) -> bool:
         """Asked when it is found, and again when it is taken: it may have become another's meanwhile."""
         if self._put_off(due) or not self._owns(due):
             return False
-        verdict = self._shelf.verdict(due.task_id)
+        verdict = self._deferred_tasks.verdict(due.task_id)
         self._withheld += verdict is Verdict.LATER
         return verdict is Verdict.TAKE
 
@@ -197,18 +197,18 @@ class Feed:
 
     async def _refill(self) -> Sequence[Due]:
         if self.mode is not IndexMode.LOG_SCAN:
-            found = await self._walk.due(self._usable)
-            self._barren = not found
-            if found or self.mode is IndexMode.INDEX_ONLY or self._monotonic() < self._scan_at:
-                return self._shuffled(found)
+            tasks = await self._walk.due(self._usable)
+            self._barren = not tasks
+            if tasks or self.mode is IndexMode.INDEX_ONLY or self._monotonic() < self._scan_at:
+                return self._shuffle(tasks)
             self._scan_at = self._monotonic() + HYBRID_SCAN_EVERY_S
         return await self._scan_page()
 
-    def _shuffled(self, found: list[Due]) -> list[Due]:
+    def _shuffle(self, tasks: list[Due]) -> list[Due]:
         """Within a minute the order means nothing, so each worker takes its own: fewer races are lost."""
-        self._queue.ambient.rng.shuffle(found)
-        found.sort(key=lambda due: due.minute)
-        return found
+        self._queue.ambient.rng.shuffle(tasks)
+        tasks.sort(key=lambda due: due.minute)
+        return tasks
 
     async def _scan_page(self) -> list[Due]:
         barren = self._barren_round or self._scan.after == ""
@@ -218,11 +218,11 @@ class Feed:
         failed = [each for each in checked if isinstance(each, BaseException)]
         if failed and len(failed) == len(checked):
             raise failed[0]
-        found = [due for due in checked if isinstance(due, Due) and self._usable(due)]
-        self._barren_round = barren and not found and not failed
+        tasks = [due for due in checked if isinstance(due, Due) and self._usable(due)]
+        self._barren_round = barren and not tasks and not failed
         if self.mode is IndexMode.LOG_SCAN:
             self._barren = self._barren_round and self._scan.after == ""
-        return found
+        return tasks
 
     async def _claimable(self, entry: Entry) -> Due | None:
         stored = await self._queue.store.get(entry.key)

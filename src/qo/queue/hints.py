@@ -14,29 +14,29 @@ from collections.abc import Awaitable
 from qo.core import keys
 from qo.core.pricing import DELETE_EVERY_S
 from qo.errors import ConcurrentWrite, PreconditionFailed, StoreError
-from qo.store.port import DELETE_LIMIT_MAX, Doomed, ObjectStore, Written
+from qo.store.port import DELETE_LIMIT_MAX, Deletion, ObjectStore, PutResult
 
 log = logging.getLogger(__name__)
 
 FLUSH_AT = 100
 LATE_S = 0.5
-KNOWN_MAX = 200_000
+EXACT_MAX = 200_000
 
 
 class Hints:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._doomed: dict[tuple[str, str | None], Doomed] = {}  # By key and version.
-        self._known: dict[str, Doomed] = {}  # How to remove exactly the writing of a hint that we wrote or saw.
+        self._pending: dict[tuple[str, str | None], Deletion] = {}  # To be removed soon, by key and version.
+        self._exact: dict[str, Deletion] = {}  # How to remove exactly the version of a hint that we wrote or saw.
         self._leaving: dict[str, asyncio.Task[None]] = {}  # Keys being removed, perhaps whatever is there.
         self._flushes: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def learn(self, key: str, etag: str) -> None:
         """A hint was seen with this ETag. Dropping it will then spare what others may write under the same key."""
-        if len(self._known) > KNOWN_MAX:
-            self._known.clear()
-        self._known[key] = Doomed(key, etag=etag)
+        if len(self._exact) > EXACT_MAX:
+            self._exact.clear()
+        self._exact[key] = Deletion(key, etag=etag)
 
     async def add(self, key: str, token: str) -> bool:
         """Write a hint. Its body names the write it stands for, so that exactly this one can be removed.
@@ -47,26 +47,26 @@ class Hints:
         # removal of the old hint could hit the new one: not every server looks at the ETag when it removes many.
         while (leaving := self._leaving.get(key)) is not None:
             await asyncio.wait({leaving})  # Otherwise the removal could overtake this write.
-        self._doomed.pop((key, None), None)
-        return await self._written(key, self._store.put(key, token.encode()))
+        self._pending.pop((key, None), None)
+        return await self._finish_adding(key, self._store.put(key, token.encode()))
 
     def start_adding(self, key: str, token: str) -> Awaitable[bool]:
         """The same, but under way when this returns; what it came to is known when that is awaited."""
         if key in self._leaving:
             return asyncio.ensure_future(self.add(key, token))
-        self._doomed.pop((key, None), None)
-        return self._written(key, asyncio.ensure_future(self._store.put(key, token.encode())))
+        self._pending.pop((key, None), None)
+        return self._finish_adding(key, asyncio.ensure_future(self._store.put(key, token.encode())))
 
-    async def _written(self, key: str, put: Awaitable[Written]) -> bool:
+    async def _finish_adding(self, key: str, write: Awaitable[PutResult]) -> bool:
         try:
-            written = await put
+            result = await write
         except StoreError as error:
             log.warning("could not write the index key %s: %s; the sweeper will", key, error)
             return False
         if key.startswith(keys.LEASES):
             # Who claims is who drops it. By version it leaves no delete marker.
-            by_version = written.version is not None
-            self._known[key] = Doomed(key, written.version, None if by_version else written.etag)
+            by_version = result.version is not None
+            self._exact[key] = Deletion(key, result.version, None if by_version else result.etag)
         return True
 
     async def restore(self, key: str, token: str) -> bool:
@@ -79,9 +79,9 @@ class Hints:
 
     def drop(self, key: str) -> None:
         """Remove a hint soon, together with others."""
-        doomed = self._known.pop(key, None) or Doomed(key)
-        self._doomed[key, doomed.version] = doomed
-        if len(self._doomed) >= FLUSH_AT:
+        deletion = self._exact.pop(key, None) or Deletion(key)
+        self._pending[key, deletion.version] = deletion
+        if len(self._pending) >= FLUSH_AT:
             self._start_flush()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(DELETE_EVERY_S, self._start_flush)
@@ -109,25 +109,25 @@ class Hints:
             if loop.time() - self._timer.when() > LATE_S:
                 # This process was held up, perhaps for longer than its leases, and another may have written the
                 # same keys anew. Those that are stale after all are removed by whoever is led astray by them.
-                self._doomed = {name: each for name, each in self._doomed.items() if each.version or each.etag}
+                self._pending = {name: each for name, each in self._pending.items() if each.version or each.etag}
             self._timer.cancel()
             self._timer = None
-        while self._doomed:
-            batch = list(self._doomed.values())[:DELETE_LIMIT_MAX]
-            for doomed in batch:
-                del self._doomed[doomed.key, doomed.version]
+        while self._pending:
+            batch = list(self._pending.values())[:DELETE_LIMIT_MAX]
+            for deletion in batch:
+                del self._pending[deletion.key, deletion.version]
             flush = loop.create_task(self._remove(batch))
             self._flushes.add(flush)
-            self._leaving.update({doomed.key: flush for doomed in batch if doomed.version is None})
+            self._leaving.update({deletion.key: flush for deletion in batch if deletion.version is None})
 
-    async def _remove(self, batch: list[Doomed]) -> None:
+    async def _remove(self, batch: list[Deletion]) -> None:
         try:
             await self._store.delete_many(batch)
         except StoreError as error:
             log.debug("could not remove %d index keys: %s; the sweeper will", len(batch), error)
         finally:
             me = asyncio.current_task()
-            for doomed in batch:
-                if self._leaving.get(doomed.key) is me:
-                    del self._leaving[doomed.key]
+            for deletion in batch:
+                if self._leaving.get(deletion.key) is me:
+                    del self._leaving[deletion.key]
             self._flushes.discard(me)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from qo.ambient import Ambient
 from qo.core import keys
 from qo.core.discovery import Due, harvest, share
 from qo.core.ownership import Block, Within, blocks
-from qo.queue.concurrency import together
+from qo.queue.concurrency import gather_cancellable
 from qo.store.port import ObjectStore, Page
 
 Usable = Callable[[Due], bool]
@@ -75,38 +75,38 @@ class Walk:
         if not self._crowded:
             page = await self._page(self._whole, "")
             if not page.truncated:
-                found = self._usable(page, now, usable)
-                at_home = [due for due in found if Block(due.task_id[0], due.task_id[0]) in mine]
-                return found if self._leased else at_home or found
+                tasks = self._usable(page, now, usable)
+                at_home = [due for due in tasks if Block(due.task_id[0], due.task_id[0]) in mine]
+                return tasks if self._leased else at_home or tasks
             self._crowded = True
         # Each look begins one further on: a segment that is never empty must not keep us from the others.
         self._turn = (self._turn + 1) % len(self._segments)
         order = [*self._segments[self._turn :], *self._segments[: self._turn]]
         order.sort(key=lambda segment: segment not in mine)
         first, *others = order
-        found, seen = await self._visit(first, now, usable)
+        tasks, key_count = await self._visit(first, now, usable)
         for some in ([s for s in others if s in mine], [s for s in others if s not in mine]):
-            if found:
-                return found
+            if tasks:
+                return tasks
             # An empty segment: often all are, so look at the others at once rather than one after the other.
-            visits = await together(self._visit(segment, now, usable) for segment in some)
-            seen += sum(count for _, count in visits)
-            found = [due for dues, _ in visits for due in dues]
-        self._crowded = bool(found) or seen > self._page_size
-        return found
+            visits = await gather_cancellable(self._visit(segment, now, usable) for segment in some)
+            key_count += sum(count for _, count in visits)
+            tasks = [due for dues, _ in visits for due in dues]
+        self._crowded = bool(tasks) or key_count > self._page_size
+        return tasks
 
     async def _visit(self, segment: Block, now: datetime, usable: Usable) -> tuple[list[Due], int]:
         """The first usable keys of a segment, from where the last visit ended and round again; and how many keys
         it saw."""
-        after, seen = self._after.pop(segment, ""), 0
+        after, key_count = self._after.pop(segment, ""), 0
         again = after != ""  # Nothing behind that place: then it is the turn of what lies before it.
         while True:
             page = await self._page(segment, after)
-            seen += len(page.entries)
-            found = self._usable(page, now, usable)
+            key_count += len(page.entries)
+            tasks = self._usable(page, now, usable)
             if page.truncated:
-                after = _onward(page, keys.minute_of(now), self._prefix)
-            if found:
+                after = _next_start(page, keys.minute_of(now), self._prefix)
+            if tasks:
                 shard = _only_shard(page)
                 if page.truncated and shard is None:
                     self._after[segment] = after
@@ -114,10 +114,10 @@ class Walk:
                     # Its neighbours are next, or a shard that is never empty would keep us from them.
                     self._after[segment] = f"{self._prefix}{shard}/{keys.AFTER_ALL}"
                 # Where the segment is one crowded shard, the next visit starts at its head: what we take leaves it.
-                return found, seen
+                return tasks, key_count
             if not page.truncated:
                 if not again:
-                    return [], seen
+                    return [], key_count
                 after, again = "", False
 
     async def _page(self, block: Block, after: str) -> Page:
@@ -130,11 +130,11 @@ class Walk:
         return page
 
     def _usable(self, page: Page, now: datetime, usable: Usable) -> list[Due]:
-        found = harvest(page.entries, now=now, shards=self._owned)
-        return [due for due in found if usable(due)]
+        tasks = harvest(page.entries, now=now, shards=self._owned)
+        return [due for due in tasks if usable(due)]
 
 
-def _onward(page: Page, minute: int, prefix: str) -> str:
+def _next_start(page: Page, minute: int, prefix: str) -> str:
     """Where to list on: behind the page, or behind its last shard if that has nothing more that is due."""
     last = page.entries[-1].key
     parsed = keys.parse_index(last)

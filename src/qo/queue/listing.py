@@ -11,7 +11,7 @@ from qo.core import keys, wire
 from qo.core.shard import validate_shards
 from qo.core.task import Status, Task
 from qo.errors import CorruptRecord, NotFound, UsageError
-from qo.queue.concurrency import together
+from qo.queue.concurrency import gather_cancellable
 from qo.store.port import LIST_LIMIT_MAX, Entry, ObjectStore
 
 log = logging.getLogger(__name__)
@@ -36,38 +36,38 @@ class Filter:
         )
 
 
-async def find(store: ObjectStore, prefix_len: int, wanted: Filter, limit: int) -> list[Task]:
+async def find(store: ObjectStore, prefix_len: int, criteria: Filter, limit: int) -> list[Task]:
     """Up to ``limit`` tasks that pass the filter, last changed first. Stops reading once it has enough."""
     if limit < 1:
         raise UsageError(f"the limit must be at least 1, not {limit}")
-    if wanted.shard is not None:
-        validate_shards((wanted.shard,), prefix_len)
-    found: dict[str, Task] = {}  # By id: a stale hint beside a fresh one leads to the same task twice.
-    async for batch in _task_keys(store, wanted):
-        tasks = await together(_read(store, key) for key in batch)
-        found.update({task.id: task for task in tasks if task is not None and wanted.admits(task)})
-        if len(found) >= limit:
+    if criteria.shard is not None:
+        validate_shards((criteria.shard,), prefix_len)
+    matches: dict[str, Task] = {}  # By id: a stale hint beside a fresh one leads to the same task twice.
+    async for batch in _task_keys(store, criteria):
+        tasks = await gather_cancellable(_read(store, key) for key in batch)
+        matches.update({task.id: task for task in tasks if task is not None and criteria.admits(task)})
+        if len(matches) >= limit:
             break
-    return sorted(found.values(), key=lambda task: task.updated_at, reverse=True)[:limit]
+    return sorted(matches.values(), key=lambda task: task.updated_at, reverse=True)[:limit]
 
 
-async def _task_keys(store: ObjectStore, wanted: Filter) -> AsyncIterator[list[str]]:
+async def _task_keys(store: ObjectStore, criteria: Filter) -> AsyncIterator[list[str]]:
     """Keys of tasks that may match, in batches, last changed first. The listing dates them, so that only as many need
     be read as are wanted. Active ones are found through the index that holds them.
     """
-    index = {Status.PENDING: keys.READY, Status.RUNNING: keys.LEASES}.get(wanted.status or Status.ARCHIVED)
-    prefix = (index or keys.TASKS) + (f"{wanted.shard}/" if wanted.shard is not None else "")
-    oldest = None if index or wanted.since is None else wanted.since - ROUNDING
+    index = {Status.PENDING: keys.READY, Status.RUNNING: keys.LEASES}.get(criteria.status or Status.ARCHIVED)
+    prefix = (index or keys.TASKS) + (f"{criteria.shard}/" if criteria.shard is not None else "")
+    oldest = None if index or criteria.since is None else criteria.since - ROUNDING
     dated: list[tuple[datetime, str]] = []
     async for entries in pages(store, prefix):
         dated += [(e.modified, e.key) for e in entries if oldest is None or e.modified >= oldest]
     dated.sort(reverse=True)
-    found = [key for _, key in dated]
+    task_keys = [key for _, key in dated]
     if index is not None:
-        parsed = [keys.parse_index(key) for key in found]
-        found = [keys.task(p.shard, p.task_id) for p in parsed if p is not None]
-    for start in range(0, len(found), READS_AT_ONCE):
-        yield found[start : start + READS_AT_ONCE]
+        parsed = [keys.parse_index(key) for key in task_keys]
+        task_keys = [keys.task(p.shard, p.task_id) for p in parsed if p is not None]
+    for start in range(0, len(task_keys), READS_AT_ONCE):
+        yield task_keys[start : start + READS_AT_ONCE]
 
 
 async def pages(store: ObjectStore, prefix: str, after: str = "") -> AsyncIterator[Sequence[Entry]]:
@@ -98,7 +98,7 @@ async def history(store: ObjectStore, key: str, task_id: str) -> list[Task]:
     states: list[Task] = []
     for start in range(0, len(versions), READS_AT_ONCE):
         batch = versions[start : start + READS_AT_ONCE]
-        bodies = await together(store.get(key, version=v.version) for v in batch)
+        bodies = await gather_cancellable(store.get(key, version=v.version) for v in batch)
         states += [wire.decode_task(stored.body, key) for stored in bodies if stored is not None]
     states.reverse()
     return states

@@ -8,7 +8,7 @@ from datetime import timedelta
 from qo.core import keys, wire
 from qo.errors import CorruptRecord
 from qo.queue import roster
-from qo.queue.concurrency import together
+from qo.queue.concurrency import gather_cancellable
 from qo.queue.queue import Queue
 
 log = logging.getLogger(__name__)
@@ -22,23 +22,23 @@ class Members:
     def __init__(self, queue: Queue, *, silent_max_s: float) -> None:
         self._store = queue.store
         self._silent_max = timedelta(seconds=silent_max_s)
-        self._known: dict[str, roster.WorkerInfo | None] = {}  # Those read longest ago come first.
+        self._infos: dict[str, roster.WorkerInfo | None] = {}  # Those read longest ago come first.
         self._types: frozenset[tuple[str, ...]] = frozenset()
 
     async def live(self) -> list[str]:
         """The workers that lease and were heard of recently, in an order that all would find."""
         since = await self._store.now() - self._silent_max
-        heard = {worker_id for worker_id, at in (await roster.last_heard(self._store)).items() if at >= since}
-        self._known = {worker_id: info for worker_id, info in self._known.items() if worker_id in heard}
-        old = list(self._known)[:READ_AGAIN]
-        new = sorted(heard - self._known.keys())
-        asked = [*old, *new]
-        read = await together(self._read(worker_id) for worker_id in asked)
-        for worker_id, info in zip(asked, read, strict=True):
-            self._known.pop(worker_id, None)
-            self._known[worker_id] = info
+        alive = {worker_id for worker_id, at in (await roster.last_heard(self._store)).items() if at >= since}
+        self._infos = {worker_id: info for worker_id, info in self._infos.items() if worker_id in alive}
+        old = list(self._infos)[:READ_AGAIN]
+        new = sorted(alive - self._infos.keys())
+        to_read = [*old, *new]
+        read = await gather_cancellable(self._read(worker_id) for worker_id in to_read)
+        for worker_id, info in zip(to_read, read, strict=True):
+            self._infos.pop(worker_id, None)
+            self._infos[worker_id] = info
         sharing = {
-            worker_id: info for worker_id, info in self._known.items() if info is not None and _shares(info)
+            worker_id: info for worker_id, info in self._infos.items() if info is not None and _shares(info)
         }
         self._compare_types(frozenset(tuple(sorted(info.task_types)) for info in sharing.values()))
         return sorted(sharing)

@@ -19,7 +19,7 @@ from qo.core.sweep import lapsed, repair
 from qo.core.task import Status
 from qo.errors import CorruptRecord, QoError, UsageError
 from qo.queue import roster
-from qo.queue.concurrency import together
+from qo.queue.concurrency import gather_cancellable
 from qo.queue.index import Walk
 from qo.queue.listing import READS_AT_ONCE
 from qo.queue.queue import Queue
@@ -56,8 +56,8 @@ class Monitor:
         self._queue = queue
         self._config = config or MonitorConfig()
         self._walk = Walk(queue.store, keys.LEASES, all_shards(queue.prefix_len), LEASE_PAGE_SIZE, queue.ambient)
-        self._told_stale: set[str] = set()
-        self._read_stale: set[str] = set()  # Silent workers whose records say that they should have reported.
+        self._logged_stale: set[str] = set()
+        self._confirmed_stale: set[str] = set()  # Silent workers whose records say that they should have reported.
         self._sweeper = Sweeper(queue, self._config.sweep_page_size)
 
     async def run(self, stop: asyncio.Event, *, on_duty: Callable[[], bool] = lambda: True) -> None:
@@ -93,11 +93,11 @@ class Monitor:
         def fresh(due: Due) -> bool:
             return due.key not in passed and due.written_at <= started_at
 
-        while found := await self._walk.due(fresh):
-            passed.update(due.key for due in found)
-            for start in range(0, len(found), READS_AT_ONCE):
-                batch = found[start : start + READS_AT_ONCE]
-                await together(self._examine(due, report) for due in batch)
+        while due_keys := await self._walk.due(fresh):
+            passed.update(due.key for due in due_keys)
+            for start in range(0, len(due_keys), READS_AT_ONCE):
+                batch = due_keys[start : start + READS_AT_ONCE]
+                await gather_cancellable(self._examine(due, report) for due in batch)
         await self._queue.hints.flush()
         report.stale_workers = await self._stale_workers()
         return report
@@ -105,32 +105,32 @@ class Monitor:
     async def _examine(self, due: Due, report: CheckReport) -> None:
         report.examined += 1
         try:
-            seen = await self._queue.tasks.load(due.task_id)
+            snapshot = await self._queue.tasks.load(due.task_id)
         except CorruptRecord as error:
             log.error("%s", error)
             return
-        if seen is not None and lapsed(seen.task, await self._queue.store.now()):
+        if snapshot is not None and lapsed(snapshot.task, await self._queue.store.now()):
             self._queue.hints.learn(due.key, due.etag)
-            await self._take_back(seen, report)
+            await self._take_back(snapshot, report)
             return
-        needed = repair(None if seen is None else seen.task, [due.key])
+        needed = repair(None if snapshot is None else snapshot.task, [due.key])
         if not needed.stale:
             return  # Still running, and its lease ends later in this minute.
-        pending = seen is not None and seen.task.status is Status.PENDING
+        pending = snapshot is not None and snapshot.task.status is Status.PENDING
         if pending and due.listed_at - due.written_at < CLAIMED_WITHIN:
             return  # The claim that wrote this key may be on its way. Without the key, nothing would lead to it.
-        if needed.missing is not None and seen is not None:
+        if needed.missing is not None and snapshot is not None:
             # Who moved the task may have died before writing its new hint: write that first.
-            restored = await self._queue.hints.restore(needed.missing, seen.task.token)
+            restored = await self._queue.hints.restore(needed.missing, snapshot.task.token)
             report.repaired += restored
         # Awaited before it is added: others add to the same report meanwhile.
         removed = await self._queue.hints.drop_stale(due.key, due.etag)
         report.repaired += removed
 
-    async def _take_back(self, seen: Snapshot, report: CheckReport) -> None:
+    async def _take_back(self, snapshot: Snapshot, report: CheckReport) -> None:
         ambient = self._queue.ambient
-        command = Lapse(ambient.token(), seen.task.lease_id, ambient.unit())
-        moved = await self._queue.tasks.apply(seen, command)
+        command = Lapse(ambient.token(), snapshot.task.lease_id, ambient.unit())
+        moved = await self._queue.tasks.apply(snapshot, command)
         if not isinstance(moved, Snapshot):
             return  # Its holder, or another monitor, was quicker.
         log.warning("task %s: %s", moved.task.id, moved.task.last_error)
@@ -142,26 +142,27 @@ class Monitor:
         now = await self._queue.store.now()
         threshold_s = self._config.worker_health_threshold_s
         since = now - timedelta(seconds=roster.SILENT_UNKNOWN_S if threshold_s is None else threshold_s)
-        heard = await roster.last_heard(self._queue.store)
-        if any(at < now - FORGET_AFTER for at in heard.values()):  # Seldom: otherwise it costs no second listing.
+        last_reports = await roster.last_heard(self._queue.store)
+        # Seldom true: most checks cost no second listing.
+        if any(at < now - FORGET_AFTER for at in last_reports.values()):
             for worker_id in await roster.forget_stale(self._queue.store, now - FORGET_AFTER):
                 log.info("worker %s was silent for so long that it is forgotten", worker_id)
-                heard.pop(worker_id, None)
-        silent = [worker_id for worker_id, at in heard.items() if at < since]
-        self._read_stale.intersection_update(silent)
+                last_reports.pop(worker_id, None)
+        silent = [worker_id for worker_id, at in last_reports.items() if at < since]
+        self._confirmed_stale.intersection_update(silent)
         stale = (
             silent if threshold_s is not None else [each for each in silent if await self._missed_beats(each, now)]
         )
-        for worker_id in set(stale) - self._told_stale:
-            log.warning("worker %s was last heard of at %s", worker_id, heard[worker_id].isoformat())
-        self._told_stale = set(stale)  # Once is enough, until it has been back.
+        for worker_id in set(stale) - self._logged_stale:
+            log.warning("worker %s was last heard of at %s", worker_id, last_reports[worker_id].isoformat())
+        self._logged_stale = set(stale)  # Once is enough, until it has been back.
         return stale
 
     async def _missed_beats(self, worker_id: str, now: datetime) -> bool:
         """Whether a silent worker should have reported by now. Its record says how often it does. One that was found
         late is not read again: with many dead workers, a check that a failed request ends would otherwise never get
         through."""
-        if worker_id in self._read_stale:
+        if worker_id in self._confirmed_stale:
             return True
         try:
             info = await roster.find(self._queue.store, worker_id)
@@ -169,7 +170,7 @@ class Monitor:
         except (CorruptRecord, UsageError):
             is_late = True  # It cannot say otherwise.
         if is_late:
-            self._read_stale.add(worker_id)
+            self._confirmed_stale.add(worker_id)
         return is_late
 
 

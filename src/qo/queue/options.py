@@ -122,7 +122,7 @@ def check_task_type(task_type: Any) -> None:
     if isinstance(task_type, str) and 0 < len(task_type) <= _TASK_TYPE_LEN_MAX and task_type.isprintable():
         return
     raise UsageError(
-        f"task_type: a task type is 1 to {_TASK_TYPE_LEN_MAX} printable characters, not {_shown(task_type)}"
+        f"task_type: a task type is 1 to {_TASK_TYPE_LEN_MAX} printable characters, not {_describe(task_type)}"
     )
 
 
@@ -167,7 +167,7 @@ def require_text(name: str, value: Any) -> None:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise UsageError(f"{name} must be text that UTF-8 can hold, not {_shown(value)}") from None
+            raise UsageError(f"{name} must be text that UTF-8 can hold, not {_describe(value)}") from None
 
 
 def _check_range(name: str, value: float, low: float, high: float) -> None:
@@ -178,19 +178,19 @@ def _check_range(name: str, value: float, low: float, high: float) -> None:
 
 def _check_real(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"{name} must be a number, not {_shown(value)}")
+        raise UsageError(f"{name} must be a number, not {_describe(value)}")
 
 
 def _check_whole(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise UsageError(f"{name} must be a whole number, not {_shown(value)}")
+        raise UsageError(f"{name} must be a whole number, not {_describe(value)}")
 
 
 def _check_kind(name: str, value: Any, kind: type) -> None:
     if not isinstance(value, kind):
-        raise UsageError(f"{name} must be of type {kind.__name__}, not {_shown(value)}")
+        raise UsageError(f"{name} must be of type {kind.__name__}, not {_describe(value)}")
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     text = ascii(value)
     return f"{text if len(text) <= 40 else text[:40] + '...'} ({type(value).__name__})"

@@ -26,13 +26,13 @@ class Payloads:
     def take(self, value: Any, what: str) -> wire.Payload:
         """A copy of the user's value, and its JSON; a UsageError if that does not exist or is too large for any
         object of ours."""
-        taken = wire.payload(value, what)
-        if len(taken.body) > INPUT_BYTES_MAX:
+        payload = wire.payload(value, what)
+        if len(payload.body) > INPUT_BYTES_MAX:
             raise UsageError(
-                f"{what} is {len(taken.body):,} bytes of JSON; at most {INPUT_BYTES_MAX:,} are taken. "
+                f"{what} is {len(payload.body):,} bytes of JSON; at most {INPUT_BYTES_MAX:,} are taken. "
                 "Put the data in the bucket yourself and pass its key."
             )
-        return taken
+        return payload
 
     async def offload_input(self, task: Task, body: bytes) -> Task:
         """The task as it should be stored: with its input, or with a reference to where that was put."""

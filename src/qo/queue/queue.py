@@ -20,7 +20,7 @@ from qo.core.shard import validate_prefix_len, validate_task_id
 from qo.core.task import Status, Task
 from qo.errors import IdempotencyConflict, LeaseLost, NotFound, Refused, UsageError
 from qo.queue import listing
-from qo.queue.concurrency import together
+from qo.queue.concurrency import gather_cancellable
 from qo.queue.control import Cancels
 from qo.queue.hints import Hints
 from qo.queue.options import DELAY_S_MAX, NewTask, Options, build, check_number, check_text, require_text
@@ -36,15 +36,15 @@ PAYLOAD_THRESHOLD_BYTES = 256 * 1024
 class Claim:
     """A task that is ours until its lease ends. Pass it to complete, fail, reschedule, release or renew."""
 
-    __slots__ = ("lease_id", "seen")
+    __slots__ = ("lease_id", "snapshot")
 
-    def __init__(self, seen: Snapshot, lease_id: str) -> None:
-        self.seen = seen  # Follows every write, so that the next one needs no read before it.
+    def __init__(self, snapshot: Snapshot, lease_id: str) -> None:
+        self.snapshot = snapshot  # Follows every write, so that the next one needs no read before it.
         self.lease_id = lease_id
 
     @property
     def task(self) -> Task:
-        return self.seen.task
+        return self.snapshot.task
 
 
 class Queue:
@@ -84,11 +84,11 @@ class Queue:
         """
         now = await self.store.now()
         prepared = [self._prepare(new, now) for new in tasks]
-        done: list[Task] = []
+        created: list[Task] = []
         for start in range(0, len(prepared), SUBMITS_AT_ONCE):
             batch = prepared[start : start + SUBMITS_AT_ONCE]
-            done += await together(self._create(*each) for each in batch)
-        return done
+            created += await gather_cancellable(self._create(*each) for each in batch)
+        return created
 
     def _prepare(self, new: NewTask, now: datetime) -> tuple[NewTask, Task, bytes]:
         value, body = self._payloads.take(new.input, "the input")
@@ -135,8 +135,8 @@ class Queue:
         The filters apply before the limit. Keys are listed first, then as many tasks are read as it takes; active
         ones are found through the indexes.
         """
-        wanted = listing.Filter(status=status, task_type=task_type, shard=shard, since=since)
-        return await listing.find(self.store, self.prefix_len, wanted, limit)
+        criteria = listing.Filter(status=status, task_type=task_type, shard=shard, since=since)
+        return await listing.find(self.store, self.prefix_len, criteria, limit)
 
     async def history(self, task_id: str) -> list[Task]:
         """Every state the task has been in, oldest first."""
@@ -148,7 +148,7 @@ class Queue:
         pace = Pace()
         async with asyncio.timeout(timeout_s):
             while not (task := await self.get(task_id)).ended:
-                pace = pace.after(found=False)
+                pace = pace.after(found_work=False)
                 await asyncio.sleep(pace.rest_s(self.ambient.unit()))
         return task
 
@@ -168,18 +168,18 @@ class Queue:
         """
         require_text("worker_id", worker_id)
         check_number("lease_s", lease_s, 0.001, DELAY_S_MAX)
-        seen = await self.tasks.load(task_id)
-        if seen is None:
+        snapshot = await self.tasks.load(task_id)
+        if snapshot is None:
             return None
-        if not accepts(seen.task):
+        if not accepts(snapshot.task):
             return Rejected(Reason.WRONG_STATE, f"task {task_id} is not for this worker")
         lease_id = self.ambient.task_id()
         command = lifecycle.Claim(self.ambient.token(), lease_id, worker_id, lease_s)
-        moved = await self.tasks.apply(seen, command)
+        moved = await self.tasks.apply(snapshot, command)
         if isinstance(moved, Snapshot):
             return Claim(moved, lease_id)
         if moved.reason is Reason.PAST_EXPIRY:
-            await self.tasks.apply(seen, lifecycle.Expire(self.ambient.token()))
+            await self.tasks.apply(snapshot, lifecycle.Expire(self.ambient.token()))
         return moved
 
     async def complete(self, claim: Claim, output: Any = None, *, progress: Any = None) -> Task:
@@ -206,8 +206,8 @@ class Queue:
         """Report a failed attempt: the task rests and is tried again, or has failed if no retry is left or the
         failure is ``permanent``. One that was stopped on request (``cancelled``) ends as such."""
         check_number("delay_s", delay_s, 0, DELAY_S_MAX)
-        error = _told("error", error)
-        traceback = None if traceback is None else _told("traceback", traceback)
+        error = _encodable("error", error)
+        traceback = None if traceback is None else _encodable("traceback", traceback)
         command = lifecycle.Fail(
             self.ambient.token(),
             claim.lease_id,
@@ -238,10 +238,10 @@ class Queue:
         return await self._settle(claim, command)
 
     async def _settle(self, claim: Claim, command: Command) -> Task:
-        moved = await self.tasks.apply(claim.seen, command)
+        moved = await self.tasks.apply(claim.snapshot, command)
         if isinstance(moved, Rejected):
             raise LeaseLost(f"{moved.detail}: {moved.reason}")
-        claim.seen = moved
+        claim.snapshot = moved
         return moved.task
 
     # Operating
@@ -273,10 +273,10 @@ class Queue:
         return moved.task
 
     async def _load(self, task_id: str) -> Snapshot:
-        seen = await self.tasks.load(validate_task_id(task_id))
-        if seen is None:
+        snapshot = await self.tasks.load(validate_task_id(task_id))
+        if snapshot is None:
             raise NotFound(f"there is no task {task_id} in this queue")
-        return seen
+        return snapshot
 
     async def close(self) -> None:
         await self.hints.flush()
@@ -291,7 +291,7 @@ class Queue:
         await self.close()
 
 
-def _told(name: str, text: str) -> str:
+def _encodable(name: str, text: str) -> str:
     """What a handler said of its failure, as UTF-8 can hold it: an error that quotes the name of a strange file
     must still be recorded."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]

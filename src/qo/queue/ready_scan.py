@@ -19,7 +19,7 @@ LISTS_MAX = 32  # In one round.
 OVERDUE_MAX = 100
 
 
-class Survey:
+class ReadyScan:
     def __init__(self, queue: Queue) -> None:
         self._store = queue.store
         self._rng = queue.ambient.rng
@@ -39,17 +39,17 @@ class Survey:
         minute = keys.minute_of(now)
         for _ in range(LISTS_MAX):
             page = await self._store.list(keys.READY, start_after=self._after, limit=LIST_LIMIT_MAX)
-            found = harvest(page.entries, now=now, shards=self._shards)
-            self._passed.update(unit_of(_shard(due.key)) for due in found)
-            late += [due for due in found if overdue(due, late_s) and usable(due)]
+            tasks = harvest(page.entries, now=now, shards=self._shards)
+            self._passed.update(unit_of(_shard(due.key)) for due in tasks)
+            late += [due for due in tasks if overdue(due, late_s) and usable(due)]
             if not page.truncated:
                 self._after, self._lit, self._passed = "", self._passed, set()
                 break
-            self._after = self._onward(page, minute)
+            self._after = self._next_start(page, minute)
         # Any of them: the first are what their owners come to next.
         return self._rng.sample(late, min(len(late), OVERDUE_MAX))
 
-    def _onward(self, page: Page, minute: int) -> str:
+    def _next_start(self, page: Page, minute: int) -> str:
         last = page.entries[-1].key
         parsed = keys.parse_index(last)
         if parsed is None:

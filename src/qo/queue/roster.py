@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 import msgspec
 
 from qo.core import keys, wire
-from qo.core.struct_preload import known
+from qo.core.struct_preload import preload
 from qo.errors import ConcurrentWrite, CorruptRecord, PreconditionFailed, UsageError
-from qo.queue.concurrency import together
+from qo.queue.concurrency import gather_cancellable
 from qo.queue.listing import pages
 from qo.store.port import Entry, ObjectStore
 
@@ -69,7 +69,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in LEAVING
 
 
-known(WorkerInfo)
+preload(WorkerInfo)
 
 
 def validate_worker_id(worker_id: str) -> str:
@@ -95,17 +95,17 @@ async def find(store: ObjectStore, worker_id: str) -> WorkerInfo | None:
 
 async def workers(store: ObjectStore) -> list[WorkerInfo]:
     """Every registered worker, however many there are."""
-    found: list[WorkerInfo] = []
+    infos: list[WorkerInfo] = []
     async for entries in pages(store, keys.WORKERS):
-        bodies = await together(store.get(entry.key) for entry in entries)
+        bodies = await gather_cancellable(store.get(entry.key) for entry in entries)
         for entry, stored in zip(entries, bodies, strict=True):
             if stored is None:
                 continue  # One that left while we were looking is no worker.
             try:
-                found.append(wire.decode(WorkerInfo, stored.body, entry.key))
+                infos.append(wire.decode(WorkerInfo, stored.body, entry.key))
             except CorruptRecord as error:
                 log.error("%s", error)  # One broken record must not hide all the others.
-    return found
+    return infos
 
 
 async def last_heard(store: ObjectStore) -> dict[str, datetime]:
@@ -124,12 +124,12 @@ async def forget_stale(store: ObjectStore, before: datetime) -> list[str]:
         for entry in entries
         if entry.modified < before and entry.key.endswith(".json")
     ]
-    forgotten: list[str] = []
+    removed: list[str] = []
     for entry in silent:
         with suppress(PreconditionFailed, ConcurrentWrite):
             await store.delete(entry.key, if_match=entry.etag)
-            forgotten.append(_worker_id(entry))
-    return forgotten
+            removed.append(_worker_id(entry))
+    return removed
 
 
 def _worker_id(entry: Entry) -> str:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from qo.core import keys
-from qo.core.schedule import GRACE_S, Overlap, Schedule, due, ran, run_key
+from qo.core.schedule import GRACE_S, Overlap, Schedule, due_runs, record_run, run_key
 from qo.core.task import Task
 from qo.errors import IdempotencyConflict, NotFound, QoError, StoreError, UsageError
-from qo.queue.concurrency import together
+from qo.queue.concurrency import gather_cancellable
 from qo.queue.listing import pages
 from qo.queue.options import build
 from qo.queue.queue import Queue
@@ -52,7 +52,7 @@ class Scheduler:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._schedules = Schedules(queue)
-        self._known: dict[str, Snapshot] = {}  # What was read last: an idle pass costs one LIST and no GET.
+        self._snapshots: dict[str, Snapshot] = {}  # What was read last: an idle pass costs one LIST and no GET.
 
     async def run(self, stop: asyncio.Event, *, interval_s: float = INTERVAL_S) -> None:
         """Pass after pass until ``stop`` is set. A store that does not answer is asked again at the next pass."""
@@ -73,7 +73,9 @@ class Scheduler:
         # we could find a later one due.
         now = await self._queue.store.now()
         entries = [entry async for page in pages(self._queue.store, keys.SCHEDULES) for entry in page]
-        self._known = {entry.key: self._known[entry.key] for entry in entries if entry.key in self._known}
+        self._snapshots = {
+            entry.key: self._snapshots[entry.key] for entry in entries if entry.key in self._snapshots
+        }
         gate = asyncio.Semaphore(SCHEDULES_AT_ONCE)
 
         async def visit(entry: Entry) -> Report:
@@ -84,24 +86,26 @@ class Scheduler:
                     log.warning("%s: %s", entry.key, error)
                     return Report(schedules=1, failures=(f"{entry.key}: {error}",))
 
-        return sum(await together(visit(entry) for entry in entries), Report())
+        return sum(await gather_cancellable(visit(entry) for entry in entries), Report())
 
     async def _visit(self, entry: Entry, now: datetime, grace_s: float) -> Report:
-        seen = self._known.get(entry.key)
-        if seen is None or seen.etag != entry.etag:
+        last = self._snapshots.get(entry.key)
+        if last is None or last.etag != entry.etag:
             stored = await self._queue.store.get(entry.key)
             if stored is None:
                 return Report()  # Deleted since it was listed.
-            seen = self._known[entry.key] = snapshot(stored, entry.key)
-        return await self._fire(seen, due(seen.schedule, now, grace_s=grace_s), now)
+            last = self._snapshots[entry.key] = snapshot(stored, entry.key)
+        return await self._fire(last, due_runs(last.schedule, now, grace_s=grace_s), now)
 
-    async def _fire(self, seen: Snapshot, instants: list[datetime], now: datetime) -> Report:
-        schedule, report = seen.schedule, Report(schedules=1)
+    async def _fire(self, last: Snapshot, instants: list[datetime], now: datetime) -> Report:
+        schedule, report = last.schedule, Report(schedules=1)
         task_id: str | None = None
         recorded: datetime | None = None
         for instant in instants:
             try:
-                if schedule.overlap == Overlap.SKIP and await self._busy(task_id or schedule.last_task_id):
+                if schedule.overlap == Overlap.SKIP and await self._is_unfinished(
+                    task_id or schedule.last_task_id
+                ):
                     report += Report(skipped=1)
                 else:
                     task_id = (await self._submit(schedule, instant, now)).id
@@ -112,7 +116,7 @@ class Scheduler:
                 break
             recorded = instant
         if recorded is not None:
-            await self._record(seen, recorded, task_id, now)
+            await self._record(last, recorded, task_id, now)
         return report
 
     async def _submit(self, schedule: Schedule, instant: datetime, now: datetime) -> Task:
@@ -124,20 +128,20 @@ class Scheduler:
             built = build(new, now=now, prefix_len=self._queue.prefix_len, ambient=self._queue.ambient)
             return await self._queue.get(built.id)
 
-    async def _busy(self, task_id: str | None) -> bool:
+    async def _is_unfinished(self, task_id: str | None) -> bool:
         try:
             return task_id is not None and not (await self._queue.get(task_id)).ended
         except NotFound:
             return False  # Somebody removed the task; it will not end any more.
 
-    async def _record(self, seen: Snapshot, instant: datetime, task_id: str | None, now: datetime) -> None:
+    async def _record(self, last: Snapshot, instant: datetime, task_id: str | None, now: datetime) -> None:
         token = self._queue.ambient.token()
 
         def move(schedule: Schedule) -> Schedule:
-            if schedule.created_at != seen.schedule.created_at:
+            if schedule.created_at != last.schedule.created_at:
                 return schedule  # Deleted, and another created under its name: not our run.
-            return ran(schedule, instant, task_id, now=now, token=token)
+            return record_run(schedule, instant, task_id, now=now, token=token)
 
-        moved = await self._schedules.apply(seen, move)
+        moved = await self._schedules.apply(last, move)
         if moved is not None:
-            self._known[keys.schedule(seen.schedule.name)] = moved
+            self._snapshots[keys.schedule(last.schedule.name)] = moved

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 from msgspec.structs import replace
 
 from qo.core import keys, wire
-from qo.core.schedule import CatchUp, Overlap, Schedule, changed, run_key, validate, validate_name
+from qo.core.schedule import CatchUp, Overlap, Schedule, change, run_key, validate, validate_name
 from qo.core.task import Task
 from qo.errors import Contended, CorruptRecord, NotFound, Refused
-from qo.queue.concurrency import together
+from qo.queue.concurrency import gather_cancellable
 from qo.queue.listing import READS_AT_ONCE, pages
 from qo.queue.options import NewTask, Options, build
 from qo.queue.queue import Queue
 from qo.store import register
-from qo.store.port import Stored, Written
+from qo.store.port import PutResult, Stored
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class Schedules:
             active_since=now,
             **settings,
         )
-        schedule = self._checked(schedule)
+        schedule = self._validate(schedule)
         wrote = await self._write(schedule, None)
         if isinstance(wrote, register.Moved):
             raise Refused(f"there is a schedule {name} already: update or delete it, or choose another name")
@@ -100,17 +100,17 @@ class Schedules:
 
     async def list(self) -> list[Schedule]:
         """Every schedule that can be read, by name; the log names the others."""
-        found: list[Schedule] = []
+        schedules: list[Schedule] = []
         async for entries in pages(self._store, keys.SCHEDULES):
             for start in range(0, len(entries), READS_AT_ONCE):
                 batch = entries[start : start + READS_AT_ONCE]
-                bodies = await together(self._store.get(entry.key) for entry in batch)
+                bodies = await gather_cancellable(self._store.get(entry.key) for entry in batch)
                 for entry, stored in zip(batch, bodies, strict=True):
                     try:
-                        found += [] if stored is None else [snapshot(stored, entry.key).schedule]
+                        schedules += [] if stored is None else [snapshot(stored, entry.key).schedule]
                     except CorruptRecord as error:
                         log.warning("left out: %s", error)
-        return sorted(found, key=lambda schedule: schedule.name)
+        return sorted(schedules, key=lambda schedule: schedule.name)
 
     async def update(self, name: str, **changes: Unpack[Changes]) -> Schedule:
         """Change some settings. A new cron or time zone counts from now; what it would have run before is not
@@ -126,7 +126,7 @@ class Schedules:
 
     async def delete(self, name: str) -> None:
         """Remove the schedule, even one that cannot be read. Tasks it has submitted stay."""
-        await self._stored(name)
+        await self._get_object(name)
         await self._store.delete(keys.schedule(name))
 
     async def trigger(self, name: str) -> Task:
@@ -140,42 +140,42 @@ class Schedules:
         now, token = await self._store.now(), self._ambient.token()
 
         def move(schedule: Schedule) -> Schedule:
-            return self._checked(changed(schedule, now=now, token=token, **changes))
+            return self._validate(change(schedule, now=now, token=token, **changes))
 
         moved = await self.apply(await self._load(name), move)
         if moved is None:
             raise NotFound(f"schedule {name} was deleted meanwhile")
         return moved.schedule
 
-    async def apply(self, seen: Snapshot, move: Callable[[Schedule], Schedule]) -> Snapshot | None:
+    async def apply(self, current: Snapshot, move: Callable[[Schedule], Schedule]) -> Snapshot | None:
         """Move a schedule on from what was seen; ``move`` is asked anew about whatever is there when others write
         too, and answers with the same schedule if nothing is left to do. None if the schedule is gone.
 
         Raises Contended when other writers won every time; back off and call again.
         """
-        name = seen.schedule.name
+        name = current.schedule.name
         for _ in range(WRITES_MAX):
-            after = move(seen.schedule)
-            if after is seen.schedule:
-                return seen
-            wrote = await self._write(after, seen.etag)
-            if isinstance(wrote, Written):
+            after = move(current.schedule)
+            if after is current.schedule:
+                return current
+            wrote = await self._write(after, current.etag)
+            if isinstance(wrote, PutResult):
                 return Snapshot(after, wrote.etag)
-            if wrote.found is None:
+            if wrote.current is None:
                 return None
-            seen = snapshot(wrote.found, keys.schedule(name))
+            current = snapshot(wrote.current, keys.schedule(name))
         raise Contended(f"schedule {name} is being changed by others all the time; try again")
 
     async def _load(self, name: str) -> Snapshot:
-        return snapshot(await self._stored(name), keys.schedule(name))
+        return snapshot(await self._get_object(name), keys.schedule(name))
 
-    async def _stored(self, name: str) -> Stored:
+    async def _get_object(self, name: str) -> Stored:
         stored = await self._store.get(keys.schedule(validate_name(name)))
         if stored is None:
             raise NotFound(f"there is no schedule {name} in this queue")
         return stored
 
-    async def _write(self, schedule: Schedule, etag: str | None) -> Written | register.Moved:
+    async def _write(self, schedule: Schedule, etag: str | None) -> PutResult | register.Moved:
         key = keys.schedule(schedule.name)
 
         def ours(body: bytes) -> bool:
@@ -184,7 +184,7 @@ class Schedules:
         body = wire.encode(schedule)
         return await register.write(self._store, key, body, if_match=etag, ours=ours, ambient=self._ambient)
 
-    def _checked(self, schedule: Schedule) -> Schedule:
+    def _validate(self, schedule: Schedule) -> Schedule:
         """The schedule to store. What its tasks could not be submitted with is refused here, not at midnight."""
         schedule = replace(validate(schedule), input=wire.payload(schedule.input, "the input").value)
         new = new_task(schedule, run_key(schedule, schedule.created_at))

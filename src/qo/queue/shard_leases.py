@@ -20,12 +20,12 @@ from qo.core.storetime import APART_S
 from qo.errors import CorruptRecord
 from qo.queue.queue import Queue
 from qo.store import register
-from qo.store.port import Stored, Written
+from qo.store.port import PutResult, Stored
 
 log = logging.getLogger(__name__)
 
 MARGIN_S = APART_S
-ANSWERED_WITHIN_S = 5.0  # Whoever leaves waits no longer for requests that were under way.
+ANSWER_WAIT_S = 5.0  # Whoever leaves waits no longer for requests that were under way.
 MARGIN_MAX = 0.1  # Of a lease, if that is short.
 
 
@@ -37,7 +37,7 @@ class Held(NamedTuple):
     until: float  # By the monotonic clock: then it may be another's.
 
 
-class Found(NamedTuple):
+class StoredLease(NamedTuple):
     """What lies under a lease's key; no lease: nothing was ever written there."""
 
     lease: ShardLease | None
@@ -50,20 +50,20 @@ class ShardLeases:
         self._ambient = queue.ambient
         self._worker_id = worker_id
         self._ttl_s = ttl_s
-        self._sent: dict[str, set[str]] = {}  # By unit, the tokens of our writes that may stand there.
-        self._writing: set[asyncio.Future[Written | register.Moved]] = set()
+        self._tokens: dict[str, set[str]] = {}  # By unit, the tokens of our writes that may stand there.
+        self._writing: set[asyncio.Future[PutResult | register.Moved]] = set()
         self._broken: dict[str, tuple[str, datetime]] = {}  # By unit, an unreadable object and when it is free.
 
-    async def read(self, unit: str) -> Found:
-        return await self._found(unit, await self._store.get(keys.shard_lease(unit)))
+    async def read(self, unit: str) -> StoredLease:
+        return await self._decode(unit, await self._store.get(keys.shard_lease(unit)))
 
-    async def acquire(self, unit: str, found: Found | None = None) -> Held | None:
+    async def acquire(self, unit: str, stored: StoredLease | None = None) -> Held | None:
         """Take a lease that is free, has run out, or bears a write of ours whose reply was lost. None: another's.
 
         Raises Unavailable if the store gave no answer; calling again is safe.
         """
-        found = found or await self.read(unit)
-        return await self._acquire(unit, found, None)
+        stored = stored or await self.read(unit)
+        return await self._acquire(unit, stored, None)
 
     async def renew(
         self, held: Held, *, members: Sequence[str] | None = None, lit: Sequence[str] | None = None
@@ -72,64 +72,64 @@ class ShardLeases:
 
         Raises Unavailable if the store gave no answer; calling again is safe.
         """
-        said: dict[str, list[str]] = {}
+        details: dict[str, list[str]] = {}
         if members is not None:
-            said["members"] = list(members)
+            details["members"] = list(members)
         if lit is not None:
-            said["lit"] = list(lit)
-        return await self._acquire(held.lease.shard, Found(held.lease, held.etag), said)
+            details["lit"] = list(lit)
+        return await self._acquire(held.lease.shard, StoredLease(held.lease, held.etag), details)
 
     async def release(self, held: Held) -> None:
         """Let it run out now. If it is no longer ours, there is nothing to do."""
-        await self._release(held.lease.shard, Found(held.lease, held.etag))
+        await self._release(held.lease.shard, StoredLease(held.lease, held.etag))
 
     async def release_unanswered(self) -> None:
         """Let those run out now of which it is not known whether we have them: whoever wrote was broken off before the
         answer came. Call it when nothing is acquired or renewed any more, and what is held was released."""
         if self._writing:
-            await asyncio.wait(self._writing, timeout=ANSWERED_WITHIN_S)
-        for unit in list(self._sent):
+            await asyncio.wait(self._writing, timeout=ANSWER_WAIT_S)
+        for unit in list(self._tokens):
             await self._release(unit, await self.read(unit))
 
-    async def _release(self, unit: str, found: Found) -> None:
+    async def _release(self, unit: str, stored: StoredLease) -> None:
         for _ in range(2):
-            want = Release(self._ambient.token(), frozenset(self._sent.get(unit, ())))
-            decided = decide_lease(unit, found.lease, want, now=await self._store.now())
+            want = Release(self._ambient.token(), frozenset(self._tokens.get(unit, ())))
+            decided = decide_lease(unit, stored.lease, want, now=await self._store.now())
             if decided is None:
-                self._sent.pop(unit, None)
+                self._tokens.pop(unit, None)
                 return
-            wrote = await self._write(unit, decided, found.etag)
+            wrote = await self._write(unit, decided, stored.etag)
             if isinstance(wrote, str):
-                self._sent.pop(unit, None)
+                self._tokens.pop(unit, None)
                 return
-            found = wrote  # A renewal that was broken off may have come through: then that one is to be released.
+            stored = wrote  # A renewal that was broken off may have come through: then that one is to be released.
 
-    async def _acquire(self, unit: str, found: Found, said: dict[str, list[str]] | None) -> Held | None:
+    async def _acquire(self, unit: str, stored: StoredLease, details: dict[str, list[str]] | None) -> Held | None:
         for _ in range(2):
             sent_at, now = self._ambient.monotonic(), await self._store.now()
             want = Acquire(
-                self._worker_id, self._ambient.token(), self._ttl_s, frozenset(self._sent.get(unit, ()))
+                self._worker_id, self._ambient.token(), self._ttl_s, frozenset(self._tokens.get(unit, ()))
             )
-            decided = decide_lease(unit, found.lease, want, now=now)
+            decided = decide_lease(unit, stored.lease, want, now=now)
             if decided is None:
                 break
-            if said:
-                decided = msgspec.structs.replace(decided, **said)
-            wrote = await self._write(unit, decided, found.etag)
+            if details:
+                decided = msgspec.structs.replace(decided, **details)
+            wrote = await self._write(unit, decided, stored.etag)
             if isinstance(wrote, str):
-                self._sent[unit] = {decided.token}
+                self._tokens[unit] = {decided.token}
                 margin_s = min(MARGIN_S, MARGIN_MAX * self._ttl_s)
                 return Held(decided, wrote, sent_at + self._ttl_s - margin_s)
-            if wrote.lease is None or wrote.lease.token not in self._sent[unit]:
+            if wrote.lease is None or wrote.lease.token not in self._tokens[unit]:
                 break  # Somebody was quicker.
-            found = wrote  # An earlier write of ours, of which we were never told.
-        self._sent.pop(unit, None)
+            stored = wrote  # An earlier write of ours, of which we were never told.
+        self._tokens.pop(unit, None)
         return None
 
-    async def _write(self, unit: str, lease: ShardLease, etag: str | None) -> str | Found:
+    async def _write(self, unit: str, lease: ShardLease, etag: str | None) -> str | StoredLease:
         """The new ETag, or what is there instead."""
         body = wire.encode(lease)
-        self._sent.setdefault(unit, set()).add(lease.token)
+        self._tokens.setdefault(unit, set()).add(lease.token)
         writing = asyncio.ensure_future(
             register.write(
                 self._store,
@@ -141,24 +141,24 @@ class ShardLeases:
             )
         )
         self._writing.add(writing)
-        writing.add_done_callback(self._wrote)
+        writing.add_done_callback(self._forget_write)
         # To break off a request does not take it back: whoever is cancelled here leaves it to ``release_unanswered``.
         wrote = await asyncio.shield(writing)
         if isinstance(wrote, register.Moved):
-            return await self._found(unit, wrote.found)
+            return await self._decode(unit, wrote.current)
         return wrote.etag
 
-    def _wrote(self, writing: asyncio.Future[Any]) -> None:
+    def _forget_write(self, writing: asyncio.Future[Any]) -> None:
         self._writing.discard(writing)
         if not writing.cancelled():
             writing.exception()  # Whoever still waits for it is told.
 
-    async def _found(self, unit: str, stored: Stored | None) -> Found:
+    async def _decode(self, unit: str, stored: Stored | None) -> StoredLease:
         if stored is None:
-            return Found(None, None)
+            return StoredLease(None, None)
         key = keys.shard_lease(unit)
         try:
-            return Found(wire.decode(ShardLease, stored.body, key), stored.etag)
+            return StoredLease(wire.decode(ShardLease, stored.body, key), stored.etag)
         except CorruptRecord as error:
             now = await self._store.now()
             if self._broken.get(unit, ("",))[0] != stored.etag:
@@ -166,6 +166,6 @@ class ShardLeases:
                 # Whoever wrote the lease that was here cannot renew it any more, and stops believing in it by then.
                 self._broken[unit] = (stored.etag, now + timedelta(seconds=self._ttl_s))
             free_at = self._broken[unit][1]
-            return Found(
+            return StoredLease(
                 ShardLease(shard=unit, worker_id="", lease_expires_at=free_at, updated_at=now), stored.etag
             )

@@ -17,10 +17,10 @@ import msgspec
 from qo.core import keys, wire
 from qo.core.lifecycle import Expire, Lapse
 from qo.core.shard import all_shards
-from qo.core.struct_preload import known
+from qo.core.struct_preload import preload
 from qo.core.sweep import lapsed, overdue, repair
 from qo.errors import CorruptRecord
-from qo.queue.concurrency import together
+from qo.queue.concurrency import gather_cancellable
 from qo.queue.listing import READS_AT_ONCE, pages
 from qo.queue.queue import Queue
 from qo.queue.scan import Scan
@@ -38,7 +38,7 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 0  # How often the whole queue has been gone over.
 
 
-known(Cursor)
+preload(Cursor)
 
 
 @dataclass(slots=True)
@@ -79,7 +79,9 @@ class Sweeper:
         ids = [task_id for task_id in {**listed, **hints} if task_id is not None]
         for start in range(0, len(ids), READS_AT_ONCE):
             batch = ids[start : start + READS_AT_ONCE]
-            await together(self._check(tid, listed.get(tid), hints.get(tid, {}), report) for tid in batch)
+            await gather_cancellable(
+                self._check(tid, listed.get(tid), hints.get(tid, {}), report) for tid in batch
+            )
         return report
 
     async def _advance(self, cursor: Cursor, after: str, etag: str | None) -> bool:
@@ -95,14 +97,14 @@ class Sweeper:
             keys.SWEEP,
             body,
             if_match=etag,
-            ours=lambda found: found == body,
+            ours=lambda body_there: body_there == body,
             ambient=self._queue.ambient,
         )
         return not isinstance(wrote, register.Moved)
 
     async def _hints_between(self, after: str, until: str) -> dict[str, dict[str, str]]:
         """Index keys and their ETags, by task id, of the tasks whose keys lie after one and up to the other."""
-        found: dict[str, dict[str, str]] = defaultdict(dict)
+        hints: dict[str, dict[str, str]] = defaultdict(dict)
         first, last = _shard(after), _shard(until)
         for prefix in (keys.READY, keys.LEASES):
             async for entries in pages(self._queue.store, prefix, after=f"{prefix}{first}/" if first else ""):
@@ -111,49 +113,49 @@ class Sweeper:
                     if parsed is None:
                         continue
                     if after < keys.task(parsed.shard, parsed.task_id) <= (until or keys.AFTER_ALL):
-                        found[parsed.task_id][entry.key] = entry.etag
+                        hints[parsed.task_id][entry.key] = entry.etag
                 if last and entries[-1].key > f"{prefix}{last}/{keys.AFTER_ALL}":
                     break
-        return found
+        return hints
 
     async def _check(
         self, task_id: str, entry: Entry | None, hints: Mapping[str, str], report: SweepReport
     ) -> None:
         """Set one task right: end it if its time is up, then make its hints agree with it."""
         try:
-            seen = await self._queue.tasks.load(task_id)
-            if seen is not None:
-                seen = await self._end(seen, report)
+            snapshot = await self._queue.tasks.load(task_id)
+            if snapshot is not None:
+                snapshot = await self._end(snapshot, report)
         except CorruptRecord as error:
             report.corrupt += 1
             log.error("%s", error)
             return
         report.checked += 1
-        if seen is not None and seen.task.ended and entry is not None and entry.etag == seen.etag:
+        if snapshot is not None and snapshot.task.ended and entry is not None and entry.etag == snapshot.etag:
             self._scan.settle(entry)
-        needed = repair(None if seen is None else seen.task, hints)
-        if needed.missing is not None and seen is not None:
+        needed = repair(None if snapshot is None else snapshot.task, hints)
+        if needed.missing is not None and snapshot is not None:
             # Awaited before it is added: others add to the same report meanwhile.
-            restored = await self._queue.hints.restore(needed.missing, seen.task.token)
+            restored = await self._queue.hints.restore(needed.missing, snapshot.task.token)
             report.restored += restored
         for key in needed.stale:
             removed = await self._queue.hints.drop_stale(key, hints[key])
             report.removed += removed
 
-    async def _end(self, seen: Snapshot, report: SweepReport) -> Snapshot:
+    async def _end(self, snapshot: Snapshot, report: SweepReport) -> Snapshot:
         now = await self._queue.store.now()
         ambient = self._queue.ambient
-        if overdue(seen.task, now):
-            moved = await self._queue.tasks.apply(seen, Expire(ambient.token()))
+        if overdue(snapshot.task, now):
+            moved = await self._queue.tasks.apply(snapshot, Expire(ambient.token()))
             report.expired += isinstance(moved, Snapshot)
-        elif lapsed(seen.task, now):
+        elif lapsed(snapshot.task, now):
             # Normally the lease index has led the monitor here long before.
-            command = Lapse(ambient.token(), seen.task.lease_id, ambient.unit())
-            moved = await self._queue.tasks.apply(seen, command)
+            command = Lapse(ambient.token(), snapshot.task.lease_id, ambient.unit())
+            moved = await self._queue.tasks.apply(snapshot, command)
             report.lapsed += isinstance(moved, Snapshot)
         else:
-            return seen
-        return moved if isinstance(moved, Snapshot) else seen
+            return snapshot
+        return moved if isinstance(moved, Snapshot) else snapshot
 
 
 def _cursor(body: bytes) -> Cursor:

@@ -12,7 +12,7 @@ from qo.core.task import Task
 from qo.errors import Contended, CorruptRecord
 from qo.queue.hints import Hints
 from qo.store import register
-from qo.store.port import ObjectStore, Written
+from qo.store.port import ObjectStore, PutResult
 
 MOVES_MAX = 10
 
@@ -43,60 +43,62 @@ class Tasks:
         """Write a new task, then its hint. False if the id was taken: the snapshot is then what is there."""
         key = self.key(task.id)
         wrote = await self._write(key, task, None)
-        if isinstance(wrote, Written):
+        if isinstance(wrote, PutResult):
             await self.project(task)
             return Snapshot(task, wrote.etag), True
-        if wrote.found is None:
+        if wrote.current is None:
             raise Contended(f"task {task.id} was deleted while it was being created; submit again")
-        return Snapshot(wire.decode_task(wrote.found.body, key), wrote.found.etag), False
+        return Snapshot(wire.decode_task(wrote.current.body, key), wrote.current.etag), False
 
-    async def apply(self, seen: Snapshot, command: Command) -> Snapshot | Rejected:
+    async def apply(self, snapshot: Snapshot, command: Command) -> Snapshot | Rejected:
         """Move a task, or learn why it may not move. Decides anew on whatever is there when others write too.
 
         Raises Contended when other writers won every time; back off and call again.
         """
-        key = self.key(seen.task.id)
+        key = self.key(snapshot.task.id)
         for _ in range(MOVES_MAX):
-            decision = decide(seen.task, command, now=await self._store.now())
+            decision = decide(snapshot.task, command, now=await self._store.now())
             if isinstance(decision, Rejected):
                 return decision
-            if decision is seen.task:
-                await self.project(seen.task)  # Whoever wrote this may have died before the hint.
-                return seen
-            wrote = await self._move(key, seen, decision, command)
-            if isinstance(wrote, Written):
+            if decision is snapshot.task:
+                await self.project(snapshot.task)  # Whoever wrote this may have died before the hint.
+                return snapshot
+            wrote = await self._move(key, snapshot, decision, command)
+            if isinstance(wrote, PutResult):
                 return Snapshot(decision, wrote.etag)
-            if wrote.found is None:
-                raise CorruptRecord(f"{key} was deleted while task {seen.task.id} was {seen.task.status}")
-            seen = Snapshot(wire.decode_task(wrote.found.body, key), wrote.found.etag)
-        raise Contended(f"task {seen.task.id} is being changed by others all the time; try again")
+            if wrote.current is None:
+                raise CorruptRecord(f"{key} was deleted while task {snapshot.task.id} was {snapshot.task.status}")
+            snapshot = Snapshot(wire.decode_task(wrote.current.body, key), wrote.current.etag)
+        raise Contended(f"task {snapshot.task.id} is being changed by others all the time; try again")
 
     async def project(self, task: Task) -> None:
         """Write the hint that the task should have."""
-        if (wanted := keys.index_key(task)) is not None:
-            await self._hints.add(wanted, task.token)
+        if (hint := keys.index_key(task)) is not None:
+            await self._hints.add(hint, task.token)
 
-    async def _move(self, key: str, seen: Snapshot, task: Task, command: Command) -> Written | register.Moved:
+    async def _move(
+        self, key: str, snapshot: Snapshot, task: Task, command: Command
+    ) -> PutResult | register.Moved:
         """Write the task and its new hint, then drop the old one. If the new one failed, the old one stays: it is all
         that leads to the task."""
-        old, new = keys.index_key(seen.task), keys.index_key(task)
+        old, new = keys.index_key(snapshot.task), keys.index_key(task)
         if isinstance(command, Claim) and new is not None:
             # The lease key is written beside the claim, not after it: a worker that dies right after claiming has
             # then already told the monitor when to look. If the claim is lost, the key lies until its minute.
             hinting = self._hints.start_adding(new, task.token)
             try:
-                wrote = await self._write(key, task, seen.etag)
+                wrote = await self._write(key, task, snapshot.etag)
             finally:
                 hinted = await hinting
         else:
-            wrote = await self._write(key, task, seen.etag)
-            rehint = isinstance(wrote, Written) and new != old
+            wrote = await self._write(key, task, snapshot.etag)
+            rehint = isinstance(wrote, PutResult) and new != old
             hinted = await self._hints.add(new, task.token) if rehint and new is not None else True
-        if isinstance(wrote, Written) and hinted and old is not None and old != new:
+        if isinstance(wrote, PutResult) and hinted and old is not None and old != new:
             self._hints.drop(old)
         return wrote
 
-    async def _write(self, key: str, task: Task, etag: str | None) -> Written | register.Moved:
+    async def _write(self, key: str, task: Task, etag: str | None) -> PutResult | register.Moved:
         def ours(body: bytes) -> bool:
             return wire.decode_task(body, key).token == task.token
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from qo.core.schedule import CatchUp, Schedule, due, next_run
+from qo.core.schedule import CatchUp, Schedule, due_runs, next_run
 from qo.errors import UsageError
 
 _RATE = re.compile(r"rate\(\s*([1-9][0-9]{0,5})\s+(minute|hour|day)s?\s*\)\Z")
@@ -30,7 +30,7 @@ class Plan:
         if period is not None:
             last = _EPOCH + (now - _EPOCH) // period * period
             return last if last > after else None
-        times = due(self._cron(after), now)
+        times = due_runs(self._cron(after), now)
         return times[-1] if times else None
 
     def following(self, now: datetime) -> datetime | None:

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from qo.errors import ConcurrentWrite, Contended, NotFound, PreconditionFailed, UsageError
 from qo.store.directory import PAGE, Accepts, Change, File
-from qo.store.port import DELETE_LIMIT_MAX, Doomed, Entry, ObjectStore
+from qo.store.port import DELETE_LIMIT_MAX, Deletion, Entry, ObjectStore
 
 TRIES = 5  # Of an update that others come before.
 
@@ -75,7 +75,7 @@ class BucketDirectory:
 
     async def delete(self, paths: Sequence[str]) -> None:
         for start in range(0, len(paths), DELETE_LIMIT_MAX):
-            await self._store.delete_many([Doomed(path) for path in paths[start : start + DELETE_LIMIT_MAX]])
+            await self._store.delete_many([Deletion(path) for path in paths[start : start + DELETE_LIMIT_MAX]])
 
     def url(self, path: str) -> str:
         return f"{self._root}{path}"

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from qo.core import keys
 from qo.errors import ConcurrentWrite, PreconditionFailed, StoreError, Unavailable
-from qo.store.port import Doomed, ObjectStore
+from qo.store.port import Deletion, ObjectStore
 
 UNSAFE = (
     "Do not use this store: two workers would run the same task. AWS S3 and SeaweedFS 4.40 or newer are known "
@@ -58,9 +58,9 @@ class Bench:
     async def expect(self, key: str, body: bytes | None, when: str) -> None:
         """The key holds exactly this body, or nothing."""
         stored = await self.store.get(key)
-        found = None if stored is None else stored.body
-        if found != body:
-            raise Broken(f"{when}, the store held {found!r} instead of {body!r}")
+        content = None if stored is None else stored.body
+        if content != body:
+            raise Broken(f"{when}, the store held {content!r} instead of {body!r}")
 
     async def expect_refused(self, write: Awaitable[object], what: str) -> None:
         try:
@@ -75,14 +75,14 @@ async def roundtrip(bench: Bench) -> str:
     store, key = bench.store, bench.key("roundtrip")
     etags: list[str] = []
     for body in (b"one", b"", b"two"):
-        written = await store.put(key, body)
+        result = await store.put(key, body)
         await bench.expect(key, body, "after a plain write")
         reads = [await store.get(key), await store.get(key)]
         listed = [entry.etag for entry in (await store.list(key)).entries]
-        seen = {written.etag, *listed, *(read.etag for read in reads if read is not None)}
-        if len(seen) != 1:
-            raise Broken(f"put, get and list gave different ETags for one write: {sorted(seen)}")
-        etags.append(written.etag)
+        seen_etags = {result.etag, *listed, *(read.etag for read in reads if read is not None)}
+        if len(seen_etags) != 1:
+            raise Broken(f"put, get and list gave different ETags for one write: {sorted(seen_etags)}")
+        etags.append(result.etag)
     if len(set(etags)) != len(etags):
         raise Broken(f"different bodies had the same ETag: {etags}")
     return "what is written is read back, under one ETag"
@@ -132,16 +132,16 @@ async def _race(bench: Bench, key: str, etag: str | None) -> None:
     """One round: exactly one writer wins, and its object is what is stored."""
     before = await _warm_up(bench, key)
     bodies = [f"writer {n}".encode() for n in range(bench.writers)]
-    put = bench.store.put
-    lost = await asyncio.gather(*(_try(put(key, b, if_match=etag, if_absent=etag is None)) for b in bodies))
+    write = bench.store.put
+    lost = await asyncio.gather(*(_try(write(key, b, if_match=etag, if_absent=etag is None)) for b in bodies))
     winners = [body for body, why in zip(bodies, lost, strict=True) if why is None]
     if len(winners) > 1:
         raise Broken(f"{len(winners)} of {bench.writers} racing writers were told that they won")
     stored = await bench.store.get(key)
     if stored is None or stored.body == before:
         _expect_answers(lost)
-        told = "one was told that it won" if winners else "all were refused"
-        raise Broken(f"{bench.writers} racing writers changed nothing: {told}")
+        outcome = "one was told that it won" if winners else "all were refused"
+        raise Broken(f"{bench.writers} racing writers changed nothing: {outcome}")
     if winners and stored.body != winners[0]:
         raise Broken("the racing writer that was told it won is not the one whose object was stored")
     # Nobody was told and one is stored: a reply was lost, which is no fault of the store.
@@ -216,7 +216,7 @@ async def list_consistent(bench: Bench) -> str:
         await _expect_listed(store, folder, names[:count], "right after a write")
     await store.delete(names[0])
     await _expect_listed(store, folder, names[1:], "right after a delete")
-    await store.delete_many([Doomed(name) for name in names[1:-1]])
+    await store.delete_many([Deletion(name) for name in names[1:-1]])
     await _expect_listed(store, folder, names[-1:], "right after a delete of several keys")
     return "a list shows every write and delete at once"
 
@@ -252,10 +252,10 @@ async def versions(bench: Bench) -> str:
         raise Broken("versioning is off")
     await store.put(key, b"old")
     await store.put(key, b"new")
-    found = await store.versions(key)
-    bodies = [await store.get(key, version=version.version) for version in found]
+    history = await store.versions(key)
+    bodies = [await store.get(key, version=version.version) for version in history]
     if [stored.body for stored in bodies if stored is not None] != [b"new", b"old"]:
-        raise Broken(f"of two versions, {len(found)} were listed, or they could not be read, newest first")
+        raise Broken(f"of two versions, {len(history)} were listed, or they could not be read, newest first")
     await store.delete(key)
     await bench.expect(key, None, "after a delete in a versioned bucket")
     marker = (await store.versions(key))[0]

@@ -11,7 +11,7 @@ from hashlib import md5
 
 from qo.core.storetime import steady
 from qo.errors import UsageError
-from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Doomed
+from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Deletion
 
 
 def etag_of(body: bytes) -> str:
@@ -44,9 +44,9 @@ def check_put(key: str, if_match: str | None, if_absent: bool) -> None:
         raise UsageError(f"{key} cannot be both unmoved and absent: give if_match or if_absent, not both")
 
 
-def check_delete_many(doomed: Sequence[Doomed]) -> None:
-    if len(doomed) > DELETE_LIMIT_MAX:
-        raise UsageError(f"{len(doomed)} deletes in one request: send at most {DELETE_LIMIT_MAX} at a time")
+def check_delete_many(deletions: Sequence[Deletion]) -> None:
+    if len(deletions) > DELETE_LIMIT_MAX:
+        raise UsageError(f"{len(deletions)} deletes in one request: send at most {DELETE_LIMIT_MAX} at a time")
 
 
 def check_limit(limit: int) -> int:

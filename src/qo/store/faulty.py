@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from qo.ambient import Ambient
 from qo.errors import ConcurrentWrite, PreconditionFailed, Unavailable, UsageError
-from qo.store.port import LIST_LIMIT_MAX, Doomed, ObjectStore, Page, Stored, Version, Written
+from qo.store.port import LIST_LIMIT_MAX, Deletion, ObjectStore, Page, PutResult, Stored, Version
 
 T = TypeVar("T")
 
@@ -61,24 +61,24 @@ KINDS = ("get", "put", "delete", "delete_many", "list", "versions", "versioned")
 
 
 @dataclass(slots=True)
-class _Ordered:
+class _InjectedFault:
     """A fault that was ordered by number."""
 
     fault: Fault
     on: str | None
     under: str
     spared: int  # Requests that it still lets pass.
-    left: int  # Those that it then befalls.
+    remaining: int  # Those that it then befalls.
 
     def befalls(self, kind: str, key: str, possible: Sequence[Fault]) -> bool:
         """Whether it is this request's turn. Counts those that it might have been."""
         might = self.fault is Fault.OUTAGE or self.fault in possible
-        if not self.left or not might or self.on not in (None, kind) or not key.startswith(self.under):
+        if not self.remaining or not might or self.on not in (None, kind) or not key.startswith(self.under):
             return False
         if self.spared:
             self.spared -= 1
             return False
-        self.left -= 1
+        self.remaining -= 1
         return True
 
 
@@ -94,7 +94,7 @@ class Faulty:
         self.plan = plan or FaultPlan()
         self.injected: Counter[Fault] = Counter()
         self._ambient = ambient or Ambient.seeded(1)
-        self._ordered: list[_Ordered] = []
+        self._injections: list[_InjectedFault] = []
         self._away = False
         self._made_at = self._ambient.monotonic()
 
@@ -110,7 +110,7 @@ class Faulty:
             raise UsageError(f"{on!r} is no kind of request: use one of {', '.join(KINDS)}")
         if nth < 1 or times < 1:
             raise UsageError(f"requests are counted from 1: nth={nth}, times={times}")
-        self._ordered.append(_Ordered(fault, on, under, nth - 1, times))
+        self._injections.append(_InjectedFault(fault, on, under, nth - 1, times))
 
     def outage(self, away: bool) -> None:
         """Take the store away, or bring it back."""
@@ -121,25 +121,25 @@ class Faulty:
         return self._away or any(start <= age_s < end for start, end in self.plan.outages_s)
 
     def _draw(self, possible: Sequence[Fault]) -> Fault | None:
-        left = self._ambient.unit()
+        remaining = self._ambient.unit()
         for fault in possible:
-            left -= self.plan.chance(fault)
-            if left < 0:
+            remaining -= self.plan.chance(fault)
+            if remaining < 0:
                 return fault
         return None
 
-    def _order(self, what: str, possible: Sequence[Fault]) -> Fault | None:
+    def _injected_fault(self, what: str, possible: Sequence[Fault]) -> Fault | None:
         """The first that was ordered for this request; all that were have counted it."""
         kind, _, key = what.partition(" ")
-        ordered = [each.fault for each in self._ordered if each.befalls(kind, key, possible)]
-        return ordered[0] if ordered else None
+        faults = [each.fault for each in self._injections if each.befalls(kind, key, possible)]
+        return faults[0] if faults else None
 
     async def _suffer(self, what: str, act: Callable[[], Awaitable[T]], possible: Sequence[Fault] = _ANY) -> T:
         least_s, most_s = self.plan.latency_s
         pause_s = self._ambient.rng.uniform(least_s, most_s) / 2
         fault = self._draw(possible)
         await _rest(pause_s)
-        fault = self._order(what, possible) or fault
+        fault = self._injected_fault(what, possible) or fault
         if self._is_away():
             fault = Fault.OUTAGE
         if fault is not None and fault in _BEFORE:
@@ -162,7 +162,9 @@ class Faulty:
     async def get(self, key: str, *, version: str | None = None) -> Stored | None:
         return await self._suffer(f"get {key}", lambda: self.store.get(key, version=version))
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         possible = _ANY if if_match is None and not if_absent else _CONDITIONAL_PUT
         return await self._suffer(
             f"put {key}",
@@ -174,8 +176,8 @@ class Faulty:
         possible = _ANY if if_match is None else _CONDITIONAL_DELETE
         await self._suffer(f"delete {key}", lambda: self.store.delete(key, if_match=if_match), possible)
 
-    async def delete_many(self, doomed: Sequence[Doomed]) -> None:
-        await self._suffer("delete_many", lambda: self.store.delete_many(doomed))
+    async def delete_many(self, deletions: Sequence[Deletion]) -> None:
+        await self._suffer("delete_many", lambda: self.store.delete_many(deletions))
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Page:
         return await self._suffer(

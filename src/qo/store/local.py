@@ -23,7 +23,7 @@ from pathlib import Path
 
 from qo.errors import UsageError
 from qo.store.embedded import Clock, check_delete_many, check_limit, check_put
-from qo.store.port import LIST_LIMIT_MAX, Doomed, Page, Stored, Version, Written
+from qo.store.port import LIST_LIMIT_MAX, Deletion, Page, PutResult, Stored, Version
 from qo.store.sqlite_checkpoint import Checkpoints
 from qo.store.sqlite_file import connect
 from qo.store.sqlite_objects import SqliteObjects
@@ -62,16 +62,16 @@ class LocalStore:
 
     def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
-    ) -> asyncio.Future[Written]:
+    ) -> asyncio.Future[PutResult]:
         check_put(key, if_match, if_absent)
         return self._thread.write(SqliteObjects.put, key, body, if_match, if_absent)
 
     def delete(self, key: str, *, if_match: str | None = None) -> asyncio.Future[None]:
         return self._thread.write(SqliteObjects.delete, key, if_match)
 
-    def delete_many(self, doomed: Sequence[Doomed]) -> asyncio.Future[None]:
-        check_delete_many(doomed)
-        return self._thread.write(SqliteObjects.delete_many, doomed)
+    def delete_many(self, deletions: Sequence[Deletion]) -> asyncio.Future[None]:
+        check_delete_many(deletions)
+        return self._thread.write(SqliteObjects.delete_many, deletions)
 
     def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> asyncio.Future[Page]:
         return self._thread.read(SqliteObjects.list, prefix, start_after, check_limit(limit))

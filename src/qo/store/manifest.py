@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from qo.ambient import SYSTEM, Ambient
 from qo.core import keys, wire
 from qo.core.shard import validate_prefix_len
-from qo.core.struct_preload import known
+from qo.core.struct_preload import preload
 from qo.core.task import FORMAT
 from qo.errors import Contended, Unproven
 from qo.store import register
-from qo.store.port import ObjectStore, Stored, Written
+from qo.store.port import ObjectStore, PutResult, Stored
 
 PREFIX_LEN_DEFAULT = 1
 WRITES_MAX = 10
@@ -51,7 +51,7 @@ class _Format(msgspec.Struct):
     format: int
 
 
-known(Manifest, _Format)
+preload(Manifest, _Format)
 
 
 async def load(store: ObjectStore) -> Loaded | None:
@@ -65,13 +65,13 @@ async def load(store: ObjectStore) -> Loaded | None:
 
 async def create_or_get(store: ObjectStore, *, prefix_len: int | None = None, ambient: Ambient = SYSTEM) -> Loaded:
     """The manifest that is there, or a new one without a proof. Of racing creators one wins, and all get its."""
-    wanted = validate_prefix_len(PREFIX_LEN_DEFAULT if prefix_len is None else prefix_len)
+    new_prefix_len = validate_prefix_len(PREFIX_LEN_DEFAULT if prefix_len is None else prefix_len)
     for _ in range(WRITES_MAX):
         if (there := await load(store)) is not None:
             return there
-        fresh = Manifest(shard_prefix_len=wanted, created_at=await store.now())
-        if (written := await _write(store, fresh, None, ambient)) is not None:
-            return Loaded(fresh, written.etag)
+        fresh = Manifest(shard_prefix_len=new_prefix_len, created_at=await store.now())
+        if (result := await _write(store, fresh, None, ambient)) is not None:
+            return Loaded(fresh, result.etag)
     raise Contended(f"{keys.QUEUE} is created and deleted by others all the time; try again")
 
 
@@ -134,18 +134,18 @@ def _check_proof(proof: Proof | None, allow_no_versioning: bool) -> None:
 
 def _decode(stored: Stored) -> Loaded:
     try:
-        found = msgspec.json.decode(stored.body, type=_Format).format
+        format_ = msgspec.json.decode(stored.body, type=_Format).format
     except msgspec.MsgspecError:
-        found = FORMAT  # Unreadable; decoding it in full says why.
-    if found > FORMAT:
-        raise Unproven(f"this bucket has format {found}, this qo knows up to {FORMAT}: upgrade qo")
+        format_ = FORMAT  # Unreadable; decoding it in full says why.
+    if format_ > FORMAT:
+        raise Unproven(f"this bucket has format {format_}, this qo knows up to {FORMAT}: upgrade qo")
     return Loaded(wire.decode(Manifest, stored.body, keys.QUEUE), stored.etag)
 
 
-async def _write(store: ObjectStore, manifest: Manifest, etag: str | None, ambient: Ambient) -> Written | None:
+async def _write(store: ObjectStore, manifest: Manifest, etag: str | None, ambient: Ambient) -> PutResult | None:
     """None if somebody else wrote first. An equal manifest is as good as ours, so equal bytes are ours."""
     body = wire.encode(manifest)
     wrote = await register.write(
         store, keys.QUEUE, body, if_match=etag, ours=lambda there: there == body, ambient=ambient
     )
-    return wrote if isinstance(wrote, Written) else None
+    return wrote if isinstance(wrote, PutResult) else None

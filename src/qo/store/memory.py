@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 from qo.errors import PreconditionFailed, UsageError
 from qo.store.embedded import Clock, check_delete_many, check_limit, check_put, etag_of
-from qo.store.port import LIST_LIMIT_MAX, Doomed, Entry, Page, Stored, Version, Written
+from qo.store.port import LIST_LIMIT_MAX, Deletion, Entry, Page, PutResult, Stored, Version
 
 UNVERSIONED = "null"  # How S3 names the only version of an object in a bucket without versioning.
 
 
-class _Kept(NamedTuple):
+class _StoredVersion(NamedTuple):
     version: str
     body: bytes | None  # None: a delete marker.
     etag: str
@@ -39,8 +39,8 @@ class MemoryStore:
     def __init__(self, clock: Callable[[], datetime] | None = None, versioned: bool = True) -> None:
         self._clock = Clock(clock)
         self._versioned = versioned
-        self._drawn = 0
-        self._kept: dict[str, list[_Kept]] = {}  # Every version of each key, oldest first.
+        self._version_count = 0
+        self._history: dict[str, list[_StoredVersion]] = {}  # Every version of each key, oldest first.
         # The keys with a live object, sorted. Python compares strings by code point, which is the order of
         # their UTF-8 bytes and so that of S3.
         self._live: list[str] = []
@@ -50,14 +50,16 @@ class MemoryStore:
     async def get(self, key: str, *, version: str | None = None) -> Stored | None:
         with self._lock:
             if version is None:
-                found = self._current(key)
+                stored = self._current(key)
             else:
-                found = next((kept for kept in self._kept.get(key, []) if kept.version == version), None)
-        if found is None or found.body is None:
+                stored = next((each for each in self._history.get(key, []) if each.version == version), None)
+        if stored is None or stored.body is None:
             return None
-        return Stored(found.body, found.etag, self._shown(found))
+        return Stored(stored.body, stored.etag, self._version_id(stored))
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         check_put(key, if_match, if_absent)
         etag = etag_of(body)
         with self._lock:
@@ -66,17 +68,17 @@ class MemoryStore:
                 raise PreconditionFailed(f"{key} exists already")
             if if_match is not None and (current is None or current.etag != if_match):
                 raise PreconditionFailed(f"{key} has changed since it was read")
-            written = self._add(key, body, etag)
-        return Written(etag, self._shown(written))
+            added = self._add(key, body, etag)
+        return PutResult(etag, self._version_id(added))
 
     async def delete(self, key: str, *, if_match: str | None = None) -> None:
         with self._lock:
             self._delete(key, if_match)
 
-    async def delete_many(self, doomed: Sequence[Doomed]) -> None:
-        check_delete_many(doomed)
+    async def delete_many(self, deletions: Sequence[Deletion]) -> None:
+        check_delete_many(deletions)
         with self._lock:
-            for key, version, etag in doomed:
+            for key, version, etag in deletions:
                 if version is not None:
                     self._erase(key, version)
                 else:
@@ -94,13 +96,13 @@ class MemoryStore:
             for key in self._live[first : first + limit + 1]:
                 if not key.startswith(prefix):
                     break
-                _, body, etag, modified = self._kept[key][-1]
+                _, body, etag, modified = self._history[key][-1]
                 entries.append(Entry(key, etag, len(body or b""), modified))
         return Page(entries[:limit], truncated=len(entries) > limit)
 
     async def versions(self, key: str) -> Sequence[Version]:
         with self._lock:
-            newest_first = self._kept.get(key, [])[::-1]
+            newest_first = self._history.get(key, [])[::-1]
         return [
             Version(version, etag, len(body or b""), modified, latest=place == 0, deleted=body is None)
             for place, (version, body, etag, modified) in enumerate(newest_first)
@@ -118,21 +120,21 @@ class MemoryStore:
     async def close(self) -> None:
         pass
 
-    def _current(self, key: str) -> _Kept | None:
-        kept = self._kept.get(key)
-        return kept[-1] if kept and kept[-1].body is not None else None
+    def _current(self, key: str) -> _StoredVersion | None:
+        history = self._history.get(key)
+        return history[-1] if history and history[-1].body is not None else None
 
-    def _shown(self, kept: _Kept) -> str | None:
-        return kept.version if self._versioned else None
+    def _version_id(self, stored: _StoredVersion) -> str | None:
+        return stored.version if self._versioned else None
 
-    def _add(self, key: str, body: bytes | None, etag: str) -> _Kept:
-        self._drawn += 1
-        version = str(self._drawn) if self._versioned else UNVERSIONED
-        added = _Kept(version, body, etag, self._clock.now())
-        kept = self._kept.setdefault(key, [])
+    def _add(self, key: str, body: bytes | None, etag: str) -> _StoredVersion:
+        self._version_count += 1
+        version = str(self._version_count) if self._versioned else UNVERSIONED
+        added = _StoredVersion(version, body, etag, self._clock.now())
+        history = self._history.setdefault(key, [])
         if not self._versioned:
-            kept.clear()
-        kept.append(added)
+            history.clear()
+        history.append(added)
         self._relist(key)
         return added
 
@@ -149,9 +151,9 @@ class MemoryStore:
 
     def _erase(self, key: str, version: str) -> None:
         """Remove one version for good; if it was the latest, the one before it is current again."""
-        left = [kept for kept in self._kept.pop(key, []) if kept.version != version]
-        if left:
-            self._kept[key] = left
+        remaining = [each for each in self._history.pop(key, []) if each.version != version]
+        if remaining:
+            self._history[key] = remaining
         self._relist(key)
 
     def _relist(self, key: str) -> None:

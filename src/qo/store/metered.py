@@ -9,7 +9,7 @@ from datetime import datetime
 
 from qo.core import pricing
 from qo.core.pricing import Operation
-from qo.store.port import LIST_LIMIT_MAX, Doomed, ObjectStore, Page, Stored, Version, Written
+from qo.store.port import LIST_LIMIT_MAX, Deletion, ObjectStore, Page, PutResult, Stored, Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Metered:
 
     def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
-    ) -> Awaitable[Written]:
+    ) -> Awaitable[PutResult]:
         self.counts[Operation.PUT] += 1
         return self.store.put(key, body, if_match=if_match, if_absent=if_absent)
 
@@ -69,9 +69,9 @@ class Metered:
         self.counts[Operation.DELETE] += 1
         return self.store.delete(key, if_match=if_match)
 
-    def delete_many(self, doomed: Sequence[Doomed]) -> Awaitable[None]:
+    def delete_many(self, deletions: Sequence[Deletion]) -> Awaitable[None]:
         self.counts[Operation.DELETE_MANY] += 1
-        return self.store.delete_many(doomed)
+        return self.store.delete_many(deletions)
 
     def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Awaitable[Page]:
         self.counts[Operation.LIST] += 1

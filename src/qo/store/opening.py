@@ -25,20 +25,20 @@ L = TypeVar("L", bound=Location)
 Opener = Callable[[L, Settings, Ambient], Awaitable[ObjectStore]]
 
 
-class Opened(NamedTuple):
+class OpenedStore(NamedTuple):
     store: ObjectStore
     meter: Metered  # Counts every request that ``store`` sends, repetitions included.
 
 
-async def open_store(settings: Settings, *, ambient: Ambient = SYSTEM) -> Opened:
+async def open_store(settings: Settings, *, ambient: Ambient = SYSTEM) -> OpenedStore:
     """Open the store that the settings name. An adapter is imported only when it is used."""
     location = settings.location
     meter = Metered(await _OPENERS[type(location)](location, settings, ambient))
     if not location.is_remote:
-        return Opened(meter, meter)
+        return OpenedStore(meter, meter)
     from qo.store.retrying import Retrying
 
-    return Opened(Retrying(meter, ambient=ambient), meter)
+    return OpenedStore(Retrying(meter, ambient=ambient), meter)
 
 
 class Ready(NamedTuple):

@@ -22,7 +22,7 @@ class Stored(NamedTuple):
     version: str | None
 
 
-class Written(NamedTuple):
+class PutResult(NamedTuple):
     etag: str
     version: str | None
 
@@ -54,7 +54,7 @@ class Version(NamedTuple):
     deleted: bool
 
 
-class Doomed(NamedTuple):
+class Deletion(NamedTuple):
     """What to delete. With a version, that version is removed for good, leaving no delete marker. With an ETag,
     the object is removed only if it still has that; a server that does not know this condition ignores it."""
 
@@ -78,7 +78,7 @@ class ObjectStore(Protocol):
 
     def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
-    ) -> Awaitable[Written]:
+    ) -> Awaitable[PutResult]:
         """Write an object; with a condition, only if the key is unmoved (``if_match``) or free (``if_absent``).
 
         Raises PreconditionFailed if the condition does not hold, a missing key under ``if_match`` included
@@ -91,7 +91,7 @@ class ObjectStore(Protocol):
         gone already counts as deleted, a key with another ETag raises PreconditionFailed."""
         ...
 
-    def delete_many(self, doomed: Sequence[Doomed]) -> Awaitable[None]:
+    def delete_many(self, deletions: Sequence[Deletion]) -> Awaitable[None]:
         """Delete up to DELETE_LIMIT_MAX objects in one request."""
         ...
 

@@ -55,8 +55,8 @@ def close_to_others(paths: Iterable[Path]) -> None:
     """
     for path in paths:
         try:
-            seen = path.stat()
-            if seen.st_mode & _READABLE and not seen.st_mode & _WRITABLE and seen.st_uid == os.geteuid():
+            status = path.stat()
+            if status.st_mode & _READABLE and not status.st_mode & _WRITABLE and status.st_uid == os.geteuid():
                 path.chmod(FILE_MODE)
                 log.warning("%s could be read by other users of this machine; now its owner alone can", path)
         except FileNotFoundError:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from qo.ambient import SYSTEM, Ambient
 from qo.errors import ConcurrentWrite, PreconditionFailed, Unavailable
-from qo.store.port import ObjectStore, Stored, Written
+from qo.store.port import ObjectStore, PutResult, Stored
 
 SENDS_MAX = 6
 REST_FIRST_S = 0.05
@@ -21,10 +21,10 @@ REST_FIRST_S = 0.05
 class Moved:
     """The write did not happen: somebody else's object is there (None: no object at all)."""
 
-    __slots__ = ("found",)
+    __slots__ = ("current",)
 
-    def __init__(self, found: Stored | None) -> None:
-        self.found = found
+    def __init__(self, current: Stored | None) -> None:
+        self.current = current
 
 
 async def write(
@@ -35,7 +35,7 @@ async def write(
     if_match: str | None,
     ours: Callable[[bytes], bool],
     ambient: Ambient = SYSTEM,
-) -> Written | Moved:
+) -> PutResult | Moved:
     """Create the key (``if_match`` None) or replace exactly that ETag; else say what is there instead.
 
     Raises Unavailable when the store gave no usable answer SENDS_MAX times: whether the write happened is then
@@ -46,22 +46,22 @@ async def write(
         try:
             return await store.put(key, body, if_match=if_match, if_absent=if_match is None)
         except PreconditionFailed:
-            found = await store.get(key)
-            return _known(found, ours) or Moved(found)
+            current = await store.get(key)
+            return _own_write(current, ours) or Moved(current)
         except (ConcurrentWrite, Unavailable):
             if send == SENDS_MAX:
                 raise
             await asyncio.sleep(rest_s * (0.5 + ambient.unit()))
             rest_s *= 2
-            found = await store.get(key)
-            if (mine := _known(found, ours)) is not None:
+            current = await store.get(key)
+            if (mine := _own_write(current, ours)) is not None:
                 return mine
-            if (found.etag if found else None) != if_match:
-                return Moved(found)
+            if (current.etag if current else None) != if_match:
+                return Moved(current)
     raise AssertionError("unreachable")
 
 
-def _known(found: Stored | None, ours: Callable[[bytes], bool]) -> Written | None:
-    if found is not None and ours(found.body):
-        return Written(found.etag, found.version)
+def _own_write(current: Stored | None, ours: Callable[[bytes], bool]) -> PutResult | None:
+    if current is not None and ours(current.body):
+        return PutResult(current.etag, current.version)
     return None

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from qo.ambient import SYSTEM, Ambient
 from qo.errors import Unavailable
-from qo.store.port import LIST_LIMIT_MAX, Doomed, ObjectStore, Page, Stored, Version, Written
+from qo.store.port import LIST_LIMIT_MAX, Deletion, ObjectStore, Page, PutResult, Stored, Version
 
 ATTEMPTS = 5
 REST_FIRST_S = 0.05
@@ -42,7 +42,9 @@ class Retrying:
     async def get(self, key: str, *, version: str | None = None) -> Stored | None:
         return await self._again(lambda: self._store.get(key, version=version))
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         if if_match is not None or if_absent:
             return await self._store.put(key, body, if_match=if_match, if_absent=if_absent)
         return await self._again(lambda: self._store.put(key, body))
@@ -52,8 +54,8 @@ class Retrying:
             return await self._store.delete(key, if_match=if_match)
         return await self._again(lambda: self._store.delete(key))
 
-    async def delete_many(self, doomed: Sequence[Doomed]) -> None:
-        await self._again(lambda: self._store.delete_many(doomed))
+    async def delete_many(self, deletions: Sequence[Deletion]) -> None:
+        await self._again(lambda: self._store.delete_many(deletions))
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Page:
         return await self._again(lambda: self._store.list(prefix, start_after=start_after, limit=limit))

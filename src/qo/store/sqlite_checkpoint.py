@@ -26,7 +26,7 @@ class Checkpoints:
         self._file = directory / FILE
         self._log = directory / f"{FILE}-wal"
         self._commits = 0
-        self._wanted = threading.Event()
+        self._requested = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
 
@@ -37,19 +37,19 @@ class Checkpoints:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="qo-checkpoints", daemon=True)
             self._thread.start()
-        self._wanted.set()
+        self._requested.set()
 
     def stop(self) -> None:
         """Returns when the thread has let go of the file."""
         self._stopped = True
-        self._wanted.set()
+        self._requested.set()
         if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:
         with contextlib.closing(sqlite3.connect(self._file, isolation_level=None)) as connection:
-            while self._wanted.wait() and not self._stopped:
-                self._wanted.clear()
+            while self._requested.wait() and not self._stopped:
+                self._requested.clear()
                 # Whatever goes wrong here goes wrong for the writer too, which has somebody to tell.
                 with contextlib.suppress(OSError, sqlite3.Error):
                     if self._log.stat().st_size > LOG_BYTES:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 from qo.errors import PreconditionFailed
 from qo.store.embedded import Clock, etag_of
-from qo.store.port import Doomed, Entry, Page, Stored, Version, Written
+from qo.store.port import Deletion, Entry, Page, PutResult, Stored, Version
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -120,9 +120,9 @@ class SqliteObjects:
             row = self._execute(_GET_VERSION, (key, version)).fetchone()
         return row and Stored(row[0], row[1], str(row[2]))
 
-    def put(self, key: str, body: bytes, if_match: str | None, if_absent: bool) -> Written:
+    def put(self, key: str, body: bytes, if_match: str | None, if_absent: bool) -> PutResult:
         etag = etag_of(body)
-        forgotten = key.startswith(self._forget)
+        keeps_no_history = key.startswith(self._forget)
         version = self._last_version + 1
         row = (version, etag, self._modified, body, key)
         # The statements that write check the conditions too: a query before them would cost a quarter more.
@@ -130,32 +130,34 @@ class SqliteObjects:
             # There is a head, or there has to be one. If the key has to be free, that is a delete marker, whose
             # ETag is NULL.
             expected = (if_match is None and not if_absent, if_match)
-            if forgotten:
+            if keeps_no_history:
                 replaced = self._changed(_OVERWRITE_HEAD, (*row, *expected))
             else:
                 replaced = self._changed(_ARCHIVE_HEAD, (key, *expected)) and self._changed(_SET_HEAD, row)
             if not replaced:
                 raise PreconditionFailed(f"{key} {'exists already' if if_absent else _CHANGED}")
         self._last_version = version
-        return Written(etag, None if forgotten else str(version))  # Where none are kept, none can be named.
+        return PutResult(
+            etag, None if keeps_no_history else str(version)
+        )  # Where none are kept, none can be named.
 
     def delete(self, key: str, if_match: str | None) -> None:
-        forgotten = key.startswith(self._forget)
-        if not forgotten or if_match is not None:
+        keeps_no_history = key.startswith(self._forget)
+        if not keeps_no_history or if_match is not None:
             current = self._execute(_ETAG, (key,)).fetchone()
             if current is None:
                 return
             if if_match not in (None, current[0]):
                 raise PreconditionFailed(f"{key} {_CHANGED}")
-        if forgotten:
+        if keeps_no_history:
             self._execute(_DROP_HEAD, (key,))
         else:
             self._last_version += 1
             self._execute(_ARCHIVE_HEAD, (key, True, None))
             self._execute(_SET_HEAD, (self._last_version, None, self._modified, None, key))
 
-    def delete_many(self, doomed: Sequence[Doomed]) -> None:
-        for key, version, etag in doomed:
+    def delete_many(self, deletions: Sequence[Deletion]) -> None:
+        for key, version, etag in deletions:
             if version is not None:
                 self._erase(key, version)
             elif etag is not None and key.startswith(self._forget):

@@ -97,10 +97,10 @@ class SqliteThread:
         while not last:
             self._work.acquire()
             with self._gate:
-                taken, self._waiting = self._waiting, []
+                requests, self._waiting = self._waiting, []
                 last = self._stopped
-            for start in range(0, len(taken), BATCH_MAX):
-                _settle(self._answers(taken[start : start + BATCH_MAX]))
+            for start in range(0, len(requests), BATCH_MAX):
+                _settle(self._answers(requests[start : start + BATCH_MAX]))
         self._checkpoints.stop()
         with contextlib.suppress(sqlite3.Error):  # Every answer was given; nobody is left to tell.
             self._objects.close()

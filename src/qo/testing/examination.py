@@ -18,7 +18,7 @@ from qo.ambient import SYSTEM
 from qo.core import keys
 from qo.errors import ConcurrentWrite, PreconditionFailed, StoreError, Unproven
 from qo.store.erasing import erase
-from qo.store.port import Doomed, ObjectStore, Written
+from qo.store.port import Deletion, ObjectStore, PutResult
 
 FOLDER = "conformance/"
 # How many writers race for one key, how often, and how many versions one key gets.
@@ -105,7 +105,7 @@ class _KeyRecorder:
 
     def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
-    ) -> Awaitable[Written]:
+    ) -> Awaitable[PutResult]:
         self.touched.add(key)
         return self._store.put(key, body, if_match=if_match, if_absent=if_absent)
 
@@ -113,9 +113,9 @@ class _KeyRecorder:
         self.touched.add(key)
         return self._store.delete(key, if_match=if_match)
 
-    def delete_many(self, doomed: Sequence[Doomed]) -> Awaitable[None]:
-        self.touched.update(each.key for each in doomed)
-        return self._store.delete_many(doomed)
+    def delete_many(self, deletions: Sequence[Deletion]) -> Awaitable[None]:
+        self.touched.update(each.key for each in deletions)
+        return self._store.delete_many(deletions)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

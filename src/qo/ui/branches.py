@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from qo.errors import NotFound
-from qo.store.port import LIST_LIMIT_MAX, Doomed, Entry, ObjectStore, Page, Stored, Version, Written
+from qo.store.port import LIST_LIMIT_MAX, Deletion, Entry, ObjectStore, Page, PutResult, Stored, Version
 from qo.store.sqlite_file import FILE
 
 ROOT = "queues/"
@@ -44,7 +44,9 @@ class Branches:
         place = await self._place(key)
         return None if place is None else await place.store.get(key[len(place.prefix) :], version=version)
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         place = await self._there(key)
         return await place.store.put(key[len(place.prefix) :], body, if_match=if_match, if_absent=if_absent)
 
@@ -52,8 +54,8 @@ class Branches:
         place = await self._there(key)
         await place.store.delete(key[len(place.prefix) :], if_match=if_match)
 
-    async def delete_many(self, doomed: Sequence[Doomed]) -> None:
-        for each in doomed:
+    async def delete_many(self, deletions: Sequence[Deletion]) -> None:
+        for each in deletions:
             place = await self._there(each.key)
             await place.store.delete_many([each._replace(key=each.key[len(place.prefix) :])])
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 from xml.etree import ElementTree
 
-from qo.store.port import Doomed, Entry, Version
+from qo.store.port import Deletion, Entry, Version
 
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -109,27 +109,27 @@ def versioning(*, enabled: bool) -> bytes:
     return _document("VersioningConfiguration", [_element("Status", "Enabled")] if enabled else [])
 
 
-def deleted(doomed: Sequence[Doomed], *, quiet: bool) -> bytes:
+def deleted(deletions: Sequence[Deletion], *, quiet: bool) -> bytes:
     """The answer to DeleteObjects. A store of ours deletes all of them, or raises."""
     if quiet:
         return _document("DeleteResult", [])
-    return _document("DeleteResult", (f"<Deleted>{_element('Key', each.key)}</Deleted>" for each in doomed))
+    return _document("DeleteResult", (f"<Deleted>{_element('Key', each.key)}</Deleted>" for each in deletions))
 
 
-def read_deletion(body: bytes) -> tuple[list[Doomed], bool]:
+def read_deletion(body: bytes) -> tuple[list[Deletion], bool]:
     """What DeleteObjects asks for, and whether only failures are to be told. Raises ValueError for anything else."""
     try:
         root = ElementTree.fromstring(body)
     except ElementTree.ParseError as problem:
         raise ValueError(str(problem)) from None
-    found: list[Doomed] = []
+    found: list[Deletion] = []
     quiet = False
     for child in root:
         fields = {_name(each): each.text or "" for each in child}
         if _name(child) == "Object":
             if not fields.get("Key"):
                 raise ValueError("an Object has no Key")
-            found.append(Doomed(fields["Key"], fields.get("VersionId"), fields.get("ETag")))
+            found.append(Deletion(fields["Key"], fields.get("VersionId"), fields.get("ETag")))
         elif _name(child) == "Quiet":
             quiet = child.text == "true"
     return found, quiet

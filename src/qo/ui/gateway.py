@@ -30,7 +30,7 @@ from qo.errors import (
     UsageError,
 )
 from qo.http_server.messages import Head, Reply, Request
-from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Doomed, ObjectStore
+from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Deletion, ObjectStore
 from qo.ui import documents
 from qo.ui.listing import after_of, history, rolled, token_of
 from qo.ui.signing import Denied, Key, Message, pairs, verify, verify_head
@@ -199,20 +199,20 @@ class Gateway:
 
     async def _delete(self, request: Request, key: str, version: str | None) -> Reply:
         if version is not None:
-            await self._store.delete_many([Doomed(key, version)])
+            await self._store.delete_many([Deletion(key, version)])
         else:
             await self._store.delete(key, if_match=_quoted(request.headers.get("if-match")))
         return Reply(204, headers=_INERT)
 
     async def _delete_many(self, request: Request) -> Reply:
         try:
-            doomed, quiet = documents.read_deletion(request.body)
+            deletions, quiet = documents.read_deletion(request.body)
         except ValueError as error:
             raise _Failed(400, "MalformedXML", f"The body is no list of objects: {error}") from None
-        if not 0 < len(doomed) <= DELETE_LIMIT_MAX:
+        if not 0 < len(deletions) <= DELETE_LIMIT_MAX:
             raise _Failed(400, "MalformedXML", f"Between 1 and {DELETE_LIMIT_MAX} objects can be deleted at once.")
-        await self._store.delete_many(doomed)
-        return Reply(200, documents.deleted(doomed, quiet=quiet), _XML)
+        await self._store.delete_many(deletions)
+        return Reply(200, documents.deleted(deletions, quiet=quiet), _XML)
 
     async def _list(self, query: Mapping[str, str]) -> Reply:
         prefix, delimiter, token = (

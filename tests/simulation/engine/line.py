@@ -111,7 +111,7 @@ class Line(Faulty):
             raise self._error(fault, what)
         if second is not None:
             received = virtual.monotonic()
-            self._offset = storetime.observe(self._offset, sent=sent, received=received, second=second)
+            self._offset = storetime.observe(self._offset, sent_at=sent, received_at=received, second=second)
         return result
 
     def _befalls(self, number: str, which: float, possible: Sequence[Fault]) -> Fault | None:

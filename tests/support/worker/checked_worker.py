@@ -12,7 +12,7 @@ import pytest
 from qo.ambient import Ambient
 from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
-from qo.store.port import LIST_LIMIT_MAX, Page, Stored, Written
+from qo.store.port import LIST_LIMIT_MAX, Page, PutResult, Stored
 from qo.testing import virtual
 from qo.worker.loop.state import State
 from qo.worker.worker import Worker
@@ -100,7 +100,9 @@ class Moody(MemoryStore):
         self.before("get", key, b"")
         return await super().get(key, version=version)
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         self.before("put", key, body)
         written = await super().put(key, body, if_match=if_match, if_absent=if_absent)
         self.after("put", key, body)

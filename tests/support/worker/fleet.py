@@ -120,7 +120,7 @@ class Member:
         pace = Pace()
         while True:
             found = await self._work() if self.room and self.ownership.may_look() else False
-            pace = pace.after(found=found)
+            pace = pace.after(found_work=found)
             self._news.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(pace.rest_s(self.queue.ambient.unit())):
@@ -152,7 +152,7 @@ class Member:
         if not due.key or (seen and seen[0].status is Status.PENDING):
             return True
         if seen and due.listed_at - seen[0].updated_at <= STALE_AFTER:
-            self.feed.defer(due, STALE_AFTER.total_seconds(), gone=True)
+            self.feed.defer(due, STALE_AFTER.total_seconds(), expect_gone=True)
             return False
         if seen and (wanted := keys.index_key(seen[0])) is not None:
             await self.queue.hints.restore(wanted, seen[0].token)

@@ -13,7 +13,7 @@ from qo.cli.durations import format_duration, parse_duration_s
 from qo.cli.output import one_line
 from qo.cli.queue.task_actions import login
 from qo.cli.session import Runtime, Session, command, new_app
-from qo.core.control import Desired, Order, Target, WorkerOrder, in_force, targets, told, wanted
+from qo.core.control import Desired, Order, Target, WorkerOrder, describe, in_force, orders_for, targets
 from qo.core.poll import Pace
 from qo.errors import TaskFailed, UsageError
 from qo.queue import control, roster
@@ -69,7 +69,7 @@ def pause(
     start later. Workers follow within seconds.
     """
     target, wait_s = _target(worker, type), _wait_s(wait)
-    control.check_told(by, reason)
+    control.check_order_text(by, reason)
     who = by or login()
 
     async def order(queue: Queue) -> Change:
@@ -128,7 +128,7 @@ def drain(
     With --wait, waits until it has exited. A worker that starts later under the same id is not affected.
     """
     wait_s = _wait_s(wait)
-    control.check_told(by, reason)
+    control.check_order_text(by, reason)
     who = by or login()
     target = Target(worker=worker)
 
@@ -192,7 +192,7 @@ async def _wait_until_followed(
     try:
         async with asyncio.timeout(wait_s):
             while lagging := await _lagging_workers(queue, desired, target, threshold_s):
-                pace = pace.after(found=False)
+                pace = pace.after(found_work=False)
                 await asyncio.sleep(pace.rest_s(queue.ambient.unit()))
     except TimeoutError:
         now = await queue.store.now()
@@ -217,7 +217,7 @@ async def _lagging_workers(
 
 
 def _follows(worker: WorkerInfo, desired: Desired, target: Target) -> bool:
-    wish = wanted(desired, worker.worker_id, worker.started_at)
+    wish = orders_for(desired, worker.worker_id, worker.started_at)
     if target.worker is not None and wish.drain:
         return False  # A drained worker follows by being gone.
     if worker.leaving:
@@ -259,7 +259,7 @@ def _describe_order(desired: Desired, target: Target) -> str:
     order = in_force(desired, target)
     if order is None:
         return f"{target} is not paused"
-    attribution = told(order)
+    attribution = describe(order)
     return f"{target} is {'to leave' if _is_drain(desired, target) else 'paused'}" + (
         f" ({attribution})" if attribution else ""
     )
@@ -267,4 +267,4 @@ def _describe_order(desired: Desired, target: Target) -> str:
 
 def _is_drain(desired: Desired, target: Target) -> bool:
     order = in_force(desired, target)
-    return isinstance(order, WorkerOrder) and order.wanted is Order.DRAINED
+    return isinstance(order, WorkerOrder) and order.kind is Order.DRAINED

@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from qo.core.struct_preload import known
+from qo.core.struct_preload import preload
 from qo.errors import UsageError
 
 MANIFEST = "bundle_manifest.json"
@@ -55,7 +55,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return next((each for each in self.files if each.path == path), None)
 
 
-known(Manifest)
+preload(Manifest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import msgspec
 
-from qo.core.struct_preload import known
+from qo.core.struct_preload import preload
 
 _SAYS_NOTHING = frozenset({"containsNull", "valueContainsNull", "nullable", "metadata"})
 
@@ -32,7 +32,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     nullable: bool = True
 
 
-known(Column)
+preload(Column)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from qo.core.pipeline.columns import Drift
 from qo.core.pipeline.expectation import Expectation
-from qo.core.struct_preload import known
+from qo.core.struct_preload import preload
 
 HEARTBEAT_TIMEOUT_S = 60  # A held task is taken away when nothing was heard of it for so long.
 MAX_ATTEMPTS = 3
@@ -153,7 +153,7 @@ class Dag(_Part, frozen=True, kw_only=True):
     description: str | None = None
 
 
-known(Dag)
+preload(Dag)
 
 
 def resolve_defaults(dag: Dag) -> Dag:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from qo.core.pipeline.plan import derive_id
-from qo.core.struct_preload import known
+from qo.core.struct_preload import preload
 from qo.errors import UsageError
 
 NUMBER_MAX = 2**63 - 1  # Cursors and ranges are kept in 64-bit columns.
@@ -36,7 +36,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
         return f"cursor:{self.cursor}" if self.cursor is not None else f"partition:{self.partition_key}"
 
 
-known(Event)
+preload(Event)
 
 
 def validate(event: Event) -> Event:

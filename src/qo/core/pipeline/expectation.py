@@ -24,7 +24,7 @@ from typing import Any, cast
 
 import msgspec
 
-from qo.core.struct_preload import known
+from qo.core.struct_preload import preload
 
 
 class Severity(StrEnum):
@@ -115,7 +115,7 @@ class Expectation(_Part, frozen=True, kw_only=True):
         return " ".join([self.kind, *(each for each in said if each)])
 
 
-known(Expectation)
+preload(Expectation)
 
 
 def _bounds(low: object, high: object) -> str:

@@ -22,7 +22,7 @@ from typing import Protocol
 from qo.api.contract.bundle import Invocation
 from qo.api.contract.task import Claimed, ClaimRequest, CompleteRequest, HeartbeatRequest, Outcome
 from qo.core.pipeline.states import EffectKind
-from qo.core.redaction import redacted
+from qo.core.redaction import redact
 from qo.core.retry import delay_s
 from qo.core.task import RetryPolicy
 from qo.dispatcher.attempts import completion, running
@@ -293,7 +293,7 @@ def _end(begun: Invocation | Claimed, verdict: Verdict) -> CompleteRequest:
         outputs=reply.outputs if reply is not None else [],
         events=reply.events if reply is not None else [],
         # What a function says goes to all readers, and its environment holds what lets it in.
-        error=redacted(verdict.error)[:ERROR_MAX] if verdict.error is not None else None,
+        error=redact(verdict.error)[:ERROR_MAX] if verdict.error is not None else None,
         retry_after_s=reply.retry_after_s if reply is not None else None,
         result=reply.result if reply is not None else None,
     )

@@ -68,28 +68,28 @@ class RefreshedCredentials:
         if self._held.refresh_needed():
             async with self._renewing:  # One renewal serves all who wait for it.
                 if self._held.refresh_needed():
-                    await asyncio.to_thread(_frozen, self._held)
-        return _frozen(self._held)
+                    await asyncio.to_thread(_freeze, self._held)
+        return _freeze(self._held)
 
 
-async def find_credentials(given: Credentials | None = None) -> CredentialSource:
+async def find_credentials(credentials: Credentials | None = None) -> CredentialSource:
     """The credentials given, or the first the standard chain has. Raises AccessDenied if there are none."""
-    if given is not None:
-        return FixedCredentials(given)
+    if credentials is not None:
+        return FixedCredentials(credentials)
     key, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
     if key and secret:
         return FixedCredentials(Credentials(key, secret, os.environ.get("AWS_SESSION_TOKEN") or None))
-    held = await asyncio.to_thread(_found)
+    held = await asyncio.to_thread(_load_credentials)
     if hasattr(held, "refresh_needed"):
         return RefreshedCredentials(cast("BotocoreRefreshable", held))
-    return FixedCredentials(_frozen(held))
+    return FixedCredentials(_freeze(held))
 
 
-def find_region(given: str | None) -> str:
+def find_region(region: str | None) -> str:
     """The region given, or the one that the environment or the AWS config files name."""
-    named = given or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if named:
-        return named
+    chosen_region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if chosen_region:
+        return chosen_region
     config = Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
     if not config.exists():
         return FALLBACK_REGION
@@ -106,7 +106,7 @@ def _session() -> BotocoreSession:
     return cast("BotocoreSession", Session())
 
 
-def _found() -> BotocoreCredentials:
+def _load_credentials() -> BotocoreCredentials:
     try:
         held = _session().get_credentials()
     except Exception as error:  # Whatever the chain asked may fail in a way of its own.
@@ -116,7 +116,7 @@ def _found() -> BotocoreCredentials:
     return held
 
 
-def _frozen(held: BotocoreCredentials) -> Credentials:
+def _freeze(held: BotocoreCredentials) -> Credentials:
     try:
         access_key, secret_key, token = held.get_frozen_credentials()[:3]
     except Exception as error:

@@ -46,19 +46,19 @@ def failure(status: int, refusal: Refusal, *, operation: str, key: str, place: A
     """The error to raise for a reply that is not a success."""
     code, message = refusal.code, refusal.message
     what = f"{operation} of {key!r} in {place}" if key else f"{operation} of {place}"
-    said = " ".join(word for word in (str(status), code, message) if word)
+    reply = " ".join(word for word in (str(status), code, message) if word)
     if code == "NoSuchBucket":
         return NoSuchBucket(f"There is no {place}. Create it (qo doctor --fix does) or correct S3_BUCKET.")
     if status == 412:
-        return PreconditionFailed(f"{what}: somebody else wrote first ({said})")
+        return PreconditionFailed(f"{what}: somebody else wrote first ({reply})")
     if status == 409:
-        return ConcurrentWrite(f"{what}: another write came at the same moment ({said})")
+        return ConcurrentWrite(f"{what}: another write came at the same moment ({reply})")
     if status in AGAIN_LATER_STATUS or code in AGAIN_LATER:
-        return Unavailable(f"{what} got no proper answer ({said})")
+        return Unavailable(f"{what} got no proper answer ({reply})")
     if code in WRONG_REGION:
-        return StoreError(f"{what}: the bucket is not in region {place.region}; correct S3_REGION ({said})")
+        return StoreError(f"{what}: the bucket is not in region {place.region}; correct S3_REGION ({reply})")
     if code in DENIED or status in (401, 403):
         action = ACTIONS.get(operation, f"s3:{operation}")
         advice = DENIED.get(code, DENIED["AccessDenied"]).format(action=action)
-        return AccessDenied(f"{what} was refused ({said}). {advice}")
-    return StoreError(f"{what} failed ({said})")
+        return AccessDenied(f"{what} was refused ({reply}). {advice}")
+    return StoreError(f"{what} failed ({reply})")

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from qo.errors import StoreError
-from qo.store.port import Doomed, Entry, Page, Version
+from qo.store.port import Deletion, Entry, Page, Version
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 CARRIAGE_RETURN = {"\r": "&#13;"}  # A bare one would be read as a line feed.
@@ -113,10 +113,10 @@ def versioning_status(body: bytes) -> str:
     return _fields(_parsed(body)).get("Status", "")
 
 
-def deletion(doomed: Sequence[Doomed], *, prefix: str) -> bytes:
+def delete_request(deletions: Sequence[Deletion], *, prefix: str) -> bytes:
     """The body of DeleteObjects, asking to hear only of failures."""
     parts = [f'<Delete xmlns="{NAMESPACE}"><Quiet>true</Quiet>']
-    for key, version, etag in doomed:
+    for key, version, etag in deletions:
         which = f"<VersionId>{escape(version)}</VersionId>" if version is not None else ""
         which += f"<ETag>{escape(etag)}</ETag>" if etag is not None else ""
         parts.append(f"<Object><Key>{escape(prefix + key, CARRIAGE_RETURN)}</Key>{which}</Object>")

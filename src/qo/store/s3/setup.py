@@ -30,16 +30,16 @@ async def set_up(transport: Transport, prefix: str, *, versioning: bool) -> list
     Returns what was done, in words. Rules that somebody else gave the bucket are kept. Raises StoreError if the
     server refuses; a server that has no lifecycle rules at all is forgiven.
     """
-    done: list[str] = []
+    actions: list[str] = []
     if await _create(transport):
-        done.append("created the bucket")
+        actions.append("created the bucket")
     if versioning and await _enable_versioning(transport):
-        done.append("enabled versioning")
+        actions.append("enabled versioning")
     if versioning and await _add_rules(transport, prefix):
-        done.append("set lifecycle rules: old versions of index keys are removed after a day")
+        actions.append("set lifecycle rules: old versions of index keys are removed after a day")
     if await add_upload_rule(transport, prefix):
-        done.append(UPLOADS_DONE)
-    return done
+        actions.append(UPLOADS_DONE)
+    return actions
 
 
 async def _create(transport: Transport) -> bool:
@@ -62,7 +62,7 @@ async def _enable_versioning(transport: Transport) -> bool:
     if reply.status == 200 and b"<Status>Enabled</Status>" in reply.body:
         return False
     body = f'<VersioningConfiguration xmlns="{NAMESPACE}"><Status>Enabled</Status></VersioningConfiguration>'
-    reply = await _put(transport, query(versioning=""), body.encode())
+    reply = await _put_configuration(transport, query(versioning=""), body.encode())
     if reply.status != 200:
         raise _failure(transport, reply, "PutBucketVersioning")
     return True
@@ -92,29 +92,31 @@ async def _add_rules(transport: Transport, prefix: str) -> bool:
     rules = await _rules(transport)
     if rules is None:
         return False
-    named = {_text(rule, "ID") for rule in rules}
-    missing = [prefix + part for part in EPHEMERAL if RULE_ID + prefix + part not in named]
+    rule_ids = {_text(rule, "ID") for rule in rules}
+    missing = [prefix + part for part in EPHEMERAL if RULE_ID + prefix + part not in rule_ids]
     return bool(missing) and await _put_rules(transport, rules, list(map(_rule, missing)))
 
 
 async def _rules(transport: Transport) -> list[ElementTree.Element] | None:
     """Those that the bucket has. None: the server offers none at all."""
-    found = await transport.send("GET", "", query(lifecycle=""))
-    code = refusal(found.body).code
+    reply = await transport.send("GET", "", query(lifecycle=""))
+    code = refusal(reply.body).code
     if code in NOT_OFFERED:
         return None
-    if found.status != 200 and code != "NoSuchLifecycleConfiguration":
+    if reply.status != 200 and code != "NoSuchLifecycleConfiguration":
         raise _failure(
-            transport, found, "GetLifecycleConfiguration"
+            transport, reply, "GetLifecycleConfiguration"
         )  # Writing blindly would wipe out others' rules.
-    return list(ElementTree.fromstring(found.body)) if found.status == 200 else []
+    return list(ElementTree.fromstring(reply.body)) if reply.status == 200 else []
 
 
-async def _put_rules(transport: Transport, there: Sequence[ElementTree.Element], new: Sequence[str]) -> bool:
+async def _put_rules(
+    transport: Transport, present_rules: Sequence[ElementTree.Element], new: Sequence[str]
+) -> bool:
     ElementTree.register_namespace("", NAMESPACE)
-    kept = (ElementTree.tostring(rule, encoding="unicode") for rule in there)
-    body = "".join((f'<LifecycleConfiguration xmlns="{NAMESPACE}">', *kept, *new, "</LifecycleConfiguration>"))
-    reply = await _put(transport, query(lifecycle=""), body.encode())
+    present = (ElementTree.tostring(rule, encoding="unicode") for rule in present_rules)
+    body = "".join((f'<LifecycleConfiguration xmlns="{NAMESPACE}">', *present, *new, "</LifecycleConfiguration>"))
+    reply = await _put_configuration(transport, query(lifecycle=""), body.encode())
     if reply.status != 200 and refusal(reply.body).code not in NOT_OFFERED:
         raise _failure(transport, reply, "PutLifecycleConfiguration")
     return reply.status == 200
@@ -154,7 +156,7 @@ def _tag(element: ElementTree.Element) -> str:
     return element.tag.rpartition("}")[2]
 
 
-async def _put(transport: Transport, which: str, body: bytes) -> Reply:
+async def _put_configuration(transport: Transport, which: str, body: bytes) -> Reply:
     md5 = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
     return await transport.send(
         "PUT", "", which, body=body, headers={"Content-MD5": md5, "Content-Type": "application/xml"}

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from qo.ambient import SYSTEM, Ambient
 from qo.core.storetime import steady
 from qo.errors import AccessDenied, PreconditionFailed, StoreError, UsageError
-from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Doomed, Page, Stored, Version, Written
+from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Deletion, Page, PutResult, Stored, Version
 from qo.store.s3 import replies
 from qo.store.s3.address import bucket_address, query
 from qo.store.s3.credentials import Credentials, find_credentials, find_region
@@ -29,7 +29,7 @@ class S3Store:
     def __init__(self, transport: Transport, prefix: str = "") -> None:
         self.transport = transport
         self.prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
-        self._told = datetime.min.replace(tzinfo=UTC)
+        self._last_now = datetime.min.replace(tzinfo=UTC)
 
     @classmethod
     async def open(
@@ -71,13 +71,15 @@ class S3Store:
             return None
         raise self._failure(reply, "GetObject", key)
 
-    async def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> Written:
+    async def put(
+        self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
+    ) -> PutResult:
         condition = _condition(if_match, if_absent)
         reply = await self.transport.send(
             "PUT", self.prefix + key, body=body, headers=condition, once=bool(condition)
         )
         if reply.status == 200:
-            return Written(_etag(reply), reply.headers.get("x-amz-version-id"))
+            return PutResult(_etag(reply), reply.headers.get("x-amz-version-id"))
         if reply.status == 404 and if_match is not None and replies.refusal(reply.body).code != "NoSuchBucket":
             raise PreconditionFailed(f"PutObject of {key!r}: there is no such object any more")
         raise self._failure(reply, "PutObject", key)
@@ -93,14 +95,14 @@ class S3Store:
             return  # Some servers take a missing object for a condition that does not hold.
         raise self._failure(reply, "DeleteObject", key)
 
-    async def delete_many(self, doomed: Sequence[Doomed]) -> None:
-        if not doomed:
+    async def delete_many(self, deletions: Sequence[Deletion]) -> None:
+        if not deletions:
             return
-        if len(doomed) > DELETE_LIMIT_MAX:
+        if len(deletions) > DELETE_LIMIT_MAX:
             raise UsageError(
-                f"At most {DELETE_LIMIT_MAX} objects can be deleted in one request, not {len(doomed)}"
+                f"At most {DELETE_LIMIT_MAX} objects can be deleted in one request, not {len(deletions)}"
             )
-        body = replies.deletion(doomed, prefix=self.prefix)
+        body = replies.delete_request(deletions, prefix=self.prefix)
         md5 = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
         headers = {"Content-MD5": md5, "Content-Type": "application/xml"}
         reply = await self.transport.send("POST", "", query(delete=""), body=body, headers=headers)
@@ -125,23 +127,23 @@ class S3Store:
 
     async def versions(self, key: str) -> Sequence[Version]:
         name = self.prefix + key
-        found: list[Version] = []
+        history: list[Version] = []
         markers: Mapping[str, str] = {}
         while True:
-            asked = query(encoding_type="url", prefix=name, versions="", **markers)
-            reply = await self.transport.send("GET", "", asked)
+            arguments = query(encoding_type="url", prefix=name, versions="", **markers)
+            reply = await self.transport.send("GET", "", arguments)
             if reply.status != 200:
                 raise self._failure(reply, "ListObjectVersions", key)
             page = replies.versions_page(reply.body)
-            found += [version for its_key, version in page.versions if its_key == name]
+            history += [version for its_key, version in page.versions if its_key == name]
             if not page.truncated:
                 break
             if not page.next_key:
                 raise StoreError(f"The versions of {key!r} go on, but {self.transport.place} does not say where")
             markers = {"key_marker": page.next_key, "version_id_marker": page.next_version}
         # Newest first already, except where a server lists all delete markers after all versions.
-        found.sort(key=lambda version: (version.latest, version.modified), reverse=True)
-        return found
+        history.sort(key=lambda version: (version.latest, version.modified), reverse=True)
+        return history
 
     async def versioned(self) -> bool:
         reply = await self.transport.send("GET", "", query(versioning=""))
@@ -156,8 +158,8 @@ class S3Store:
 
     async def now(self) -> datetime:
         moment = datetime.fromtimestamp(await self.transport.time(), UTC)
-        self._told = steady(self._told, moment)  # Each reply betters the guess, sometimes backwards.
-        return self._told
+        self._last_now = steady(self._last_now, moment)  # Each reply betters the guess, sometimes backwards.
+        return self._last_now
 
     async def close(self) -> None:
         await self.transport.close()

@@ -99,8 +99,8 @@ class Transport:
         if reply.status == 403 and refusal(reply.body).code == "RequestTimeTooSkewed":
             # The refusal itself told us the time; the machine may have slept, and our monotonic clock with it.
             # That time dates the repetition at once; the reply to that shows whether to believe it otherwise.
-            told = self._offset.suspect if self._offset is not None else None
-            reply = await self._send(method, key, query, body=body, headers=headers, once=once, dated_by=told)
+            clock = self._offset.suspect if self._offset is not None else None
+            reply = await self._send(method, key, query, body=body, headers=headers, once=once, dated_by=clock)
         return reply
 
     async def time(self) -> float:
@@ -155,7 +155,7 @@ class Transport:
         self, method: str, path: str, query: str, body: bytes, headers: Mapping[str, str], *, once: bool
     ) -> Reply:
         target = f"{self.place.origin}{path}?{query}" if query else f"{self.place.origin}{path}"
-        sent = self._monotonic()
+        sent_at = self._monotonic()
         try:
             async with self._session.request(
                 method,
@@ -166,7 +166,7 @@ class Transport:
                 middlewares=(_send_once,) if once else None,
             ) as response:
                 if response.status < 500:  # What a proxy or a dying server says need not be the store's time.
-                    self._learn_time(response.headers, sent)
+                    self._learn_time(response.headers, sent_at)
                 return Reply(response.status, response.headers, await response.read())
         except (aiohttp.ClientError, OSError, _ConnectionLost) as error:
             why = str(error) or type(error).__name__
@@ -174,7 +174,7 @@ class Transport:
                 why = f"{why}. Is the server up, and S3_ENDPOINT right?"
             raise Unavailable(f"No answer to {method} {path} from {self.place.origin}: {why}") from error
 
-    def _learn_time(self, headers: Mapping[str, str], sent: float) -> None:
+    def _learn_time(self, headers: Mapping[str, str], sent_at: float) -> None:
         date = headers.get("Date")
         if date is None:
             return
@@ -184,5 +184,7 @@ class Transport:
             except ValueError:
                 return
             self._date = date
-        received = self._monotonic()
-        self._offset = storetime.observe(self._offset, sent=sent, received=received, second=self._second)
+        received_at = self._monotonic()
+        self._offset = storetime.observe(
+            self._offset, sent_at=sent_at, received_at=received_at, second=self._second
+        )

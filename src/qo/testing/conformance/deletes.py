@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qo.errors import PreconditionFailed
-from qo.store.port import Doomed, ObjectStore
+from qo.store.port import Deletion, ObjectStore
 from qo.testing.conformance.effort import ConformanceTests
 
 
@@ -46,14 +46,14 @@ class Deletes(ConformanceTests):
     ) -> None:
         for name in ("a", "b", "c", "d"):
             await store.put(root + name, b"one")
-        await store.delete_many([Doomed(root + name) for name in ("a", "never", "c")])
+        await store.delete_many([Deletion(root + name) for name in ("a", "never", "c")])
         assert [entry.key for entry in (await store.list(root)).entries] == [f"{root}b", f"{root}d"]
         await store.delete_many([])
 
     async def test_a_version_is_deleted_for_good(self, store: ObjectStore, root: str) -> None:
         key = f"{root}a"
         one, two, three = [await store.put(key, body) for body in (b"one", b"two", b"three")]
-        await store.delete_many([Doomed(key, two.version), Doomed(key, two.version)])
+        await store.delete_many([Deletion(key, two.version), Deletion(key, two.version)])
         assert await store.get(key, version=two.version) is None
         assert [each.version for each in await store.versions(key)] == [three.version, one.version]
         stored = await store.get(key)
@@ -65,7 +65,7 @@ class Deletes(ConformanceTests):
     ) -> None:
         key = f"{root}a"
         one, two = [await store.put(key, body) for body in (b"one", b"two")]
-        await store.delete_many([Doomed(key, two.version)])
+        await store.delete_many([Deletion(key, two.version)])
         stored = await store.get(key)
         assert stored is not None
         assert (stored.body, stored.version) == (b"one", one.version)
@@ -77,7 +77,7 @@ class Deletes(ConformanceTests):
         await store.put(key, b"one")
         await store.delete(key)
         (marker, _) = await store.versions(key)
-        await store.delete_many([Doomed(key, marker.version)])
+        await store.delete_many([Deletion(key, marker.version)])
         stored = await store.get(key)
         assert stored is not None
         assert stored.body == b"one"
@@ -88,7 +88,7 @@ class Deletes(ConformanceTests):
         await store.put(key, b"one")
         await store.delete(key)
         reborn = await store.put(key, b"two")
-        await store.delete_many([Doomed(key, reborn.version)])
+        await store.delete_many([Deletion(key, reborn.version)])
         assert await store.get(key) is None
         assert list((await store.list(root)).entries) == []
         assert [(each.deleted, each.latest) for each in await store.versions(key)] == [
@@ -101,7 +101,7 @@ class Deletes(ConformanceTests):
         await store.put(key, b"one")
         await store.put(key, b"two")
         await store.delete(key)
-        await store.delete_many([Doomed(key, each.version) for each in await store.versions(key)])
+        await store.delete_many([Deletion(key, each.version) for each in await store.versions(key)])
         assert list(await store.versions(key)) == []
         assert await store.get(key) is None
         await store.put(key, b"three", if_absent=True)

@@ -13,7 +13,7 @@ from qo.core.ownership import LOOKOUT, LeasingConfig, ShardLease, may_look_out, 
 from qo.queue.feed import Feed
 from qo.queue.members import Members
 from qo.queue.queue import Queue
-from qo.queue.ready_scan import Survey
+from qo.queue.ready_scan import ReadyScan
 from qo.queue.shard_leases import Held, ShardLeases
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Lookout:
         self._worker_id = worker_id
         self._feed = feed
         self._has_room = has_room
-        self._survey = Survey(queue)
+        self._survey = ReadyScan(queue)
         self._members = Members(queue, silent_max_s=max(2 * heartbeat_s, config.ttl_s))
         self._units = len(units(queue.prefix_len))
         self._held: Held | None = None

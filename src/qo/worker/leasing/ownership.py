@@ -167,7 +167,7 @@ class Ownership:
                     patience = first
                     rest_s = self._config.renew_s * (0.9 + 0.1 * self._ambient.unit())
                 else:
-                    patience = patience.after(found=False)
+                    patience = patience.after(found_work=False)
                     rest_s = patience.current_s * (0.5 + self._ambient.unit())
                 await _sleep_unless(over, rest_s)
             held = self._held.pop(unit, None)  # We look there no more, and only then may somebody else.

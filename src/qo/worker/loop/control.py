@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable
 from datetime import datetime
 
-from qo.core.control import Wanted, wanted
+from qo.core.control import Orders, orders_for
 from qo.errors import QoError
-from qo.queue.concurrency import together
+from qo.queue.concurrency import gather_cancellable
 from qo.queue.control import read
 from qo.queue.queue import Queue
 from qo.worker.loop.cancel import Why
@@ -26,7 +26,7 @@ class Control:
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._paused_here = False
-        self._by_operators = Wanted()  # As of the last look.
+        self._by_operators = Orders()  # As of the last look.
         self.stopping = False
         self.hurrying = False
 
@@ -56,7 +56,7 @@ class Control:
         self.stopping = self.hurrying = True
         self._on_change()
 
-    def apply(self, by_operators: Wanted) -> None:
+    def apply(self, by_operators: Orders) -> None:
         """Take over what operators want now."""
         if by_operators == self._by_operators:
             return
@@ -94,9 +94,9 @@ class Follower:
         """Read what is wanted. While that fails, the last known state counts."""
         try:
             desired = await read(self._queue.store)
-            self._control.apply(wanted(desired, self._worker_id, self._since))
+            self._control.apply(orders_for(desired, self._worker_id, self._since))
             named = [hold for hold in self._holds if hold.task.id in desired.cancels]
-            await together(self._cancel_if_requested(hold) for hold in named)
+            await gather_cancellable(self._cancel_if_requested(hold) for hold in named)
         except QoError as error:
             log.warning("cannot see what operators want: %s", error)
         except Exception:

@@ -104,7 +104,7 @@ class Mailbox:
             if candidates:
                 for due in candidates:
                     self._start(due)
-                pace = pace.after(found=True)
+                pace = pace.after(found_work=True)
             elif candidates is not None and self._is_empty():
                 return
             else:
@@ -124,7 +124,7 @@ class Mailbox:
         return self._config.stop_when_empty and idle and self._feed.exhausted
 
     def _rest_after(self, pace: Pace, *, failed: bool) -> tuple[Pace, float]:
-        first, pace = pace.current_s == 0.0, pace.after(found=False)
+        first, pace = pace.current_s == 0.0, pace.after(found_work=False)
         rest_s = pace.rest_s(self._queue.ambient.unit())
         if self._missed and first and not failed:
             rest_s = self._config.dequeue_backoff_s  # Other workers claim here too: what they leave is soon found.
@@ -170,7 +170,7 @@ class Mailbox:
             log.exception("task %s", due.task_id)
         finally:
             del self._claiming[due.task_id]
-            self._feed.tried(due)
+            self._feed.mark_tried(due)
             if hold is None:
                 self._missed = True
                 self._ports.slot_freed()
@@ -211,7 +211,7 @@ class Mailbox:
 
     def _admit(self, due: Due, task: Task) -> Handler | None:
         """Return the handler, if this worker has one and room for the task now."""
-        self._feed.tried(due)
+        self._feed.mark_tried(due)
         if self._open and self._type_filter.judge(task.task_type) is Verdict.TAKE:
             return self._type_filter.handler(task.task_type)
         if task.status is Status.PENDING:
@@ -238,7 +238,7 @@ class Mailbox:
             return
         elif due.listed_at - task.updated_at <= STALE_AFTER:
             # The worker that moved the task is about to drop this key, or has died: then it will still be there.
-            self._feed.defer(due, STALE_AFTER.total_seconds(), gone=True)
+            self._feed.defer(due, STALE_AFTER.total_seconds(), expect_gone=True)
         else:
             # The worker that moved the task should have dropped this key long ago, unless it died before it wrote
             # the new one: so write that first.

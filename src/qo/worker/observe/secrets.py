@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from qo.config.settings import SETTINGS
-from qo.core.redaction import redacted
+from qo.core.redaction import redact
 
 HELD_MAX = 1000
 
@@ -35,4 +35,4 @@ def hold(secret: str) -> str:
 def without_secrets(text: str) -> str:
     set_here = [value for name in _VARIABLES if (value := os.environ.get(name))]
     parts = [part for value in set_here for part in value.split(",")]  # Two tokens, while they change.
-    return redacted(text, [*set_here, *parts, *list(_held)])
+    return redact(text, [*set_here, *parts, *list(_held)])
