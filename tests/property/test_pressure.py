@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qo.core.pipeline.gates import InFlight, Waiting, open_gates
-from qo.core.pipeline.pressure import Graph, Measure, Thresholds, paused_by, reason
+from qo.core.pipeline.pressure import Graph, Measure, Thresholds, paused_by, trip_reason
 from qo.core.pipeline.topology import Topology
 from support.dispatcher.topologies import job, topology_of
 
@@ -83,7 +83,7 @@ def test_tripping_and_clearing_never_flutter_between_the_two_thresholds(seen, de
     limits = Thresholds(depth, age_s, ratio)
     was: str | None = None
     for measure in seen:
-        now = reason(measure, limits, was)
+        now = trip_reason(measure, limits, was)
         over = measure.depth > depth or measure.oldest_s > age_s
         calm = measure.depth <= ratio * depth and measure.oldest_s <= ratio * age_s
         if over:
@@ -92,7 +92,7 @@ def test_tripping_and_clearing_never_flutter_between_the_two_thresholds(seen, de
             assert now is None
         else:
             assert now == was
-        assert reason(measure, limits, now) == now, "measured again, it says the same"
+        assert trip_reason(measure, limits, now) == now, "measured again, it says the same"
         was = now
 
 

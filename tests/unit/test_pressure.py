@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qo.core.pipeline.pressure import Measure, Thresholds, paused_by, reason
+from qo.core.pipeline.pressure import Measure, Thresholds, paused_by, trip_reason
 from support.dispatcher.topologies import job, topology_of
 
 pytestmark = pytest.mark.fast
@@ -22,32 +22,32 @@ def paused(topology, *tripped: str) -> set[str]:
 
 @pytest.mark.parametrize(("depth", "oldest_s"), [(11, 0.0), (0, 60.1), (11, 61.0)])
 def test_a_queue_trips_on_depth_or_on_age(depth: int, oldest_s: float) -> None:
-    assert reason(Measure(depth, oldest_s), LIMITS, None) is not None
+    assert trip_reason(Measure(depth, oldest_s), LIMITS, None) is not None
 
 
 def test_a_queue_at_its_thresholds_is_not_tripped() -> None:
-    assert reason(Measure(10, 60.0), LIMITS, None) is None
+    assert trip_reason(Measure(10, 60.0), LIMITS, None) is None
 
 
 @pytest.mark.parametrize(("depth", "oldest_s"), [(6, 0.0), (0, 31.0), (10, 60.0), (6, 31.0)])
 def test_a_tripped_queue_stays_so_until_depth_and_age_have_both_fallen_well_below(
     depth: int, oldest_s: float
 ) -> None:
-    assert reason(Measure(depth, oldest_s), LIMITS, FULL) == FULL
+    assert trip_reason(Measure(depth, oldest_s), LIMITS, FULL) == FULL
 
 
 def test_a_tripped_queue_clears_when_both_have_fallen_to_the_ratio() -> None:
-    assert reason(Measure(5, 30.0), LIMITS, FULL) is None
+    assert trip_reason(Measure(5, 30.0), LIMITS, FULL) is None
 
 
 def test_a_queue_that_stays_tripped_keeps_the_reason_it_tripped_with() -> None:
-    first = reason(Measure(12, 0.0), LIMITS, None)
+    first = trip_reason(Measure(12, 0.0), LIMITS, None)
     assert first == "12 wake-ups wait in it, more than 10"
-    assert reason(Measure(50, 500.0), LIMITS, first) == first
+    assert trip_reason(Measure(50, 500.0), LIMITS, first) == first
 
 
 def test_a_ratio_of_one_clears_at_the_threshold_itself() -> None:
-    assert reason(Measure(10, 60.0), Thresholds(10, 60.0, 1.0), FULL) is None
+    assert trip_reason(Measure(10, 60.0), Thresholds(10, 60.0, 1.0), FULL) is None
 
 
 # Who is paused

@@ -10,7 +10,7 @@ from qo.core.pipeline.dag import Dag
 from qo.core.pipeline.event import Event
 from qo.core.pipeline.plan import plan
 from qo.core.pipeline.routing import Create, Filter, Piece, Superseded, Unread, Wait, required_pieces, route
-from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus, topology
+from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus, build_topology
 from support.dispatcher.pipelines import dag, edited, job, source
 
 pytestmark = pytest.mark.fast
@@ -55,7 +55,7 @@ def view(*jobs: LiveJob, paused: dict[str, str] | None = None) -> Topology:
         if each.status is VersionStatus.ACTIVE
         for made in each.outputs
     }
-    return topology(1, jobs, current, paused or {})
+    return build_topology(1, jobs, current, paused or {})
 
 
 def find(jobs: list[LiveJob], name: str) -> LiveJob:

@@ -12,7 +12,7 @@ from typing import Any
 
 from qo.core.pipeline.dag import Activation, Job, Scaling
 from qo.core.pipeline.plan import PlannedInput, PlannedOutput
-from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus, topology
+from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus, build_topology
 
 
 def job(
@@ -57,4 +57,4 @@ def job(
 
 def topology_of(*jobs: LiveJob, paused: Mapping[str, str] | None = None, **more: Any) -> Topology:
     current = {made.dataset_id: made.generation_id for each in jobs for made in each.outputs}
-    return topology(1, jobs, current, paused or {}, **more)
+    return build_topology(1, jobs, current, paused or {}, **more)

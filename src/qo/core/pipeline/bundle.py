@@ -1,9 +1,10 @@
-"""A bundle of somebody's code: a zip with a manifest that names every file in it. These are the rules for both.
+"""Bundles of code: a zip with a manifest that names every file in it. These are the rules for both.
 
 A function's bundle (runtimes ``python`` and ``node``) is started by its entrypoint. A pipeline's bundle (``pipeline``)
 is the code of a version: its modules, which workers import.
 
-Whoever made it is not trusted. A bundle that breaks any rule is refused whole; nothing of it is repaired or ignored.
+The author of a bundle is not trusted. A bundle that breaks any rule is refused as a whole; nothing is repaired or
+ignored.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ FILES_MAX = 1000
 FILE_BYTES_MAX = 32 * 1024 * 1024
 TOTAL_BYTES_MAX = 256 * 1024 * 1024
 ZIP_BYTES_MAX = 64 * 1024 * 1024
-MANIFEST_BYTES_MAX = 512 * 1024  # Of as many files as there may be.
+MANIFEST_BYTES_MAX = 512 * 1024  # Enough for FILES_MAX files.
 PATH_CHARS_MAX, SEGMENT_CHARS_MAX = 400, 200
 ENV_MAX = 50
 
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _ENV = re.compile(r"[A-Z][A-Z0-9_]{0,99}\Z")
-# Names that steer an interpreter, a loader or a library, or that hold what is ours.
+# Names that control an interpreter, a loader or a library, or that hold settings of qo.
 _ENV_DENIED = re.compile(r"(PATH|HOME|IFS|ENV|SHELL|BASH_.*|LD_.*|DYLD_.*|PYTHON.*|NODE_.*|QO_.*|AWS_.*|S3_.*)\Z")
 
 
@@ -43,12 +44,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     schema_version: Literal[1]
     runtime: Literal["python", "node", "pipeline"]
     files: tuple[File, ...]
-    entrypoint: str | None = None  # One of the files; of a pipeline none.
-    env_allowlist: tuple[str, ...] = ()  # Variables it wants, of those that the operator offers.
-    # Of a pipeline:
+    entrypoint: str | None = None  # One of the files; None for a pipeline.
+    env_allowlist: tuple[str, ...] = ()  # Variables that it asks for, among those that the installation offers.
+    # The following are for pipelines only.
     packages: dict[str, str] = {}  # Installed packages that its modules import, with their versions.
-    python: str | None = None  # That it was packed with.
-    included: tuple[str, ...] = ()  # Those of the files that the project named.
+    python: str | None = None  # The Python version that packed it.
+    included: tuple[str, ...] = ()  # The files that the project lists under ``include``.
     own_process: str | None = None  # Why it cannot run beside other versions in one interpreter.
 
     def file(self, path: str) -> File | None:
@@ -60,7 +61,7 @@ preload(Manifest)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of a zip, as its directory has it: a claim, not a fact."""
+    """An entry of a zip as the zip's directory describes it, which the author may have forged."""
 
     path: str
     bytes: int
@@ -68,7 +69,7 @@ class Entry:
 
 
 def parse(document: bytes) -> Manifest:
-    """The manifest, if it keeps to every rule. Raises UsageError."""
+    """Return the manifest. Raises UsageError if it breaks a rule."""
     if len(document) > MANIFEST_BYTES_MAX:
         raise UsageError(f"{MANIFEST} is larger than {MANIFEST_BYTES_MAX} bytes")
     try:
@@ -110,22 +111,22 @@ def check_path(path: str) -> None:
 def check_entries(manifest: Manifest, entries: Iterable[Entry]) -> None:
     """Raises UsageError unless a zip holds the manifest, the files it names, and nothing else."""
     declared = {each.path: each.bytes for each in manifest.files}
-    seen: set[str] = set()
+    paths: set[str] = set()
     for entry in entries:
         if not entry.plain:
             raise UsageError(
                 f"{entry.path[:100]!r} is no plain file: a bundle has no directories, links or secrets"
             )
-        if entry.path in seen:
+        if entry.path in paths:
             raise UsageError(f"{entry.path!r} is in the bundle twice")
-        seen.add(entry.path)
+        paths.add(entry.path)
         if entry.path == MANIFEST:
             continue
         if entry.path not in declared:
             raise UsageError(f"{entry.path[:100]!r} is in the bundle, but not in its manifest")
         if entry.bytes != declared[entry.path]:
             raise UsageError(f"{entry.path!r} has {entry.bytes} bytes, its manifest says {declared[entry.path]}")
-    if missing := declared.keys() - seen:
+    if missing := declared.keys() - paths:
         raise UsageError(f"{min(missing)!r} is in the manifest, but not in the bundle")
 
 

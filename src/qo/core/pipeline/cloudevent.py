@@ -5,7 +5,7 @@ data              an object that holds ``cursor`` or ``partition_key`` is the ev
                   ``cursor``, ``partition_key``, ``start``, ``end`` and ``attributes`` are the event's, everything
                   else in it joins the attributes. Any other data is the attribute ``data``
 subject           the partition key, where the data names neither key nor cursor; characters that a key cannot hold
-                  are replaced (``core.flow.naming``)
+                  are replaced (``core.pipeline.naming``)
 the rest          ``id``, ``source``, ``type``, ``subject`` and ``time`` are kept in the attribute ``cloudevent``
 """
 
@@ -23,36 +23,39 @@ from qo.errors import UsageError
 STRUCTURED = "application/cloudevents+json"
 VERSION = "1.0"
 _FIELDS = ("output", "cursor", "partition_key", "start", "end")
-_KEPT = ("id", "source", "type", "subject", "time")
+_CONTEXT_FIELDS = ("id", "source", "type", "subject", "time")
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a source said: a key, and the fields of one event each."""
+    """An idempotency key, and the fields of each event."""
 
     key: str
     events: list[dict[str, Any]]
 
 
 def is_binary(headers: Mapping[str, str]) -> bool:
-    """Whether the context is in headers, and the body only data. Header names are lower case."""
+    """Return whether the context is in headers, and the body is only data. Header names are in lower case."""
     return "ce-specversion" in headers
 
 
 def from_structured(body: object) -> Message:
-    """A message whose context and data are in one JSON object."""
+    """Read a message whose context and data are in one JSON object. Raises UsageError."""
     if not isinstance(body, dict):
         raise UsageError(
-            "a CloudEvent in structured mode is one JSON object; batches are not taken: send each alone"
+            "a CloudEvent in structured mode is one JSON object; batches are not accepted: send each by itself"
         )
     context = cast("dict[str, Any]", body)
     if "data_base64" in context:
-        raise UsageError("data_base64 is not taken: send the data as JSON in data")
+        raise UsageError("data_base64 is not accepted: send the data as JSON in data")
     return _message(context, context.get("data"))
 
 
 def from_binary(headers: Mapping[str, str], body: bytes) -> Message:
-    """A message whose context is in ``ce-`` headers (names in lower case) and whose body is JSON data, or empty."""
+    """Read a message whose context is in ``ce-`` headers (names in lower case) and whose body is JSON data, or empty.
+
+    Raises UsageError.
+    """
     context = {name.removeprefix("ce-"): value for name, value in headers.items() if name.startswith("ce-")}
     return _message(context, read_json(body) if body else None)
 
@@ -70,10 +73,10 @@ def _message(context: Mapping[str, Any], data: object) -> Message:
         if not isinstance(value, str) or not value.strip():
             raise UsageError(f"a CloudEvent needs {name}, a text that is not empty")
     if context["specversion"] != VERSION:
-        raise UsageError(f"CloudEvents {context['specversion']} is not spoken here: send {VERSION}")
-    kept = {name: context[name] for name in _KEPT if context.get(name) is not None}
+        raise UsageError(f"CloudEvents {context['specversion']} is not supported: send {VERSION}")
+    context_fields = {name: context[name] for name in _CONTEXT_FIELDS if context.get(name) is not None}
     event = _event(context.get("subject"), data)
-    event["attributes"] = {**event["attributes"], "cloudevent": kept}
+    event["attributes"] = {**event["attributes"], "cloudevent": context_fields}
     return Message(idempotency_key("ce", str(context["source"]), str(context["id"])), [event])
 
 

@@ -1,7 +1,7 @@
 """A pipeline as its author wrote it: jobs, what they read, and what they publish.
 
-These are the fields of the YAML file, documented for users in ``docs/reference/dag.md``. How a file becomes a
-``Dag``, and what is refused on the way, is ``qo.pipeline``; what follows from it, ``core.flow.plan``.
+These are the fields of the YAML file, documented for users in ``docs/reference/dag.md``. ``qo.pipeline`` turns a file
+into a ``Dag`` and validates it; ``core.pipeline.plan`` derives its ids.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from qo.core.pipeline.columns import Drift
 from qo.core.pipeline.expectation import Expectation
 from qo.core.struct_preload import preload
 
-HEARTBEAT_TIMEOUT_S = 60  # A held task is taken away when nothing was heard of it for so long.
+HEARTBEAT_TIMEOUT_S = 60  # A lease lapses after so long without a heartbeat.
 MAX_ATTEMPTS = 3
 
 
 class Activation(StrEnum):
-    SOURCE = "source"  # Emits events of its own accord.
+    SOURCE = "source"  # Emits events by itself.
     REACTIVE = "reactive"  # Runs because an input changed.
 
 
@@ -45,10 +45,10 @@ class UpdateStrategy(StrEnum):
 
 
 class Refresh(StrEnum):
-    """What becomes of partitions that were made from an input read beside the others, once that has changed."""
+    """What happens to partitions when a side input (``trigger: false``) that they were made from has changed."""
 
-    MANUAL = "manual"  # They are stale until somebody has them made again.
-    ON_CHANGE = "on_change"  # They are made again.
+    MANUAL = "manual"  # They are stale until somebody rebuilds them.
+    ON_CHANGE = "on_change"  # They are rebuilt.
 
 
 class Join(StrEnum):
@@ -74,8 +74,8 @@ class Input(_Part, frozen=True, kw_only=True, rename={"from_": "from", "name": "
     from_: From
     name: str | None = None  # What the operator calls it; unset: the job's or dataset's name.
     where: dict[str, Any] = {}  # Field to scalar (equal) or list (one of); applied by the reader.
-    trigger: bool = True  # False: read beside the others, but its events start nothing.
-    refresh: Refresh = Refresh.MANUAL  # Of inputs that do not trigger.
+    trigger: bool = True  # False: a side input, whose events start no task.
+    refresh: Refresh = Refresh.MANUAL  # For side inputs only.
 
 
 class Source(_Part, frozen=True, kw_only=True):
@@ -120,13 +120,13 @@ class Job(_Part, frozen=True, kw_only=True):
     idle_timeout: str | None = None
     secrets: tuple[str, ...] = ()
     scaling: Scaling = Scaling()
-    timeout_seconds: int | None = None  # Of one attempt; None: as the runtime says.
+    timeout_seconds: int | None = None  # Of one attempt; None: that of the runtime.
     heartbeat_timeout_seconds: int | None = None
     max_attempts: int | None = None
     config: dict[str, Any] = {}
     udf: Udf | None = None
-    code: str | None = None  # What the code of the operator is known by: another code is another edition.
-    cursor_column: str | None = None  # Whose smallest and largest value are kept with each commit.
+    code: str | None = None  # Fingerprint of the operator's code: another fingerprint is another edition.
+    cursor_column: str | None = None  # Its smallest and largest value are kept with each commit.
     drift: Drift = Drift.FAIL
     expectations: tuple[Expectation, ...] = ()
 
@@ -157,35 +157,35 @@ preload(Dag)
 
 
 def resolve_defaults(dag: Dag) -> Dag:
-    """The same DAG with its defaults written into every job and the jobs in order of name.
+    """Return the DAG with its defaults written into every job, and the jobs in order of name.
 
-    Two files that mean the same become equal here; this is what is hashed, stored and shown.
+    Two files with the same meaning become equal here; the result is what is hashed, stored and shown.
     """
     jobs = tuple(sorted((_with_defaults(job, dag.defaults) for job in dag.jobs), key=lambda job: job.name))
     return replace(dag, jobs=jobs, defaults=Defaults(), publish=dict(sorted(dag.publish.items())))
 
 
 def _with_defaults(job: Job, defaults: Defaults) -> Job:
-    def chosen(own: int | None, common: int | None, else_: int | None) -> int | None:
+    def first_set(own: int | None, common: int | None, else_: int | None) -> int | None:
         return own if own is not None else common if common is not None else else_
 
-    beat = chosen(job.heartbeat_timeout_seconds, defaults.heartbeat_timeout_seconds, HEARTBEAT_TIMEOUT_S)
+    beat = first_set(job.heartbeat_timeout_seconds, defaults.heartbeat_timeout_seconds, HEARTBEAT_TIMEOUT_S)
     return replace(
         job,
-        timeout_seconds=chosen(job.timeout_seconds, defaults.timeout_seconds, None),
+        timeout_seconds=first_set(job.timeout_seconds, defaults.timeout_seconds, None),
         heartbeat_timeout_seconds=beat,
-        max_attempts=chosen(job.max_attempts, defaults.max_attempts, MAX_ATTEMPTS),
+        max_attempts=first_set(job.max_attempts, defaults.max_attempts, MAX_ATTEMPTS),
         inputs=tuple(replace(each, name=input_name(each)) for each in job.inputs),
     )
 
 
 def input_name(each: Input) -> str:
-    """What the operator calls an input."""
+    """Return the name by which the operator knows an input."""
     return each.name or each.from_.job or each.from_.dataset or ""
 
 
 def to_json(value: Any) -> bytes:
-    """Canonical JSON: the same value is always the same bytes."""
+    """Return canonical JSON: equal values have equal bytes."""
     return msgspec.json.encode(value, order="deterministic")
 
 

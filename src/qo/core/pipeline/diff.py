@@ -1,4 +1,4 @@
-"""What a new file would change: which jobs are edited, and what must be built again because of it."""
+"""The difference between two versions of a DAG: which jobs are edited, and what must be rebuilt because of that."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from qo.core.pipeline.dag import Job
 from qo.core.pipeline.plan import Plan, PlannedJob
 
-_OPENED = frozenset({"config", "source", "scaling", "udf"})  # Named to the field within.
+_NESTED = frozenset({"config", "source", "scaling", "udf"})  # Reported as the nested field, such as config.query.
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class Diff:
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
-    edited: tuple[Edited, ...] = ()  # In what decides their output.
-    operational: tuple[Edited, ...] = ()  # Only in how they are run: nothing to build again.
+    edited: tuple[Edited, ...] = ()  # In fields that decide their output.
+    operational: tuple[Edited, ...] = ()  # Only in how they run: nothing is rebuilt.
     rebuilt: tuple[Rebuilt, ...] = ()  # The added and edited ones and everything downstream of them.
-    carried_over: tuple[str, ...] = ()  # Keep their data and go on as they are.
+    carried_over: tuple[str, ...] = ()  # They keep their data and continue.
 
     @property
     def empty(self) -> bool:
@@ -43,12 +43,12 @@ class Diff:
 
 
 def diff(old: Plan | None, new: Plan) -> Diff:
-    """From the one to the other; from nothing, everything is added."""
+    """Compare two plans. Without an old one, every job is added."""
     before: Mapping[str, PlannedJob] = {each.job.name: each for each in old.jobs} if old is not None else {}
     after = {each.job.name: each for each in new.jobs}
     both = sorted(before.keys() & after.keys())
     edited = [name for name in both if before[name].config_hash != after[name].config_hash]
-    rebuilt = tuple(_rebuilt(before, after))
+    rebuilt = tuple(_find_rebuilt(before, after))
     built = {each.job for each in rebuilt}
     return Diff(
         added=tuple(sorted(after.keys() - before.keys())),
@@ -65,39 +65,39 @@ def diff(old: Plan | None, new: Plan) -> Diff:
 
 
 def changed_fields(old: Job, new: Job) -> tuple[str, ...]:
-    """The fields in which two definitions of a job differ, as ``config.sql`` where it is worth opening them."""
-    left, right = _flat(old), _flat(new)
-    return tuple(sorted(name for name in left.keys() | right.keys() if left.get(name) != right.get(name)))
+    """Return the fields in which two definitions of a job differ, nested ones as ``config.query``."""
+    before, after = _flatten(old), _flatten(new)
+    return tuple(sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name)))
 
 
-def _flat(job: Job) -> dict[str, Any]:
+def _flatten(job: Job) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in msgspec.to_builtins(job).items():
-        if name in _OPENED:
+        if name in _NESTED:
             fields |= {f"{name}.{key}": within for key, within in value.items()}
         else:
             fields[name] = value
     return fields
 
 
-def _rebuilt(before: Mapping[str, PlannedJob], after: Mapping[str, PlannedJob]) -> Iterator[Rebuilt]:
-    changed: dict[str, str] = {}  # What to say of a dataset that is built anew.
+def _find_rebuilt(before: Mapping[str, PlannedJob], after: Mapping[str, PlannedJob]) -> Iterator[Rebuilt]:
+    changed: dict[str, str] = {}  # By dataset that is rebuilt: which job makes it, and why.
     for name, new in after.items():
         old = before.get(name)
         if old is not None and old.edition_id == new.edition_id:
             continue
         if old is None:
-            why, said = "is new", "is new"
+            why, state = "is new", "is new"
         elif old.config_hash != new.config_hash:
-            why, said = f"edited: {', '.join(changed_fields(old.job, new.job))}", "is edited"
+            why, state = f"edited: {', '.join(changed_fields(old.job, new.job))}", "is edited"
         else:
-            why, said = _downstream(new, changed), "is rebuilt"
-        for made in new.outputs:
-            changed[made.dataset_id] = f"{name}, which {said}"
+            why, state = _upstream_change(new, changed), "is rebuilt"
+        for output in new.outputs:
+            changed[output.dataset_id] = f"{name}, which {state}"
         yield Rebuilt(name, why)
 
 
-def _downstream(job: PlannedJob, changed: Mapping[str, str]) -> str:
+def _upstream_change(job: PlannedJob, changed: Mapping[str, str]) -> str:
     for each in job.inputs:
         if each.dataset_id in changed:
             return f"reads {changed[each.dataset_id]}"

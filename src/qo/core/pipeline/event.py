@@ -1,4 +1,4 @@
-"""Events: a dataset has something new. A wake-up, not the data; may come twice, late or out of order."""
+"""Events: a dataset has something new. An event is a wake-up, not data; it may come twice, late or out of order."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ ATTRIBUTES_BYTES_MAX = 8192
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Of one generation of one dataset: either ``cursor``, or ``partition_key`` with an optional half-open range.
+    """Something new in one generation of a dataset: a ``cursor``, or a ``partition_key`` with an optional range.
 
-    ``[start, end)``: the end is not part of it, so ranges that follow each other share a number and no row.
+    A range ``[start, end)`` is half-open, so ranges that follow each other share a number and no row.
     """
 
     dataset_id: str
@@ -28,11 +28,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     partition_key: str | None = None
     start: int | None = None
     end: int | None = None
-    attributes: dict[str, Any] = {}  # What a source has to say beside; handed to the operator.
+    attributes: dict[str, Any] = {}  # Further information from a source, passed to the operator.
 
     @property
     def scope(self) -> str:
-        """What it is about, within its generation. Two events of one scope announce the same thing."""
+        """The part of the generation that it announces. Two events of one scope announce the same."""
         return f"cursor:{self.cursor}" if self.cursor is not None else f"partition:{self.partition_key}"
 
 
@@ -40,7 +40,7 @@ preload(Event)
 
 
 def validate(event: Event) -> Event:
-    """The event itself, or a UsageError that names the field to fix."""
+    """Return the event. Raises UsageError that names the field to fix."""
     if (event.cursor is None) == (event.partition_key is None):
         raise UsageError("an event has either a cursor or a partition_key: give exactly one of them")
     if event.cursor is not None:
@@ -70,7 +70,7 @@ def _check_number(name: str, value: int) -> None:
 
 
 def event_id(producer: str, event: Event) -> str:
-    """The id of what one producer says once: who repeats itself, because no answer came, is recognised.
+    """Return the id of an event. A producer that repeats an event, because it got no answer, repeats the id.
 
     ``producer`` names the run: task and attempt, or a source and its idempotency key.
     """

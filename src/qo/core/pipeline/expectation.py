@@ -1,4 +1,4 @@
-"""What must be true of an output before it may be read.
+"""Expectations: what must be true of an output before it may be read.
 
     expectations:
       - not_null: [carrier, day]
@@ -11,8 +11,8 @@
       - references: {columns: [tailnum], input: planes}
       - sql: arrived is null or arrived >= departed
 
-Each says exactly one thing, of one output. A failed one of severity ``fail`` keeps the output from being committed;
-one of severity ``warn`` is written down. Nulls satisfy everything but ``not_null``, as in SQL, and so does an output
+Each states exactly one condition for one output. If one of severity ``fail`` is not met, the output is not committed;
+one of severity ``warn`` is recorded. Nulls satisfy everything but ``not_null``, as in SQL, and so does an output
 without rows, except for ``rows``.
 """
 
@@ -79,7 +79,7 @@ KINDS = ("not_null", "unique", "range", "accepted", "rows", "freshness", "refere
 
 
 class Expectation(_Part, frozen=True, kw_only=True):
-    name: str | None = None  # For people; unset: what it says.
+    name: str | None = None  # For people. Unset: derived from the condition.
     output: int = 0
     severity: Severity = Severity.FAIL
     not_null: tuple[str, ...] = ()
@@ -93,26 +93,26 @@ class Expectation(_Part, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> str:
-        """The one thing it says."""
+        """Which condition it states."""
         return next(each for each in KINDS if getattr(self, each))
 
     @property
     def title(self) -> str:
-        """What people call it."""
+        """The name for people."""
         if self.name is not None:
             return self.name
-        said: list[str | None] = [", ".join(self.not_null or self.unique) or self.sql]
+        parts: list[str | None] = [", ".join(self.not_null or self.unique) or self.sql]
         if self.range is not None:
-            said = [self.range.column, _bounds(self.range.min, self.range.max)]
+            parts = [self.range.column, _bounds(self.range.min, self.range.max)]
         elif self.accepted is not None:
-            said = [self.accepted.column]
+            parts = [self.accepted.column]
         elif self.rows is not None:
-            said = [_bounds(self.rows.min, self.rows.max)]
+            parts = [_bounds(self.rows.min, self.rows.max)]
         elif self.freshness is not None:
-            said = [self.freshness.column, f"within {self.freshness.within}"]
+            parts = [self.freshness.column, f"within {self.freshness.within}"]
         elif self.references is not None:
-            said = [", ".join(self.references.columns), f"in {self.references.input}"]
-        return " ".join([self.kind, *(each for each in said if each)])
+            parts = [", ".join(self.references.columns), f"in {self.references.input}"]
+        return " ".join([self.kind, *(each for each in parts if each)])
 
 
 preload(Expectation)
@@ -123,7 +123,7 @@ def _bounds(low: object, high: object) -> str:
 
 
 def describe_value(value: Any) -> str:
-    """What was found or expected, for people: ``{"outside": 1, "sample": ["-1.20"]}`` is "outside 1, such as -1.20"."""
+    """Return a value in words: ``{"outside": 1, "sample": ["-1.20"]}`` is "outside 1, such as -1.20"."""
     if isinstance(value, Mapping):
         parts = cast("Mapping[str, Any]", value)
         return ", ".join(
@@ -141,5 +141,5 @@ def _part_in_words(value: Any) -> str:
 
 
 def parse_expectations(documents: Iterable[Mapping[str, Any]]) -> list[Expectation]:
-    """As a task carries them."""
+    """Convert the expectations of a task from JSON."""
     return [msgspec.convert(each, Expectation) for each in documents]

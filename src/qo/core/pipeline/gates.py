@@ -1,13 +1,13 @@
 """Gates: which of the tasks that are due may be released now, and why the others may not.
 
-All limits and pauses act here, before a wake-up leaves, and never when a worker claims: who is refused drops its
-wake-up, and the task would be forgotten.
+All limits and pauses act here, before a wake-up is sent, and never when a worker claims: a worker that is refused drops
+the wake-up, and the task would be forgotten.
 
-A queue gets no more wake-ups than ``queue_depth`` at a time. Backpressure pauses those that feed a queue, not its own
-jobs, so a rebuild could put a million messages there: each costs requests, gets no task done sooner, and stands
-before whatever comes later. Nothing can get stuck by it, since workers need no gate to claim what is there, and each
-claim makes room. That room is shared out edition by edition like all other, so who comes late waits behind so many
-wake-ups and not behind a whole backlog.
+A queue gets no more than ``queue_depth`` wake-ups at a time. Backpressure pauses the jobs that feed a queue, not those
+that run from it, so a rebuild could put a million messages there: each costs requests, none gets a task done sooner,
+and later tasks would wait behind all of them. The limit cannot block anything, since workers claim without a gate and
+each claim makes room. That room is shared between editions, so a later edition waits behind so many wake-ups and not
+behind a whole backlog.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from qo.core.words import plural
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Tasks of one edition that are due and withheld. Counted as far as they could be released at once."""
+    """Tasks of one edition that are due and withheld, counted up to the number that could be released at once."""
 
     edition_id: str
     due: int
@@ -29,7 +29,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """Tasks that run, or whose wake-up is on its way."""
+    """Tasks that run, or whose wake-up was sent."""
 
     jobs: Mapping[str, int] = field(default_factory=dict[str, int])  # By logical job, over all its editions.
     operators: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -38,7 +38,7 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    release: Mapping[str, int]  # How many of each edition; only those of which there are some.
+    release: Mapping[str, int]  # How many of each edition; no zeros.
     holds: Mapping[str, str]  # Why the rest of an edition is withheld.
 
 
@@ -54,18 +54,17 @@ def open_gates(
 ) -> Grants:
     """Share ``room`` releases between the editions, one each in turn, in the order in which they are given.
 
-    ``operators``: the most that may be under way of an operator. ``queue_depth``: the most wake-ups that may wait in
-    a queue. ``held``: editions that something else holds back
-    (backpressure, a runtime that is not there), and why. What only had to wait for its turn has no hold: there is
-    another turn at once.
+    ``operators``: the most tasks of an operator that may be under way. ``queue_depth``: the most wake-ups that may wait
+    in a queue. ``held``: editions that something else holds back (backpressure, a missing runtime), and why. An edition
+    that only has to wait for its turn has no hold, since the next round follows at once.
     """
     slots = _Slots(topology, in_flight, operators, queue_depth)
     holds: dict[str, str] = {}
     ahead: dict[str, int] = {}
     for each in waiting:
-        why = closed(topology, each.edition_id, held)
-        if why is not None:
-            holds[each.edition_id] = why
+        reason = closed_reason(topology, each.edition_id, held)
+        if reason is not None:
+            holds[each.edition_id] = reason
         elif each.due > 0:
             ahead[each.edition_id] = each.due
     release: dict[str, int] = {}
@@ -80,51 +79,51 @@ def open_gates(
             room -= 1
             if release[edition] == ahead[edition]:
                 del ahead[edition]
-    return Grants(release, holds | _full(topology, waiting, release, holds, slots))
+    return Grants(release, holds | _full_reasons(topology, waiting, release, holds, slots))
 
 
 def concurrency_limits(topology: Topology) -> dict[str, int]:
-    """The most tasks that may be under way of each logical job that says so."""
-    found: dict[str, int] = {}
+    """Return max_concurrency of each logical job that sets it."""
+    limits: dict[str, int] = {}
     for job in topology.jobs.values():
-        most = job.job.scaling.max_concurrency
-        if most is not None:
-            # Two live versions may say different things of one job: neither is exceeded.
-            found[job.logical_id] = min(most, found.get(job.logical_id, most))
-    return found
+        limit = job.job.scaling.max_concurrency
+        if limit is not None:
+            # Two live versions of a job may have different limits: neither is exceeded.
+            limits[job.logical_id] = min(limit, limits.get(job.logical_id, limit))
+    return limits
 
 
-def closed(topology: Topology, edition_id: str, held: Mapping[str, str]) -> str | None:
-    """Why nothing of the edition may be released, however few are under way; None if something may."""
+def closed_reason(topology: Topology, edition_id: str, held: Mapping[str, str]) -> str | None:
+    """Return why no task of the edition may be released, whatever is under way; None if some may."""
     job = topology.jobs.get(edition_id)
     if job is None:
         return "no live version has this job as it was: it was replaced, removed or rolled back"
-    if (said := topology.pause_reason(job)) is not None:
-        return pause_text(said)
+    if (reason := topology.pause_reason(job)) is not None:
+        return pause_text(reason)
     if job.job.outputs == 0 and job.status is not VersionStatus.ACTIVE:
         return f"waits for cutover: it has effects outside, and version {job.version_number} is {job.status}"
     return held.get(edition_id)
 
 
-def _full(
+def _full_reasons(
     topology: Topology,
     waiting: Iterable[Waiting],
     release: Mapping[str, int],
     holds: Mapping[str, str],
     slots: _Slots,
 ) -> dict[str, str]:
-    """Why the rest of each edition waits for others to end."""
-    found: dict[str, str] = {}
+    """Return the limit that withholds the rest of each edition."""
+    reasons: dict[str, str] = {}
     for each in waiting:
         if each.edition_id not in holds and each.due > release.get(each.edition_id, 0):
-            why = slots.why_full(topology.jobs[each.edition_id])
-            if why is not None:
-                found[each.edition_id] = why
-    return found
+            reason = slots.why_full(topology.jobs[each.edition_id])
+            if reason is not None:
+                reasons[each.edition_id] = reason
+    return reasons
 
 
 class _Slots:
-    """What is left of the limits while releases are shared out."""
+    """The room that the limits leave while releases are shared out."""
 
     def __init__(
         self, topology: Topology, in_flight: InFlight, operators: Mapping[str, int], queue_depth: int | None

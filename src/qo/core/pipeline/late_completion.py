@@ -1,7 +1,7 @@
-"""Late replies: an attempt that was given up, and then finished after all.
+"""Late completions: an attempt whose lease lapsed, and that finished after all.
 
-A lease that runs out makes the task wait for its next attempt. Until that begins nothing else was started in its
-place, so what the old attempt made is as good as what the next one would make, and saves it.
+A task whose lease has lapsed waits for its next attempt. Until that begins, nothing else runs in its place, so the
+result of the old attempt is as good as that of the next one, and saves it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from qo.core.task import Status, Task
 
 
 def reopen(task: Task, late_lease_id: str | None, lease_id: str, attempt: int) -> Task | None:
-    """The task as it was while the late attempt held it, to be completed; None: that attempt has no say any more."""
+    """Return the task as it was while the late attempt held it, or None if it no longer counts."""
     if late_lease_id is None or late_lease_id != lease_id or task.attempt != attempt:
         return None
     if task.status not in (Status.PENDING, Status.FAILED):

@@ -1,7 +1,7 @@
-"""Partition keys for things that have names of their own: files, subjects of messages.
+"""Partition keys for things that have a name: files, and subjects of messages.
 
-A name that can be a partition key is its own. In any other, what a key cannot hold becomes ``-`` and a hash of the
-whole name follows, so that different names always have different keys:
+A name that is a valid partition key is used as it is. In any other, invalid characters become ``-`` and a hash of the
+whole name is appended, so that different names always have different keys:
 
     orders.csv         orders.csv
     2024/01/a b.csv    2024-01-a-b.csv-7b0f1d6c9a34e25f
@@ -17,29 +17,29 @@ from qo.core.pipeline.event import PARTITION_KEY
 _HASH_LEN = 16
 _REPLACED = re.compile(r"[^A-Za-z0-9_.=+-]+")
 _HASHED = re.compile(rf".*-[0-9a-f]{{{_HASH_LEN}}}\Z", re.DOTALL)
-_LEN_MAX = 120  # Leaves room in keys that are built around it.
+_LEN_MAX = 120  # Leaves room for longer keys that contain it.
 
 KEY_MAX = 200  # Of an idempotency key.
 
 
 def partition_key(name: str) -> str:
-    """The key of a name: always the same, and no other name's."""
-    # A name that looks as if we had hashed it could be the key of another one.
+    """Return the partition key of a name. Different names have different keys."""
+    # A name that looks like a hashed key could be the key of another name.
     if len(name) <= _LEN_MAX and PARTITION_KEY.match(name) and not _HASHED.match(name):
         return name
-    told = _REPLACED.sub("-", name).strip("-.=+_")[: _LEN_MAX - _HASH_LEN - 1]
-    return f"{told or 'x'}-{digest(name)}"
+    readable = _REPLACED.sub("-", name).strip("-.=+_")[: _LEN_MAX - _HASH_LEN - 1]
+    return f"{readable or 'x'}-{digest(name)}"
 
 
 def digest(text: str) -> str:
-    """A short hash of a text, long enough to tell millions apart."""
+    """Return a short hash of a text, long enough to tell millions apart."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LEN]
 
 
 def idempotency_key(kind: str, *parts: str) -> str:
-    """One key for what the parts name together: readable where it fits, a hash where it does not.
+    """Return the key of a list of parts: readable where it fits, a hash where it does not.
 
-    No two lists of parts share one, whatever characters are in them.
+    No two lists of parts have the same key, whatever characters are in them.
     """
     plain = ":".join((kind, *parts))
     if len(plain) <= KEY_MAX and not any(":" in part for part in parts) and not plain.startswith(f"{kind}:#"):

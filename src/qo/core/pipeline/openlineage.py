@@ -1,7 +1,7 @@
-"""Runs in the words of OpenLineage, which catalogues and other tools understand.
+"""OpenLineage events for runs, which catalogues and other tools understand.
 
-An attempt at a task is a run. It begins with START and ends with COMPLETE, FAIL or ABORT (stopped, or to be done
-again). The form is that of the specification 2-0-2; what it has no words for stands in facets that begin with ``qo_``.
+An attempt at a task is a run. It begins with START and ends with COMPLETE, FAIL or ABORT (stopped, or to be repeated).
+The format is that of the specification 2-0-2; everything beyond it is in facets whose names begin with ``qo_``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One attempt at a task. ``namespace`` tells installations apart, and ``producer`` is a URI for who says this."""
+    """One attempt at a task. ``namespace`` tells installations apart; ``producer`` names the software by a URI."""
 
     task_id: str
     attempt: int
@@ -62,19 +62,19 @@ class Run:
     engine: str
     operator: str
     query: str | None = None
-    about: Mapping[str, Any] = field(default_factory=dict[str, Any])  # What the task is, in our own words.
+    about: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Further fields of the task.
     inputs: Sequence[Dataset] = ()
     outputs: Sequence[Dataset] = ()
     error: str | None = None
 
     @property
     def id(self) -> str:
-        """The same whoever works it out."""
+        """Derived from the attempt, so that every process computes the same."""
         return str(uuid.uuid5(_RUNS, f"{self.task_id}/{self.attempt}"))
 
 
 def event(run: Run, type_: EventType, at: datetime) -> dict[str, Any]:
-    """The event, as JSON has it."""
+    """Return the event as JSON values."""
     return {
         "eventType": type_.value,
         "eventTime": at.isoformat(),
@@ -88,11 +88,11 @@ def event(run: Run, type_: EventType, at: datetime) -> dict[str, Any]:
 
 
 def _run_facets(run: Run) -> dict[str, Any]:
-    told = {"taskId": run.task_id, "attempt": run.attempt, **run.about}
-    facets = {"qo_task": _own(run, "RunFacet", told)}
+    fields = {"taskId": run.task_id, "attempt": run.attempt, **run.about}
+    facets = {"qo_task": _custom_facet(run, "RunFacet", fields)}
     if run.error is not None:
-        said = {"message": run.error, "programmingLanguage": "python"}
-        facets["errorMessage"] = _facet(run, "1-0-1", "ErrorMessageRunFacet", said)
+        message = {"message": run.error, "programmingLanguage": "python"}
+        facets["errorMessage"] = _facet(run, "1-0-1", "ErrorMessageRunFacet", message)
     return facets
 
 
@@ -100,7 +100,7 @@ def _job_facets(run: Run) -> dict[str, Any]:
     kind = {"processingType": "BATCH", "integration": "QO", "jobType": "TASK"}
     facets = {
         "jobType": _facet(run, "2-0-3", "JobTypeJobFacet", kind),
-        "qo_operator": _own(run, "JobFacet", {"runtime": run.engine, "operator": run.operator}),
+        "qo_operator": _custom_facet(run, "JobFacet", {"runtime": run.engine, "operator": run.operator}),
     }
     if run.query is not None:
         facets["sql"] = _facet(run, "1-0-1", "SQLJobFacet", {"query": run.query})
@@ -110,36 +110,38 @@ def _job_facets(run: Run) -> dict[str, Any]:
 def _dataset(run: Run, each: Dataset) -> dict[str, Any]:
     facets = {"version": _facet(run, "1-0-1", "DatasetVersionDatasetFacet", {"datasetVersion": each.version})}
     if each.extent:
-        facets["qo_partition"] = _own(run, "DatasetFacet", each.extent)
+        facets["qo_partition"] = _custom_facet(run, "DatasetFacet", each.extent)
     if each.columns is not None:
         fields = [{"name": column.name, "type": _type(column.type)} for column in each.columns]
         facets["schema"] = _facet(run, "1-1-1", "SchemaDatasetFacet", {"fields": fields})
     if each.checks:
-        found = [
+        assertions = [
             {"assertion": check.name, "success": check.passed, "severity": check.severity} for check in each.checks
         ]
         facets["dataQualityAssertions"] = _facet(
-            run, "1-0-1", "DataQualityAssertionsDatasetFacet", {"assertions": found}
+            run, "1-0-1", "DataQualityAssertionsDatasetFacet", {"assertions": assertions}
         )
     return {"namespace": run.namespace, "name": each.name, "facets": facets}
 
 
 def _statistics(run: Run, each: Dataset) -> dict[str, Any]:
-    counted = {"rowCount": each.rows, "size": each.bytes, "fileCount": each.files}
-    told = {name: count for name, count in counted.items() if count is not None}
-    return {"outputStatistics": _facet(run, "1-0-2", "OutputStatisticsOutputDatasetFacet", told)} if told else {}
+    counts = {"rowCount": each.rows, "size": each.bytes, "fileCount": each.files}
+    fields = {name: count for name, count in counts.items() if count is not None}
+    return (
+        {"outputStatistics": _facet(run, "1-0-2", "OutputStatisticsOutputDatasetFacet", fields)} if fields else {}
+    )
 
 
 def _type(type_: Any) -> str:
     return type_ if isinstance(type_, str) else msgspec.json.encode(type_, order="deterministic").decode()
 
 
-def _facet(run: Run, version: str, name: str, told: Mapping[str, Any]) -> dict[str, Any]:
+def _facet(run: Run, version: str, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     url = f"{_FACETS}/{version}/{name}.json#/$defs/{name}"
-    return {"_producer": run.producer, "_schemaURL": url, **told}
+    return {"_producer": run.producer, "_schemaURL": url, **fields}
 
 
-def _own(run: Run, kind: str, told: Mapping[str, Any]) -> dict[str, Any]:
-    """A facet that the specification does not know."""
-    known = {name: value for name, value in told.items() if value is not None}
-    return {"_producer": run.producer, "_schemaURL": f"{SPEC}#/$defs/{kind}", **known}
+def _custom_facet(run: Run, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a facet that the specification does not have."""
+    present = {name: value for name, value in fields.items() if value is not None}
+    return {"_producer": run.producer, "_schemaURL": f"{SPEC}#/$defs/{kind}", **present}

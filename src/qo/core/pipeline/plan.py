@@ -1,6 +1,6 @@
-"""What a DAG means: who its jobs are, what exactly they compute, and into which generations of which datasets.
+"""The plan of a DAG: the identity of its jobs, of what they compute, and of the datasets they make.
 
-    logical job   a job by its place: DAG and name. Stays the same however often the DAG is deployed.
+    logical job   a job by DAG and name. Stays the same however often the DAG is deployed.
     edition       a logical job together with everything that decides its output: its own definition and the
                   generations it reads. Work is done once for an edition.
     dataset       one output of a logical job.
@@ -22,9 +22,9 @@ import msgspec
 
 from qo.core.pipeline.dag import Dag, Input, Job, to_json
 
-_SPACE = uuid.UUID("0d7c8bb0-52f0-5a3c-8d0a-7d6b4c1fd7a5")  # The name space of all ids derived here.
+_SPACE = uuid.UUID("0d7c8bb0-52f0-5a3c-8d0a-7d6b4c1fd7a5")  # The namespace of all ids derived here.
 
-# What changes how a job runs, but not what it makes.
+# Fields that change how a job runs, but not what it makes.
 _OPERATIONAL = frozenset(
     {
         "name",
@@ -46,7 +46,7 @@ _OPERATIONAL_INPUT = frozenset({"refresh"})
 
 
 def derive_id(*parts: str | int) -> str:
-    """An id that follows from the parts and from nothing else."""
+    """Return the id that is determined by these parts alone."""
     return str(uuid.uuid5(_SPACE, "\x1f".join(map(str, parts))))
 
 
@@ -59,16 +59,16 @@ def dataset_id(dag: str, job: str, output: int) -> str:
 
 
 def content_hash(dag: Dag) -> str:
-    """Of a resolved DAG: what its version is known by."""
+    """Return the hash that identifies the version of a resolved DAG."""
     return hashlib.sha256(to_json(dag)).hexdigest()
 
 
 def config_hash(job: Job) -> str:
-    """Of everything in the job that decides its output."""
+    """Return the hash of everything in the job that decides its output."""
     fields = {key: value for key, value in msgspec.to_builtins(job).items() if key not in _OPERATIONAL}
     if "config" in fields and job.operator in _OPERATIONAL_CONFIG:
-        left_out = _OPERATIONAL_CONFIG[job.operator]
-        fields["config"] = {k: v for k, v in fields["config"].items() if k not in left_out}
+        ignored = _OPERATIONAL_CONFIG[job.operator]
+        fields["config"] = {k: v for k, v in fields["config"].items() if k not in ignored}
     if "source" in fields:
         fields["source"] = {k: v for k, v in fields["source"].items() if k not in _OPERATIONAL_SOURCE}
     if "inputs" in fields:
@@ -83,7 +83,7 @@ class PlannedInput:
     position: int
     name: str
     dataset_id: str
-    generation_id: str | None  # None: of another DAG, whatever is current there.
+    generation_id: str | None  # None: of another DAG, whichever is current there.
     trigger: bool
     where: Mapping[str, object]
 
@@ -107,7 +107,7 @@ class PlannedJob:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A resolved DAG with every id worked out. Jobs stand in an order in which each follows those it reads."""
+    """A resolved DAG with all its ids. Each job comes after those that it reads."""
 
     dag: Dag
     content_hash: str
@@ -119,68 +119,69 @@ class Plan:
 
 
 def plan(dag: Dag, datasets: Mapping[str, str] | None = None) -> Plan:
-    """Work out a resolved, validated DAG. ``datasets``: ids of other DAGs' published datasets by name.
+    """Plan a resolved, validated DAG. ``datasets``: ids of other DAGs' published datasets by name.
 
-    Raises KeyError for a reference to a dataset that is in neither; validation says it better, beforehand.
+    Raises KeyError for a reference to an unknown dataset, which validation reports with more detail.
     """
     published = {
         name: dataset_id(dag.name, publish.from_.job or "", publish.from_.output)
         for name, publish in dag.publish.items()
     }
-    done: dict[str, PlannedJob] = {}
+    planned: dict[str, PlannedJob] = {}
     version = content_hash(dag)
     for job in in_order(dag):
-        done[job.name] = _planned(dag, version, job, done, datasets or {})
-    return Plan(dag, version, tuple(done.values()), published)
+        planned[job.name] = _plan_job(dag, version, job, planned, datasets or {})
+    return Plan(dag, version, tuple(planned.values()), published)
 
 
 def in_order(dag: Dag) -> list[Job]:
-    """The jobs, each after those it reads. Jobs on a cycle are left out: ask ``cycle`` for one."""
+    """Return the jobs, each after those it reads, without those on a cycle or downstream of one."""
     waiting = {job.name: job for job in dag.jobs}
     needs = {job.name: {upstream(dag, each) for each in job.inputs} - {None} for job in dag.jobs}
     ready = [name for name in waiting if not needs[name] & waiting.keys()]
     readers: dict[str, list[str]] = {}
-    for name, wanted in needs.items():
-        for one in wanted:
-            readers.setdefault(str(one), []).append(name)
-    left = {name: len(needs[name] & waiting.keys()) for name in waiting}
+    for name, producers in needs.items():
+        for producer in producers:
+            readers.setdefault(str(producer), []).append(name)
+    unmet = {name: len(needs[name] & waiting.keys()) for name in waiting}
     order: list[Job] = []
     while ready:
         name = ready.pop()
         order.append(waiting[name])
         for reader in readers.get(name, ()):
-            left[reader] -= 1
-            if left[reader] == 0:
+            unmet[reader] -= 1
+            if unmet[reader] == 0:
                 ready.append(reader)
     return order
 
 
 def upstream(dag: Dag, each: Input) -> str | None:
-    """The job of this DAG that an input reads, also by the name under which it is published; None: another DAG's."""
+    """Return the job of this DAG that an input reads, directly or as a published dataset; None if another DAG's."""
     if each.from_.job is not None:
         return each.from_.job
     published = dag.publish.get(each.from_.dataset or "")
     return published.from_.job if published is not None else None
 
 
-def _planned(
-    dag: Dag, version: str, job: Job, done: Mapping[str, PlannedJob], datasets: Mapping[str, str]
+def _plan_job(
+    dag: Dag, version: str, job: Job, planned: Mapping[str, PlannedJob], datasets: Mapping[str, str]
 ) -> PlannedJob:
-    inputs = tuple(_input(dag, position, each, done, datasets) for position, each in enumerate(job.inputs))
+    inputs = tuple(_plan_input(dag, position, each, planned, datasets) for position, each in enumerate(job.inputs))
     logical, config = logical_job_id(dag.name, job.name), config_hash(job)
     read = [each.generation_id or each.dataset_id for each in inputs]
-    # Who wants to begin with nothing in each version is another edition in each.
+    # A job that begins with empty outputs in each version is another edition in each.
     fresh = [version] if job.bootstrap is not None and job.bootstrap.reset_outputs else []
     edition = derive_id("edition", logical, config, *read, *fresh)
     ids = [dataset_id(dag.name, job.name, index) for index in range(job.outputs)]
     outputs = tuple(
-        PlannedOutput(index, made, derive_id("generation", made, edition)) for index, made in enumerate(ids)
+        PlannedOutput(index, dataset, derive_id("generation", dataset, edition))
+        for index, dataset in enumerate(ids)
     )
     return PlannedJob(job, logical, edition, config, inputs, outputs)
 
 
-def _input(
-    dag: Dag, position: int, each: Input, done: Mapping[str, PlannedJob], datasets: Mapping[str, str]
+def _plan_input(
+    dag: Dag, position: int, each: Input, planned: Mapping[str, PlannedJob], datasets: Mapping[str, str]
 ) -> PlannedInput:
     name = each.name or ""
     producer = upstream(dag, each)
@@ -188,5 +189,5 @@ def _input(
         outside = datasets[each.from_.dataset or ""]
         return PlannedInput(position, name, outside, None, each.trigger, each.where)
     index = each.from_.output if each.from_.job is not None else dag.publish[each.from_.dataset or ""].from_.output
-    made = done[producer].outputs[index]
-    return PlannedInput(position, name, made.dataset_id, made.generation_id, each.trigger, each.where)
+    output = planned[producer].outputs[index]
+    return PlannedInput(position, name, output.dataset_id, output.generation_id, each.trigger, each.where)

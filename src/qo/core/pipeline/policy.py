@@ -1,4 +1,4 @@
-"""What a task may touch in a bucket: prefixes, and the session policy that grants these and nothing else.
+"""Session policies: the prefixes of a bucket that a task may read and write, and nothing else.
 
 A session policy can only take away from what its role may do. Whatever it does not allow is denied, so the rules
 are written as the few things allowed; the one Deny ends them when the task's token ends.
@@ -17,10 +17,8 @@ from qo.errors import UsageError
 
 POLICY_MAX = 2048  # Characters of a session policy, says STS.
 
-_BUCKET = re.compile(
-    r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}\Z"
-)  # As settings take it; some servers allow more than AWS.
-# What may stand in a prefix. Left out on purpose: * and ? (wildcards), $ (policy variables), % (encodings of all
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}\Z")  # As in the settings; some servers allow more than AWS.
+# Characters allowed in a prefix. Left out on purpose: * and ? (wildcards), $ (policy variables), % (encodings of all
 # of these), backslashes, control characters, and whatever else an evaluator might read in its own way.
 _SEGMENT = re.compile(r"[A-Za-z0-9!_.'()=,:@+~ -]+\Z")
 _PARTITION = re.compile(r"aws[a-z-]*\Z")
@@ -41,7 +39,7 @@ class Prefix:
 
 
 def normalise(text: str) -> Prefix:
-    """The directory that ``s3://bucket/prefix`` names. Raises UsageError for whatever is not plainly one."""
+    """Return the directory that ``s3://bucket/prefix`` names. Raises UsageError for anything else."""
     if not text.startswith("s3://"):
         raise UsageError(f"{text!r} is no prefix of a bucket: write s3://BUCKET/PREFIX/")
     bucket, _, key = text.removeprefix("s3://").partition("/")
@@ -62,7 +60,7 @@ def normalise(text: str) -> Prefix:
 def session_policy(
     read: Iterable[Prefix], write: Iterable[Prefix], *, until: datetime | None = None, partition: str = "aws"
 ) -> dict[str, Any]:
-    """GetObject below ``read``, PutObject below ``write``, listing of both, all of it before ``until``.
+    """Return a policy for GetObject below ``read``, PutObject below ``write`` and listing of both, until ``until``.
 
     Raises UsageError when there is nothing to grant, or more than a session policy can hold.
     """
@@ -96,7 +94,7 @@ def session_policy(
 
 
 def encode_policy(policy: dict[str, Any]) -> str:
-    """As it is sent."""
+    """Return the policy in the form that is sent."""
     return json.dumps(policy, separators=(",", ":"))
 
 
@@ -105,22 +103,22 @@ def document(statements: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def allow(action: str | list[str], resources: list[str], *, sid: str | None = None) -> dict[str, Any]:
-    """One statement. ``sid``: what it is called, for who reads the policy."""
-    named = {} if sid is None else {"Sid": sid}
-    return {**named, "Effect": "Allow", "Action": action, "Resource": resources}
+    """Return one statement. ``sid``: a name for people who read the policy."""
+    name = {} if sid is None else {"Sid": sid}
+    return {**name, "Effect": "Allow", "Action": action, "Resource": resources}
 
 
 def _deny_after(until: datetime) -> dict[str, Any]:
     # STS grants no less than 15 minutes; a token may have less left.
-    moment = until.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    over = {"DateGreaterThan": {"aws:CurrentTime": moment}}
-    return {"Effect": "Deny", "Action": "*", "Resource": "*", "Condition": over}
+    time = until.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    condition = {"DateGreaterThan": {"aws:CurrentTime": time}}
+    return {"Effect": "Deny", "Action": "*", "Resource": "*", "Condition": condition}
 
 
 def _outermost(prefixes: Iterable[Prefix]) -> list[Prefix]:
-    """Without repetitions, and without those that lie within another one."""
-    kept: list[Prefix] = []
+    """Return the prefixes without repetitions, and without those that lie within another."""
+    outermost: list[Prefix] = []
     for each in sorted(set(prefixes)):
-        if not any(outer.covers(each) for outer in kept):
-            kept.append(each)
-    return kept
+        if not any(outer.covers(each) for outer in outermost):
+            outermost.append(each)
+    return outermost

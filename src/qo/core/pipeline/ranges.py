@@ -1,4 +1,4 @@
-"""Ranges of numbers: cutting one into chunks, and closing them as a cursor moves on.
+"""Ranges of numbers: splitting one into chunks, and closing them as a cursor advances.
 
 All ranges are half-open: ``[start, end)`` does not contain ``end``, so neighbours share a number and no row.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from qo.core.pipeline.event import NUMBER_MAX
 from qo.errors import UsageError
 
-RANGES_MAX = 2_000  # Of one task: they are committed in one transaction, which others wait for.
+RANGES_MAX = 2_000  # Of one task: they are committed in one transaction, which blocks others.
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class Range:
 
 
 def split(start: int, end: int, chunk: int) -> list[Range]:
-    """The range in chunks, counted from its start; the last one may be shorter.
+    """Split a range into chunks from its start; the last one may be shorter.
 
-    Chunks are not moved to multiples of ``chunk``: they follow from the range alone, every number of it is in
-    exactly one of them, and none reaches outside. Ranges that begin at multiples get chunks that do.
+    Chunks are not aligned to multiples of ``chunk``: they depend on the range alone, every number of it is in exactly
+    one of them, and none reaches outside. Raises UsageError for an empty range or too many chunks.
     """
     _check_size("chunk_size", chunk)
     if not 0 <= start < end <= NUMBER_MAX:
@@ -46,11 +46,11 @@ class Aggregate:
 
 
 def aggregate(state: Aggregate, cursor: int) -> tuple[Aggregate, list[Range]]:
-    """The ranges that a cursor closes, and the state to meet the next cursor with.
+    """Return the state after a cursor, and the ranges that the cursor closes.
 
-    A cursor says that everything up to and including it is there. Ranges lie side by side from ``start`` on and
-    are closed once their last number is there, each exactly once. A cursor that comes again, or after a greater
-    one, closes nothing: the set of closed ranges follows from the greatest cursor alone.
+    A cursor means that everything up to and including it is there. Ranges lie side by side from ``start`` on and are
+    closed once their last number is there, each exactly once. A cursor that comes again, or after a greater one, closes
+    nothing: the set of closed ranges depends on the greatest cursor alone.
     """
     _check_size("range_size", state.size)
     end = state.start if state.end is None else state.end

@@ -1,15 +1,15 @@
-"""What a job reads beside the input that starts it, and who must have made that before a rebuild may read it.
+"""Side inputs of a rebuild: which jobs must have finished before a task may read what they make.
 
 A version that is staged or ready builds its data beside the version that serves. A task of it reads an input with
-``trigger: false`` as it is when the task is claimed, and nothing starts the task again when more of that input is
-made. So the tasks of such a job wait until everything is made that the input is made from, within the same DAG.
+``trigger: false`` (a side input) as it is when the task is claimed, and nothing starts the task again when more of that
+input is made. So the tasks of such a job wait until every job upstream of the side input, within the same DAG, is done.
 
-What other DAGs make is never waited for: it is what serves there now, and it does not depend on this version. So the
-jobs that wait for each other are those of one file, which has no circles, and no two of them wait for each other.
+Other DAGs are never waited for: their data is what serves there now, and does not depend on this version. So only jobs
+of one DAG wait for each other. A DAG has no cycles, hence no two jobs wait for each other.
 
-A job with several inputs that start it (``join: any``) reads the others beside as well, as a whole where they do not
-have its partition. Each event starts a task of its own, so mostly the last one has read everything; where the inputs
-have different partitions it has not. Its tasks wait for nobody, but what they made is compared with these inputs, too.
+A job with several inputs that trigger it (``join: any``) reads the others as side inputs too, whole where they do not
+have its partition. Each event starts a task of its own, so usually the last task has read everything; where the inputs
+have different partitions it has not. Its tasks wait for no job, but their outputs are compared with these inputs, too.
 """
 
 from __future__ import annotations
@@ -24,40 +24,41 @@ from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """A job that only a staged or ready version has, and that reads something beside which the same DAG makes."""
+    """A job that only a staged or ready version has, and that has side inputs made by the same DAG."""
 
     job: LiveJob
-    # Whose work must be done before a task of the job is released, each after those that it reads itself.
+    # The jobs that must be done before a task of the job is released, each after those that it reads itself.
     waits_for: tuple[LiveJob, ...]
-    compared: tuple[PlannedInput, ...]  # The inputs with which is compared what the job has made.
-    makers: tuple[LiveJob, ...]  # Whose work must be done before that is compared.
+    compared: tuple[PlannedInput, ...]  # The inputs that the outputs of the job are compared with.
+    makers: tuple[LiveJob, ...]  # The jobs that must be done before the comparison.
 
 
 def find_rebuilds(topology: Topology) -> dict[str, Rebuild]:
-    """By edition, each after those that it waits for. Nothing of what serves is among them."""
-    makers = {made.generation_id: job for job in topology.jobs.values() for made in job.outputs}
-    found: dict[str, Rebuild] = {}
-    for job in _in_order(topology, topology.jobs.values()):
+    """Return the rebuilds by edition, each after those that it waits for. Jobs of the version that serves are not among
+    them."""
+    makers = {output.generation_id: job for job in topology.jobs.values() for output in job.outputs}
+    rebuilds: dict[str, Rebuild] = {}
+    for job in _sort_by_depth(topology, topology.jobs.values()):
         if job.status is VersionStatus.ACTIVE or not job.outputs or job.job.is_source:
             continue
-        beside = _read_beside(job)
-        compared = beside + _started_by_another(job)
+        side_inputs = _side_inputs(job)
+        compared = side_inputs + _competing_triggers(job)
         if compared:
-            found[job.edition_id] = Rebuild(
+            rebuilds[job.edition_id] = Rebuild(
                 job,
-                _in_order(topology, _upstream(beside, makers)),
+                _sort_by_depth(topology, _upstream(side_inputs, makers)),
                 compared,
-                _in_order(topology, _upstream(compared, makers)),
+                _sort_by_depth(topology, _upstream(compared, makers)),
             )
-    return found
+    return rebuilds
 
 
-def _read_beside(job: LiveJob) -> tuple[PlannedInput, ...]:
+def _side_inputs(job: LiveJob) -> tuple[PlannedInput, ...]:
     return tuple(each for each in job.inputs if not each.trigger and each.generation_id is not None)
 
 
-def _started_by_another(job: LiveJob) -> tuple[PlannedInput, ...]:
-    """The inputs that start the job, where there are several and each of them does so by itself."""
+def _competing_triggers(job: LiveJob) -> tuple[PlannedInput, ...]:
+    """Return the inputs that trigger the job, where there are several and each does so by itself."""
     starting = [each for each in job.inputs if each.trigger]
     if len(starting) < 2 or job.job.join is Join.ALL:
         return ()
@@ -65,16 +66,16 @@ def _started_by_another(job: LiveJob) -> tuple[PlannedInput, ...]:
 
 
 def _upstream(inputs: Iterable[PlannedInput], makers: Mapping[str, LiveJob]) -> list[LiveJob]:
-    """All jobs of the DAG that these inputs are made by, and that those read in turn, and so on."""
-    found: dict[str, LiveJob] = {}
+    """Return all jobs of the DAG that these inputs depend on, directly or through others."""
+    jobs: dict[str, LiveJob] = {}
     ahead = list(inputs)
     while ahead:
         job = makers.get(ahead.pop().generation_id or "")
-        if job is not None and job.edition_id not in found:
-            found[job.edition_id] = job
+        if job is not None and job.edition_id not in jobs:
+            jobs[job.edition_id] = job
             ahead += job.inputs
-    return list(found.values())
+    return list(jobs.values())
 
 
-def _in_order(topology: Topology, jobs: Iterable[LiveJob]) -> tuple[LiveJob, ...]:
+def _sort_by_depth(topology: Topology, jobs: Iterable[LiveJob]) -> tuple[LiveJob, ...]:
     return tuple(sorted(jobs, key=lambda job: (topology.depth[job.edition_id], job.name, job.version_number)))

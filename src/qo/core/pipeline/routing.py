@@ -1,11 +1,11 @@
-"""Who must hear of an event, and what it means to each of them. Pure: the facts come as arguments.
+"""Routing: which jobs an event may start, and what is decided for each. Pure: the facts come as arguments.
 
-    create      a task for it is wanted; whether one with the same key exists, its creation finds out
-    wait        a job that joins its inputs still misses the partition on another one
-    filter      a reader cannot do anything with this kind of event
+    create      the job gets a task, unless one with the same key exists
+    wait        a job that joins its inputs lacks the partition on another input
+    filter      the job does not run on this kind of event
 
-An event that reaches nobody is superseded (its generation is no longer made) or unread, and keeps the reason.
-Pauses and pressure play no part: the task is created, and the release loop withholds it.
+An event that starts no job is superseded (its generation is no longer made) or unread; both have a reason. Pauses and
+backpressure play no part: the task is created, and the release loop withholds it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from qo.core.pipeline.topology import LiveJob, Reader, Topology
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A partition of one generation: what a job that joins waits for."""
+    """A partition of one generation, which a joining job waits for."""
 
     dataset_id: str
     generation_id: str
@@ -46,14 +46,14 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """Of a generation that no live version makes."""
+    """The event is of a generation that no live version makes."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Nobody is started by it."""
+    """The event starts no job."""
 
     reason: str
 
@@ -64,89 +64,89 @@ Decision = Create | Filter | Wait
 def route(
     event: Event, topology: Topology, announced: Container[Piece] = frozenset()
 ) -> tuple[Decision, ...] | Superseded | Unread:
-    """One decision for each job that the event may start.
+    """Return one decision for each job that the event may start.
 
-    ``announced``: those of ``wanted(event, topology)`` that are there.
+    ``announced``: those of ``required_pieces(event, topology)`` that exist.
     """
     if event.generation_id not in topology.generations:
-        return Superseded(_superseded_by(event, topology))
-    jobs = _jobs(event, topology)
+        return Superseded(_superseded_reason(event, topology))
+    jobs = _triggered_jobs(event, topology)
     if not jobs:
-        return Unread(_unread_because(event, topology))
+        return Unread(_unread_reason(event, topology))
     return tuple(_decide(job, event, topology, announced) for job in jobs)
 
 
 def required_pieces(event: Event, topology: Topology) -> list[Piece]:
-    """The partitions whose presence decides about this event: look them up, then ``route``."""
+    """Return the partitions whose existence decides about this event: look them up, then call ``route``."""
     if event.partition_key is None or event.generation_id not in topology.generations:
         return []
     return [
         piece
-        for job in _jobs(event, topology)
+        for job in _triggered_jobs(event, topology)
         if joins(job)
-        for piece in _others(job, event, topology).values()
+        for piece in _other_pieces(job, event, topology).values()
         if piece is not None
     ]
 
 
 def joins(job: LiveJob) -> bool:
-    """Whether it works on a partition only when all of its triggering inputs have it."""
+    """Return whether the job runs on a partition only when all of its triggering inputs have it."""
     return job.job.join is Join.ALL and job.job.execution_strategy is Strategy.PER_PARTITION
 
 
 def generation_read(reader: Reader, topology: Topology) -> str | None:
-    """The generation that an input reads now; None: nothing is current there."""
+    """Return the generation that an input reads now; None if its dataset has no current one."""
     return reader.input.generation_id or topology.current.get(reader.input.dataset_id)
 
 
-def _jobs(event: Event, topology: Topology) -> list[LiveJob]:
-    # A job that reads the same dataset by two inputs hears of it once.
-    found = {
+def _triggered_jobs(event: Event, topology: Topology) -> list[LiveJob]:
+    # A job that reads the same dataset by two inputs is started once.
+    jobs = {
         reader.job.edition_id: reader.job for reader in topology.consumers(event.dataset_id, event.generation_id)
     }
-    return list(found.values())
+    return list(jobs.values())
 
 
 def _decide(job: LiveJob, event: Event, topology: Topology, announced: Container[Piece]) -> Decision:
     per_partition = job.job.execution_strategy is Strategy.PER_PARTITION
     if per_partition != (event.partition_key is not None):
-        takes, came = ("partition", "cursor") if per_partition else ("cursor", "partition")
+        expected, actual = ("partition", "cursor") if per_partition else ("cursor", "partition")
         strategy = job.job.execution_strategy or "as it likes"
         return Filter(
-            job, f"not routable: {job.name} runs {strategy} on {takes} events, and this is a {came} event"
+            job, f"not routable: {job.name} runs {strategy} on {expected} events, and this is a {actual} event"
         )
     if not joins(job):
         return Create(job)
-    others = _others(job, event, topology)
+    others = _other_pieces(job, event, topology)
     missing = sorted(name for name, piece in others.items() if piece is None or piece not in announced)
     if missing:
         return Wait(job, f"waits for partition {event.partition_key} on input {', '.join(missing)}")
     return Create(job)
 
 
-def _others(job: LiveJob, event: Event, topology: Topology) -> dict[str, Piece | None]:
-    """What a joining job needs beside the event, by name of input. None: its dataset has no current generation."""
-    found: dict[str, Piece | None] = {}
+def _other_pieces(job: LiveJob, event: Event, topology: Topology) -> dict[str, Piece | None]:
+    """Return the other partitions that a joining job needs, by input. None: the dataset has no current generation."""
+    pieces: dict[str, Piece | None] = {}
     for each in job.inputs:
         if not each.trigger:
             continue
         generation = generation_read(Reader(job, each), topology)
         if generation == event.generation_id:
-            continue  # This is the input that the event speaks of.
-        found[each.name] = (
+            continue  # This is the input that the event belongs to.
+        pieces[each.name] = (
             None if generation is None else Piece(each.dataset_id, generation, event.partition_key or "")
         )
-    return found
+    return pieces
 
 
-def _superseded_by(event: Event, topology: Topology) -> str:
+def _superseded_reason(event: Event, topology: Topology) -> str:
     current = topology.current.get(event.dataset_id)
     if current is None:
         return f"generation {event.generation_id} is not made by any live version, and none is current"
     return f"generation {event.generation_id} is not made by any live version: current is {current}"
 
 
-def _unread_because(event: Event, topology: Topology) -> str:
+def _unread_reason(event: Event, topology: Topology) -> str:
     readers = topology.readers.get(event.dataset_id, ())
     if not readers:
         return "no live job reads this dataset"

@@ -1,12 +1,12 @@
-"""Keeping an always-on source running: what its state is, and what to do about it.
+"""Supervision of always-on sources: the state of a source, and what to do to keep it running.
 
     PENDING ──claimed──▶ RUNNING ──silent, failed or returned──▶ DEAD ──rested──▶ PENDING
                             │
                             └──paused, or of no live version──▶ DRAINING ──ended──▶ STOPPED ──resumed──▶ PENDING
 
-A source is one task that has no end. Whoever runs it is heard through the task's heartbeats; the reaper takes the
-task away when they stop. What is decided here is when it is tried again: after a second, then after twice as long
-each time up to five minutes, and from the beginning once it has run for ten minutes.
+An always-on source is one task without an end. Its worker sends heartbeats; when they stop, the reaper ends the
+attempt. The decision here is when to run it again: after a second, then after twice as long each time up to five
+minutes, and after a second again once it has run for ten minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qo.core.task import Status
 
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 300.0
-SETTLED_S = 600.0  # Having run so long, it is well: the next failure is the first.
+SETTLED_S = 600.0  # After running for so long, its next failure counts as the first.
 
 
 class SourceState(StrEnum):
@@ -39,7 +39,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ObservedTask:
-    """The task as it is now, and its last attempt."""
+    """The task of a source as it is now, and its last attempt."""
 
     status: Status
     attempt: int
@@ -48,92 +48,93 @@ class ObservedTask:
     cancel_requested: bool = False
     started_at: datetime | None = None  # Of the last attempt.
     ended_at: datetime | None = None
-    died: bool = False  # The last attempt failed, fell silent or returned; False: it was given back in good order.
+    died: bool = False  # The last attempt failed, lost its lease or returned; False: its worker released it.
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Supervised:
+    """A source as the supervisor remembers it."""
+
     state: SourceState = SourceState.PENDING
-    restarts: int = 0  # Ever, for people to see.
-    streak: int = 0  # Deaths in a row: how long to rest.
-    attempt: int = 0  # Up to which attempt deaths have been counted.
+    restarts: int = 0  # In total, for people.
+    streak: int = 0  # Deaths in a row, which determine the backoff.
+    attempt: int = 0  # Deaths are counted up to this attempt.
     start_after: datetime | None = None
     heard_at: datetime | None = None
     error: str | None = None
 
 
 def backoff_s(streak: int) -> float:
-    """How long to rest after so many deaths in a row."""
+    """Return the seconds to wait after so many deaths in a row."""
     if streak <= 0:
         return 0.0
     return min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(streak - 1, 30))
 
 
 def supervise(
-    known: Supervised, seen: ObservedTask | None, *, unwanted: str | None, now: datetime
+    source: Supervised, task: ObservedTask | None, *, unwanted: str | None, now: datetime
 ) -> tuple[Supervised, Action]:
-    """The source as it is to be remembered, and the one thing to do. ``unwanted``: why it should not run, if so.
+    """Return the source to remember, and the one action to take. ``unwanted``: why it should not run, if so.
 
-    Asked twice about the same, it says the same: the action of the first time must have taken effect before it is
-    remembered, so both belong in one transaction.
+    The same arguments give the same result, so remember the source and take the action in one transaction.
     """
-    if seen is None:
+    if task is None:
         if unwanted is not None:
-            return replace(known, state=SourceState.STOPPED, start_after=None, error=unwanted), Action.NONE
-        return replace(known, state=SourceState.PENDING, error=None), Action.CREATE
-    heard = seen.heard_at if seen.attempt > 0 else None
-    known = replace(known, heard_at=heard)
+            return replace(source, state=SourceState.STOPPED, start_after=None, error=unwanted), Action.NONE
+        return replace(source, state=SourceState.PENDING, error=None), Action.CREATE
+    heard_at = task.heard_at if task.attempt > 0 else None
+    source = replace(source, heard_at=heard_at)
     if unwanted is not None:
-        return _stopping(known, seen, unwanted)
-    if seen.status is Status.RUNNING:
-        return _running(known, seen, now), Action.NONE
-    if seen.status is Status.CANCELLED:
+        return _stop(source, task, unwanted)
+    if task.status is Status.RUNNING:
+        return _observe_running(source, task, now), Action.NONE
+    if task.status is Status.CANCELLED:
         fresh = replace(
-            known, state=SourceState.PENDING, streak=0, attempt=seen.attempt, start_after=now, error=None
+            source, state=SourceState.PENDING, streak=0, attempt=task.attempt, start_after=now, error=None
         )
-        return fresh, Action.RESTART  # It was stopped because it was not wanted; now it is.
-    return _resting(known, seen, now)
+        return fresh, Action.RESTART  # It was stopped while it was not wanted; now it is.
+    return _observe_idle(source, task, now)
 
 
-def _stopping(known: Supervised, seen: ObservedTask, unwanted: str) -> tuple[Supervised, Action]:
-    attempt = seen.attempt if seen.status is not Status.RUNNING else known.attempt
-    known = replace(known, start_after=None, error=unwanted, streak=0, attempt=attempt)
-    if seen.status is Status.PENDING:
-        return replace(known, state=SourceState.STOPPED), Action.STOP
-    if seen.status is not Status.RUNNING:
-        return replace(known, state=SourceState.STOPPED), Action.NONE
-    return replace(known, state=SourceState.DRAINING), Action.NONE if seen.cancel_requested else Action.STOP
+def _stop(source: Supervised, task: ObservedTask, unwanted: str) -> tuple[Supervised, Action]:
+    attempt = task.attempt if task.status is not Status.RUNNING else source.attempt
+    source = replace(source, start_after=None, error=unwanted, streak=0, attempt=attempt)
+    if task.status is Status.PENDING:
+        return replace(source, state=SourceState.STOPPED), Action.STOP
+    if task.status is not Status.RUNNING:
+        return replace(source, state=SourceState.STOPPED), Action.NONE
+    return replace(source, state=SourceState.DRAINING), Action.NONE if task.cancel_requested else Action.STOP
 
 
-def _running(known: Supervised, seen: ObservedTask, now: datetime) -> Supervised:
-    if seen.cancel_requested:
-        return replace(known, state=SourceState.DRAINING)  # Resumed before it had stopped: it ends first.
-    if seen.lease_expires_at is not None and seen.lease_expires_at <= now:
-        return replace(known, state=SourceState.DEAD, error="no heartbeat")
-    return replace(known, state=SourceState.RUNNING, start_after=None, error=None)
+def _observe_running(source: Supervised, task: ObservedTask, now: datetime) -> Supervised:
+    if task.cancel_requested:
+        return replace(source, state=SourceState.DRAINING)  # If it was resumed meanwhile, it must end first.
+    if task.lease_expires_at is not None and task.lease_expires_at <= now:
+        return replace(source, state=SourceState.DEAD, error="no heartbeat")
+    return replace(source, state=SourceState.RUNNING, start_after=None, error=None)
 
 
-def _resting(known: Supervised, seen: ObservedTask, now: datetime) -> tuple[Supervised, Action]:
-    """The task waits, or ended by itself."""
-    ended = seen.status is not Status.PENDING
-    if not seen.died and not ended:
-        # Never run yet, or given back by a worker that shuts down: nothing to rest from.
-        return replace(known, state=SourceState.PENDING, attempt=seen.attempt, start_after=None), Action.NONE
-    if seen.attempt > known.attempt:
-        ran_s = (seen.ended_at - seen.started_at).total_seconds() if seen.ended_at and seen.started_at else 0.0
-        streak = 1 if ran_s >= SETTLED_S else known.streak + 1
+def _observe_idle(source: Supervised, task: ObservedTask, now: datetime) -> tuple[Supervised, Action]:
+    """Handle a task that waits, or that has ended by itself."""
+    ended = task.status is not Status.PENDING
+    if not task.died and not ended:
+        # It has not run yet, or a worker that shuts down has released it: no backoff.
+        return replace(source, state=SourceState.PENDING, attempt=task.attempt, start_after=None), Action.NONE
+    if task.attempt > source.attempt:
+        ran_s = (task.ended_at - task.started_at).total_seconds() if task.ended_at and task.started_at else 0.0
+        streak = 1 if ran_s >= SETTLED_S else source.streak + 1
         dead = replace(
-            known,
+            source,
             state=SourceState.DEAD,
-            restarts=known.restarts + 1,
+            restarts=source.restarts + 1,
             streak=streak,
-            attempt=seen.attempt,
-            start_after=(seen.ended_at or now) + timedelta(seconds=backoff_s(streak)),
-            error=seen.error,
+            attempt=task.attempt,
+            start_after=(task.ended_at or now) + timedelta(seconds=backoff_s(streak)),
+            error=task.error,
         )
         return dead, Action.RESTART
-    if ended:  # Somebody ended it between two looks without running it: begin again at once.
-        return replace(known, state=SourceState.PENDING, start_after=now, error=seen.error), Action.RESTART
-    rested = known.start_after is None or known.start_after <= now
-    return replace(known, state=SourceState.PENDING if rested else SourceState.DEAD), Action.NONE
+    if ended:  # It ended between two looks without having run: restart it at once.
+        return replace(source, state=SourceState.PENDING, start_after=now, error=task.error), Action.RESTART
+    rested = source.start_after is None or source.start_after <= now
+    return replace(source, state=SourceState.PENDING if rested else SourceState.DEAD), Action.NONE

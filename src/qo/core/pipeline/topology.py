@@ -1,7 +1,7 @@
-"""Everything that is deployed and alive, as one value: who reads what, and what is current.
+"""The topology: all live jobs as one value, with who reads what and which generations are current.
 
-Loaded from the state database once per change of it (``qo.dispatcher.state.topology``) and asked by routing, releasing,
-reconciling and backpressure, so that none of them has to query for structure.
+It is loaded from the state database once for each change (``qo.dispatcher.state.topology``). Routing, release,
+reconciliation and backpressure use it, so that none of them has to query for structure.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from qo.core.pipeline.plan import PlannedInput, PlannedOutput
 
 
 class VersionStatus(StrEnum):
-    STAGED = "staged"  # Being rebuilt beside the active one.
-    READY = "ready"  # Somebody said that it may take over.
+    STAGED = "staged"  # Being built beside the active one.
+    READY = "ready"  # Approved to take over.
     ACTIVE = "active"
-    RETIRED = "retired"  # Replaced by a later one; can be rolled back to.
+    RETIRED = "retired"  # Replaced by a later one; a rollback can bring it back.
     ROLLED_BACK = "rolled_back"
-    ABANDONED = "abandoned"  # Another was deployed before it ever became active.
+    ABANDONED = "abandoned"  # Another was deployed before it became active.
 
 
 LIVE = frozenset({VersionStatus.STAGED, VersionStatus.READY, VersionStatus.ACTIVE})
@@ -28,9 +28,9 @@ LIVE = frozenset({VersionStatus.STAGED, VersionStatus.READY, VersionStatus.ACTIV
 
 @dataclass(frozen=True, slots=True)
 class LiveJob:
-    """A job of a live version. An edition that is in two of them stands here once, as the active one has it."""
+    """A job of a live version. An edition of two versions is listed once, as the active one has it."""
 
-    id: str  # Of its row: a job of one version.
+    id: str  # Of its row, which is a job of one version.
     edition_id: str
     logical_id: str
     dag: str
@@ -42,8 +42,8 @@ class LiveJob:
     config_hash: str
     inputs: tuple[PlannedInput, ...]
     outputs: tuple[PlannedOutput, ...]
-    timeout_s: float | None = None  # Of one attempt; None: as long as it is heard of.
-    bundle: str | None = None  # Of its code, by hash; None: workers run their own.
+    timeout_s: float | None = None  # Of one attempt; None: unlimited while it sends heartbeats.
+    bundle: str | None = None  # Hash of the bundle with its code; None: workers run their own.
 
     @property
     def name(self) -> str:
@@ -51,7 +51,7 @@ class LiveJob:
 
     @property
     def refreshing(self) -> tuple[PlannedInput, ...]:
-        """The inputs whose changes have the job make again what it made from them."""
+        """The inputs whose changes rebuild the partitions that were made from them."""
         on_change = {
             position for position, each in enumerate(self.job.inputs) if each.refresh is Refresh.ON_CHANGE
         }
@@ -60,7 +60,7 @@ class LiveJob:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A live job that reads a generation, and by which of its inputs."""
+    """A live job that reads a generation, and the input by which it does."""
 
     job: LiveJob
     input: PlannedInput
@@ -71,17 +71,17 @@ class Topology:
     epoch: int
     jobs: Mapping[str, LiveJob]  # By edition.
     current: Mapping[str, str]  # Current generation by dataset: that of the active version.
-    paused: Mapping[str, str]  # Reason by "dag" or "dag.job", as people said it.
+    paused: Mapping[str, str]  # Reason by "dag" or "dag.job", as a person gave it.
     readers: Mapping[str, tuple[Reader, ...]] = field(default_factory=dict[str, tuple[Reader, ...]])  # By dataset.
     generations: frozenset[str] = frozenset()  # Those that a live version makes.
-    # By edition: how many jobs, at most, stand between it and what comes from outside.
+    # By edition: the length of the longest chain of jobs upstream of it.
     depth: Mapping[str, int] = field(default_factory=dict[str, int])
-    refreshing: tuple[LiveJob, ...] = ()  # Jobs with inputs whose changes have them make something again.
-    # Datasets that these jobs read by such inputs, or make: a commit to one may leave something stale.
+    refreshing: tuple[LiveJob, ...] = ()  # Jobs with inputs whose changes rebuild something.
+    # Datasets that these jobs read by such inputs, or make: a commit to one may make something stale.
     compared: frozenset[str] = frozenset()
 
     def consumers(self, dataset_id: str, generation_id: str) -> list[Reader]:
-        """Who must hear of something new in this generation."""
+        """Return the readers that something new in this generation triggers."""
         is_current = self.current.get(dataset_id) == generation_id
         return [
             reader
@@ -93,60 +93,62 @@ class Topology:
         ]
 
     def pause_reason(self, job: LiveJob) -> str | None:
-        """None: it is not paused. Whoever paused it need not have said why, so the reason may be empty."""
+        """Return why a job is paused; None if it is not. The reason may be empty."""
         return self.paused.get(job.name, self.paused.get(job.dag))
 
     def producers(self, job: LiveJob) -> Iterable[LiveJob]:
-        """The live jobs whose outputs this one reads."""
+        """Return the live jobs whose outputs this one reads."""
         read = {each.dataset_id for each in job.inputs}
-        return [other for other in self.jobs.values() if any(made.dataset_id in read for made in other.outputs)]
+        return [
+            other for other in self.jobs.values() if any(output.dataset_id in read for output in other.outputs)
+        ]
 
 
 def pause_text(reason: str) -> str:
-    """A pause in words; somebody may have paused without a reason."""
+    """Return a pause in words; it may have no reason."""
     return f"paused: {reason}" if reason else "paused"
 
 
-def topology(
+def build_topology(
     epoch: int, jobs: Iterable[LiveJob], current: Mapping[str, str], paused: Mapping[str, str]
 ) -> Topology:
-    """Index live jobs. Where one edition is in two versions, the active one's row counts."""
-    chosen: dict[str, LiveJob] = {}
+    """Index live jobs. Of an edition that is in two versions, the row of the active one counts."""
+    by_edition: dict[str, LiveJob] = {}
     for job in jobs:
-        known = chosen.get(job.edition_id)
-        if known is None or job.status is VersionStatus.ACTIVE:
-            chosen[job.edition_id] = job
+        present = by_edition.get(job.edition_id)
+        if present is None or job.status is VersionStatus.ACTIVE:
+            by_edition[job.edition_id] = job
     readers: dict[str, list[Reader]] = {}
-    for job in chosen.values():
+    for job in by_edition.values():
         for each in job.inputs:
             readers.setdefault(each.dataset_id, []).append(Reader(job, each))
-    generations = frozenset(made.generation_id for job in chosen.values() for made in job.outputs)
-    frozen = {dataset: tuple(found) for dataset, found in readers.items()}
-    refreshing = tuple(job for job in chosen.values() if job.refreshing)
+    generations = frozenset(output.generation_id for job in by_edition.values() for output in job.outputs)
+    frozen = {dataset: tuple(its_readers) for dataset, its_readers in readers.items()}
+    refreshing = tuple(job for job in by_edition.values() if job.refreshing)
     compared = frozenset(
         each.dataset_id for job in refreshing for some in (job.refreshing, job.outputs) for each in some
     )
-    depths = _depths(chosen.values())
-    return Topology(epoch, chosen, current, paused, frozen, generations, depths, refreshing, compared)
+    depths = _depths(by_edition.values())
+    return Topology(epoch, by_edition, current, paused, frozen, generations, depths, refreshing, compared)
 
 
 def _depths(jobs: Iterable[LiveJob]) -> dict[str, int]:
     listed = list(jobs)
     makers: dict[str, list[LiveJob]] = {}
     for job in listed:
-        for made in job.outputs:
-            makers.setdefault(made.dataset_id, []).append(job)
+        for output in job.outputs:
+            makers.setdefault(output.dataset_id, []).append(job)
     depth: dict[str, int] = {}
     for job in listed:
         if job.edition_id not in depth:
-            _measure(job, makers, depth)
+            _record_depths(job, makers, depth)
     return depth
 
 
-def _measure(job: LiveJob, makers: Mapping[str, Iterable[LiveJob]], depth: dict[str, int]) -> None:
-    """Write down the depth of a job and of all before it. By a list of its own: a chain may be longer than the stack.
+def _record_depths(job: LiveJob, makers: Mapping[str, Iterable[LiveJob]], depth: dict[str, int]) -> None:
+    """Record the depth of a job and of all jobs upstream of it. Not recursive: a chain may be longer than the stack.
 
-    A circle, which several DAGs can make together, is cut where it closes.
+    A cycle, which several DAGs can form together, is cut where it closes.
     """
     ahead = [job]
     while ahead:
@@ -157,5 +159,5 @@ def _measure(job: LiveJob, makers: Mapping[str, Iterable[LiveJob]], depth: dict[
             ahead += [maker for maker in before if maker.edition_id not in depth]
         else:
             ahead.pop()
-            found = [depth[maker.edition_id] + 1 for maker in before if maker.edition_id != this.edition_id]
-            depth[this.edition_id] = max([depth[this.edition_id], *found])
+            depths = [depth[maker.edition_id] + 1 for maker in before if maker.edition_id != this.edition_id]
+            depth[this.edition_id] = max([depth[this.edition_id], *depths])

@@ -17,8 +17,7 @@ import sqlalchemy as sa
 
 from qo.core.pipeline.dag import Job
 from qo.core.pipeline.plan import PlannedInput, PlannedOutput
-from qo.core.pipeline.topology import LIVE, LiveJob, Topology, VersionStatus
-from qo.core.pipeline.topology import topology as build_topology
+from qo.core.pipeline.topology import LIVE, LiveJob, Topology, VersionStatus, build_topology
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.prepared import Prepared

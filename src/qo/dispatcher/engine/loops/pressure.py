@@ -10,7 +10,7 @@ import logging
 
 import sqlalchemy as sa
 
-from qo.core.pipeline.pressure import Measure, Thresholds, reason
+from qo.core.pipeline.pressure import Measure, Thresholds, trip_reason
 from qo.dispatcher.state import scans
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.state.schema import queues, tasks
@@ -45,7 +45,7 @@ def measure(tx: Tx, thresholds: Thresholds) -> int:
         before = known.get(name)
         seen = _measure(tx, name, max(DEPTH_MAX, thresholds.depth + 1))
         was = None if before is None or before["tripped_at"] is None else before["reason"]
-        now = reason(seen, thresholds, was)
+        now = trip_reason(seen, thresholds, was)
         changed += (now is None) != (was is None)
         _tell(name, was, now)
         if before is None or seen.depth or before["depth"] or was is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import sqlalchemy as sa
 
-from qo.core.pipeline.gates import Grants, InFlight, Waiting, closed, concurrency_limits, open_gates
+from qo.core.pipeline.gates import Grants, InFlight, Waiting, closed_reason, concurrency_limits, open_gates
 from qo.core.pipeline.states import EffectKind
 from qo.core.pipeline.topology import Topology
 from qo.dispatcher.engine.limits import Limits
@@ -91,8 +91,10 @@ def _decide(tx: Tx, live: Topology, limits: Limits, limit: int, registry: Regist
     if not due:
         return Grants({}, {})
     held = _held(tx, live, registry)
-    held |= side_inputs.holds(tx, live, [edition for _, edition in due if closed(live, edition, held) is None])
-    open_ = [edition for _, edition in due if closed(live, edition, held) is None]
+    held |= side_inputs.holds(
+        tx, live, [edition for _, edition in due if closed_reason(live, edition, held) is None]
+    )
+    open_ = [edition for _, edition in due if closed_reason(live, edition, held) is None]
     # Nothing is counted of the others: a DAG that is paused costs no more the more it has to do.
     counts = scans.due(tx, open_, limit + 1)
     return open_gates(
