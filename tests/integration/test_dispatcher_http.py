@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from qo.dispatcher.http import limits, serving
+from qo.dispatcher.http import limits, protocol
+from qo.dispatcher.http.protocol import PatientProtocol
 from qo.dispatcher.state.database import State
 from qo.pipeline.writing import to_yaml
 from support.dispatcher.listeners import Served, served
@@ -213,13 +214,13 @@ async def test_an_answer_waits_for_no_acknowledgement_of_its_first_half(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at_once: list[int] = []
-    begin = serving._Protocol.connection_made
+    begin = PatientProtocol.connection_made
 
-    def noted(protocol: serving._Protocol, transport: asyncio.Transport) -> None:
-        begin(protocol, transport)
+    def noted(connection: PatientProtocol, transport: asyncio.Transport) -> None:
+        begin(connection, transport)
         at_once.append(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
-    monkeypatch.setattr(serving._Protocol, "connection_made", noted)
+    monkeypatch.setattr(PatientProtocol, "connection_made", noted)
     async with served(state, tmp_path) as running:
         for internal in (False, True):
             assert (await running.get("/livez", internal=internal)).status_code == 200
@@ -231,7 +232,7 @@ async def test_a_client_that_does_not_say_what_it_wants_is_given_up(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(serving, "HEADERS_S", 0.2)
+    monkeypatch.setattr(protocol, "HEADERS_S", 0.2)
     async with served(state, tmp_path) as running:
         host, port = running.addresses.public.removeprefix("http://").split(":")
         for said in (b"", b"GET /livez HTTP/1.1\r\nHost: x\r\n"):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from qo.dispatcher.http import serving
-from qo.dispatcher.http.serving import TOGETHER_MAX
+import pytest
+
+from qo.dispatcher.http import protocol
+from qo.dispatcher.http.protocol import COALESCED_BYTES_MAX, CoalescingTransport
 
 
 class Sent:
@@ -26,7 +28,7 @@ class Sent:
 
 
 def together(sent: Sent) -> Any:
-    return serving._Together(cast("Any", sent), asyncio.get_running_loop())  # pyright: ignore[reportPrivateUsage]
+    return CoalescingTransport(cast("Any", sent), asyncio.get_running_loop())
 
 
 async def test_what_is_written_in_one_turn_is_sent_at_once() -> None:
@@ -46,8 +48,8 @@ async def test_much_of_it_is_not_kept_waiting() -> None:
     sent = Sent()
     transport = together(sent)
     transport.write(b"head")
-    transport.write(b"x" * (TOGETHER_MAX + 1))
-    assert sent.told == [b"head" + b"x" * (TOGETHER_MAX + 1)]
+    transport.write(b"x" * (COALESCED_BYTES_MAX + 1))
+    assert sent.told == [b"head" + b"x" * (COALESCED_BYTES_MAX + 1)]
     await asyncio.sleep(0)
     assert len(sent.told) == 1
 
@@ -61,3 +63,16 @@ async def test_nothing_is_lost_when_the_connection_is_closed() -> None:
     assert transport.is_closing()
     await asyncio.sleep(0)
     assert sent.told == [b"last", "closed"]
+
+
+def test_writes_are_coalesced_only_with_known_versions_of_uvicorn(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert protocol.choose_protocol(True) is protocol.CoalescingProtocol
+    assert protocol.choose_protocol(False) is protocol.PatientProtocol
+    monkeypatch.setattr(protocol.uvicorn, "__version__", "0.99.1")
+    for _ in range(2):
+        assert protocol.choose_protocol(True) is protocol.PatientProtocol
+    (warning,) = caplog.messages
+    assert "uvicorn 0.99.1" in warning
+    assert "dispatcher.coalesce_writes" in warning

@@ -177,6 +177,13 @@ class DispatcherSettings:
         kind=kinds.ORIGINS,
         help="Origins whose pages may ask the API for people, such as that of a dashboard in a bucket; unset: none.",
     )
+    coalesce_writes: bool = setting(
+        True,
+        "QO_DISPATCHER_COALESCE_WRITES",
+        kind=kinds.FLAG,
+        help="Send the head and the body of a small response in one packet. false: as uvicorn does by itself, to find "
+        "out whether this is at fault; responses take longer.",
+    )
     pressure: PressureSettings = PressureSettings()
 
     @property
