@@ -27,7 +27,7 @@ from qo.api.contract.task import (
     OutputBody,
 )
 from qo.api.internal_client import DispatcherClient
-from qo.api.transport import Asker, HttpxCarrier, Reply, problem_of
+from qo.api.transport import HttpxTransport, Response, RetryingClient, error_from_response
 from qo.config.dispatcher import DispatcherSettings
 from qo.dispatcher.auth.local_tokens import LocalTokens
 from qo.dispatcher.engine.limits import limits
@@ -99,7 +99,7 @@ async def test_an_attempt_asks_for_what_was_committed_before_and_a_person_remove
         assert isinstance(first, Claimed)
         fence = {"task_id": task_id, "attempt": first.attempt, "lease_id": first.lease_id}
         with pytest.raises(errors.NotFound, match="never committed before"):
-            await worker.kept(first.capability_token, KeptRequest(**fence))
+            await worker.fetch_kept_output(first.capability_token, KeptRequest(**fence))
         made = OutputBody(output=0, location=first.work.outputs[0].prefix, files=["part-0.parquet"], rows=3)
         done = CompleteRequest(**fence, outcome=Outcome.SUCCESS, outputs=[made])
         await worker.complete(first.capability_token, done)
@@ -113,7 +113,7 @@ async def test_an_attempt_asks_for_what_was_committed_before_and_a_person_remove
         second = await worker.claim(waiting["id"], "w1")
         assert isinstance(second, Claimed)
         fence = {"task_id": waiting["id"], "attempt": second.attempt, "lease_id": second.lease_id}
-        kept = await worker.kept(second.capability_token, KeptRequest(**fence))
+        kept = await worker.fetch_kept_output(second.capability_token, KeptRequest(**fence))
         assert (kept.task_id, [each.rows for each in kept.pieces]) == (task_id, [3])
         async with dispatcher.user("writer") as user:
             with pytest.raises(errors.Refused, match="would bring it back"):
@@ -200,7 +200,7 @@ async def test_errors_come_back_as_the_classes_they_were(dispatcher: Served) -> 
 @pytest.mark.parametrize(("code", "status", "kind"), KINDS)
 def test_every_code_is_turned_back_into_its_class(code: str, status: int, kind: type[errors.QoError]) -> None:
     said = {"error": "so it is", "code": code, "detail": ["a"]}
-    found = problem_of(Reply("http://qo/", status, json.dumps(said).encode()))
+    found = error_from_response(Response("http://qo/", status, json.dumps(said).encode()))
     assert type(found) is kind
     assert str(found) == "so it is\n  a"
 
@@ -260,22 +260,28 @@ class _Scripted(httpx.AsyncBaseTransport):
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422, 500])
 async def test_an_answer_is_never_asked_for_again(status: int) -> None:
     transport = _Scripted(httpx.Response(status, json={"error": "no", "code": "", "detail": []}))
-    async with Asker("http://qo", patience_s=60, carrier=HttpxCarrier("http://qo", transport)) as asker:
+    async with RetryingClient(
+        "http://qo", patience_s=60, transport=HttpxTransport("http://qo", transport)
+    ) as client:
         with pytest.raises(errors.QoError, match="no"):
-            await asker.ask("GET", "/")
+            await client.send("GET", "/")
     assert transport.asked == 1
 
 
 async def test_what_may_have_happened_is_repeated_only_if_it_may_happen_twice() -> None:
     lost = httpx.ReadTimeout("no answer")
     transport = _Scripted(lost, httpx.Response(200, json={}))
-    async with Asker("http://qo", patience_s=60, carrier=HttpxCarrier("http://qo", transport)) as asker:
-        await asker.ask("POST", "/")
+    async with RetryingClient(
+        "http://qo", patience_s=60, transport=HttpxTransport("http://qo", transport)
+    ) as client:
+        await client.send("POST", "/")
     assert transport.asked == 2
     transport = _Scripted(lost, httpx.Response(200, json={}))
-    async with Asker("http://qo", patience_s=60, carrier=HttpxCarrier("http://qo", transport)) as asker:
+    async with RetryingClient(
+        "http://qo", patience_s=60, transport=HttpxTransport("http://qo", transport)
+    ) as client:
         with pytest.raises(errors.Unavailable):
-            await asker.ask("POST", "/", repeatable=False)
+            await client.send("POST", "/", repeatable=False)
     assert transport.asked == 1
 
 
@@ -305,7 +311,7 @@ async def test_without_a_dispatcher_the_same_routes_answer_in_this_process(
 
 
 def test_servers_are_checked_against_the_known_authorities_and_without_tls_none_is_known() -> None:
-    checked, unknown = transport._trust(True), transport._trust(False)  # pyright: ignore[reportPrivateUsage]
+    checked, unknown = transport._ssl_context(True), transport._ssl_context(False)  # pyright: ignore[reportPrivateUsage]
     assert checked.verify_mode is unknown.verify_mode is ssl.CERT_REQUIRED
     assert checked.check_hostname
     assert checked.cert_store_stats()["x509_ca"] > 0

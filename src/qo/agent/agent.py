@@ -225,7 +225,7 @@ class Agent:
             return wait(self._api.standing(held.token, output, after, revision))
 
         def kept(output: int) -> KeptAnswer:
-            return wait(self._api.kept(held.token, KeptRequest(**_fence(held), output=output)))
+            return wait(self._api.fetch_kept_output(held.token, KeptRequest(**_fence(held), output=output)))
 
         held.run = Run(
             held.claimed.work,

@@ -1,4 +1,4 @@
-"""Brings a pipeline to a dispatcher: first the code of its jobs, then the version that names it."""
+"""Deployment of a pipeline: first the code of its jobs, then the version that names the code."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 async def deploy_version(
     client: UserClient, dag: str, source: str, bundle: Bundle | None, **options: Any
 ) -> dict[str, Any]:
-    """The dispatcher's answer. ``options``: further fields of the request.
+    """Deploy a version and return the dispatcher's answer. ``options``: further fields of the request.
 
-    May be repeated at any point: a bundle is known by its hash, a version by its content.
+    May be repeated at any point: a bundle is identified by its hash, a version by its content.
     """
     request: dict[str, Any] = {"source": source, **options}
     if bundle is not None:
@@ -26,15 +26,15 @@ async def deploy_version(
 
 
 async def upload_bundle(client: UserClient, bundle: Bundle) -> None:
-    """Send it, unless it is there."""
-    announced = await client.post("/v1/bundles", {"sha256": bundle.sha256, "bytes": len(bundle.body)})
-    if announced["state"] == "final":
+    """Upload the bundle, unless the dispatcher has it."""
+    registered = await client.post("/v1/bundles", {"sha256": bundle.sha256, "bytes": len(bundle.body)})
+    if registered["state"] == "final":
         return
-    path = f"/v1/bundles/{announced['bundle_id']}"
+    path = f"/v1/bundles/{registered['bundle_id']}"
     await client.put(path, bundle.body)
     try:
         await client.post(f"{path}/finalize")
     except NotFound:
-        # Somebody has removed it in the meantime, as a collection of garbage may.
+        # A garbage collection has removed it in the meantime.
         await client.put(path, bundle.body)
         await client.post(f"{path}/finalize")

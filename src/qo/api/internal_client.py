@@ -1,7 +1,7 @@
 """The client of a dispatcher's internal listener: for workers, running tasks and sources.
 
-Every call may be repeated, because what it asks for is named: a claim by its lease, a completion by its
-fence, an emission by its key. So they are, for as long as their patience lasts, and never after an answer.
+Every call may be repeated, because it is identified: a claim by its lease, a completion by its fence, an emission by
+its key. A call without a response is repeated until its patience runs out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 
 from qo.ambient import SYSTEM, Ambient
-from qo.api.async_transport import AioCarrier
+from qo.api.async_transport import AiohttpTransport
 from qo.api.contract.credential import CredentialsAnswer, CredentialsRequest
 from qo.api.contract.source import EmitAnswer, EmitRequest, MemoryRequest, SourcesAnswer
 from qo.api.contract.task import (
@@ -36,7 +36,7 @@ from qo.api.contract.task import (
     StandingAnswer,
     TaskState,
 )
-from qo.api.transport import CONNECT_S, TIMEOUT_S, Asker, Closing, HttpxCarrier, Reply
+from qo.api.transport import CONNECT_S, TIMEOUT_S, ClientBase, HttpxTransport, Response, RetryingClient
 from qo.config.dispatcher import DispatcherSettings
 from qo.core.struct_preload import preload
 from qo.errors import QoError
@@ -48,7 +48,7 @@ CAPABILITY = "X-Qo-Task-Capability"
 
 
 class _StatusOnly(msgspec.Struct):
-    """All that is looked at of an answer before it is known which one it is."""
+    """The field of an answer that says which kind it is."""
 
     status: Any = None
 
@@ -56,27 +56,27 @@ class _StatusOnly(msgspec.Struct):
 preload(_StatusOnly)
 
 
-def _read(reply: Reply, kind: type[A]) -> A:
-    """The body as what was promised. Raises QoError if it is something else."""
+def _parse(response: Response, kind: type[A]) -> A:
+    """Return the body as ``kind``. Raises QoError if it has another form."""
     try:
-        return kind.model_validate_json(reply.content)
+        return kind.model_validate_json(response.content)
     except ValidationError as error:
         raise QoError(
-            f"{reply.url} answered what this version of qo does not understand "
+            f"{response.url} answered what this version of qo does not understand "
             f"({error.error_count()} fields differ): use the same version on both sides"
         ) from error
 
 
 def internal_url(settings: DispatcherSettings) -> str:
-    """Where workers and sources find their dispatcher."""
+    """Return the address at which workers and sources call the dispatcher."""
     return settings.internal_url or f"http://{settings.internal_listen}"
 
 
-class DispatcherClient(Closing):
-    """What workers, running tasks and sources ask of the internal listener.
+class DispatcherClient(ClientBase):
+    """The calls of workers, running tasks and sources.
 
-    All raise Unavailable when patience runs out; Unauthenticated and Forbidden for tokens; LeaseLost for a fence that
-    is no longer the current one: stop, write nothing.
+    All raise Unavailable when patience runs out; Unauthenticated or Forbidden for a bad token; LeaseLost for a fence
+    that is no longer current: the attempt must stop and write nothing.
     """
 
     def __init__(
@@ -88,79 +88,88 @@ class DispatcherClient(Closing):
         transport: httpx.AsyncBaseTransport | None = None,
         ambient: Ambient = SYSTEM,
     ) -> None:
-        aio = AioCarrier(connect_s=CONNECT_S, answer_s=TIMEOUT_S)
-        carrier = aio if transport is None else HttpxCarrier(url, transport)
-        self._asker = Asker(url, patience_s=patience_s, carrier=carrier, ambient=ambient)
-        # While the token changes, the settings name two; the newest stands last.
+        self._client = RetryingClient(
+            url,
+            patience_s=patience_s,
+            transport=AiohttpTransport(connect_s=CONNECT_S, response_s=TIMEOUT_S)
+            if transport is None
+            else HttpxTransport(url, transport),
+            ambient=ambient,
+        )
+        # While the token is being replaced, the settings name two; the newest is last.
         self._worker_token = worker_token.rpartition(",")[2].strip()
         self._ambient = ambient
 
-    # With the worker's token
-
     async def claim(self, task_id: str, worker_id: str, lease_id: str | None = None) -> Claimed | NotClaimed:
-        """Take the task. The lease is drawn here, so that a claim whose answer was lost can be repeated."""
-        asked = ClaimRequest(task_id=task_id, worker_id=worker_id, lease_id=lease_id or self._ambient.task_id())
-        answer = await self._asker.ask("POST", "/internal/task-claim", token=self._worker_token, body=asked)
-        said = msgspec.json.decode(answer.content, type=_StatusOnly)
-        return _read(answer, Claimed if said.status == "claimed" else NotClaimed)
+        """Claim the task. The client chooses the lease id, so that a claim whose response was lost can be repeated."""
+        body = ClaimRequest(task_id=task_id, worker_id=worker_id, lease_id=lease_id or self._ambient.task_id())
+        response = await self._client.send("POST", "/internal/task-claim", token=self._worker_token, body=body)
+        answer = msgspec.json.decode(response.content, type=_StatusOnly)
+        return _parse(response, Claimed if answer.status == "claimed" else NotClaimed)
 
     async def fetch(self, task_id: str) -> TaskState:
         params = {"task_id": task_id}
-        answer = await self._asker.ask("GET", "/internal/task-fetch", token=self._worker_token, params=params)
-        return _read(answer, TaskState)
+        response = await self._client.send("GET", "/internal/task-fetch", token=self._worker_token, params=params)
+        return _parse(response, TaskState)
 
     async def sources(self, after: str | None = None, limit: int = 500) -> SourcesAnswer:
-        """A page of the live sources, with the database's time."""
+        """Return a page of the live sources, with the database's time."""
         params = {"after": after, "limit": limit}
-        answer = await self._asker.ask("GET", "/internal/sources", token=self._worker_token, params=params)
-        return _read(answer, SourcesAnswer)
+        response = await self._client.send("GET", "/internal/sources", token=self._worker_token, params=params)
+        return _parse(response, SourcesAnswer)
 
     async def remember(self, edition_id: str, memory: Any, error: str | None = None) -> None:
-        """Keep what a watcher has seen so far, or why it sees nothing; ``sources`` tells it again."""
+        """Store what a watcher has seen so far, or why it fails; ``sources`` returns it."""
         path, body = f"/internal/sources/{edition_id}/memory", MemoryRequest(memory=memory, error=error)
-        await self._asker.ask("PUT", path, token=self._worker_token, body=body)
+        await self._client.send("PUT", path, token=self._worker_token, body=body)
 
     async def emit(self, dag: str, job: str, request: EmitRequest) -> EmitAnswer:
         path = f"/internal/sources/{dag}/{job}/events"
-        return _read(await self._asker.ask("POST", path, token=self._worker_token, body=request), EmitAnswer)
-
-    # With the capability of the attempt
+        return _parse(await self._client.send("POST", path, token=self._worker_token, body=request), EmitAnswer)
 
     async def heartbeat(self, capability: str, request: HeartbeatRequest) -> HeartbeatAnswer:
-        return _read(await self._as_task("heartbeat", capability, request), HeartbeatAnswer)
+        return _parse(await self._send_as_task("heartbeat", capability, request), HeartbeatAnswer)
 
     async def events(self, capability: str, request: EventsRequest) -> EventsAnswer:
-        return _read(await self._as_task("events", capability, request), EventsAnswer)
+        return _parse(await self._send_as_task("events", capability, request), EventsAnswer)
 
     async def complete(self, capability: str, request: CompleteRequest) -> CompleteAnswer:
-        return _read(await self._as_task("complete", capability, request), CompleteAnswer)
+        return _parse(await self._send_as_task("complete", capability, request), CompleteAnswer)
 
     async def commit(self, capability: str, request: CommitRequest) -> CommitAnswer:
         """Commit segments of an attempt that goes on."""
-        return _read(await self._as_task("commit", capability, request), CommitAnswer)
+        return _parse(await self._send_as_task("commit", capability, request), CommitAnswer)
 
     async def last_segment(self, capability: str, output: int) -> LastSegment:
         params, headers = {"output": output}, {CAPABILITY: capability}
-        return _read(await self._asker.ask("GET", "/v1/task/segment", headers=headers, params=params), LastSegment)
+        return _parse(
+            await self._client.send("GET", "/v1/task/segment", headers=headers, params=params), LastSegment
+        )
 
-    async def kept(self, capability: str, request: KeptRequest) -> KeptAnswer:
-        return _read(await self._as_task("kept", capability, request), KeptAnswer)
+    async def fetch_kept_output(self, capability: str, request: KeptRequest) -> KeptAnswer:
+        return _parse(await self._send_as_task("kept", capability, request), KeptAnswer)
 
     async def credentials(self, capability: str, request: CredentialsRequest) -> CredentialsAnswer:
-        return _read(await self._as_task("credentials", capability, request), CredentialsAnswer)
+        return _parse(await self._send_as_task("credentials", capability, request), CredentialsAnswer)
 
     async def inputs(self, capability: str, position: int, after: str | None = None) -> PiecesAnswer:
-        """A further page of the pieces of one input."""
+        """Return a further page of the pieces of one input."""
         params, headers = {"position": position, "after": after}, {CAPABILITY: capability}
-        return _read(await self._asker.ask("GET", "/v1/task/inputs", headers=headers, params=params), PiecesAnswer)
+        return _parse(
+            await self._client.send("GET", "/v1/task/inputs", headers=headers, params=params), PiecesAnswer
+        )
 
     async def standing(
         self, capability: str, output: int, after: str | None = None, revision: int | None = None
     ) -> StandingAnswer:
-        """A page of what is committed of one output already."""
+        """Return a page of the pieces that are committed to one output."""
         params = {"output": output, "after": after, "revision": revision}
-        answer = await self._asker.ask("GET", "/v1/task/standing", headers={CAPABILITY: capability}, params=params)
-        return _read(answer, StandingAnswer)
+        response = await self._client.send(
+            "GET", "/v1/task/standing", headers={CAPABILITY: capability}, params=params
+        )
+        return _parse(response, StandingAnswer)
 
-    async def _as_task(self, what: str, capability: str, request: Fence) -> Reply:
-        return await self._asker.ask("POST", f"/v1/task/{what}", headers={CAPABILITY: capability}, body=request)
+    async def _send_as_task(self, action: str, capability: str, request: Fence) -> Response:
+        return await self._client.send(
+            "POST", f"/v1/task/{action}", headers={CAPABILITY: capability}, body=request
+        )

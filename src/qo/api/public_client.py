@@ -1,4 +1,5 @@
-"""The client of a dispatcher's public listener, for people and their programs. Loads little: commands start quickly."""
+"""The client of a dispatcher's public listener, for people and their programs. Imports little, so that commands start
+quickly."""
 
 from __future__ import annotations
 
@@ -8,55 +9,55 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import msgspec
 
-from qo.api.transport import Asker, Closing, HttpxCarrier
+from qo.api.transport import ClientBase, HttpxTransport, RetryingClient
 
 if TYPE_CHECKING:
     from qo.config.dispatcher import DispatcherSettings
 
-PEOPLE_S = 3.0  # People would rather be told.
+PATIENCE_S = 3.0  # A person would rather see an error soon.
 
 
-class UserClient(Closing):
-    """What people ask of the public listener. Answers are plain values, as they came: what is done with them is to
-    show them."""
+class UserClient(ClientBase):
+    """Calls of the public listener. Answers are plain JSON values, because they are only shown."""
 
     def __init__(
         self,
         url: str,
         token: str | None,
         *,
-        patience_s: float = PEOPLE_S,
+        patience_s: float = PATIENCE_S,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._asker = Asker(url, patience_s=patience_s, carrier=HttpxCarrier(url, transport))
+        self._client = RetryingClient(url, patience_s=patience_s, transport=HttpxTransport(url, transport))
         self._token = token
 
     @classmethod
-    def named(cls, settings: DispatcherSettings) -> UserClient:
-        """Of the dispatcher at ``settings.url``."""
-        return cls(settings.url or "", settings.token or own_token(settings))
+    def from_settings(cls, settings: DispatcherSettings) -> UserClient:
+        """Return the client of the dispatcher at ``settings.url``."""
+        return cls(settings.url or "", settings.token or local_admin_token(settings))
 
     async def get(self, path: str, **params: Any) -> Any:
-        return await self._value("GET", path, params=params)
+        return await self._fetch("GET", path, params=params)
 
     async def post(
         self, path: str, body: Mapping[str, Any] | bytes | None = None, *, repeatable: bool = True, **params: Any
     ) -> Any:
-        return await self._value("POST", path, body=body, params=params, repeatable=repeatable)
+        return await self._fetch("POST", path, body=body, params=params, repeatable=repeatable)
 
     async def put(self, path: str, body: Mapping[str, Any] | bytes | None = None, **params: Any) -> Any:
-        return await self._value("PUT", path, body=body, params=params)
+        return await self._fetch("PUT", path, body=body, params=params)
 
     async def delete(self, path: str) -> Any:
-        return await self._value("DELETE", path)
+        return await self._fetch("DELETE", path)
 
-    async def _value(self, method: str, path: str, **how: Any) -> Any:
-        answer = await self._asker.ask(method, path, token=self._token, **how)
-        return msgspec.json.decode(answer.content) if answer.content else None
+    async def _fetch(self, method: str, path: str, **options: Any) -> Any:
+        response = await self._client.send(method, path, token=self._token, **options)
+        return msgspec.json.decode(response.content) if response.content else None
 
 
-def own_token(settings: DispatcherSettings) -> str | None:
-    """Of a dispatcher on this machine, the admin's token that it keeps here. Others are not shown it."""
+def local_admin_token(settings: DispatcherSettings) -> str | None:
+    """Return the admin token that a dispatcher on this machine keeps in a file; None for a dispatcher elsewhere, which
+    must not see it."""
     from pathlib import Path
     from urllib.parse import urlsplit
 

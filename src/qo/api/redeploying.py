@@ -1,4 +1,4 @@
-"""For who deploys on a terminal: whether a version that was rolled back is wanted again is asked before it is sent."""
+"""Confirmation of a deploy that would activate a version which was rolled back."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 from qo.api.public_client import UserClient
 
-Confirm = Callable[[str], Awaitable[bool]]  # Puts a question to a person.
+Confirm = Callable[[str], Awaitable[bool]]  # Asks a person a question.
 
 
 async def confirm_again(client: UserClient, dag: str, body: Mapping[str, Any], confirm: Confirm) -> bool:
-    """Whether to deploy a file although its version was rolled back; False where it was not. ``body``: what is sent."""
-    found = await client.post(f"/v1/dags/{dag}/versions", body, dry_run=True)
-    return bool(found["rolled_back"]) and await confirm(f"{describe_rollback(found)}: activate it again?")
+    """Ask whether to deploy a file whose version was rolled back; False if it was not. ``body``: of the request."""
+    dry_run = await client.post(f"/v1/dags/{dag}/versions", body, dry_run=True)
+    return bool(dry_run["rolled_back"]) and await confirm(f"{describe_rollback(dry_run)}: activate it again?")
 
 
-def describe_rollback(found: Mapping[str, Any]) -> str:
-    """From the answer to a dry run."""
-    at, by = found["rolled_back_at"], found["rolled_back_by"]
+def describe_rollback(dry_run: Mapping[str, Any]) -> str:
+    """Say who rolled the version back, and when, from the answer to a dry run."""
+    at, by = dry_run["rolled_back_at"], dry_run["rolled_back_by"]
     when = f" on {datetime.fromisoformat(at):%Y-%m-%d %H:%M} UTC" if at is not None else ""
-    return f"version {found['version']} was rolled back{when}" + (f" by {by}" if by is not None else "")
+    return f"version {dry_run['version']} was rolled back{when}" + (f" by {by}" if by is not None else "")

@@ -100,14 +100,16 @@ def _describe_token(settings: Settings) -> str:
     """Say which token the dispatcher has rejected, and what to set instead."""
     from pathlib import Path
 
-    from qo.api.public_client import own_token
+    from qo.api.public_client import local_admin_token
 
     dispatcher = settings.dispatcher
     if dispatcher.token is not None:
         return f"the token is that of QO_TOKEN ({settings.origin('dispatcher.token')})"
     path = Path(dispatcher.secrets_dir, "admin.token").absolute()
     used = (
-        f"the token is that of {path}" if own_token(dispatcher) else f"there is no token in {path}, or none for it"
+        f"the token is that of {path}"
+        if local_admin_token(dispatcher)
+        else f"there is no token in {path}, or none for it"
     )
     return f"{used}: set QO_TOKEN, or, on the dispatcher's machine, QO_SECRETS_DIR to its directory of secrets"
 
@@ -122,7 +124,7 @@ async def _open_client(settings: Settings) -> AsyncGenerator[UserClient]:
 
     dispatcher = settings.dispatcher
     if dispatcher.url is not None:
-        async with UserClient.named(dispatcher) as client:
+        async with UserClient.from_settings(dispatcher) as client:
             yield client
         return
     from qo.dispatcher.http.embedded_client import open_embedded_client

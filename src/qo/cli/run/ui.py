@@ -121,7 +121,7 @@ def _has_state(settings: Settings) -> bool:
 
 def remote_dispatcher(settings: Settings, role: str) -> Upstream:
     """Return the dispatcher at ``dispatcher.url``, with the rights of ``role``: never with an admin's token."""
-    from qo.api.public_client import own_token
+    from qo.api.public_client import local_admin_token
     from qo.dispatcher.auth.local_tokens import page_token
     from qo.ui.forwarding import Upstream
 
@@ -129,7 +129,7 @@ def remote_dispatcher(settings: Settings, role: str) -> Upstream:
     assert target.url is not None
     if target.token is not None:
         return Upstream(target.url, target.token, role=role)
-    admin = own_token(target)
+    admin = local_admin_token(target)
     return Upstream(target.url, None if admin is None else page_token(admin, role))
 
 
@@ -265,7 +265,7 @@ def _dispatcher_token(settings: Settings, *, read_only: bool, hours: float) -> t
         from qo.api.public_client import UserClient
 
         body = {"name": "dashboard", "role": "reader" if read_only else "writer", "ttl_s": hours * 3600}
-        async with UserClient.named(settings.dispatcher) as client:
+        async with UserClient.from_settings(settings.dispatcher) as client:
             return (await client.post("/v1/tokens", body, repeatable=False))["token"]
 
     with require_extra():

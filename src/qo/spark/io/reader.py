@@ -90,7 +90,7 @@ def _require_installation(url: str) -> None:
 
 
 async def _asked(settings: Settings, name: str, version: int | None) -> Pinned:
-    async with UserClient.named(settings.dispatcher) as client:
+    async with UserClient.from_settings(settings.dispatcher) as client:
 
         async def ask(**params: Any) -> ReadingAnswer:
             given = {key: value for key, value in params.items() if value is not None}
