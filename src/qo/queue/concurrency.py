@@ -1,4 +1,4 @@
-"""Doing several things at once, and all the same ending when told to."""
+"""Run several awaitables at once, so that cancellation is never lost."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 async def gather_cancellable(awaitables: Iterable[Awaitable[T]]) -> list[T]:
-    """What each of them answers, in order; or the first failure, as ``asyncio.gather``.
+    """Return all results in order, or raise the first failure, as ``asyncio.gather`` does.
 
-    But of two things that happen at once, being cancelled counts for more than a failure of one of them. ``gather``
-    tells of the failure alone: a loop that outlives failures would then go on, and who waits for its end with it.
+    If the caller is cancelled at the moment one of them fails, this raises CancelledError, where ``gather`` would raise
+    the failure. A loop that survives failures would otherwise miss its cancellation and never end.
     """
     task = asyncio.current_task()
     assert task is not None

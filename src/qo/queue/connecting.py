@@ -1,4 +1,4 @@
-"""From settings to an open queue, async or from plain scripts."""
+"""Open the queue that the settings name, in async code or in plain scripts."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class Run(Protocol):
 
 @contextmanager
 def blocking(store: str | Settings | None = None, **flags: Any) -> Generator[tuple[Queue, Run]]:
-    """The same queue for code without an event loop: ``run`` waits for any of its calls.
+    """Open the queue for code without an event loop: ``run`` waits for any of its calls.
 
         with qo.blocking() as (queue, run):
             task = run(queue.submit("send_email", {"to": "ada@example.com"}))
 
-    There is no second API to learn or to keep in step; ``run`` has the type of what it is given.
+    So there is no second API to learn; ``run`` returns what the call returns.
     """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="qo-blocking", daemon=True)

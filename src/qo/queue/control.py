@@ -1,7 +1,7 @@
-"""Telling the workers what is wanted of them, through one object in the bucket.
+"""Orders to the workers (pause, drain, cancel), kept in one object in the bucket.
 
-Every worker reads it every few seconds: one GET, whatever was asked of how many. It is changed only by
-compare-and-swap, so of two operators who act at once neither undoes what the other asked for.
+Every worker reads it every few seconds, which costs one GET however many orders there are. It is changed only by
+compare-and-swap, so of two operators who act at once neither undoes the other's order.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ Edit = Callable[[Desired], Desired]
 
 
 class Change(NamedTuple):
-    """What was wanted before, and what is wanted now."""
+    """The desired state before and after a change."""
 
     before: Desired
     after: Desired
 
 
 async def read(store: ObjectStore) -> Desired:
-    """What is wanted now: one GET. Nothing is, as long as nobody has asked for anything.
+    """Return the desired state, with one GET. It is empty as long as nobody has given an order.
 
-    Raises CorruptRecord if it cannot be read; whoever obeys should then go on with what was wanted before.
+    Raises CorruptRecord if it cannot be read; a worker should then keep to what it read before.
     """
     return _decode(await store.get(keys.DESIRED))
 
 
 async def change(queue: Queue, edit: Edit) -> Desired:
-    """Change what is wanted. ``edit`` is asked anew when others write too; what it leaves as it is is not written.
+    """Change the desired state. ``edit`` is called again if others write too; an unchanged state is not written.
 
     Raises Contended when other writers won every time; back off and call again.
     """
@@ -62,9 +62,9 @@ async def change(queue: Queue, edit: Edit) -> Desired:
 async def pause(
     queue: Queue, target: Target = WHOLE, *, by: str | None = None, reason: str | None = None
 ) -> Change:
-    """Have no more tasks claimed: by anyone, of one type, or by one worker. What runs goes on to its end.
+    """Stop the claiming of tasks: of all, of one type, or by one worker. Running tasks go on.
 
-    Raises NotFound for a worker that is not on the roster. A type may be paused before anyone has heard of it.
+    Raises NotFound for a worker that is not on the roster. A type may be paused before its first task.
     """
     check_order_text(by, reason)
     if target.task_type is not None:
@@ -78,27 +78,27 @@ async def pause(
 
 
 async def resume(queue: Queue, target: Target = WHOLE) -> Change:
-    """Lift this one pause, or a worker's order to leave, if it has not begun to. Others stay; to lift what is not
-    there is no error."""
+    """Lift one pause, or an order to leave that the worker has not begun to follow. Others stay; if there is none,
+    nothing happens."""
     return await _change(queue, lambda desired: control.resume(desired, target))
 
 
 async def resume_all(queue: Queue) -> Change:
-    """Lift every pause and every order to leave. This also replaces an object that cannot be read."""
+    """Lift every pause and every order to leave. Also replaces an object that cannot be read."""
     return await _change(queue, control.resume_all, afresh=True)
 
 
 async def drain(queue: Queue, worker_id: str, *, by: str | None = None, reason: str | None = None) -> Change:
-    """Ask one worker to finish what it runs, and leave. Raises NotFound if it is not on the roster."""
+    """Ask one worker to finish its running tasks and leave. Raises NotFound if it is not on the roster."""
     check_order_text(by, reason)
     info = await _find_worker(queue.store, worker_id)
-    # Two processes know the store's time to a fraction of a second: no worker is younger than an order to it.
+    # Two processes disagree on the store's time by a fraction of a second; an order must not predate its worker.
     at = max(await queue.store.now(), info.started_at)
     return await _change(queue, lambda desired: control.drain(desired, worker_id, now=at, by=by, reason=reason))
 
 
 class Cancels:
-    """Tells workers soon that running tasks were asked to stop. Calls that meet share one write."""
+    """Notifies workers of cancelled running tasks. Concurrent calls share one write."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -106,7 +106,7 @@ class Cancels:
         self._writing = asyncio.Lock()
 
     async def note(self, task_id: str) -> None:
-        """Best effort, and never an error: the task says it too, and its worker reads that when it renews."""
+        """Best effort, never an error: the task records the request too, and its worker reads that when it renews."""
         self._waiting[task_id] = None
         async with self._writing:
             if task_id not in self._waiting:
@@ -120,7 +120,7 @@ class Cancels:
 
 
 def check_order_text(by: str | None, reason: str | None) -> None:
-    """A UsageError unless this may be said of an order. It is short, because every worker reads it all the time."""
+    """Raise UsageError unless author and reason fit an order. They are short, because every worker reads them often."""
     for name, text in (("by", by), ("reason", reason)):
         check_text(name, text)
         if text is not None and len(text) > ORDER_TEXT_LEN_MAX:
@@ -166,7 +166,7 @@ async def _write(queue: Queue, desired: Desired, etag: str | None) -> PutResult 
 
 
 async def _present_workers(store: ObjectStore, desired: Desired, now: datetime) -> frozenset[str]:
-    """Who is on the roster; looked up only if an order is old enough to be forgotten."""
+    """Return the workers on the roster; looked up only if an order is old enough to be removed."""
     return frozenset(await roster.last_heard(store)) if control.old_orders(desired, now) else frozenset()
 
 

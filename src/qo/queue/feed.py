@@ -1,4 +1,4 @@
-"""Which tasks a worker should try to claim next."""
+"""The feed of a worker: the tasks that it should try to claim next."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 HYBRID_SCAN_EVERY_S = 60.0
 DEFERRED_MAX = 50_000
 FRESH_FOR_S = 5.0
-# Long, because an older backlog of types that we do not handle is read once in this time.
+# Long, because a backlog of types that this worker does not handle is read again after this time.
 TAKEN_FOR_S = 600.0
 WALK_REST_PER_PAGE_S, WALK_REST_MAX_S = 0.25, 15.0
-SHORT_S = 120.0  # Deferrals up to this are for tasks that we shall run; their end is waited for.
+SHORT_S = 120.0  # Shorter deferrals are of tasks that this worker will run; ``deferral_ended`` reports their end.
 
 
 class Feed:
-    """Candidates, oldest first as far as the index says. Claiming one may still fail; ``defer`` says so."""
+    """Candidates for claiming, oldest first by the index. A claim may still fail; the worker then calls ``defer``."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Feed:
         log_scan_page_size: int = 50,
         judge: Judge = lambda task_type, ahead: Verdict.TAKE,
     ) -> None:
-        """``judge`` says whether tasks of a type are for us, once that is known."""
+        """``judge`` decides whether this worker takes tasks of a type, once the type is known."""
         self._queue = queue
         self._monotonic = queue.ambient.monotonic
         self.mode = mode
@@ -57,30 +57,32 @@ class Feed:
         self._scan_at = self._monotonic() + HYBRID_SCAN_EVERY_S
         self._candidates: deque[Due] = deque()
         self._listed_at = 0.0
-        self._late: deque[Due] = deque()  # What others own and have not come to.
-        self.looks = 0  # How often the store was asked, and when last.
-        self.depth = 0  # How many candidates it showed then.
+        self._late: deque[Due] = deque()  # Overdue tasks in units that other workers own.
+        self.looks = 0  # How often the store was listed, and when last.
+        self.depth = 0  # How many candidates that listing returned.
         self.looked_at = self._monotonic()
-        self.fruitful_at = float("-inf")  # When something was last found.
-        self._barren_round = False  # Nothing was found since the scan's round began.
-        self._barren = False  # The last look went everywhere, and there was nothing.
+        self.fruitful_at = float("-inf")  # When a listing last returned a candidate.
+        self._round_is_empty = False  # The current round of the scan has found nothing so far.
+        self._listing_is_empty = False  # The last listing covered everything, and found nothing.
         self._deferred_max = DEFERRED_MAX
-        self._deferred: dict[tuple[str, str], float] = {}  # A hint, in one writing, to when to offer it again.
-        self._ready_again = float("-inf")  # Until when something ready is put off.
-        self._again: list[float] = []  # A heap of when short deferrals end.
+        self._deferred: dict[
+            tuple[str, str], float
+        ] = {}  # By task id and ETag of the hint: when to offer it again.
+        self._ready_again = float("-inf")  # When the last deferral of a ready task ends.
+        self._again: list[float] = []  # A heap of the times at which short deferrals end.
         self._deferred_tasks = DeferredTasks(judge)
-        self._withheld = 0  # How many the last look would have found, had there been room for their types.
-        self._walk_at = float("-inf")  # Not to walk through all of those again before this.
+        self._withheld = 0  # Candidates of the last listing that lacked room for their type.
+        self._walk_at = float("-inf")  # The index is not walked again before this time.
 
     def prefer(self, rank: int, workers: int) -> None:
-        """Begin with the share of worker number ``rank`` of so many, so that fewer races are run and lost."""
+        """Start with the share of worker number ``rank`` of ``workers``, so that fewer claims collide."""
         self._walk.prefer(rank, workers)
 
     def own(self, owned: Iterable[str], *, late_s: float | None = None) -> None:
-        """From now on, look at these units and no others; at none, if there are none.
+        """From now on, look only at these units.
 
-        With ``late_s``, what has lain due for so long is taken too, whoever owns it, where tasks are read or
-        ``offer`` brings it.
+        With ``late_s``, also take tasks of other owners that have been due for so long, if the scan reads them or
+        ``offer`` brings them.
         """
         owned_units = frozenset(owned)
         if (owned_units, late_s) != (self._units, self._late_s):
@@ -89,20 +91,20 @@ class Feed:
             self._scan.own(owned_units if late_s is None else units(self._queue.prefix_len))
 
     def offer(self, late: Iterable[Due]) -> None:
-        """Have these taken next: their owner has not come to them."""
+        """Take these tasks next: their owners are late with them."""
         self._late = deque(late)
 
     @property
     def offered(self) -> bool:
-        """Whether there is something to take without asking the store."""
+        """Whether there are tasks to take without a listing."""
         return bool(self._late)
 
     def wants(self, due: Due) -> bool:
-        """Whether a hint would be taken, were it found in our units."""
-        return not self._put_off(due) and self._deferred_tasks.verdict(due.task_id) is Verdict.TAKE
+        """Whether a hint would be taken if it were found in this worker's units."""
+        return not self._is_deferred(due) and self._deferred_tasks.verdict(due.task_id) is Verdict.TAKE
 
     def deferral_ended(self) -> bool:
-        """Whether something that was put off for a short while may be taken now. True once for each."""
+        """Whether a short deferral has ended since the last call."""
         ended = False
         while self._again and self._again[0] <= self._monotonic():
             heapq.heappop(self._again)
@@ -110,7 +112,7 @@ class Feed:
         return ended
 
     async def take(self, count: int) -> list[Due]:
-        """Up to ``wanted`` candidates, each offered once until its deferral ends. Empty: rest, then ask again."""
+        """Return up to ``count`` candidates, each only once until its deferral ends. If none, rest and ask again."""
         if self._monotonic() - self._listed_at > FRESH_FOR_S:
             self._candidates.clear()  # Others have taken most of these by now.
         tasks = self._deferred_tasks.take(count)
@@ -126,7 +128,7 @@ class Feed:
         return tasks
 
     def _hand_out(self, due: Due) -> None:
-        """In our hands now. When we are done with it, this writing of its hint is worth nothing."""
+        """Defer a task that is handed out, and remember its hint, so that exactly this version of it is removed."""
         self.defer(due, TAKEN_FOR_S)
         if due.key:
             self._queue.hints.learn(due.key, due.etag)
@@ -141,33 +143,36 @@ class Feed:
         if self._candidates:
             self.fruitful_at = self._listed_at
         elif self._withheld:
-            # Whole pages of tasks for which there is no room: those that were read are on the shelf, and to list
-            # all the others over and over would cost more than it brings.
+            # Pages full of tasks without room. Those that were read are deferred; listing all the others again and
+            # again would cost more than it brings.
             pages = self._withheld / self._page_size
             self._walk_at = self._listed_at + min(pages * WALK_REST_PER_PAGE_S, WALK_REST_MAX_S)
 
     @property
     def exhausted(self) -> bool:
-        """After an empty ``take``: everything was looked at, and there was nothing that is ready."""
-        return self._barren and not self.withheld and self._ready_again <= self._monotonic()
+        """After an empty ``take``: whether everything was listed and nothing is ready."""
+        return self._listing_is_empty and not self.withheld and self._ready_again <= self._monotonic()
 
     @property
     def withheld(self) -> bool:
-        """Whether something would have been found, had there been room for its type."""
+        """Whether the last listing had tasks that only lacked room for their type."""
         return self._withheld > 0
 
     def put_back(self, due: Due, task_type: str) -> None:
-        """It was read, and is of a type that is not for us now. It is offered again when ``judge`` says so."""
+        """Return a task whose type this worker does not take now. It is offered again once ``judge`` allows it."""
         self._deferred_tasks.add(due, task_type)
         self._deferred.pop((due.task_id, due.etag), None)
 
     def mark_tried(self, due: Due) -> None:
-        """It has been read: whether there is room for more of its type can be judged without it."""
+        """Stop counting a task against the room of its type while it is being claimed."""
         self._deferred_tasks.mark_tried(due.task_id)
 
     def defer(self, due: Due, for_s: float, *, ready: bool = False, expect_gone: bool = False) -> None:
-        """Do not offer this hint again for a while, unless it is written anew. If its task is ``ready`` all the same,
-        the feed is not exhausted meanwhile. If it should be ``gone`` by then, nobody waits for that while to end."""
+        """Do not offer this version of a hint again for ``for_s`` seconds.
+
+        ``ready``: the task could be claimed all the same, so the feed is not exhausted meanwhile. ``expect_gone``: the
+        hint should be removed by then, so ``deferral_ended`` does not report it.
+        """
         now = self._monotonic()
         if ready:
             self._ready_again = max(self._ready_again, now + for_s)
@@ -179,14 +184,14 @@ class Feed:
             heapq.heappush(self._again, now + for_s)
 
     def _usable(self, due: Due) -> bool:
-        """Asked when it is found, and again when it is taken: it may have become another's meanwhile."""
-        if self._put_off(due) or not self._owns(due):
+        """Whether to claim a task. Asked when it is listed and again when it is taken, since units change owners."""
+        if self._is_deferred(due) or not self._owns(due):
             return False
         verdict = self._deferred_tasks.verdict(due.task_id)
         self._withheld += verdict is Verdict.LATER
         return verdict is Verdict.TAKE
 
-    def _put_off(self, due: Due) -> bool:
+    def _is_deferred(self, due: Due) -> bool:
         return self._deferred.get((due.task_id, due.etag), 0.0) > self._monotonic()
 
     def _owns(self, due: Due) -> bool:
@@ -198,30 +203,30 @@ class Feed:
     async def _refill(self) -> Sequence[Due]:
         if self.mode is not IndexMode.LOG_SCAN:
             tasks = await self._walk.due(self._usable)
-            self._barren = not tasks
+            self._listing_is_empty = not tasks
             if tasks or self.mode is IndexMode.INDEX_ONLY or self._monotonic() < self._scan_at:
                 return self._shuffle(tasks)
             self._scan_at = self._monotonic() + HYBRID_SCAN_EVERY_S
         return await self._scan_page()
 
     def _shuffle(self, tasks: list[Due]) -> list[Due]:
-        """Within a minute the order means nothing, so each worker takes its own: fewer races are lost."""
+        """Shuffle the tasks of each minute: their order means nothing, and workers collide less."""
         self._queue.ambient.rng.shuffle(tasks)
         tasks.sort(key=lambda due: due.minute)
         return tasks
 
     async def _scan_page(self) -> list[Due]:
-        barren = self._barren_round or self._scan.after == ""
-        self._barren_round = False  # Until the page has been read: one that cannot be is not one without tasks.
+        was_empty = self._round_is_empty or self._scan.after == ""
+        self._round_is_empty = False  # Stays False if the page cannot be read.
         entries = await self._scan.page()
         checked = await asyncio.gather(*(self._claimable(entry) for entry in entries), return_exceptions=True)
         failed = [each for each in checked if isinstance(each, BaseException)]
         if failed and len(failed) == len(checked):
             raise failed[0]
         tasks = [due for due in checked if isinstance(due, Due) and self._usable(due)]
-        self._barren_round = barren and not tasks and not failed
+        self._round_is_empty = was_empty and not tasks and not failed
         if self.mode is IndexMode.LOG_SCAN:
-            self._barren = self._barren_round and self._scan.after == ""
+            self._listing_is_empty = self._round_is_empty and self._scan.after == ""
         return tasks
 
     async def _claimable(self, entry: Entry) -> Due | None:

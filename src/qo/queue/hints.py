@@ -1,8 +1,8 @@
 """The index keys under ``ready/`` and ``leases/``: written at once, removed in batches.
 
-They are hints. The task object is true whatever happens to them, so a hint that cannot be written is logged and
-left to the sweeper. The old hint of a task is dropped only after its new one is written, so that a process which
-dies in between leaves a key that leads to the task.
+They are hints: the task object is the truth, so a hint that cannot be written is logged and left to the sweeper. The
+old hint of a task is dropped only after its new one is written, so that a process which dies in between leaves a key
+that leads to the task.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ class Hints:
         self._store = store
         self._pending: dict[tuple[str, str | None], Deletion] = {}  # To be removed soon, by key and version.
         self._exact: dict[str, Deletion] = {}  # How to remove exactly the version of a hint that we wrote or saw.
-        self._leaving: dict[str, asyncio.Task[None]] = {}  # Keys being removed, perhaps whatever is there.
+        self._leaving: dict[str, asyncio.Task[None]] = {}  # Keys whose removal is under way, in whatever version.
         self._flushes: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def learn(self, key: str, etag: str) -> None:
-        """A hint was seen with this ETag. Dropping it will then spare what others may write under the same key."""
+        """Remember the ETag of a listed hint, so that dropping it spares what others write under the same key."""
         if len(self._exact) > EXACT_MAX:
             self._exact.clear()
         self._exact[key] = Deletion(key, etag=etag)
 
     async def add(self, key: str, token: str) -> bool:
-        """Write a hint. Its body names the write it stands for, so that exactly this one can be removed.
+        """Write a hint. Its body is the token of the task's write, so that exactly this hint can be removed.
 
-        False if that failed: the task's old hint must then stay.
+        Return False if that failed: the task's old hint must then stay.
         """
-        # A quick retry comes back within the same minute, so under the same key. Unless it names a version, the
-        # removal of the old hint could hit the new one: not every server looks at the ETag when it removes many.
+        # A quick retry has the same minute and so the same key. The removal of the old hint could hit the new one
+        # unless it names a version: not every server checks the ETag when it removes many.
         while (leaving := self._leaving.get(key)) is not None:
             await asyncio.wait({leaving})  # Otherwise the removal could overtake this write.
         self._pending.pop((key, None), None)
         return await self._finish_adding(key, self._store.put(key, token.encode()))
 
     def start_adding(self, key: str, token: str) -> Awaitable[bool]:
-        """The same, but under way when this returns; what it came to is known when that is awaited."""
+        """Start writing a hint. Await the result for what ``add`` returns."""
         if key in self._leaving:
             return asyncio.ensure_future(self.add(key, token))
         self._pending.pop((key, None), None)
@@ -64,13 +64,13 @@ class Hints:
             log.warning("could not write the index key %s: %s; the sweeper will", key, error)
             return False
         if key.startswith(keys.LEASES):
-            # Who claims is who drops it. By version it leaves no delete marker.
+            # The claimer also drops it. Removed by version, it leaves no delete marker.
             by_version = result.version is not None
             self._exact[key] = Deletion(key, result.version, None if by_version else result.etag)
         return True
 
     async def restore(self, key: str, token: str) -> bool:
-        """Write a hint that was found missing; False if somebody else has, meanwhile."""
+        """Write a hint that is missing. Return False if somebody else has written it meanwhile."""
         try:
             await self._store.put(key, token.encode(), if_absent=True)
         except (PreconditionFailed, ConcurrentWrite):
@@ -87,7 +87,7 @@ class Hints:
             self._timer = asyncio.get_running_loop().call_later(DELETE_EVERY_S, self._start_flush)
 
     async def drop_stale(self, key: str, etag: str) -> bool:
-        """Remove a hint that was found to lie, unless somebody has written it anew since it was listed."""
+        """Remove a hint that does not match its task, unless it was written again since it was listed."""
         try:
             await self._store.delete(key, if_match=etag)
         except PreconditionFailed:
@@ -98,7 +98,7 @@ class Hints:
         return True
 
     async def flush(self) -> None:
-        """Return when every hint dropped so far has been removed, or given up on."""
+        """Wait until every hint dropped so far has been removed, or its removal has failed."""
         self._start_flush()
         while self._flushes:
             await asyncio.wait(set(self._flushes))
@@ -107,8 +107,8 @@ class Hints:
         loop = asyncio.get_running_loop()
         if self._timer is not None:
             if loop.time() - self._timer.when() > LATE_S:
-                # This process was held up, perhaps for longer than its leases, and another may have written the
-                # same keys anew. Those that are stale after all are removed by whoever is led astray by them.
+                # This process stalled, perhaps for longer than its leases, and another may have written the same keys
+                # again. Hints that are stale all the same are removed by the worker that follows them.
                 self._pending = {name: each for name, each in self._pending.items() if each.version or each.etag}
             self._timer.cancel()
             self._timer = None

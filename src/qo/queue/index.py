@@ -1,16 +1,16 @@
-"""Walking an index prefix for due keys with as few LISTs as the keys allow.
+"""Find the due keys of an index prefix with as few LISTs as the keys allow.
 
-While everything fits one page, one LIST over all shards sees it: that is what an idle poll costs. Beyond that, the
-shards are visited in sixteen segments (by their first hex character) in turn. A visit begins at the head, where
-the oldest keys are. It jumps over the rest of a shard once it meets a key that is not due, because everything
-after it is later still; and it goes on behind keys that are of no use, so that nothing behind them starves.
+While everything fits one page, one LIST over all shards is enough: that is the cost of an idle poll. Beyond that, the
+shards are visited in sixteen segments (by their first hex character) in turn. A visit starts at the head, where the
+oldest keys are. It skips the rest of a shard at the first key that is not due, since all later ones are not due
+either, and it continues past keys that are not usable, so that no task behind them starves.
 
-Workers that know of each other begin with different segments (``prefer``). That is courtesy, not ownership:
-whoever finds nothing at home looks everywhere, and now and then so does everybody: those who are at home there
-may be busy, or run other types of tasks.
+Workers that know of each other start with different segments (``prefer``). They do not own them: a worker that finds
+nothing in its own segments looks at all others, and now and then every worker does, since the workers of a segment may
+be busy or run other types of tasks.
 
-Workers that lease their shards (``own``) look at nothing else. Adjacent shards are one LIST, from before the first
-to behind the last, however crowded the index is elsewhere; beyond a page, they are visited in turn as above.
+Workers that lease their shards (``own``) list only those. Adjacent shards take one LIST, however crowded the rest of
+the index is; beyond a page, they are visited in turn as above.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from qo.store.port import ObjectStore, Page
 
 Usable = Callable[[Due], bool]
 
-ELSEWHERE = 0.1  # How often, of all looks, whose home a segment is plays no part.
+ELSEWHERE = 0.1  # The share of walks that treat all segments alike.
 
 
 class Walk:
@@ -43,19 +43,19 @@ class Walk:
         self._page_size = page_size
         self._crowded = False  # More keys than one page holds.
         self._unit = ambient.unit
-        # Workers that start together should not all crowd into the same segment.
+        # Workers that start together should not all start with the same segment.
         self._turn = int(ambient.unit() * len(self._segments))
-        self._after: dict[Block, str] = {}  # Where the next visit to a segment goes on; absent: at its head.
+        self._after: dict[Block, str] = {}  # Where the next visit to a segment continues; absent: at its head.
         self._mine = frozenset(self._segments)
 
     def prefer(self, rank: int, workers: int) -> None:
-        """Begin with the share of worker number ``rank`` of so many. Who leases has a share already."""
+        """Start with the share of worker number ``rank`` of ``workers``. Ignored by workers that lease shards."""
         if not self._leased:
             mine = share([segment.first for segment in self._segments], rank, workers)
             self._mine = frozenset(Block(first, first) for first in mine)
 
     def own(self, units: Iterable[str]) -> None:
-        """From now on, look at these units and nowhere else."""
+        """From now on, list only these units."""
         owned = sorted(units)
         self._owned, self._leased, self._crowded = Within(owned), True, False
         by_segment = [
@@ -67,7 +67,7 @@ class Walk:
         self._mine = frozenset(self._segments)
 
     async def due(self, usable: Usable) -> list[Due]:
-        """Due keys that are usable: all of them if they fit one page, else some. Empty if there are none."""
+        """Return the usable due keys: all of them if they fit one page, else some. Empty if there are none."""
         if not self._segments:
             return []
         now = await self._store.now()
@@ -79,7 +79,7 @@ class Walk:
                 at_home = [due for due in tasks if Block(due.task_id[0], due.task_id[0]) in mine]
                 return tasks if self._leased else at_home or tasks
             self._crowded = True
-        # Each look begins one further on: a segment that is never empty must not keep us from the others.
+        # Each walk starts one segment further on, so that a segment that is never empty does not starve the others.
         self._turn = (self._turn + 1) % len(self._segments)
         order = [*self._segments[self._turn :], *self._segments[: self._turn]]
         order.sort(key=lambda segment: segment not in mine)
@@ -88,7 +88,7 @@ class Walk:
         for some in ([s for s in others if s in mine], [s for s in others if s not in mine]):
             if tasks:
                 return tasks
-            # An empty segment: often all are, so look at the others at once rather than one after the other.
+            # If one segment is empty, often all are: visit the others concurrently.
             visits = await gather_cancellable(self._visit(segment, now, usable) for segment in some)
             key_count += sum(count for _, count in visits)
             tasks = [due for dues, _ in visits for due in dues]
@@ -96,10 +96,10 @@ class Walk:
         return tasks
 
     async def _visit(self, segment: Block, now: datetime, usable: Usable) -> tuple[list[Due], int]:
-        """The first usable keys of a segment, from where the last visit ended and round again; and how many keys
-        it saw."""
+        """Return the first usable keys of a segment, from where the last visit ended and then from its head, and the
+        number of keys listed."""
         after, key_count = self._after.pop(segment, ""), 0
-        again = after != ""  # Nothing behind that place: then it is the turn of what lies before it.
+        again = after != ""  # If nothing follows that place, start again at the head.
         while True:
             page = await self._page(segment, after)
             key_count += len(page.entries)
@@ -111,9 +111,9 @@ class Walk:
                 if page.truncated and shard is None:
                     self._after[segment] = after
                 elif page.truncated and not segment.first == segment.last == shard:
-                    # Its neighbours are next, or a shard that is never empty would keep us from them.
+                    # Its neighbours are next: a shard that is never empty must not starve them.
                     self._after[segment] = f"{self._prefix}{shard}/{keys.AFTER_ALL}"
-                # Where the segment is one crowded shard, the next visit starts at its head: what we take leaves it.
+                # If the segment is one crowded shard, the next visit starts at its head: claimed tasks leave it.
                 return tasks, key_count
             if not page.truncated:
                 if not again:
@@ -121,7 +121,7 @@ class Walk:
                 after, again = "", False
 
     async def _page(self, block: Block, after: str) -> Page:
-        """The keys of the block behind ``after``, less what the listing shows beyond its end."""
+        """List the keys of the block after ``after``, without those beyond its end."""
         start = after or block.start(self._prefix)
         page = await self._store.list(f"{self._prefix}{block.common}", start_after=start, limit=self._page_size)
         end = block.end(self._prefix)
@@ -135,7 +135,7 @@ class Walk:
 
 
 def _next_start(page: Page, minute: int, prefix: str) -> str:
-    """Where to list on: behind the page, or behind its last shard if that has nothing more that is due."""
+    """Return where the next page starts: after this one, or after its last shard if the rest of that is not due."""
     last = page.entries[-1].key
     parsed = keys.parse_index(last)
     if parsed is not None and parsed.minute > minute:
@@ -144,6 +144,6 @@ def _next_start(page: Page, minute: int, prefix: str) -> str:
 
 
 def _only_shard(page: Page) -> str | None:
-    """The shard that all keys of the page are of, if there is one such."""
+    """Return the shard that all keys of the page belong to, if it is only one."""
     first, last = keys.parse_index(page.entries[0].key), keys.parse_index(page.entries[-1].key)
     return first.shard if first is not None and last is not None and first.shard == last.shard else None

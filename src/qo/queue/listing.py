@@ -1,4 +1,4 @@
-"""Reading many tasks: by filter, and one task through time."""
+"""Read many tasks by filter, or the whole history of one task."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Filter:
 
 
 async def find(store: ObjectStore, prefix_len: int, criteria: Filter, limit: int) -> list[Task]:
-    """Up to ``limit`` tasks that pass the filter, last changed first. Stops reading once it has enough."""
+    """Return up to ``limit`` tasks that match, last changed first. Stops reading once it has enough."""
     if limit < 1:
         raise UsageError(f"the limit must be at least 1, not {limit}")
     if criteria.shard is not None:
@@ -52,8 +52,10 @@ async def find(store: ObjectStore, prefix_len: int, criteria: Filter, limit: int
 
 
 async def _task_keys(store: ObjectStore, criteria: Filter) -> AsyncIterator[list[str]]:
-    """Keys of tasks that may match, in batches, last changed first. The listing dates them, so that only as many need
-    be read as are wanted. Active ones are found through the index that holds them.
+    """Yield the keys of tasks that may match, in batches, last changed first.
+
+    The listing has the time of each change, so that only as many tasks are read as needed. Active tasks are found
+    through their index.
     """
     index = {Status.PENDING: keys.READY, Status.RUNNING: keys.LEASES}.get(criteria.status or Status.ARCHIVED)
     prefix = (index or keys.TASKS) + (f"{criteria.shard}/" if criteria.shard is not None else "")
@@ -71,7 +73,7 @@ async def _task_keys(store: ObjectStore, criteria: Filter) -> AsyncIterator[list
 
 
 async def pages(store: ObjectStore, prefix: str, after: str = "") -> AsyncIterator[Sequence[Entry]]:
-    """Every entry under a prefix behind ``after``, page by page; no page is empty."""
+    """Yield every entry under a prefix after ``after``, page by page; no page is empty."""
     while True:
         page = await store.list(prefix, start_after=after, limit=LIST_LIMIT_MAX)
         if page.entries:
@@ -91,7 +93,7 @@ async def _read(store: ObjectStore, key: str) -> Task | None:
 
 
 async def history(store: ObjectStore, key: str, task_id: str) -> list[Task]:
-    """The task in each of its versions, oldest first."""
+    """Return the task in each of its versions, oldest first. Raises NotFound."""
     versions = [v for v in await store.versions(key) if not v.deleted]
     if not versions:
         raise NotFound(f"there is no task {task_id} in this queue")

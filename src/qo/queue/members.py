@@ -1,4 +1,4 @@
-"""Who shares the units: the workers that lease, as the roster shows them."""
+"""The workers that share the units: those on the roster that lease shards."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from qo.queue.queue import Queue
 
 log = logging.getLogger(__name__)
 
-READ_AGAIN = 16  # So many records in each round: a worker that has come back under its name may lease no longer.
+READ_AGAIN = 16  # Records that each round reads again: a worker restarted under its name may no longer lease.
 
 
 class Members:
-    """One LIST a round tells who is alive. Records are read once, and again a few at a time."""
+    """Finds live members with one LIST per round. Records are read once, and again a few at a time."""
 
     def __init__(self, queue: Queue, *, silent_max_s: float) -> None:
         self._store = queue.store
@@ -26,7 +26,7 @@ class Members:
         self._types: frozenset[tuple[str, ...]] = frozenset()
 
     async def live(self) -> list[str]:
-        """The workers that lease and were heard of recently, in an order that all would find."""
+        """Return the workers that lease and have reported recently, sorted, so that all workers agree on the order."""
         since = await self._store.now() - self._silent_max
         alive = {worker_id for worker_id, at in (await roster.last_heard(self._store)).items() if at >= since}
         self._infos = {worker_id: info for worker_id, info in self._infos.items() if worker_id in alive}

@@ -1,6 +1,6 @@
-"""The monitor: takes back what dead workers held, and lets the sweeper repair the hints.
+"""The monitor: takes back the tasks of dead workers, and runs the sweeper, which repairs the hints.
 
-Any number may run at once. Each thing it does is a conditional write, so two that see the same task do it once.
+Any number may run at once. Every action is a conditional write, so two monitors that see the same task act once.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 
 LEASE_PAGE_SIZE = 1000
 FORGET_AFTER = timedelta(days=1)  # Since a worker was last heard of.
-CLAIMED_WITHIN = timedelta(seconds=10)  # After its lease key was written, a claim is done or was lost.
+CLAIMED_WITHIN = timedelta(seconds=10)  # A claim ends at most this long after its lease key was written.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorConfig:
     check_interval_s: float = 30.0
-    worker_health_threshold_s: float | None = None  # None: as each worker's own heartbeat has it.
+    worker_health_threshold_s: float | None = None  # None: by each worker's own heartbeat interval.
     sweep_interval_s: float = 300.0  # 0: never.
     sweep_page_size: int = 1000
 
@@ -61,7 +61,7 @@ class Monitor:
         self._sweeper = Sweeper(queue, self._config.sweep_page_size)
 
     async def run(self, stop: asyncio.Event, *, on_duty: Callable[[], bool] = lambda: True) -> None:
-        """Check and sweep at their intervals until stopped, while ``on_duty``. An unreachable store is waited out."""
+        """Check and sweep at their intervals until stopped, while ``on_duty``. Survives an unreachable store."""
         monotonic = self._queue.ambient.monotonic
         sweep_at = monotonic()
         while not stop.is_set():
@@ -69,8 +69,8 @@ class Monitor:
                 await _log_errors(self.check())
             if on_duty() and self._config.sweep_interval_s > 0 and monotonic() >= sweep_at:
                 sweep_at = monotonic() + self._config.sweep_interval_s
-                # Whether or not the check got through: only a sweep finds tasks whose hints were never written.
-                # However many monitors there are, together they sweep one page an interval.
+                # Also after a failed check: only a sweep finds tasks whose hints were never written. All monitors
+                # together sweep one page per interval.
                 await _log_errors(self.sweep(unless_within_s=self._config.sweep_interval_s * 0.9))
             try:
                 async with asyncio.timeout(self._config.check_interval_s):
@@ -79,15 +79,15 @@ class Monitor:
                 continue
 
     async def sweep(self, *, unless_within_s: float = 0.0) -> SweepReport:
-        """Sweep the next page, unless some monitor has done one so recently."""
+        """Sweep the next page, unless a monitor swept one within ``unless_within_s`` seconds."""
         return await self._sweeper.sweep(unless_within_s=unless_within_s)
 
     async def check(self) -> CheckReport:
-        """One pass over the leases whose minute has come, and over the workers' heartbeats."""
+        """Make one pass over the leases whose minute has come, and over the workers' heartbeats."""
         report = CheckReport()
         passed: set[str] = set()  # Keys seen in this pass: a lease that ends later in its minute stays listed.
 
-        # What is written during this pass is for the next: with short leases, it would never end otherwise.
+        # Keys written during this pass wait for the next one; with short leases, a pass would otherwise never end.
         started_at = await self._queue.store.now()
 
         def fresh(due: Due) -> bool:
@@ -118,9 +118,9 @@ class Monitor:
             return  # Still running, and its lease ends later in this minute.
         pending = snapshot is not None and snapshot.task.status is Status.PENDING
         if pending and due.listed_at - due.written_at < CLAIMED_WITHIN:
-            return  # The claim that wrote this key may be on its way. Without the key, nothing would lead to it.
+            return  # The claim that wrote this key may still be under way, and needs it.
         if needed.missing is not None and snapshot is not None:
-            # Who moved the task may have died before writing its new hint: write that first.
+            # Whoever moved the task may have died before writing its new hint: write that first.
             restored = await self._queue.hints.restore(needed.missing, snapshot.task.token)
             report.repaired += restored
         # Awaited before it is added: others add to the same report meanwhile.
@@ -155,30 +155,32 @@ class Monitor:
         )
         for worker_id in set(stale) - self._logged_stale:
             log.warning("worker %s was last heard of at %s", worker_id, last_reports[worker_id].isoformat())
-        self._logged_stale = set(stale)  # Once is enough, until it has been back.
+        self._logged_stale = set(stale)  # Logged once, until the worker reports again.
         return stale
 
     async def _missed_beats(self, worker_id: str, now: datetime) -> bool:
-        """Whether a silent worker should have reported by now. Its record says how often it does. One that was found
-        late is not read again: with many dead workers, a check that a failed request ends would otherwise never get
-        through."""
+        """Whether a silent worker is overdue by the heartbeat interval in its record.
+
+        The record of an overdue worker is not read again, so that with many dead workers a check that fails midway gets
+        further the next time.
+        """
         if worker_id in self._confirmed_stale:
             return True
         try:
             info = await roster.find(self._queue.store, worker_id)
             is_late = info is not None and info.stale(now)
         except (CorruptRecord, UsageError):
-            is_late = True  # It cannot say otherwise.
+            is_late = True  # An unreadable record gives it no longer interval.
         if is_late:
             self._confirmed_stale.add(worker_id)
         return is_late
 
 
 async def _log_errors(work: Awaitable[object]) -> None:
-    """Nothing that goes wrong once ends the monitor."""
+    """Log any error, so that no failure ends the monitor."""
     try:
         await work
     except QoError as error:
         log.warning("monitor: %s", error)
     except Exception:
-        log.exception("monitor: this should not happen; the next round may fare better")
+        log.exception("monitor: this should not happen; the next round tries again")

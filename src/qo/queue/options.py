@@ -1,4 +1,4 @@
-"""What a submitter may say about a task, checked before anything is written."""
+"""The options of a new task, checked before anything is written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Options:
     max_retries: int = 3
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
     max_reschedules: int | None = None
-    max_deliveries: int = 5  # Workers that may die of the task, one after the other, before it has failed.
+    max_deliveries: int = 5  # Workers in a row that may die while running it, before it fails.
     priority: int = 0
     schedule: str | None = None
     traceparent: str | None = None
@@ -47,7 +47,7 @@ class NewTask:
 
 
 def build(new: NewTask, *, now: datetime, prefix_len: int, ambient: Ambient) -> Task:
-    """The task as it will first be written; a UsageError that names what is wrong with it."""
+    """Build the task as it will first be written. Raises UsageError that names what is wrong with it."""
     options = new.options
     _check(new.task_type, options)
     task_id = _task_id(new.task_type, options, ambient)
@@ -78,11 +78,11 @@ def build(new: NewTask, *, now: datetime, prefix_len: int, ambient: Ambient) -> 
 
 
 def _task_id(task_type: str, options: Options, ambient: Ambient) -> str:
-    """A key *is* the id, so that two racing submitters of one key write one object."""
+    """Derive the id from the idempotency key, so that two racing submitters of one key write one object."""
     if options.key is None:
         return ambient.task_id()
     scope = ("type", task_type) if options.key_scope is None else ("scope", options.key_scope)
-    name = wire.encode([*scope, options.key])  # As JSON no two lists look alike, whatever is in their texts.
+    name = wire.encode([*scope, options.key])  # JSON keeps the parts apart, whatever characters they contain.
     return str(uuid.uuid5(_KEYED_IDS, name.decode()))
 
 
@@ -118,7 +118,7 @@ def _check(task_type: str, options: Options) -> None:
 
 
 def check_task_type(task_type: Any) -> None:
-    """A UsageError unless this can be a task's type."""
+    """Raise UsageError unless this can be a task's type."""
     if isinstance(task_type, str) and 0 < len(task_type) <= _TASK_TYPE_LEN_MAX and task_type.isprintable():
         return
     raise UsageError(
@@ -149,19 +149,19 @@ def _one_of(first: str, a: object, second: str, b: object) -> None:
 
 
 def check_number(name: str, value: float | None, low: float, high: float) -> None:
-    """A UsageError unless the number, if there is one, is a number and lies within the bounds."""
+    """Raise UsageError unless the value is None or a number within the bounds."""
     if value is not None:
         _check_range(name, value, low, high)
 
 
 def check_text(name: str, value: Any) -> None:
-    """A UsageError unless the value, if there is one, is text that can be written as UTF-8."""
+    """Raise UsageError unless the value is None or text that UTF-8 can hold."""
     if value is not None:
         require_text(name, value)
 
 
 def require_text(name: str, value: Any) -> None:
-    """As ``check_text``, where None will not do either."""
+    """Raise UsageError unless the value is text that UTF-8 can hold."""
     _check_kind(name, value, str)
     if not value.isascii():
         try:

@@ -24,8 +24,7 @@ class Payloads:
         self._threshold_bytes = threshold_bytes
 
     def take(self, value: Any, what: str) -> wire.Payload:
-        """A copy of the user's value, and its JSON; a UsageError if that does not exist or is too large for any
-        object of ours."""
+        """Return a copy of the user's value and its JSON. Raises UsageError if it has none or is too large."""
         payload = wire.payload(value, what)
         if len(payload.body) > INPUT_BYTES_MAX:
             raise UsageError(
@@ -35,7 +34,7 @@ class Payloads:
         return payload
 
     async def offload_input(self, task: Task, body: bytes) -> Task:
-        """The task as it should be stored: with its input, or with a reference to where that was put."""
+        """Return the task as it should be stored: with its input, or with a reference to the object that holds it."""
         if len(body) <= self._threshold_bytes:
             return task
         ref = keys.input_data(task.shard, task.id, hashlib.sha256(body).hexdigest())
@@ -43,7 +42,7 @@ class Payloads:
         return replace(task, input=None, input_ref=ref)
 
     async def offload_output(self, task: Task, output: Any) -> tuple[Any, str | None]:
-        """What to store of a handler's result: the value, or a reference to it."""
+        """Return the value to store in the task, or a reference to the object that holds it."""
         value, body = self.take(output, "the output")
         if len(body) <= self._threshold_bytes:
             return value, None
@@ -52,14 +51,14 @@ class Payloads:
         return None, ref
 
     async def input(self, task: Task) -> Any:
-        """The caller's own: what it does to the value leaves the task as it is."""
+        """Return a copy of the input: changing it does not change the task."""
         return wire.copied(task.input) if task.input_ref is None else await self._fetch(task, task.input_ref)
 
     async def output(self, task: Task) -> Any:
         return wire.copied(task.output) if task.output_ref is None else await self._fetch(task, task.output_ref)
 
     async def _fetch(self, task: Task, ref: str) -> Any:
-        # Whoever writes a task says where its data is, and may have less right to read than who asks.
+        # The writer of a task chooses the reference, and may have fewer rights than the reader who follows it.
         if not keys.is_data_of(task.shard, task.id, ref):
             raise CorruptRecord(f"task {task.id} refers to {ref!r}, which is not its own")
         stored = await self._store.get(ref)

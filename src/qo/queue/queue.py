@@ -1,7 +1,6 @@
 """The queue: what producers, workers and operators do to tasks.
 
-Every method is one short story over ``Tasks`` (which moves task objects) and ``Payloads`` (which moves large
-values); the rules themselves are in ``core.lifecycle``.
+``Tasks`` reads and writes the task objects, ``Payloads`` the large values; the rules are in ``core.lifecycle``.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ PAYLOAD_THRESHOLD_BYTES = 256 * 1024
 
 
 class Claim:
-    """A task that is ours until its lease ends. Pass it to complete, fail, reschedule, release or renew."""
+    """A claimed task, held until its lease ends. Pass it to complete, fail, reschedule, release or renew."""
 
     __slots__ = ("lease_id", "snapshot")
 
@@ -58,7 +57,7 @@ class Queue:
         meter: Metered | None = None,
     ) -> None:
         self.store = store
-        self.meter = meter  # What the requests so far were, and would cost; None if nobody counts.
+        self.meter = meter  # Counts requests and their cost; None: they are not counted.
         self.prefix_len = validate_prefix_len(prefix_len)
         self.ambient = ambient
         self.hints = Hints(store)
@@ -139,12 +138,12 @@ class Queue:
         return await listing.find(self.store, self.prefix_len, criteria, limit)
 
     async def history(self, task_id: str) -> list[Task]:
-        """Every state the task has been in, oldest first."""
+        """Return every state the task has been in, oldest first."""
         task_id = validate_task_id(task_id)
         return await listing.history(self.store, self.tasks.key(task_id), task_id)
 
     async def wait(self, task_id: str, timeout_s: float | None = None) -> Task:
-        """The task once it has ended. Raises TimeoutError if it has not by then."""
+        """Wait until the task has ended and return it. Raises TimeoutError."""
         pace = Pace()
         async with asyncio.timeout(timeout_s):
             while not (task := await self.get(task_id)).ended:
@@ -162,9 +161,9 @@ class Queue:
         lease_s: float | None = None,
         accepts: Callable[[Task], bool] = lambda task: True,
     ) -> Claim | Rejected | None:
-        """Take a pending task, unless ``accepts`` declines it: a worker looks before it claims.
+        """Claim a pending task, unless ``accepts`` declines it.
 
-        None if there is no such task. A task found past its expiry is marked expired on the way.
+        Return None if there is no such task. A task past its expiry is marked expired.
         """
         require_text("worker_id", worker_id)
         check_number("lease_s", lease_s, 0.001, DELAY_S_MAX)
@@ -183,7 +182,7 @@ class Queue:
         return moved
 
     async def complete(self, claim: Claim, output: Any = None, *, progress: Any = None) -> Task:
-        """End a claimed task well, with a last word on its progress if there is one.
+        """Complete a claimed task, with its output and final progress if there are any.
 
         Raises LeaseLost if another attempt owns it now: then nothing was written.
         """
@@ -203,8 +202,8 @@ class Queue:
         delay_s: float | None = None,
         cancelled: bool = False,
     ) -> Task:
-        """Report a failed attempt: the task rests and is tried again, or has failed if no retry is left or the
-        failure is ``permanent``. One that was stopped on request (``cancelled``) ends as such."""
+        """Report a failed attempt: the task is retried later, or fails if no retry is left or the failure is
+        ``permanent``. An attempt that was stopped on request (``cancelled``) ends the task as cancelled."""
         check_number("delay_s", delay_s, 0, DELAY_S_MAX)
         error = _encodable("error", error)
         traceback = None if traceback is None else _encodable("traceback", traceback)
@@ -231,7 +230,7 @@ class Queue:
         return await self._settle(claim, lifecycle.Release(self.ambient.token(), claim.lease_id, delay_s))
 
     async def renew(self, claim: Claim, lease_s: float | None = None, *, progress: Any = None) -> Task:
-        """Hold a claimed task for longer. The answer shows whether cancellation was requested meanwhile."""
+        """Extend the lease of a claimed task. The returned task shows whether cancellation was requested."""
         check_number("lease_s", lease_s, 0.001, DELAY_S_MAX)
         value = None if progress is None else self._payloads.take(progress, "the progress").value
         command = lifecycle.Renew(self.ambient.token(), claim.lease_id, lease_s, value)
@@ -247,7 +246,7 @@ class Queue:
     # Operating
 
     async def cancel(self, task_id: str, *, by: str | None = None, reason: str | None = None) -> Task:
-        """Cancel a pending task now; ask a running one to stop, which then ends as cancelled."""
+        """Cancel a pending task at once; ask a running one to stop, which then ends as cancelled."""
         check_text("by", by)
         check_text("reason", reason)
         task = await self._operate(task_id, lifecycle.Cancel(self.ambient.token(), by, reason))
@@ -260,7 +259,7 @@ class Queue:
         return await self._operate(task_id, lifecycle.Replay(self.ambient.token()))
 
     async def archive(self, task_id: str) -> Task:
-        """Put an ended task away: it stays where it is but is left out of listings."""
+        """Leave an ended task out of listings. It stays in the store."""
         return await self._operate(task_id, lifecycle.Archive(self.ambient.token()))
 
     async def unarchive(self, task_id: str) -> Task:
@@ -292,8 +291,7 @@ class Queue:
 
 
 def _encodable(name: str, text: str) -> str:
-    """What a handler said of its failure, as UTF-8 can hold it: an error that quotes the name of a strange file
-    must still be recorded."""
+    """Escape what UTF-8 cannot hold: an error that quotes an undecodable file name must still be recorded."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"{name} must be text, not {type(text).__name__}: give str(...) of it")
     return text.encode(errors="backslashreplace").decode()

@@ -1,7 +1,7 @@
-"""Where in the whole queue something is due, learned with as few LISTs as the keys allow.
+"""Find out which units of the whole queue have due tasks, with as few LISTs as the keys allow.
 
-One, while everything fits a page. Beyond that, a unit of which one due key is known is jumped over, and so is
-the rest of a shard behind a key that is not due. What one round does not reach is the next one's.
+One LIST is enough while everything fits a page. Beyond that, the scan skips the rest of a unit once it knows one due
+key of it, and the rest of a shard after a key that is not due. The next round continues where this one stopped.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class ReadyScan:
         self._rng = queue.ambient.rng
         self._shards = frozenset(all_shards(queue.prefix_len))
         self._after = ""
-        self._lit: set[str] = set()  # In the last pass over the whole, and in this one so far.
-        self._passed: set[str] = set()
+        self._lit: set[str] = set()  # Units with due tasks in the last complete pass, …
+        self._passed: set[str] = set()  # … and in the current pass so far.
 
     @property
     def lit(self) -> list[str]:
-        """The units in which something is due, as far as is known."""
+        """The units that had due tasks when they were last scanned."""
         return sorted(self._lit | self._passed)
 
     async def round(self, usable: Callable[[Due], bool], *, late_s: float) -> list[Due]:
-        """Look on. The answer is some of what has lain due for longer than ``late_s`` and is usable, wherever it is."""
+        """Continue the scan. Return some usable tasks, of any unit, that have been due for longer than ``late_s``."""
         now, late = await self._store.now(), list[Due]()
         minute = keys.minute_of(now)
         for _ in range(LISTS_MAX):
@@ -46,7 +46,7 @@ class ReadyScan:
                 self._after, self._lit, self._passed = "", self._passed, set()
                 break
             self._after = self._next_start(page, minute)
-        # Any of them: the first are what their owners come to next.
+        # A random sample: their owners will claim the first ones next.
         return self._rng.sample(late, min(len(late), OVERDUE_MAX))
 
     def _next_start(self, page: Page, minute: int) -> str:

@@ -1,4 +1,4 @@
-"""Workers as they report themselves: for people to look at, never for correctness."""
+"""The roster: workers as they report themselves. Informative only; correctness never depends on it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from qo.store.port import Entry, ObjectStore
 
 log = logging.getLogger(__name__)
 
-# As workers call their states (``qo.worker.loop.state``).
+# The names of states that workers report (``qo.worker.loop.state``).
 PAUSED = "paused"
 LEAVING = frozenset({"draining", "cancelling", "stopped", "failed"})
 
 HEARTBEATS_MISSED_MAX = 4  # More than one: a request may fail, and a worker may be short of CPU.
-SILENT_MIN_S = 10.0  # However often it reports: one slow request must not make it look dead.
-SILENT_UNKNOWN_S = 60.0  # Of workers whose record does not say how often they report.
+SILENT_MIN_S = 10.0  # Even for frequent heartbeats: one slow request must not make a worker look dead.
+SILENT_UNKNOWN_S = 60.0  # For workers whose record does not have their heartbeat interval.
 
 _WORKER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 
@@ -94,7 +94,7 @@ async def find(store: ObjectStore, worker_id: str) -> WorkerInfo | None:
 
 
 async def workers(store: ObjectStore) -> list[WorkerInfo]:
-    """Every registered worker, however many there are."""
+    """Return every registered worker, however many there are."""
     infos: list[WorkerInfo] = []
     async for entries in pages(store, keys.WORKERS):
         bodies = await gather_cancellable(store.get(entry.key) for entry in entries)
@@ -109,14 +109,14 @@ async def workers(store: ObjectStore) -> list[WorkerInfo]:
 
 
 async def last_heard(store: ObjectStore) -> dict[str, datetime]:
-    """When each worker last reported, by id. The listing dates the reports: none need be read."""
+    """Return when each worker last reported, by id. The listing has the times, so no record is read."""
     return {_worker_id(entry): entry.modified async for entries in pages(store, keys.WORKERS) for entry in entries}
 
 
 async def forget_stale(store: ObjectStore, before: datetime) -> list[str]:
-    """Remove the records of workers that have not reported since then; the answer names them.
+    """Remove the records of workers that have not reported since ``before``, and return their ids.
 
-    One that reports again meanwhile stays: its record is no longer the one that was listed.
+    A worker that reports meanwhile stays: its record has another ETag then.
     """
     silent = [
         entry

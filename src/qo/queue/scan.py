@@ -1,4 +1,4 @@
-"""Finding tasks without an index: reading task objects page by page, remembering which can be skipped."""
+"""Find tasks without an index: list task objects page by page, and remember which need not be read again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REMEMBERED_MAX = 200_000
 
 
 class Scan:
-    """Goes round and round over ``tasks/`` of the given shards, a page at a call."""
+    """Lists ``tasks/`` of the given shards, one page per call, and starts over at the end."""
 
     def __init__(self, store: ObjectStore, shards: Sequence[str], page_size: int, after: str = "") -> None:
         self._store = store
@@ -21,17 +21,17 @@ class Scan:
         self._blocks = (Block("", ""),)
         self._page_size = page_size
         self.after = after  # Where the next page begins; "" is the start.
-        self._settled: OrderedDict[str, str] = OrderedDict()  # Key to ETag of tasks that need no second look.
+        self._ended: OrderedDict[str, str] = OrderedDict()  # Key to ETag of tasks that need no second look.
 
     def own(self, units: Iterable[str]) -> None:
-        """From now on, go over these units and no others."""
+        """From now on, list only these units."""
         owned = tuple(units)
         self._owned, self._blocks = Within(owned), blocks(owned)
 
     async def page(self) -> list[Entry]:
-        """The next page's tasks, less those known to be settled in exactly this version."""
+        """Return the tasks of the next page, without those whose present version is known to have ended."""
         ahead = [block for block in self._blocks if self.after < block.end(keys.TASKS)]
-        if not ahead:  # Behind all that is ours: from the start again.
+        if not ahead:  # All units are done: start over.
             self.after, ahead = "", list(self._blocks)
         if not ahead:
             return []
@@ -42,15 +42,15 @@ class Scan:
             self.after = page.entries[-1].key
         else:
             self.after = block.end(keys.TASKS) if later else ""
-        return [entry for entry in page.entries if self._unknown(entry)]
+        return [entry for entry in page.entries if self._needs_reading(entry)]
 
     def settle(self, entry: Entry) -> None:
-        """Remember that this version of a task has ended: unless it changes, nobody need read it again."""
-        self._settled[entry.key] = entry.etag
-        if len(self._settled) > REMEMBERED_MAX:
-            self._settled.popitem(last=False)
+        """Remember that this version of a task has ended, so that it is not read again unless it changes."""
+        self._ended[entry.key] = entry.etag
+        if len(self._ended) > REMEMBERED_MAX:
+            self._ended.popitem(last=False)
 
-    def _unknown(self, entry: Entry) -> bool:
+    def _needs_reading(self, entry: Entry) -> bool:
         if entry.key.split("/", 2)[1] not in self._owned or keys.task_id_of(entry.key) is None:
             return False
-        return self._settled.get(entry.key) != entry.etag
+        return self._ended.get(entry.key) != entry.etag

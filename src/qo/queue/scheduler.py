@@ -1,8 +1,8 @@
 """The scheduler: submits the tasks of schedules when their time has come.
 
-As many as one likes may run side by side. A run's task id follows from the schedule and the planned moment, so
-all of them submit the same task. The task is submitted first and the run recorded after it: a scheduler that dies
-in between leaves a run that the next one submits again, to no effect, and then records.
+Any number may run at once. A run's task id is derived from the schedule and the planned time, so all of them submit the
+same task. The task is submitted first and the run recorded after it: if a scheduler dies in between, the next one
+submits the run again, to no effect, and records it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SCHEDULES_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one pass did. A failed run is still due: the next pass tries it again."""
+    """What one pass over the schedules did. A failed run is still due: the next pass tries it again."""
 
     schedules: int = 0
     fired: int = 0  # Submitted, or found to be submitted already.
@@ -52,25 +52,26 @@ class Scheduler:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._schedules = Schedules(queue)
-        self._snapshots: dict[str, Snapshot] = {}  # What was read last: an idle pass costs one LIST and no GET.
+        self._snapshots: dict[
+            str, Snapshot
+        ] = {}  # As read last, by key, so that an idle pass costs one LIST and no GET.
 
     async def run(self, stop: asyncio.Event, *, interval_s: float = INTERVAL_S) -> None:
-        """Pass after pass until ``stop`` is set. A store that does not answer is asked again at the next pass."""
+        """Make one pass per interval until ``stop`` is set. A store that does not answer is tried again at the next."""
         if not interval_s > 0:
             raise UsageError(f"the scheduler's interval must be more than 0 seconds, not {interval_s}")
         while not stop.is_set():
             try:
                 await self.tick(grace_s=max(GRACE_S, 2 * interval_s))
             except StoreError as error:
-                log.warning("schedules were not looked at: %s", error)
+                log.warning("schedules were not checked: %s", error)
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
                     await stop.wait()
 
     async def tick(self, *, grace_s: float = GRACE_S) -> Report:
-        """One pass over all schedules. What goes wrong with one of them stays with it and is in the report."""
-        # The time is read before the schedules: if another scheduler records a run in between, we see it before
-        # we could find a later one due.
+        """Make one pass over all schedules. A failure affects only its own schedule, and is in the report."""
+        # Read the time before the schedules: a run that another scheduler records in between is then never due here.
         now = await self._queue.store.now()
         entries = [entry async for page in pages(self._queue.store, keys.SCHEDULES) for entry in page]
         self._snapshots = {
@@ -124,7 +125,7 @@ class Scheduler:
         try:
             return await self._queue.submit(new.task_type, new.input, new.options)
         except IdempotencyConflict:
-            # Submitted before, by a scheduler that read the schedule before its input was changed.
+            # Another scheduler submitted this run before the schedule's input was changed.
             built = build(new, now=now, prefix_len=self._queue.prefix_len, ambient=self._queue.ambient)
             return await self._queue.get(built.id)
 
@@ -132,14 +133,14 @@ class Scheduler:
         try:
             return task_id is not None and not (await self._queue.get(task_id)).ended
         except NotFound:
-            return False  # Somebody removed the task; it will not end any more.
+            return False  # Somebody removed the task, so it will never end.
 
     async def _record(self, last: Snapshot, instant: datetime, task_id: str | None, now: datetime) -> None:
         token = self._queue.ambient.token()
 
         def move(schedule: Schedule) -> Schedule:
             if schedule.created_at != last.schedule.created_at:
-                return schedule  # Deleted, and another created under its name: not our run.
+                return schedule  # Deleted, and another was created under its name: the run is not of this one.
             return record_run(schedule, instant, task_id, now=now, token=token)
 
         moved = await self._schedules.apply(last, move)

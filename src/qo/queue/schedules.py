@@ -26,7 +26,7 @@ KEY_SCOPE = "schedule"  # Of the runs' idempotency keys, so that a run keeps its
 
 
 class Settings(TypedDict, total=False):
-    """What may be said of a schedule beside its name, task type and cron; see ``core.schedule.Schedule``."""
+    """The optional settings of a schedule; see ``core.schedule.Schedule``."""
 
     input: Any
     timezone: str
@@ -44,7 +44,7 @@ class Changes(Settings, total=False):
 
 
 class Snapshot(NamedTuple):
-    """A schedule as it was read or written, and the ETag that says so."""
+    """A schedule as it was read or written, with its ETag."""
 
     schedule: Schedule
     etag: str
@@ -55,7 +55,7 @@ def snapshot(stored: Stored, key: str) -> Snapshot:
 
 
 def new_task(schedule: Schedule, key: str | None = None) -> NewTask:
-    """What the schedule submits; with a key, for exactly one planned run."""
+    """Return the task that the schedule submits; with a key, for exactly one planned run."""
     options = Options(
         key=key,
         key_scope=None if key is None else KEY_SCOPE,
@@ -74,9 +74,9 @@ class Schedules:
         self._ambient = queue.ambient
 
     async def create(self, name: str, *, task_type: str, cron: str, **settings: Unpack[Settings]) -> Schedule:
-        """A new schedule; its first run is the first planned moment after now.
+        """Create a schedule; its first run is the first planned time after now.
 
-        Raises UsageError if it could never work, Refused if the name is taken.
+        Raises UsageError if it could never run, Refused if the name is taken.
         """
         now = await self._store.now()
         schedule = Schedule(
@@ -99,7 +99,7 @@ class Schedules:
         return (await self._load(name)).schedule
 
     async def list(self) -> list[Schedule]:
-        """Every schedule that can be read, by name; the log names the others."""
+        """Return every readable schedule, sorted by name. Unreadable ones are logged."""
         schedules: list[Schedule] = []
         async for entries in pages(self._store, keys.SCHEDULES):
             for start in range(0, len(entries), READS_AT_ONCE):
@@ -109,16 +109,15 @@ class Schedules:
                     try:
                         schedules += [] if stored is None else [snapshot(stored, entry.key).schedule]
                     except CorruptRecord as error:
-                        log.warning("left out: %s", error)
+                        log.warning("schedule left out: %s", error)
         return sorted(schedules, key=lambda schedule: schedule.name)
 
     async def update(self, name: str, **changes: Unpack[Changes]) -> Schedule:
-        """Change some settings. A new cron or time zone counts from now; what it would have run before is not
-        made up for."""
+        """Change some settings. A new cron or time zone counts from now: earlier runs are not caught up."""
         return await self._change(name, **changes)
 
     async def enable(self, name: str) -> Schedule:
-        """Let it run again, from now on: the runs of the time in between are not made up for."""
+        """Enable the schedule from now on: runs of the time in between are not caught up."""
         return await self._change(name, enabled=True)
 
     async def disable(self, name: str) -> Schedule:
@@ -130,7 +129,7 @@ class Schedules:
         await self._store.delete(keys.schedule(name))
 
     async def trigger(self, name: str) -> Task:
-        """Run it once now, beside its plan, even if disabled or if the last run has not ended."""
+        """Submit a run now, outside the plan, even if the schedule is disabled or its last run has not ended."""
         new = new_task((await self._load(name)).schedule)
         task = await self._queue.submit(new.task_type, new.input, new.options)
         await self._change(name, last_task_id=task.id)  # So that a planned run does not overlap this one.
@@ -148,8 +147,8 @@ class Schedules:
         return moved.schedule
 
     async def apply(self, current: Snapshot, move: Callable[[Schedule], Schedule]) -> Snapshot | None:
-        """Move a schedule on from what was seen; ``move`` is asked anew about whatever is there when others write
-        too, and answers with the same schedule if nothing is left to do. None if the schedule is gone.
+        """Change a schedule from ``current``. ``move`` is called again on what is there if others write too; it returns
+        the same schedule if nothing is left to do. Return None if the schedule was deleted.
 
         Raises Contended when other writers won every time; back off and call again.
         """
@@ -185,7 +184,7 @@ class Schedules:
         return await register.write(self._store, key, body, if_match=etag, ours=ours, ambient=self._ambient)
 
     def _validate(self, schedule: Schedule) -> Schedule:
-        """The schedule to store. What its tasks could not be submitted with is refused here, not at midnight."""
+        """Return the schedule to store. Raises UsageError now if its tasks could not be submitted later."""
         schedule = replace(validate(schedule), input=wire.payload(schedule.input, "the input").value)
         new = new_task(schedule, run_key(schedule, schedule.created_at))
         build(new, now=schedule.created_at, prefix_len=self._queue.prefix_len, ambient=self._ambient)

@@ -1,7 +1,7 @@
-"""Shard leases in the bucket: taking, renewing and giving back one at a time, by conditional write.
+"""Shard leases in the bucket: acquire, renew and release one at a time, by conditional write.
 
-Who holds one may believe in it until ``Held.until`` by its own monotonic clock, which is counted from before the
-request was sent. So of two workers never both believe, whatever is slow, lost or stopped on the way.
+The holder may rely on a lease until ``Held.until`` by its own monotonic clock, counted from before the request was
+sent. So two workers never rely on one lease at once, whatever is slow or lost on the way.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from qo.store.port import PutResult, Stored
 log = logging.getLogger(__name__)
 
 MARGIN_S = APART_S
-ANSWER_WAIT_S = 5.0  # Whoever leaves waits no longer for requests that were under way.
-MARGIN_MAX = 0.1  # Of a lease, if that is short.
+ANSWER_WAIT_S = 5.0  # How long a leaving worker waits for requests under way.
+MARGIN_MAX = 0.1  # As a share of the lease, for short ones.
 
 
 class Held(NamedTuple):
-    """A lease that is ours."""
+    """A lease that this worker holds."""
 
     lease: ShardLease
     etag: str
-    until: float  # By the monotonic clock: then it may be another's.
+    until: float  # By the monotonic clock: from then on another worker may hold it.
 
 
 class StoredLease(NamedTuple):
-    """What lies under a lease's key; no lease: nothing was ever written there."""
+    """The object under a lease's key; without a lease if none was ever written."""
 
     lease: ShardLease | None
     etag: str | None
@@ -50,7 +50,7 @@ class ShardLeases:
         self._ambient = queue.ambient
         self._worker_id = worker_id
         self._ttl_s = ttl_s
-        self._tokens: dict[str, set[str]] = {}  # By unit, the tokens of our writes that may stand there.
+        self._tokens: dict[str, set[str]] = {}  # By unit, the tokens of our writes that may be stored there.
         self._writing: set[asyncio.Future[PutResult | register.Moved]] = set()
         self._broken: dict[str, tuple[str, datetime]] = {}  # By unit, an unreadable object and when it is free.
 
@@ -58,7 +58,7 @@ class ShardLeases:
         return await self._decode(unit, await self._store.get(keys.shard_lease(unit)))
 
     async def acquire(self, unit: str, stored: StoredLease | None = None) -> Held | None:
-        """Take a lease that is free, has run out, or bears a write of ours whose reply was lost. None: another's.
+        """Acquire a lease that is free, has run out, or has a write of ours whose reply was lost. None: it is held.
 
         Raises Unavailable if the store gave no answer; calling again is safe.
         """
@@ -68,7 +68,7 @@ class ShardLeases:
     async def renew(
         self, held: Held, *, members: Sequence[str] | None = None, lit: Sequence[str] | None = None
     ) -> Held | None:
-        """Hold it for another while, and say what the lookout has to say. None: it is lost.
+        """Renew a lease, and publish what the lookout has found. None: the lease is lost.
 
         Raises Unavailable if the store gave no answer; calling again is safe.
         """
@@ -80,12 +80,14 @@ class ShardLeases:
         return await self._acquire(held.lease.shard, StoredLease(held.lease, held.etag), details)
 
     async def release(self, held: Held) -> None:
-        """Let it run out now. If it is no longer ours, there is nothing to do."""
+        """Let a lease run out now. Does nothing if it is no longer ours."""
         await self._release(held.lease.shard, StoredLease(held.lease, held.etag))
 
     async def release_unanswered(self) -> None:
-        """Let those run out now of which it is not known whether we have them: whoever wrote was broken off before the
-        answer came. Call it when nothing is acquired or renewed any more, and what is held was released."""
+        """Release leases whose last write was cancelled before its reply came, so that it may have succeeded.
+
+        Call it once nothing is acquired or renewed any more, and all held leases were released.
+        """
         if self._writing:
             await asyncio.wait(self._writing, timeout=ANSWER_WAIT_S)
         for unit in list(self._tokens):
@@ -102,7 +104,7 @@ class ShardLeases:
             if isinstance(wrote, str):
                 self._tokens.pop(unit, None)
                 return
-            stored = wrote  # A renewal that was broken off may have come through: then that one is to be released.
+            stored = wrote  # A cancelled renewal may have succeeded: release that one.
 
     async def _acquire(self, unit: str, stored: StoredLease, details: dict[str, list[str]] | None) -> Held | None:
         for _ in range(2):
@@ -122,12 +124,12 @@ class ShardLeases:
                 return Held(decided, wrote, sent_at + self._ttl_s - margin_s)
             if wrote.lease is None or wrote.lease.token not in self._tokens[unit]:
                 break  # Somebody was quicker.
-            stored = wrote  # An earlier write of ours, of which we were never told.
+            stored = wrote  # An earlier write of ours, whose reply was lost.
         self._tokens.pop(unit, None)
         return None
 
     async def _write(self, unit: str, lease: ShardLease, etag: str | None) -> str | StoredLease:
-        """The new ETag, or what is there instead."""
+        """Return the new ETag, or the lease that is there instead."""
         body = wire.encode(lease)
         self._tokens.setdefault(unit, set()).add(lease.token)
         writing = asyncio.ensure_future(
@@ -142,7 +144,7 @@ class ShardLeases:
         )
         self._writing.add(writing)
         writing.add_done_callback(self._forget_write)
-        # To break off a request does not take it back: whoever is cancelled here leaves it to ``release_unanswered``.
+        # Cancelling does not undo a request that was sent: ``release_unanswered`` takes care of it.
         wrote = await asyncio.shield(writing)
         if isinstance(wrote, register.Moved):
             return await self._decode(unit, wrote.current)
@@ -151,7 +153,7 @@ class ShardLeases:
     def _forget_write(self, writing: asyncio.Future[Any]) -> None:
         self._writing.discard(writing)
         if not writing.cancelled():
-            writing.exception()  # Whoever still waits for it is told.
+            writing.exception()  # Marks it as retrieved; a caller that still waits raises it.
 
     async def _decode(self, unit: str, stored: Stored | None) -> StoredLease:
         if stored is None:
@@ -163,7 +165,7 @@ class ShardLeases:
             now = await self._store.now()
             if self._broken.get(unit, ("",))[0] != stored.etag:
                 log.error("%s It is taken over in %g s.", error, self._ttl_s)
-                # Whoever wrote the lease that was here cannot renew it any more, and stops believing in it by then.
+                # The holder of the lease that was here cannot renew it, so by then it no longer relies on it.
                 self._broken[unit] = (stored.etag, now + timedelta(seconds=self._ttl_s))
             free_at = self._broken[unit][1]
             return StoredLease(

@@ -1,7 +1,7 @@
-"""Repairing the hints from the truth, a page of tasks at a time.
+"""The sweeper: makes the hints agree with the tasks, one page of tasks at a time.
 
-The cursor is an object in the bucket, moved by conditional write: it survives restarts, and several sweepers share
-the round between them instead of each doing all of it.
+Its cursor is an object in the bucket, moved by conditional write: it survives restarts, and several sweepers share one
+round instead of each doing all of it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     after: str = ""
     token: str = ""
     moved_at: datetime | None = None
-    rounds: int = 0  # How often the whole queue has been gone over.
+    rounds: int = 0  # How often the whole queue has been swept.
 
 
 preload(Cursor)
@@ -43,7 +43,7 @@ preload(Cursor)
 
 @dataclass(slots=True)
 class SweepReport:
-    """What one page came to."""
+    """What the sweep of one page did."""
 
     checked: int = 0
     restored: int = 0  # Hints that were missing.
@@ -61,7 +61,7 @@ class Sweeper:
         self._scan = Scan(queue.store, all_shards(queue.prefix_len), page_size)
 
     async def sweep(self, *, unless_within_s: float = 0.0) -> SweepReport:
-        """Check the next page of tasks and the hints that belong to it, unless one was checked so recently."""
+        """Check the next page of tasks and their hints, unless a page was swept within ``unless_within_s`` seconds."""
         stored = await self._queue.store.get(keys.SWEEP)
         cursor = Cursor() if stored is None else _cursor(stored.body)
         recent = timedelta(seconds=unless_within_s)
@@ -70,7 +70,7 @@ class Sweeper:
         self._scan.after = cursor.after
         entries = await self._scan.page()
         until = self._scan.after
-        # Moved before the work: a sweeper that dies on a bad page must not hold up all the others at it.
+        # The cursor moves before the work, so that a page which crashes sweepers does not block all of them.
         if not await self._advance(cursor, until, None if stored is None else stored.etag):
             return SweepReport(skipped=True)
         report = SweepReport(wrapped=until == "")
@@ -103,7 +103,7 @@ class Sweeper:
         return not isinstance(wrote, register.Moved)
 
     async def _hints_between(self, after: str, until: str) -> dict[str, dict[str, str]]:
-        """Index keys and their ETags, by task id, of the tasks whose keys lie after one and up to the other."""
+        """Return, by task id, the index keys with their ETags of tasks whose keys are in (``after``, ``until``]."""
         hints: dict[str, dict[str, str]] = defaultdict(dict)
         first, last = _shard(after), _shard(until)
         for prefix in (keys.READY, keys.LEASES):
@@ -121,7 +121,7 @@ class Sweeper:
     async def _check(
         self, task_id: str, entry: Entry | None, hints: Mapping[str, str], report: SweepReport
     ) -> None:
-        """Set one task right: end it if its time is up, then make its hints agree with it."""
+        """Expire or lapse one task if its time is up, then make its hints agree with it."""
         try:
             snapshot = await self._queue.tasks.load(task_id)
             if snapshot is not None:
@@ -149,7 +149,7 @@ class Sweeper:
             moved = await self._queue.tasks.apply(snapshot, Expire(ambient.token()))
             report.expired += isinstance(moved, Snapshot)
         elif lapsed(snapshot.task, now):
-            # Normally the lease index has led the monitor here long before.
+            # Normally the monitor has found it by the lease index long before.
             command = Lapse(ambient.token(), snapshot.task.lease_id, ambient.unit())
             moved = await self._queue.tasks.apply(snapshot, command)
             report.lapsed += isinstance(moved, Snapshot)
@@ -162,7 +162,7 @@ def _cursor(body: bytes) -> Cursor:
     try:
         return wire.decode(Cursor, body, keys.SWEEP)
     except CorruptRecord:
-        return Cursor()  # Only a place in a round: start over.
+        return Cursor()  # It is only a position: start over.
 
 
 def _shard(task_key: str) -> str:

@@ -18,7 +18,7 @@ MOVES_MAX = 10
 
 
 class Snapshot(NamedTuple):
-    """A task as it was read or written, and the ETag that says so."""
+    """A task as it was read or written, with its ETag."""
 
     task: Task
     etag: str
@@ -40,7 +40,7 @@ class Tasks:
         return None if stored is None else Snapshot(wire.decode_task(stored.body, key), stored.etag)
 
     async def create(self, task: Task) -> tuple[Snapshot, bool]:
-        """Write a new task, then its hint. False if the id was taken: the snapshot is then what is there."""
+        """Write a new task, then its hint. If the id is taken, return the task that is there, and False."""
         key = self.key(task.id)
         wrote = await self._write(key, task, None)
         if isinstance(wrote, PutResult):
@@ -51,7 +51,7 @@ class Tasks:
         return Snapshot(wire.decode_task(wrote.current.body, key), wrote.current.etag), False
 
     async def apply(self, snapshot: Snapshot, command: Command) -> Snapshot | Rejected:
-        """Move a task, or learn why it may not move. Decides anew on whatever is there when others write too.
+        """Apply a command to a task, or return why it is rejected. Decides again on what is there if others write too.
 
         Raises Contended when other writers won every time; back off and call again.
         """
@@ -61,7 +61,7 @@ class Tasks:
             if isinstance(decision, Rejected):
                 return decision
             if decision is snapshot.task:
-                await self.project(snapshot.task)  # Whoever wrote this may have died before the hint.
+                await self.project(snapshot.task)  # Its writer may have died before writing the hint.
                 return snapshot
             wrote = await self._move(key, snapshot, decision, command)
             if isinstance(wrote, PutResult):
@@ -79,12 +79,12 @@ class Tasks:
     async def _move(
         self, key: str, snapshot: Snapshot, task: Task, command: Command
     ) -> PutResult | register.Moved:
-        """Write the task and its new hint, then drop the old one. If the new one failed, the old one stays: it is all
-        that leads to the task."""
+        """Write the task and its new hint, then drop the old one. If the new hint fails, the old one stays, so that one
+        leads to the task."""
         old, new = keys.index_key(snapshot.task), keys.index_key(task)
         if isinstance(command, Claim) and new is not None:
-            # The lease key is written beside the claim, not after it: a worker that dies right after claiming has
-            # then already told the monitor when to look. If the claim is lost, the key lies until its minute.
+            # The lease key is written along with the claim, not after it: the monitor then knows when to look even if
+            # the worker dies right after claiming. If the claim fails, the key stays until its minute.
             hinting = self._hints.start_adding(new, task.token)
             try:
                 wrote = await self._write(key, task, snapshot.etag)

@@ -1,4 +1,4 @@
-"""Why a task that is due waits: which workers there are, and whether one of them could run it."""
+"""Explain why a due task is not claimed: whether a worker is running that could run it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOON = timedelta(seconds=5)  # Until then a task that is due may simply be about
 
 
 async def why_unclaimed(queue: Queue, task: Task) -> str | None:
-    """In words for people; None if there is nothing to explain: it is not due, or somebody could run it."""
+    """Return the reason in words, or None if the task is not due or a worker could run it."""
     now = await queue.store.now()
     if task.status is not Status.PENDING or task.available_at + SOON > now:
         return None
