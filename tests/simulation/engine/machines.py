@@ -160,7 +160,7 @@ class Machines(virtual.VirtualLoop):
 
     def _run_once(self) -> None:
         """As the loop's own, for one that has neither threads nor sockets to wait for: that takes half as long."""
-        ready, scheduled, clock = self._ready, self._scheduled, self._leaping
+        ready, scheduled, clock = self._ready, self._scheduled, self._jumping
         while scheduled and scheduled[0]._cancelled:
             self._timer_cancelled_count -= 1
             heapq.heappop(scheduled)._scheduled = False
