@@ -23,7 +23,8 @@ from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.service import SEARCH_S, Dispatcher
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
-from qo.dispatcher.tasks.creation import BACKFILL_KEYS, NewTask
+from qo.dispatcher.tasks.creation import NewTask
+from qo.dispatcher.tasks.dedupe_keys import KeyKind
 from qo.errors import Unavailable
 from support.dispatcher.pipeline_tasks import ROOT, all_of, claimed, feed, fence, made, output, route_all, tasks_of
 from support.dispatcher.pipelines import dag, deployed, job, live, source
@@ -198,7 +199,7 @@ def test_invalidations_and_backfills_are_looked_at_when_an_end_concerns_them(
     of = clean_.inputs[0]
     again = NewTask(
         job=clean_,
-        dedupe_key=f"{BACKFILL_KEYS}one:a",
+        dedupe_key=f"{KeyKind.BACKFILL.prefix}one:a",
         dataset_id=of.dataset_id,
         generation_id=of.generation_id,
         partition_key="a",

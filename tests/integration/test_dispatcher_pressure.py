@@ -16,7 +16,8 @@ from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import pressure, release
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
-from qo.dispatcher.tasks.creation import SOURCE_KEY, NewTask, create, task_id
+from qo.dispatcher.tasks import dedupe_keys
+from qo.dispatcher.tasks.creation import NewTask, create, task_id
 from support.dispatcher.pipeline_tasks import beat, claimed, fence, woken
 from support.dispatcher.pipelines import dag, deployed, job, live, source
 from support.dispatcher.states import Clock
@@ -179,10 +180,10 @@ def test_a_running_source_is_told_to_hold_back_while_a_queue_behind_it_is_full(
 ) -> None:
     orders = live(shop, "shop.orders")
     with state.write() as tx:
-        create(tx, [NewTask(job=orders, dedupe_key=SOURCE_KEY)])
+        create(tx, [NewTask(job=orders, dedupe_key=dedupe_keys.SOURCE)])
     with state.write() as tx:
-        woken(tx, task_id(orders.edition_id, SOURCE_KEY))
-    held = claimed(state, task_id(orders.edition_id, SOURCE_KEY))
+        woken(tx, task_id(orders.edition_id, dedupe_keys.SOURCE))
+    held = claimed(state, task_id(orders.edition_id, dedupe_keys.SOURCE))
 
     def emitted(cursor: int) -> bool:
         body = EventsRequest(**fence(held), events=[EventBody(cursor=cursor)])

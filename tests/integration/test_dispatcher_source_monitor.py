@@ -17,8 +17,8 @@ from qo.dispatcher.attempts import claiming, completion, running
 from qo.dispatcher.engine.loops import source_monitor
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks import rows
-from qo.dispatcher.tasks.creation import SOURCE_KEY, task_id
+from qo.dispatcher.tasks import dedupe_keys, rows
+from qo.dispatcher.tasks.creation import task_id
 from qo.dispatcher.versions import pausing
 from support.dispatcher.pipeline_tasks import woken
 from support.dispatcher.pipelines import dag, deployed, edited, live, loaded, source, staged
@@ -39,7 +39,7 @@ class Feed:
     def __init__(self, state: State, clock: Clock) -> None:
         self.state, self.clock = state, clock
         self.edition = live(deployed(state, FEED), "feed.live").edition_id
-        self.id = task_id(self.edition, SOURCE_KEY)
+        self.id = task_id(self.edition, dedupe_keys.SOURCE)
 
     def row(self) -> sa.RowMapping:
         with self.state.read() as tx:
@@ -183,7 +183,7 @@ def test_a_source_of_a_version_that_was_replaced_drains_and_the_new_one_starts(
     new = live(loaded(feed.state), "feed.live").edition_id
     assert new != feed.edition
     with feed.state.read() as tx:
-        assert rows.load(tx, task_id(new, SOURCE_KEY), lock=False)["status"] == Status.PENDING
+        assert rows.load(tx, task_id(new, dedupe_keys.SOURCE), lock=False)["status"] == Status.PENDING
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import backlog
-from qo.dispatcher.tasks.creation import NewTask, create, joined_prefix
+from qo.dispatcher.tasks.creation import NewTask, create
+from qo.dispatcher.tasks.dedupe_keys import joined_prefix
 from qo.dispatcher.versions import cutover, overview, pausing
 from qo.errors import NotFound, UsageError
 from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged

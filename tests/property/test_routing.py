@@ -16,7 +16,7 @@ from qo.dispatcher.engine.loops import router
 from qo.dispatcher.events.event_log import accept
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.dispatcher.tasks.creation import joined_prefix
+from qo.dispatcher.tasks.dedupe_keys import joined_prefix
 from qo.dispatcher.versions import cutover
 from support.dispatcher import accounting
 from support.dispatcher.fresh_states import FreshStates

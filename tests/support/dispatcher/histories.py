@@ -32,7 +32,7 @@ from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import operator_actions
-from qo.dispatcher.tasks.creation import BACKFILL_KEYS
+from qo.dispatcher.tasks.dedupe_keys import KeyKind
 from qo.dispatcher.versions import cutover, deploy, rebuilding, records
 from qo.errors import LeaseLost, QoError
 from qo.pipeline.registry import DEFAULT
@@ -314,7 +314,7 @@ class Installation:
         table = schema.tasks
         query = sa.select(table).where(table.c.status == status).order_by(table.c.created_at, table.c.id)
         with self.state.read() as tx:
-            return [row for row in tx.all(query) if not row["dedupe_key"].startswith(BACKFILL_KEYS)]
+            return [row for row in tx.all(query) if not row["dedupe_key"].startswith(KeyKind.BACKFILL.prefix)]
 
 
 def _bundle(work: Work) -> str:

@@ -23,7 +23,7 @@ from qo.dispatcher.attempts import claiming, completion, running
 from qo.dispatcher.engine.loops import comparison, invalidation, router
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
-from qo.dispatcher.tasks import creation, rows
+from qo.dispatcher.tasks import creation, dedupe_keys, rows
 from qo.dispatcher.tasks.creation import NewTask
 
 ROOT = "file:/data"
@@ -35,7 +35,7 @@ def partition_task(state: State, job: LiveJob, key: str, **fields: Any) -> str:
     generation = of.generation_id or ""
     wanted = NewTask(
         job=job,
-        dedupe_key=creation.partition_dedupe_key(job, of.dataset_id, generation, key, {}),
+        dedupe_key=dedupe_keys.for_partition(job, of.dataset_id, generation, key, {}),
         dataset_id=of.dataset_id,
         generation_id=generation,
         partition_key=key,
@@ -49,7 +49,7 @@ def cursor_task(state: State, job: LiveJob, cursor: int) -> str:
     generation = of.generation_id or ""
     wanted = NewTask(
         job=job,
-        dedupe_key=creation.cursor_dedupe_key(of.dataset_id, generation, cursor),
+        dedupe_key=dedupe_keys.for_cursor(of.dataset_id, generation, cursor),
         dataset_id=of.dataset_id,
         generation_id=generation,
         cursor=cursor,

@@ -30,7 +30,7 @@ from qo.dispatcher.commits.removing import Removal
 from qo.dispatcher.state import datasets, schema, topology
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.datasets import DatasetRef
-from qo.dispatcher.tasks import creation, rows
+from qo.dispatcher.tasks import creation, dedupe_keys, rows
 from qo.dispatcher.tasks.creation import NewTask
 from qo.dispatcher.tasks.rows import Row
 from qo.errors import NotFound, Refused, UsageError
@@ -123,7 +123,7 @@ def withdraw(tx: Tx, job: LiveJob, row: sa.RowMapping) -> None:
         return
     new = NewTask(
         job=job,
-        dedupe_key=creation.removal_dedupe_key(row["id"]),
+        dedupe_key=dedupe_keys.for_removal(row["id"]),
         dataset_id=row["dataset_id"],
         generation_id=row["generation_id"],
         partition_key=row["partition_key"],
@@ -206,7 +206,7 @@ def _require_idle(tx: Tx, ref: DatasetRef, job: LiveJob, key: str) -> None:
 
 
 def _dedupe_key(partition: str, key: str) -> str:
-    return creation.removal_dedupe_key(derive_id("removal", key, partition))
+    return dedupe_keys.for_removal(derive_id("removal", key, partition))
 
 
 def _task(made: _Made, partition: str, key: str) -> NewTask:

@@ -29,7 +29,7 @@ from qo.dispatcher.events.event_log import Said
 from qo.dispatcher.state import topology
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.schema import emissions
-from qo.dispatcher.tasks import rows
+from qo.dispatcher.tasks import dedupe_keys, rows
 from qo.dispatcher.tasks.creation import NewTask, create
 from qo.errors import IdempotencyConflict, NotFound, Refused, UsageError
 
@@ -184,7 +184,7 @@ def _task(job: LiveJob, key: str, wanted: Sequence[Event]) -> NewTask:
     only = wanted[0] if len(wanted) == 1 else None  # For people who look at the task.
     return NewTask(
         job=job,
-        dedupe_key=f"manual:{key}",
+        dedupe_key=dedupe_keys.for_emission(key),
         partition_key=only.partition_key if only else None,
         start=only.start if only else None,
         end=only.end if only else None,

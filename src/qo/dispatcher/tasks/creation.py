@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from qo.core.pipeline.dag import HEARTBEAT_TIMEOUT_S, MAX_ATTEMPTS, Join
+from qo.core.pipeline.dag import HEARTBEAT_TIMEOUT_S, MAX_ATTEMPTS
 from qo.core.pipeline.plan import derive_id
 from qo.core.pipeline.topology import LiveJob
 from qo.core.task import Status
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 
-SOURCE_KEY = "source"  # The one long-lived task of an always-on job.
-BACKFILL_KEYS = "backfill:"  # How the keys of all that belongs to a backfill begin.
-REFRESH_KEYS = "refresh:"  # How the keys of tasks begin that make something stale again.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTask:
-    """Work that is wanted of a live job. The functions below say what the dedupe key is."""
+    """A task to be created for a live job."""
 
     job: LiveJob
-    dedupe_key: str
+    dedupe_key: str  # See ``dedupe_keys``.
     event_seq: int | None = None  # What started it.
     dataset_id: str | None = None  # Of the event, and pinned with its generation.
     generation_id: str | None = None
@@ -50,47 +46,6 @@ class Created:
 
 def task_id(edition_id: str, dedupe_key: str) -> str:
     return derive_id("task", edition_id, dedupe_key)
-
-
-def partition_dedupe_key(
-    job: LiveJob, dataset_id: str, generation_id: str, partition_key: str, current: Mapping[str, str]
-) -> str:
-    """A job that joins its inputs works once on a partition, whichever of them completes it.
-
-    ``current``: as the topology has it. What other DAGs make anew is joined anew.
-    """
-    if job.job.join is Join.ALL:
-        read = [each.generation_id or current.get(each.dataset_id, "") for each in job.inputs if each.trigger]
-        return joined_prefix(read) + partition_key
-    return f"partition:{dataset_id}:{generation_id}:{partition_key}"
-
-
-def joined_prefix(generations: Iterable[str]) -> str:
-    """How the keys begin of all partitions that are joined of these, which stand in the order of the inputs."""
-    return f"partition:{derive_id('joined', *generations)[:8]}:"
-
-
-def refresh_dedupe_key(standing: int, generation_id: str, revision: int) -> str:
-    """What was committed as ``standing`` is made anew, because its input is now that revision of that generation."""
-    return f"{REFRESH_KEYS}{standing}:{generation_id}:{revision}"
-
-
-def beside_dedupe_key(task_id: str, generation_id: str, revision: int) -> str:
-    """What a task has made is made again, because what it read beside is now that revision of that generation."""
-    return f"beside:{task_id}:{generation_id}:{revision}"
-
-
-def cursor_dedupe_key(dataset_id: str, generation_id: str, cursor: int) -> str:
-    return f"cursor:{dataset_id}:{generation_id}:{cursor}"
-
-
-def invalidation_dedupe_key(invalidation_id: str, partition_key: str | None = None) -> str:
-    """``partition_key``: where one invalidation asks a reader for the work of several partitions."""
-    return f"invalidation:{invalidation_id}" + (f":{partition_key}" if partition_key is not None else "")
-
-
-def removal_dedupe_key(removal_id: str) -> str:
-    return f"removed:{removal_id}"
 
 
 def create(tx: Tx, wanted: Sequence[NewTask]) -> list[Created]:

@@ -20,7 +20,7 @@ from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.loop_names import LoopName
 from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.state.schema import attempts, tasks
-from qo.dispatcher.tasks import creation
+from qo.dispatcher.tasks.dedupe_keys import KeyKind
 from qo.errors import Contended, NotFound
 
 RETRY = RetryPolicy(initial_interval_ms=30_000, max_interval_ms=600_000, multiplier=2.0, jitter_percent=0.5)
@@ -157,7 +157,7 @@ def move_all(tx: Tx, moves: Sequence[Move]) -> list[Moved | Rejected]:
     tx.insert(attempts, opened)
     tx.do(_CLOSED, *closed)
     invalidations.ended(tx, over)
-    if any(each["dedupe_key"].startswith(creation.BACKFILL_KEYS) for each in over):
+    if any(each["dedupe_key"].startswith(KeyKind.BACKFILL.prefix) for each in over):
         tx.loops_to_wake.add(LoopName.BACKFILL)  # It may have room for the next.
     invalidations.reopened(tx, again)
     return answers

@@ -26,8 +26,9 @@ from qo.core.task import Status
 from qo.dispatcher.events import event_log
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.tasks import backlog
-from qo.dispatcher.tasks.creation import BACKFILL_KEYS, NewTask
+from qo.dispatcher.tasks import backlog, dedupe_keys
+from qo.dispatcher.tasks.creation import NewTask
+from qo.dispatcher.tasks.dedupe_keys import backfill_prefix
 from qo.dispatcher.versions import overview
 from qo.errors import NotFound, Refused, UsageError
 
@@ -109,16 +110,11 @@ def cancel(tx: Tx, id_: str, by: str) -> BackfillAnswer:
     if row["state"] == BackfillState.CANCELLED:
         return show(tx, id_)
     answer = _set(tx, id_, BackfillState.CANCELLED, ended_at=tx.now)
-    which = _tasks.c.dedupe_key.startswith(prefix(id_), autoescape=True)
+    which = _tasks.c.dedupe_key.startswith(backfill_prefix(id_), autoescape=True)
     token = derive_id("backfill cancelled", id_)
     cancellation = backlog.Cancellation(by, f"backfill {id_} was cancelled")
     backlog.cancel_some(tx, row["edition_id"], which, cancellation, token=token)
     return show(tx, answer.id)
-
-
-def prefix(id_: str) -> str:
-    """Of the dedupe keys of its tasks."""
-    return f"{BACKFILL_KEYS}{id_}:"
 
 
 def candidates(
@@ -145,7 +141,7 @@ def tasks_for(tx: Tx, live: Topology, job: LiveJob, id_: str, found: Sequence[sa
     return [
         NewTask(
             job=job,
-            dedupe_key=prefix(id_) + each["partition_key"],
+            dedupe_key=dedupe_keys.for_backfill(id_, each["partition_key"]),
             dataset_id=of[each["generation_id"]],
             generation_id=each["generation_id"],
             partition_key=each["partition_key"],
@@ -164,7 +160,7 @@ def open_tasks(tx: Tx, row: Row) -> int:
         .where(
             _tasks.c.edition_id == row["edition_id"],
             _tasks.c.status.in_([Status.PENDING, Status.RUNNING]),
-            _tasks.c.dedupe_key.startswith(prefix(row["id"]), autoescape=True),
+            _tasks.c.dedupe_key.startswith(backfill_prefix(row["id"]), autoescape=True),
         )
         .limit(row["at_once"])
         .subquery()
@@ -325,7 +321,7 @@ def _answer(tx: Tx, live: Topology, row: sa.RowMapping) -> BackfillAnswer:
 def _counted(tx: Tx, row: sa.RowMapping) -> dict[str, int]:
     own = sa.and_(
         _tasks.c.edition_id == row["edition_id"],
-        _tasks.c.dedupe_key.startswith(prefix(row["id"]), autoescape=True),
+        _tasks.c.dedupe_key.startswith(backfill_prefix(row["id"]), autoescape=True),
     )
     some = sa.select(_tasks.c.status).where(own).limit(COUNT_MAX).subquery()
     counted = tx.execute(sa.select(some.c.status, sa.func.count()).group_by(some.c.status))

@@ -16,8 +16,8 @@ from qo.core.task import Status
 from qo.core.words import plural
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx, batches
-from qo.dispatcher.tasks import backlog, failures
-from qo.dispatcher.tasks.creation import joined_prefix
+from qo.dispatcher.tasks import backlog, dedupe_keys, failures
+from qo.dispatcher.tasks.dedupe_keys import joined_prefix, partition_prefix
 from qo.dispatcher.versions import records, side_inputs
 from qo.dispatcher.versions.side_inputs import Behind, Lack
 
@@ -162,7 +162,7 @@ def _remaining_by_edition(tx: Tx, jobs: Sequence[PlannedJob | LiveJob]) -> dict[
 class _Read:
     """What is committed in a generation that a job reads."""
 
-    prefix: str  # Of the dedupe keys of tasks, without their kind.
+    dataset_id: str
     generation_id: str
     partitions: int
     cursor: int | None
@@ -178,7 +178,7 @@ def _reads(tx: Tx, jobs: Sequence[PlannedJob | LiveJob]) -> dict[str, _Read]:
         rows = tx.all(sa.select(_generations).where(_generations.c.id.in_(some)))
         found |= {row["id"]: row for row in rows if row["partitions"] or row["cursor"] is not None}
     return {
-        key: _Read(f"{row['dataset_id']}:{row['id']}:", row["id"], row["partitions"], row["cursor"])
+        key: _Read(row["dataset_id"], row["id"], row["partitions"], row["cursor"])
         for key, generation in chosen.items()
         if (row := found.get(generation or "")) is not None
     }
@@ -217,7 +217,7 @@ def _remaining(tx: Tx, job: PlannedJob | LiveJob, reads: Mapping[str, _Read]) ->
             else 0
         )
     return sum(
-        max(0, read.partitions - _made(tx, job.edition_id, f"partition:{read.prefix}"))
+        max(0, read.partitions - _made(tx, job.edition_id, partition_prefix(read.dataset_id, read.generation_id)))
         for read in there
         if read.partitions
     )
@@ -241,7 +241,7 @@ def _cursor_remains(tx: Tx, edition_id: str, read: _Read) -> bool:
     )
     if done is not None and done >= read.cursor:
         return False
-    key = f"cursor:{read.prefix}{read.cursor}"
+    key = dedupe_keys.for_cursor(read.dataset_id, read.generation_id, read.cursor)
     return (
         tx.one(sa.select(_tasks.c.id).where(_tasks.c.edition_id == edition_id, _tasks.c.dedupe_key == key)) is None
     )

@@ -23,7 +23,7 @@ from qo.core.task import Status
 from qo.dispatcher.engine.loops import reconciler
 from qo.dispatcher.state import scans, schema, topology
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx
-from qo.dispatcher.tasks import creation
+from qo.dispatcher.tasks import creation, dedupe_keys
 from qo.dispatcher.tasks.creation import NewTask
 from qo.dispatcher.versions import side_inputs
 
@@ -148,7 +148,7 @@ def _again(tx: Tx, rebuild: Rebuild, stale: Sequence[tuple[sa.RowMapping, str, i
     return [
         NewTask(
             job=rebuild.job,
-            dedupe_key=creation.beside_dedupe_key(task["id"], generation, revision),
+            dedupe_key=dedupe_keys.for_side_input(task["id"], generation, revision),
             dataset_id=task["dataset_id"],
             generation_id=task["generation_id"],
             partition_key=task["partition_key"],
@@ -193,7 +193,7 @@ def _ranges_again(tx: Tx, rebuild: Rebuild, tasks: _Rows) -> list[NewTask]:
         why = derive_id("invalidation", "beside", rebuild.job.edition_id, tx.ambient.token())
         new = NewTask(
             job=rebuild.job,
-            dedupe_key=creation.invalidation_dedupe_key(why),
+            dedupe_key=dedupe_keys.for_invalidation(why),
             dataset_id=dataset,
             generation_id=generation,
             start=first,

@@ -22,7 +22,7 @@ from qo.dispatcher.effects import external_effects
 from qo.dispatcher.events import event_log, invalidations
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import State, Tx
-from qo.dispatcher.tasks import creation
+from qo.dispatcher.tasks import creation, dedupe_keys
 from qo.dispatcher.tasks.creation import NewTask
 
 SPLIT_MAX = 500  # Partitions of one range in one step.
@@ -112,7 +112,7 @@ def _task(tx: Tx, row: sa.RowMapping, job: LiveJob) -> NewTask | None:
         start, end = _range_of(tx, row)
     return NewTask(
         job=job,
-        dedupe_key=creation.invalidation_dedupe_key(row["id"]),
+        dedupe_key=dedupe_keys.for_invalidation(row["id"]),
         dataset_id=row["dataset_id"],
         generation_id=row["generation_id"],
         partition_key=row["partition_key"],

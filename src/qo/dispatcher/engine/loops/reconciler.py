@@ -32,7 +32,7 @@ from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.columns import inline
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx
 from qo.dispatcher.state.prepared import Prepared, Values
-from qo.dispatcher.tasks import creation
+from qo.dispatcher.tasks import creation, dedupe_keys
 from qo.dispatcher.tasks.creation import NewTask
 
 _partitions, _events, _invalidations = schema.partitions, schema.events, schema.invalidations
@@ -189,7 +189,7 @@ def _make(
     kept = {new.partition_key: new for new, one in zip(wanted, made, strict=True) if not one.new}
     stale = freshness.stale(tx, each, [row for row in complete if row["partition_key"] in kept])
     again = [
-        replace(kept[key], dedupe_key=creation.refresh_dedupe_key(standing, each.generation_id, revision))
+        replace(kept[key], dedupe_key=dedupe_keys.for_refresh(standing, each.generation_id, revision))
         for key, standing, revision in stale
     ]
     made += creation.create(tx, again)
@@ -234,7 +234,7 @@ def _wanted(tx: Tx, live: Topology, each: Input, rows: Sequence[Values]) -> list
     return [
         NewTask(
             job=each.job,
-            dedupe_key=creation.partition_dedupe_key(
+            dedupe_key=dedupe_keys.for_partition(
                 each.job, dataset, generation, row["partition_key"], live.current
             ),
             dataset_id=dataset,
@@ -291,7 +291,7 @@ def _cursor_task(tx: Tx, each: Input) -> NewTask | None:
         return None
     new = NewTask(
         job=job,
-        dedupe_key=creation.cursor_dedupe_key(dataset, generation, furthest),
+        dedupe_key=dedupe_keys.for_cursor(dataset, generation, furthest),
         dataset_id=dataset,
         generation_id=generation,
         cursor=furthest,

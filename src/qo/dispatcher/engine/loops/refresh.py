@@ -28,7 +28,7 @@ from qo.core.task import Status
 from qo.dispatcher.engine.marks import FULL_PASS_S
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx, batches
-from qo.dispatcher.tasks import creation
+from qo.dispatcher.tasks import creation, dedupe_keys
 from qo.dispatcher.tasks.creation import NewTask
 from qo.dispatcher.views import staleness
 from qo.dispatcher.views.staleness import StaleWork
@@ -253,7 +253,7 @@ def _covered(
 def _task(job: LiveJob, work: StaleWork) -> NewTask:
     return NewTask(
         job=job,
-        dedupe_key=creation.refresh_dedupe_key(work.made, work.changed_generation, work.changed_revision),
+        dedupe_key=dedupe_keys.for_refresh(work.made, work.changed_generation, work.changed_revision),
         dataset_id=work.dataset_id,
         generation_id=work.generation_id,
         partition_key=work.partition_key,

@@ -25,7 +25,7 @@ from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.columns import inline
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx
 from qo.dispatcher.state.prepared import Prepared
-from qo.dispatcher.tasks import creation
+from qo.dispatcher.tasks import dedupe_keys
 from qo.dispatcher.tasks.creation import NewTask
 
 BATCH = 500  # Events of one transaction.
@@ -173,11 +173,11 @@ def _route(tx: Tx, live: Topology, taken: Sequence[_Taken], changes: _Changes) -
 def _new_task(job: LiveJob, taken: _Taken, live: Topology) -> NewTask:
     event = taken.event
     if event.partition_key is not None:
-        key = creation.partition_dedupe_key(
+        key = dedupe_keys.for_partition(
             job, event.dataset_id, event.generation_id, event.partition_key, live.current
         )
     else:
-        key = creation.cursor_dedupe_key(event.dataset_id, event.generation_id, event.cursor or 0)
+        key = dedupe_keys.for_cursor(event.dataset_id, event.generation_id, event.cursor or 0)
     return NewTask(
         job=job,
         dedupe_key=key,

@@ -20,8 +20,8 @@ from qo.core.task import ENDED, Status
 from qo.dispatcher.state import topology
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.state.schema import attempts, sources, tasks
-from qo.dispatcher.tasks import rows
-from qo.dispatcher.tasks.creation import SOURCE_KEY, NewTask, create, task_id
+from qo.dispatcher.tasks import dedupe_keys, rows
+from qo.dispatcher.tasks.creation import NewTask, create, task_id
 
 RETRIES_MAX = 2**31 - 1
 _GIVEN_BACK = frozenset(
@@ -58,7 +58,7 @@ def _attend(tx: Tx, edition: str) -> int:
     _act(tx, watched, after, action)
     values = {
         "state": after.state.value,
-        "task_id": task_id(edition, SOURCE_KEY),
+        "task_id": task_id(edition, dedupe_keys.SOURCE),
         "restarts": after.restarts,
         "start_after": after.start_after,
         "heard_at": after.heard_at,
@@ -114,7 +114,7 @@ def _seen(tx: Tx, edition: str) -> ObservedTask | None:
     query = (
         sa.select(tasks, attempts.c.started_at.label("began_at"), attempts.c.ended_at, attempts.c.outcome)
         .select_from(tasks.outerjoin(attempts, last))
-        .where(tasks.c.id == task_id(edition, SOURCE_KEY))
+        .where(tasks.c.id == task_id(edition, dedupe_keys.SOURCE))
     )
     row = tx.one(query)
     if row is None:
@@ -139,11 +139,11 @@ def _act(tx: Tx, watched: Watched, after: Supervised, action: Action) -> None:
         case Action.NONE:
             return
         case Action.CREATE if watched.job is not None:
-            create(tx, [NewTask(job=watched.job, dedupe_key=SOURCE_KEY)])
+            create(tx, [NewTask(job=watched.job, dedupe_key=dedupe_keys.SOURCE)])
             limits = {"max_retries": RETRIES_MAX, "max_deliveries": RETRIES_MAX}
             tx.execute(sa.update(tasks).where(_of(watched)).values(limits))
         case Action.STOP:
-            row = rows.load(tx, task_id(watched.edition_id, SOURCE_KEY))
+            row = rows.load(tx, task_id(watched.edition_id, dedupe_keys.SOURCE))
             rows.move(tx, row, Cancel(tx.ambient.token(), by="source monitor", reason=watched.unwanted))
         case Action.RESTART:
             _restart(tx, watched, after)
@@ -152,7 +152,7 @@ def _act(tx: Tx, watched: Watched, after: Supervised, action: Action) -> None:
 
 
 def _restart(tx: Tx, watched: Watched, after: Supervised) -> None:
-    row = rows.load(tx, task_id(watched.edition_id, SOURCE_KEY))
+    row = rows.load(tx, task_id(watched.edition_id, dedupe_keys.SOURCE))
     task = rows.task_of(row)
     if task.status in ENDED:
         # A task that completed is done for good by the rules of tasks; a source that returned has only died.
@@ -166,4 +166,4 @@ def _restart(tx: Tx, watched: Watched, after: Supervised) -> None:
 
 
 def _of(watched: Watched) -> sa.ColumnElement[bool]:
-    return tasks.c.id == task_id(watched.edition_id, SOURCE_KEY)
+    return tasks.c.id == task_id(watched.edition_id, dedupe_keys.SOURCE)

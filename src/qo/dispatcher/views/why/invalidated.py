@@ -16,7 +16,7 @@ from qo.core.pipeline.states import InvalidationReason
 from qo.core.pipeline.topology import LiveJob, VersionStatus
 from qo.core.task import Status
 from qo.dispatcher.state import datasets, schema
-from qo.dispatcher.tasks import creation
+from qo.dispatcher.tasks.dedupe_keys import KeyKind
 from qo.dispatcher.views import staleness
 from qo.dispatcher.views.staleness import Change
 from qo.dispatcher.views.why.trace import CANDIDATES, Chain, Row, most_telling
@@ -26,7 +26,7 @@ _tasks = schema.tasks
 # Tasks that no new event asked for: they make again what was made before.
 _MAKES_AGAIN = sa.or_(
     _tasks.c.invalidation_id.is_not(None),
-    *(_tasks.c.dedupe_key.startswith(prefix) for prefix in (creation.REFRESH_KEYS, creation.BACKFILL_KEYS)),
+    *(_tasks.c.dedupe_key.startswith(kind.prefix) for kind in (KeyKind.REFRESH, KeyKind.BACKFILL)),
 )
 
 

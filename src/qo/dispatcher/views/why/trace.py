@@ -20,6 +20,7 @@ from qo.dispatcher.commits import quality, removing
 from qo.dispatcher.state import datasets, schema
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import failures
+from qo.dispatcher.tasks.dedupe_keys import DedupeKey, KeyKind
 from qo.dispatcher.tasks.rows import rescheduled
 from qo.dispatcher.versions import rebuilding
 from qo.pipeline.registry import DEFAULT, Launcher
@@ -353,8 +354,8 @@ class Chain:
 
 def _wanted_by(task: Row) -> str:
     """Of a task that no event started, who wanted it."""
-    kind, _, rest = task["dedupe_key"].partition(":")
-    return f", for backfill {rest.partition(':')[0]}," if kind == "backfill" else ""
+    key = DedupeKey.parse(task["dedupe_key"])
+    return f", for backfill {key.subject}," if key is not None and key.kind is KeyKind.BACKFILL else ""
 
 
 def _wanted(queue: str) -> str:
