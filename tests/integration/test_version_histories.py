@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from qo.cli.pipelines.deployment import Deployment
 from qo.dispatcher.state import schema
 from qo.errors import QoError, TaskFailed
-from qo.pipeline.loading import load_whole
+from qo.pipeline.loading import load_for_deploy
 from support.dispatcher.sites import DAG, WITHIN_S, Process, Site, embedded, servers, site
 from support.stores.queues import until
 
@@ -79,7 +79,7 @@ class History:
         self.log.append(f"{name} = {code}")
 
     async def deploy(self) -> None:
-        whole = load_whole(str(self.home / "pipeline.yaml"))
+        whole = load_for_deploy(str(self.home / "pipeline.yaml"))
         work = Deployment(
             DAG, whole.source, whole.bundle, wait=True, activate=True, timeout_s=WITHIN_S, again=True
         )

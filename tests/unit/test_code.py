@@ -8,7 +8,7 @@ import pytest
 
 from qo.errors import UsageError
 from qo.pipeline.code.fingerprint import Unresolvable, fingerprint
-from qo.pipeline.loading import load_whole
+from qo.pipeline.loading import load_for_deploy
 from qo.pipeline.reading import read
 
 pytestmark = pytest.mark.fast
@@ -137,27 +137,27 @@ jobs:
 def test_a_deployed_definition_says_what_its_code_is_known_by(home: Path) -> None:
     path = home / "sales.yaml"
     path.write_text(SALES.replace("{FILE}", "{query: SELECT 1 AS one}"))
-    whole = load_whole(str(path))
+    whole = load_for_deploy(str(path))
     job = next(each for each in whole.dag.jobs if each.name == "clean")
     assert job.code == fingerprint("ops:clean", [home])
     assert read(whole.source) == whole.dag
     assert whole.source.startswith("# Ours.\n")  # Its author's comments stay.
     assert whole.warnings == ()
-    plain = load_whole(str(path), code=False)
+    plain = load_for_deploy(str(path), code=False)
     assert plain.source == path.read_text()
     path.write_text(path.read_text().replace("ops:clean", "ops:nothing"))
-    assert "'clean'" in load_whole(str(path)).warnings[0]
+    assert "'clean'" in load_for_deploy(str(path)).warnings[0]
     path.write_text(path.read_text().replace("ops:nothing", "ops:nothing\n    code: mine"))
-    assert load_whole(str(path)).warnings == ()
+    assert load_for_deploy(str(path)).warnings == ()
 
 
 def test_a_query_in_a_file_of_its_own_is_written_into_the_definition(home: Path) -> None:
     path = home / "sales.yaml"
     path.write_text(SALES.replace("{FILE}", "{file: totals.sql}"))
     with pytest.raises(UsageError, match=r"totals\.sql"):
-        load_whole(str(path))
+        load_for_deploy(str(path))
     (home / "totals.sql").write_text("SELECT *\nFROM clean\n")
-    whole = load_whole(str(path))
+    whole = load_for_deploy(str(path))
     job = next(each for each in whole.dag.jobs if each.name == "totals")
     assert job.config == {"query": "SELECT *\nFROM clean\n"}
     assert read(whole.source) == whole.dag

@@ -11,7 +11,7 @@ import pytest
 from qo.dispatcher.bundles import archive
 from qo.errors import UsageError
 from qo.pipeline.code.bundling import Bundle
-from qo.pipeline.loading import load_whole
+from qo.pipeline.loading import load_for_deploy
 
 pytestmark = pytest.mark.fast
 
@@ -44,13 +44,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def packed(project: Path) -> Bundle:
-    bundle = load_whole(str(project / "pipeline.yaml")).bundle
+    bundle = load_for_deploy(str(project / "pipeline.yaml")).bundle
     assert bundle is not None
     return bundle
 
 
 def code_of(project: Path) -> str | None:
-    return next(job.code for job in load_whole(str(project / "pipeline.yaml")).dag.jobs if job.name == "clean")
+    return next(
+        job.code for job in load_for_deploy(str(project / "pipeline.yaml")).dag.jobs if job.name == "clean"
+    )
 
 
 def names(bundle: Bundle) -> set[str]:
@@ -103,7 +105,7 @@ def test_a_pattern_that_names_nothing_or_leaves_the_project_is_an_error(
 ) -> None:
     (project / "pyproject.toml").write_text(f"[tool.qo]\ninclude = [{pattern!r}]\n")
     with pytest.raises(UsageError, match=problem):
-        load_whole(str(project / "pipeline.yaml"))
+        load_for_deploy(str(project / "pipeline.yaml"))
 
 
 def test_packages_that_the_modules_import_are_recorded_with_their_versions(project: Path) -> None:
@@ -115,16 +117,16 @@ def test_packages_that_the_modules_import_are_recorded_with_their_versions(proje
 
 def test_a_job_that_pins_its_code_and_a_deploy_without_code_have_no_bundle(project: Path) -> None:
     target = str(project / "pipeline.yaml")
-    assert load_whole(target, code=False).bundle is None
+    assert load_for_deploy(target, code=False).bundle is None
     (project / "pipeline.yaml").write_text(
         PIPELINE.replace("operator: ops:clean", "operator: ops:clean\n    code: v7")
     )
-    assert load_whole(target).bundle is None
+    assert load_for_deploy(target).bundle is None
 
 
 def test_a_function_that_cannot_be_found_runs_the_workers_code_and_that_is_said(project: Path) -> None:
     (project / "ops.py").unlink()
-    whole = load_whole(str(project / "pipeline.yaml"))
+    whole = load_for_deploy(str(project / "pipeline.yaml"))
     assert whole.bundle is None
     assert "runs whatever code its worker has" in whole.warnings[0]
 
@@ -142,7 +144,7 @@ def test_queries_of_sql_and_of_alerts_travel_in_the_version(project: Path) -> No
     config: {file: late.sql}
 """
     (project / "pipeline.yaml").write_text(PIPELINE + alert)
-    jobs = {job.name: job for job in load_whole(str(project / "pipeline.yaml")).dag.jobs}
+    jobs = {job.name: job for job in load_for_deploy(str(project / "pipeline.yaml")).dag.jobs}
     assert jobs["late"].config == {"query": "SELECT 1"}
 
 

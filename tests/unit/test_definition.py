@@ -191,7 +191,7 @@ def test_who_reads_a_job_with_a_wrong_field_is_not_blamed():
         ),
         (
             [SOURCE, {**JOB, "update_strategy": "append", "unique_key": ["id", "Task_Id"]}],
-            "'Task_Id' is another one in each attempt",
+            "'Task_Id' differs in each attempt",
             "come from the data",
         ),
         (

@@ -65,7 +65,7 @@ def test_a_field_written_twice_is_refused_with_both_places():
         ("? {a: b}\n: c\n", "f:1:3", "name of a field must be text"),
         ("a: !!python/object:os.system x\n", "f:1:4", "tag"),
         ("a: !!str 3\n", "f:1:4", "tag"),
-        ("<<: {a: b}\n", "f:1:1", "not the same to every reader"),
+        ("<<: {a: b}\n", "f:1:1", "read differently by different programs"),
         ("a: *b\n", "f:1:4", "no finished value named &b"),
         ("a: &a [*a]\n", "f:1:8", "no finished value named &a"),
         ("a: \x07\n", "f:1:4", "character that YAML does not allow"),

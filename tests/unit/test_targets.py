@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qo.errors import UsageError
-from qo.pipeline.loading import load, load_whole
+from qo.pipeline.loading import load, load_for_deploy
 from qo.pipeline.target import resolve
 from support.cli.command import Qo
 
@@ -52,7 +52,8 @@ def operators(target: str) -> list[str]:
 def test_a_module_a_file_and_a_directory_name_the_same_pipeline(here: Path) -> None:
     (here / "pipeline.py").write_text(module("targets_same"))
     found = [
-        load_whole(each) for each in ("pipeline:pipeline", "pipeline.py", "pipeline.py:pipeline", ".", str(here))
+        load_for_deploy(each)
+        for each in ("pipeline:pipeline", "pipeline.py", "pipeline.py:pipeline", ".", str(here))
     ]
     assert found == 5 * [found[0]]
     assert found[0].warnings == ()

@@ -1,4 +1,4 @@
-"""A pipeline declared in Python. It becomes the same document as a file does, by the same rules.
+"""Pipelines declared in Python. A declaration becomes the same document as a file, and is checked by the same rules.
 
     pipeline = qo.Pipeline("sales")
     orders = pipeline.add("orders", source={"kind": "manual"})
@@ -8,7 +8,7 @@
 
     pipeline.publish("daily_totals", totals)
 
-A decorated function stays what it was, so workers import and call it under its own name.
+A decorated function is returned unchanged, so workers import and call it under its own name.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class JobName:
-    """A job of a pipeline, to be named in inputs and when publishing."""
+    """A reference to a job of a pipeline, for inputs and for publishing."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """An input that says more than which job it comes from."""
+    """An input with more than the job that it comes from."""
 
     input: Mapping[str, Any]
 
 
-Job = JobName | Callable[..., Any] | str  # What was declared, or its name.
+Job = JobName | Callable[..., Any] | str  # A declared job, or its name.
 Reading = Job | Reads | Mapping[str, Any]
 
 
 class Pipeline:
-    """Collects jobs. Nothing is checked before ``document()``, which says everything that is wrong at once."""
+    """Collects jobs. Nothing is checked before ``document()``, which reports everything that is wrong at once."""
 
     def __init__(
         self,
@@ -61,27 +61,27 @@ class Pipeline:
         heartbeat_timeout_seconds: int | None = None,
         max_attempts: int | None = None,
     ) -> None:
-        defaults = _given(
+        defaults = _drop_none(
             timeout_seconds=timeout_seconds,
             heartbeat_timeout_seconds=heartbeat_timeout_seconds,
             max_attempts=max_attempts,
         )
         self.name = name
-        self._head = _given(name=name, description=description, defaults=defaults or None)
+        self._head = _drop_none(name=name, description=description, defaults=defaults or None)
         self._jobs: list[dict[str, Any]] = []
         self._publish: dict[str, Any] = {}
         self._names: dict[Any, str] = {}  # Of decorated functions.
         self._problems: list[Problem] = []
-        self._spot = _caller(inspect.currentframe())
+        self._spot = _spot_of_caller(inspect.currentframe())
         self._spot.parts = {name: Spot(self._spot.file, self._spot.line, 1, {}) for name in ("jobs", "publish")}
 
     def source(
         self, *, kind: str, runtime: str = "python", name: str | None = None, outputs: int = 1, **fields: Any
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Declare a function as a source of the kind ``always_on``. Others call no function: see ``add``."""
-        own = {key: fields.pop(key) for key in _SOURCE if key in fields}
-        given = {"source": {"kind": kind, **own}, "runtime": runtime, "outputs": outputs, **fields}
-        return self._decorator(name, {"activation": "source", **given})
+        own = {key: fields.pop(key) for key in _SOURCE_FIELDS if key in fields}
+        job = {"source": {"kind": kind, **own}, "runtime": runtime, "outputs": outputs, **fields}
+        return self._decorator(name, {"activation": "source", **job})
 
     def job(
         self,
@@ -95,10 +95,10 @@ class Pipeline:
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Declare a function as a job that runs when its inputs change. Other fields are those of the file.
 
-        It needs inputs and a strategy; whether it has them, ``document`` says, with where it was declared.
+        It needs inputs and a strategy; ``document`` reports a job without them, and where it was declared.
         """
-        given = {"runtime": runtime, "outputs": outputs, "execution_strategy": strategy, **fields}
-        return self._decorator(name, {"activation": "reactive", "inputs": self._inputs(inputs) or None, **given})
+        job = {"runtime": runtime, "outputs": outputs, "execution_strategy": strategy, **fields}
+        return self._decorator(name, {"activation": "reactive", "inputs": self._inputs(inputs) or None, **job})
 
     def add(
         self,
@@ -114,9 +114,9 @@ class Pipeline:
     ) -> JobName:
         """Declare a job whose operator is built in, or a function by its name ``module:function``.
 
-        A source that runs no code (manual, cron, webhook, files) has neither operator nor runtime.
+        A source that runs no code (all but always_on) has neither operator nor runtime.
         """
-        given = _given(
+        job = _drop_none(
             name=name,
             activation="source" if source is not None else "reactive",
             runtime=runtime,
@@ -126,7 +126,7 @@ class Pipeline:
             execution_strategy=strategy,
             source=dict(source) if source is not None else None,
         )
-        self._put({**given, **fields}, _caller(inspect.currentframe()))
+        self._add_job({**job, **fields}, _spot_of_caller(inspect.currentframe()))
         return JobName(name)
 
     def input(
@@ -139,8 +139,8 @@ class Pipeline:
         trigger: bool = True,
         refresh: str | None = None,
     ) -> Reads:
-        """An output of a job of this pipeline, as an input."""
-        return _reads({"job": self._name(job), "output": output}, name, where, trigger, refresh)
+        """Return an output of a job of this pipeline as an input."""
+        return _make_input({"job": self._name(job), "output": output}, name, where, trigger, refresh)
 
     def dataset(
         self,
@@ -151,12 +151,12 @@ class Pipeline:
         trigger: bool = True,
         refresh: str | None = None,
     ) -> Reads:
-        """A published dataset of any pipeline, as an input."""
-        return _reads({"dataset": dataset}, name, where, trigger, refresh)
+        """Return a published dataset of any pipeline as an input."""
+        return _make_input({"dataset": dataset}, name, where, trigger, refresh)
 
     def publish(self, name: str, job: Job, *, output: int = 0) -> None:
         """Give an output a name under which other pipelines read it."""
-        spot = _caller(inspect.currentframe())
+        spot = _spot_of_caller(inspect.currentframe())
         if name in self._publish:
             hint = "publish it under another name"
             self._problems.append(Problem(spot.file, spot.line, 1, f"{name!r} is published twice", hint))
@@ -166,26 +166,26 @@ class Pipeline:
     def document(
         self, *, registry: Registry = DEFAULT, known_datasets: Callable[[str], bool] | None = None
     ) -> Dag:
-        """The resolved DAG. Raises DefinitionError, whose problems point to where jobs were declared."""
+        """Return the resolved DAG. Raises DefinitionError, whose problems point to where jobs were declared."""
         report = Report(self._spot, list(self._problems))
         whole = {**self._head, "jobs": self._jobs, **({"publish": self._publish} if self._publish else {})}
         return build_dag(plain(whole, report), report, registry=registry, known_datasets=known_datasets)
 
     def to_yaml(self) -> str:
-        """The file that says the same."""
+        """Return the definition file with the same meaning."""
         return to_yaml(self.document())
 
     def _decorator(self, name: str | None, fields: dict[str, Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def declare(function: Callable[P, R]) -> Callable[P, R]:
-            known = name or getattr(function, "__name__", "")
-            operator = f"{function.__module__}:{getattr(function, '__qualname__', known)}"
-            self._put({"name": known, "operator": operator, **fields}, _of_function(function))
-            self._names[function] = known
+            job_name = name or getattr(function, "__name__", "")
+            operator = f"{function.__module__}:{getattr(function, '__qualname__', job_name)}"
+            self._add_job({"name": job_name, "operator": operator, **fields}, _spot_of_function(function))
+            self._names[function] = job_name
             return function
 
         return declare
 
-    def _put(self, job: dict[str, Any], spot: Spot) -> None:
+    def _add_job(self, job: dict[str, Any], spot: Spot) -> None:
         self._spot.parts["jobs"].parts[len(self._jobs)] = spot
         self._jobs.append({key: value for key, value in job.items() if value is not None})
 
@@ -196,7 +196,7 @@ class Pipeline:
         if isinstance(each, Reads):
             return each.input
         if isinstance(each, Mapping):
-            return cast("Mapping[str, Any]", each)  # As a file would say it.
+            return cast("Mapping[str, Any]", each)  # As in a file.
         return {"from": {"job": self._name(each)}}
 
     def _name(self, job: Job) -> Any:
@@ -207,31 +207,31 @@ class Pipeline:
         return self._names.get(job, f"{getattr(job, '__name__', job)}")
 
 
-_SOURCE = tuple(field.name for field in all_source_fields())
+_SOURCE_FIELDS = tuple(field.name for field in all_source_fields())
 
 
-def _reads(
+def _make_input(
     from_: dict[str, Any],
     name: str | None,
     where: Mapping[str, Any] | None,
     trigger: bool,
     refresh: str | None,
 ) -> Reads:
-    given = _given(where=dict(where) if where else None, refresh=refresh, **{"as": name})
-    return Reads({"from": from_, **given, **({} if trigger else {"trigger": False})})
+    optional = _drop_none(where=dict(where) if where else None, refresh=refresh, **{"as": name})
+    return Reads({"from": from_, **optional, **({} if trigger else {"trigger": False})})
 
 
-def _given(**fields: Any) -> dict[str, Any]:
+def _drop_none(**fields: Any) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def _caller(frame: FrameType | None) -> Spot:
-    """Where the method was called whose frame this is."""
+def _spot_of_caller(frame: FrameType | None) -> Spot:
+    """Return where the method with this frame was called."""
     above = frame.f_back if frame is not None else None
     return Spot(above.f_code.co_filename, above.f_lineno) if above is not None else Spot("<python>")
 
 
-def _of_function(function: Callable[..., Any]) -> Spot:
+def _spot_of_function(function: Callable[..., Any]) -> Spot:
     inner = inspect.unwrap(function)
     if not isinstance(inner, FunctionType):
         return Spot("<python>")

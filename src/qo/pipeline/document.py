@@ -1,7 +1,7 @@
-"""From the text of a file to plain data that remembers where each piece was written.
+"""Parses a file into plain data with the position of each value.
 
-JSON is YAML, so both are read here. What a file of a few lines could do to a reader (a hundred thousand brackets,
-aliases of aliases of aliases) ends at the limits below, while it is still being read.
+JSON is YAML, so both are read here. Small files that expand without bound (a hundred thousand brackets, aliases of
+aliases of aliases) hit the limits below while they are read.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from qo.pipeline.scalars import Ambiguous, scalar
 
 TEXT_CHARS_MAX = 8_000_000
 DEPTH_MAX = 64
-NODES_MAX = 400_000  # With every alias counted as all that it stands for.
+NODES_MAX = 400_000  # With every alias counted as all the values that it repeats.
 ALIASES_MAX = 1_000
 
-_YAML: Any = yaml  # Its stubs leave types out.
+_YAML: Any = yaml  # Its stubs lack types.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ESCAPES = re.compile(
     r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]|\\\\|\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})"
@@ -29,7 +29,8 @@ _ESCAPES = re.compile(
 
 
 def parse(text: str, report: Report) -> Document | None:
-    """Reports where the text is not one YAML or JSON document of plain data. None: there is no reading on."""
+    """Parse one YAML or JSON document of plain data. Problems are added to the report; None if it cannot be read at
+    all."""
     if len(text) > TEXT_CHARS_MAX:
         report.add((), f"the file has more than {TEXT_CHARS_MAX} characters", "split the pipeline into several")
         return None
@@ -38,9 +39,9 @@ def parse(text: str, report: Report) -> Document | None:
         for event in _YAML.parse(_as_yaml(text), Loader=_LOADER):
             builder.take(event)
     except _Stopped:
-        return None  # Why is in the report.
+        return None  # The report has the reason.
     except (yaml.YAMLError, UnicodeEncodeError) as error:
-        _unreadable(error, text, report)
+        _report_unreadable(error, text, report)
         return None
     if builder.root is None:
         report.add((), "the file is empty", "begin with 'name:' and 'jobs:'")
@@ -50,20 +51,20 @@ def parse(text: str, report: Report) -> Document | None:
 
 
 def _as_yaml(text: str) -> str:
-    """JSON in the few words that YAML has others for: letters made of two escapes, and letters it cannot bear."""
+    """Return JSON as YAML: join pairs of surrogate escapes, and escape characters that YAML does not allow."""
     if text.lstrip()[:1] not in ("{", "["):
         return text
 
-    def word(found: re.Match[str]) -> str:
-        if found[1] is not None:
-            return chr(0x10000 + ((int(found[1], 16) - 0xD800) << 10) + int(found[2], 16) - 0xDC00)
-        # Either a backslash that is escaped itself, or a letter that YAML refuses or takes for the end of a line.
-        return found[0] if found[0] == "\\\\" else f"\\u{ord(found[0]):04x}"
+    def replacement(match: re.Match[str]) -> str:
+        if match[1] is not None:
+            return chr(0x10000 + ((int(match[1], 16) - 0xD800) << 10) + int(match[2], 16) - 0xDC00)
+        # Either an escaped backslash, or a character that YAML refuses or takes for the end of a line.
+        return match[0] if match[0] == "\\\\" else f"\\u{ord(match[0]):04x}"
 
-    return _ESCAPES.sub(word, text)
+    return _ESCAPES.sub(replacement, text)
 
 
-def _unreadable(error: yaml.YAMLError | UnicodeEncodeError, text: str, report: Report) -> None:
+def _report_unreadable(error: yaml.YAMLError | UnicodeEncodeError, text: str, report: Report) -> None:
     mark: Any = getattr(error, "problem_mark", None)
     if mark is not None:
         spot = Spot(report.spot.file, mark.line + 1, mark.column + 1)
@@ -77,7 +78,7 @@ def _unreadable(error: yaml.YAMLError | UnicodeEncodeError, text: str, report: R
 
 
 class _Stopped(Exception):
-    """Reading on would be of no use, or without end."""
+    """Parsing was aborted; the report has the reason."""
 
 
 @dataclass(slots=True)
@@ -87,8 +88,8 @@ class _Open:
     value: dict[str, Any] | list[Any]
     spot: Spot
     anchor: str | None
-    nodes: int  # How many had been read before it.
-    key: str | None = None  # Of a mapping: whose value comes next.
+    nodes: int  # How many nodes had been read before it.
+    key: str | None = None  # In a mapping: the key whose value comes next.
     wants_key: bool = True
 
 
@@ -109,10 +110,10 @@ class _Builder:
             case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
                 self._open(event)
             case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
-                done = self.stack.pop()
-                if done.anchor is not None:
-                    self.anchors[done.anchor] = (done.value, done.spot, self.nodes - done.nodes)
-                self._put(done.value, done.spot)
+                closed = self.stack.pop()
+                if closed.anchor is not None:
+                    self.anchors[closed.anchor] = (closed.value, closed.spot, self.nodes - closed.nodes)
+                self._append(closed.value, closed.spot)
             case yaml.AliasEvent():
                 self._alias(event)
             case yaml.DocumentStartEvent() if self.root is not None:
@@ -143,13 +144,13 @@ class _Builder:
             try:
                 value = scalar(event.value)
             except Ambiguous as ambiguous:
-                self.report.spoil(spot, *ambiguous.args)
-                value = event.value  # Read on, to find what else is wrong.
+                self.report.add_unreadable(spot, *ambiguous.args)
+                value = event.value  # Continue, to find what else is wrong.
         if "\0" in event.value:
             self.report.add_at(spot, "there is a NUL character in the text", "remove it")
         if event.anchor is not None:
             self.anchors[event.anchor] = (value, spot, 1)
-        self._put(value, spot)
+        self._append(value, spot)
 
     def _open(self, event: Any) -> None:
         spot = self._spot(event)
@@ -173,15 +174,15 @@ class _Builder:
             self._stop(spot, f"there is no finished value named &{event.anchor} above", "write the value out")
         value, where, nodes = self.anchors[event.anchor]
         self._count(spot, nodes)
-        self._put(value, where)
+        self._append(value, where)
 
     def _refuse_tag(self, event: Any, spot: Spot) -> None:
         if event.tag is not None:
             self.report.add_at(
-                spot, f"the tag {event.tag[:60]!r} is not understood", "remove it; quote what is text"
+                spot, f"the tag {event.tag[:60]!r} is not supported", "remove it, and put text in quotes"
             )
 
-    def _put(self, value: Any, spot: Spot) -> None:
+    def _append(self, value: Any, spot: Spot) -> None:
         if not self.stack:
             self.root = (value, spot)
             return
@@ -210,11 +211,11 @@ class _Builder:
 
 
 def plain(value: Any, report: Report) -> Document:
-    """The same data as a file would give it, made in Python. Reports what no file can say."""
-    return Document(_copied(value, (), report), report.spot)
+    """Copy Python data into the form that a file would give. Values that no file can hold are reported."""
+    return Document(_copy(value, (), report), report.spot)
 
 
-def _copied(value: Any, path: tuple[str | int, ...], report: Report) -> Any:
+def _copy(value: Any, path: tuple[str | int, ...], report: Report) -> Any:
     if len(path) > DEPTH_MAX:
         report.add(path, f"values are nested more than {DEPTH_MAX} deep", "write a flatter document")
         return None
@@ -223,10 +224,10 @@ def _copied(value: Any, path: tuple[str | int, ...], report: Report) -> Any:
         for key in members:
             if not isinstance(key, str):
                 report.add(path, f"the name {key!r} of a field is not text", "write it as text")
-        return {str(key): _copied(part, (*path, str(key)), report) for key, part in members.items()}
+        return {str(key): _copy(part, (*path, str(key)), report) for key, part in members.items()}
     if isinstance(value, list | tuple):
         parts = cast("list[Any]", value)
-        return [_copied(part, (*path, index), report) for index, part in enumerate(parts)]
+        return [_copy(part, (*path, index), report) for index, part in enumerate(parts)]
     if isinstance(value, str):
         text = str.__str__(value)
         if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in text):
@@ -248,5 +249,5 @@ def _number(value: int | float, path: tuple[str | int, ...], report: Report) -> 
         return 0
     if isinstance(back, int | float):
         return back
-    report.add(path, f"{value!r} is not a number that can be stored", "write a number that exists")
+    report.add(path, f"{value!r} is not a number that can be stored", "write a finite number")
     return 0

@@ -1,7 +1,7 @@
-"""A document on its way to a DAG: the jobs whose fields have the right shape, and where they were written.
+"""A draft of a DAG: the jobs of a document whose fields have the right shape, and where they were written.
 
-A job of the wrong shape is left out, so that the rules need not look at it, but its name stays known, so that those
-who refer to it are not blamed.
+A job of the wrong shape is left out, so that the rules need not look at it, but its name is kept, so that references
+to it are not reported as wrong.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import msgspec
 from qo.core.pipeline.dag import Dag, Defaults, Job, Publish
 from qo.pipeline.fields import DAG, DEFAULTS, JOB, PUBLISH
 from qo.pipeline.problems import Document, Path, Report
-from qo.pipeline.shape import check, reserved
+from qo.pipeline.shape import check, check_reserved
 from qo.pipeline.sources import CODELESS_JOB, CODELESS_KINDS
 
 
 @dataclass(frozen=True, slots=True)
 class JobDraft:
-    """A job, and what its author wrote: a field that is not in ``raw`` has its default."""
+    """A job, and its fields as its author wrote them: a field that is not in ``raw`` has its default."""
 
     job: Job
     raw: Mapping[str, Any]
@@ -34,7 +34,7 @@ class DagDraft:
     description: str | None
     defaults: Defaults
     jobs: tuple[JobDraft, ...]
-    names: frozenset[str]  # Of all jobs, also of those that were left out.
+    names: frozenset[str]  # Of all jobs, including those that were left out.
     publish: Mapping[str, Publish]
 
     def dag(self) -> Dag:
@@ -48,9 +48,9 @@ class DagDraft:
 
 
 def draft_dag(document: Document, report: Report) -> DagDraft:
-    """Reports what has not the right shape; returns what has."""
-    whole: Any = _complete(document.value)
-    reserved(whole, (), report)
+    """Return the parts of a document that have the right shape, and report the others."""
+    whole: Any = _fill_in_codeless(document.value)
+    check_reserved(whole, (), report)
     sound = check(whole, DAG, (), report)
     value = cast("dict[str, Any]", whole) if isinstance(whole, dict) else {}
     listed, published, defaults = value.get("jobs"), value.get("publish"), value.get("defaults")
@@ -64,14 +64,16 @@ def draft_dag(document: Document, report: Report) -> DagDraft:
         name=_text(value.get("name")) or "",
         description=_text(value.get("description")),
         defaults=msgspec.convert(defaults, Defaults) if defaults and fits(defaults, DEFAULTS) else Defaults(),
-        jobs=tuple(_written(raw, at) for at, raw in enumerate(map(_known, jobs)) if fits(raw, JOB)),
+        jobs=tuple(
+            _draft_job(raw, at) for at, raw in enumerate(map(_without_unknown_fields, jobs)) if fits(raw, JOB)
+        ),
         names=frozenset(each for raw in jobs if isinstance(raw, dict) and (each := _text(_name(raw)))),
         publish={key: msgspec.convert(raw, Publish) for key, raw in publish.items() if fits(raw, PUBLISH)},
     )
 
 
-def _complete(whole: Any) -> Any:
-    """The document with what may be left out of sources that run nothing."""
+def _fill_in_codeless(whole: Any) -> Any:
+    """Fill in the runtime and operator of sources that run no code."""
     if not isinstance(whole, dict):
         return whole
     value = cast("dict[str, Any]", whole)
@@ -87,14 +89,14 @@ def _runs_no_code(job: Any) -> bool:
     return isinstance(source, dict) and cast("dict[str, Any]", source).get("kind") in CODELESS_KINDS
 
 
-def _known(raw: Any) -> Any:
-    """The job without fields that there are not: they are reported, and say nothing about the others."""
+def _without_unknown_fields(raw: Any) -> Any:
+    """Return the job without unknown fields, which are reported by themselves."""
     if not isinstance(raw, dict) or JOB.by_name.keys() >= raw.keys():
         return cast("Any", raw)
     return {key: value for key, value in cast("dict[str, Any]", raw).items() if key in JOB.by_name}
 
 
-def _written(raw: dict[str, Any], at: int) -> JobDraft:
+def _draft_job(raw: dict[str, Any], at: int) -> JobDraft:
     if raw.get("idle_timeout") == 0:
         raw = {**raw, "idle_timeout": "0"}  # YAML reads a number there.
     return JobDraft(msgspec.convert(raw, Job), raw, ("jobs", at))

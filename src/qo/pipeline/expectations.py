@@ -1,4 +1,4 @@
-"""What must be true of what a job says about its data: expectations that can be met, of outputs that it has."""
+"""Rules for expectations: they can be met, and are about outputs and inputs that the job has."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from qo.core.pipeline.expectation import Accepted, Expectation, Range, Reference
 from qo.pipeline.draft import JobDraft
 from qo.pipeline.problems import Path, Report, closest
 
-SPARK_ONLY = ("cursor_column", "drift", "expectations")  # Who else writes files does not look into them.
+SPARK_ONLY = ("cursor_column", "drift", "expectations")  # Other runtimes do not look into the data.
 
 
 def check_expectations(job_draft: JobDraft, report: Report) -> None:
-    """Only Spark looks into data. Bounds bound something, and what is referred to is there."""
+    """Check that the job runs on Spark, that bounds make sense, and that references exist."""
     job = job_draft.job
     if job.runtime != "spark":
         for name in SPARK_ONLY:
@@ -27,20 +27,20 @@ def check_expectations(job_draft: JobDraft, report: Report) -> None:
             hint = f"write one from 0 to {job.outputs - 1}" if job.outputs else "remove it, or write 'outputs: 1'"
             message = f"{job.name!r} has no output {each.output}: it has {job.outputs}, counted from 0"
             report.add((*path, "output"), message, hint)
-        _says(each, job, (*path, each.kind), report)
+        _check_condition(each, job, (*path, each.kind), report)
 
 
-def _says(each: Expectation, job: Job, path: Path, report: Report) -> None:
-    if each.range is not None or each.rows is not None:
-        _bounds(each.range or each.rows or Rows(), path, report)
-    if each.accepted is not None:
-        _accepted(each.accepted, path, report)
-    if each.references is not None:
-        _references(each.references, job, path, report)
+def _check_condition(expectation: Expectation, job: Job, path: Path, report: Report) -> None:
+    if expectation.range is not None or expectation.rows is not None:
+        _check_bounds(expectation.range or expectation.rows or Rows(), path, report)
+    if expectation.accepted is not None:
+        _check_accepted(expectation.accepted, path, report)
+    if expectation.references is not None:
+        _check_references(expectation.references, job, path, report)
 
 
-def _bounds(given: Range | Rows, path: Path, report: Report) -> None:
-    low, high = given.min, given.max
+def _check_bounds(bounds: Range | Rows, path: Path, report: Report) -> None:
+    low, high = bounds.min, bounds.max
     if low is None and high is None:
         report.add(path, "nothing is bounded", "write 'min:', 'max:', or both")
     elif low is None or high is None:
@@ -52,25 +52,25 @@ def _bounds(given: Range | Rows, path: Path, report: Report) -> None:
 
 
 def _above(low: Any, high: Any) -> bool:
-    return bool(low > high)  # Of one type, see above. Dates are written so that their texts compare as they do.
+    return bool(low > high)  # Both have one type. Dates are written so that their texts compare as they do.
 
 
-def _accepted(given: Accepted, path: Path, report: Report) -> None:
-    sorts = {_sort_of(value) for value in given.values}
-    if len(sorts) > 1:
+def _check_accepted(accepted: Accepted, path: Path, report: Report) -> None:
+    types = {_type_name(value) for value in accepted.values}
+    if len(types) > 1:
         hint = "write values of one type, in quotes where text is meant"
-        report.add((*path, "values"), f"the values mix {' and '.join(sorted(sorts))}", hint)
+        report.add((*path, "values"), f"the values mix {' and '.join(sorted(types))}", hint)
 
 
-def _sort_of(value: Any) -> str:
+def _type_name(value: Any) -> str:
     return "true or false" if isinstance(value, bool) else "text" if isinstance(value, str) else "numbers"
 
 
-def _references(given: References, job: Job, path: Path, report: Report) -> None:
+def _check_references(references: References, job: Job, path: Path, report: Report) -> None:
     names = [input_name(each) for each in job.inputs]
-    if given.input not in names:
-        message = f"{job.name!r} has no input {given.input!r}"
-        report.add((*path, "input"), message, closest(given.input, names))
-    if given.input_columns and len(given.input_columns) != len(given.columns):
-        message = f"{len(given.columns)} columns cannot be found in {len(given.input_columns)}"
+    if references.input not in names:
+        message = f"{job.name!r} has no input {references.input!r}"
+        report.add((*path, "input"), message, closest(references.input, names))
+    if references.input_columns and len(references.input_columns) != len(references.columns):
+        message = f"{len(references.columns)} columns cannot be found in {len(references.input_columns)}"
         report.add((*path, "input_columns"), message, "name as many, in the same order, or leave it out")

@@ -80,7 +80,7 @@ INPUT = Record(
             default="manual",
         ),
     ),
-    gone=(("job", "write it under from: {job: ...}"), ("dataset", "write it under from: {dataset: ...}")),
+    removed=(("job", "write it under from: {job: ...}"), ("dataset", "write it under from: {dataset: ...}")),
 )
 
 SOURCE = Record(
@@ -276,7 +276,7 @@ JOB = Record(
             "spark: what must be true of an output before it may be read.",
         ),
     ),
-    gone=(("schedule", "write it under source: {kind: cron, schedule: ...}"),),
+    removed=(("schedule", "write it under source: {kind: cron, schedule: ...}"),),
 )
 
 DEFAULTS = Record("defaults", "For all jobs that do not say it themselves.", TIMEOUTS)
@@ -289,7 +289,7 @@ PUBLISH = Record(
     "publication",
     "The output of a job that gets a name.",
     (Field("from", OUTPUT, "Which one.", required=True),),
-    gone=(("storage", _METADATA_ONLY), ("write_mode", _METADATA_ONLY), ("schema", _METADATA_ONLY)),
+    removed=(("storage", _METADATA_ONLY), ("write_mode", _METADATA_ONLY), ("schema", _METADATA_ONLY)),
 )
 
 DAG = Record(
@@ -302,5 +302,5 @@ DAG = Record(
         Field("jobs", Items(JOB, at_least=1, at_most=JOBS_MAX), "The steps, in any order.", required=True),
         Field("publish", Table(NAME, PUBLISH), "Names under which outputs can be read by other pipelines."),
     ),
-    gone=(("version", "versions are counted when a pipeline is deployed: remove it"),),
+    removed=(("version", "versions are counted when a pipeline is deployed: remove it"),),
 )

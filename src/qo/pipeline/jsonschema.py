@@ -1,6 +1,7 @@
-"""The table of fields as a JSON Schema, so that editors complete and check pipelines while they are written.
+"""The JSON Schema of definitions, with which editors complete and check pipelines while they are written.
 
-It knows each field and which of them belong together; what jobs mean to each other, only ``qo dag validate`` knows.
+It covers each field and which fields need or exclude each other. References between jobs are checked by ``qo dag
+validate`` only.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _ONE_TYPE: list[Schema] = [{"items": {"type": name}} for name in ("string", "num
 
 
 def schema() -> Schema:
-    """Draft 2020-12."""
+    """Return the schema, of draft 2020-12."""
     definitions: dict[str, Schema] = {}
     top = _record(DAG, definitions)
     job = definitions["job"]
@@ -57,24 +58,24 @@ def schema() -> Schema:
 
 
 def text() -> str:
-    """As it is published: docs/reference/dag.schema.json."""
+    """Return the schema as it is published in docs/reference/dag.schema.json."""
     return json.dumps(schema(), indent=2) + "\n"
 
 
-def _of(kind: Kind, definitions: dict[str, Schema]) -> Schema:
+def _schema_of(kind: Kind, definitions: dict[str, Schema]) -> Schema:
     match kind:
         case Record():
             if kind.name not in definitions:
                 definitions[kind.name] = _record(kind, definitions)
             return {"$ref": f"#/$defs/{kind.name}"}
         case Items():
-            listed: Schema = {"type": "array", "items": _of(kind.of, definitions), "maxItems": kind.at_most}
+            listed: Schema = {"type": "array", "items": _schema_of(kind.of, definitions), "maxItems": kind.at_most}
             return {**listed, "minItems": kind.at_least, **({"uniqueItems": True} if kind.unique else {})}
         case Table():
             return {
                 "type": "object",
                 "propertyNames": _text(kind.keys),
-                "additionalProperties": _of(kind.of, definitions),
+                "additionalProperties": _schema_of(kind.of, definitions),
                 "maxProperties": kind.at_most,
             }
         case _:
@@ -109,7 +110,7 @@ def _text(kind: Text) -> Schema:
 
 
 def _record(kind: Record, definitions: dict[str, Schema]) -> Schema:
-    made: Schema = {
+    schema_: Schema = {
         "type": "object",
         "description": kind.help,
         "properties": {field.name: _property(field, definitions) for field in kind.fields},
@@ -117,21 +118,21 @@ def _record(kind: Record, definitions: dict[str, Schema]) -> Schema:
     }
     required = [field.name for field in kind.fields if field.required]
     if required:
-        made["required"] = required
+        schema_["required"] = required
     if kind.one_of:
-        made["oneOf"] = [{"required": [name]} for name in kind.one_of]
-    return made
+        schema_["oneOf"] = [{"required": [name]} for name in kind.one_of]
+    return schema_
 
 
 def _property(field: Field, definitions: dict[str, Schema]) -> Schema:
-    made: Schema = {"description": field.help, **_of(field.kind, definitions)}
+    schema_: Schema = {"description": field.help, **_schema_of(field.kind, definitions)}
     if field.default is not None:
-        made["default"] = field.default
-    return made
+        schema_["default"] = field.default
+    return schema_
 
 
 def _source_rules() -> list[Schema]:
-    """Each kind of source has its own fields."""
+    """Return the rules by which each kind of source has its own fields."""
     every = {name for spec in SOURCES.values() for name in spec.config.by_name}
     rules: list[Schema] = []
     for kind, spec in SOURCES.items():
@@ -144,7 +145,7 @@ def _source_rules() -> list[Schema]:
 
 
 def _job_rules(definitions: dict[str, Schema]) -> list[Schema]:
-    """Fields of a job that need or exclude each other."""
+    """Return the rules for fields of a job that need or exclude each other."""
     return [
         _when({"activation": {"const": "source"}}, SOURCE_ONLY[0], {*REACTIVE_ONLY[0], *REACTIVE_ONLY[1]}),
         _when({"activation": {"const": "reactive"}}, REACTIVE_ONLY[0], {*SOURCE_ONLY[0], *SOURCE_ONLY[1]}),
@@ -164,7 +165,7 @@ def _job_rules(definitions: dict[str, Schema]) -> list[Schema]:
 
 
 def _config_rule(spec: OperatorSpec, config: Record, definitions: dict[str, Schema]) -> Schema:
-    """The config of a built-in operator."""
+    """Return the rule for the config of a built-in operator."""
     runtime: Schema = {"const": spec.runtimes[0]} if len(spec.runtimes) == 1 else {"enum": list(spec.runtimes)}
     rule = _when(
         {"runtime": runtime, "operator": {"const": spec.name}}, ("config",) if spec.needs_config else (), set()

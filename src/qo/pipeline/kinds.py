@@ -1,6 +1,6 @@
 """Kinds of values that a field of a definition can have. The tables of fields are in ``fields``.
 
-A kind is only a description. ``shape`` checks values by it, and ``jsonschema`` tells editors.
+A kind is only a description. ``shape`` checks values by it, and ``jsonschema`` derives a schema from it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Text:
-    """``pattern`` must match all of it; ``form`` says that to people."""
+    """A text that ``pattern`` matches as a whole; ``form`` describes it to people."""
 
     form: str
     pattern: str = r"[\s\S]*\S[\s\S]*"
     chars_max: int = 200
-    zero: bool = False  # The number 0 is taken for the text "0", as YAML reads it.
+    zero: bool = False  # The number 0 counts as the text "0", since YAML reads it as a number.
 
     @cached_property
     def matcher(self) -> re.Pattern[str]:
@@ -43,7 +43,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """Text, a number, and unless ``ordered``, true or false."""
+    """Text, a number or, unless ``ordered``, true or false."""
 
     ordered: bool = False
 
@@ -87,26 +87,26 @@ class Field:
     kind: Kind
     help: str
     required: bool = False
-    default: str | int | bool | None = None  # For readers; the values themselves are in core.flow.dag.
+    default: str | int | bool | None = None  # For people; the values themselves are in core.pipeline.dag.
 
 
 @dataclass(frozen=True)
 class Record:
-    """A mapping with these fields and no other. ``gone``: names that people write here, and what to do instead."""
+    """A mapping with these fields and no other. ``removed``: names that people write here, and what to do instead."""
 
     name: str
     help: str
     fields: tuple[Field, ...]
-    gone: tuple[tuple[str, str], ...] = ()
-    one_of: tuple[str, ...] = ()  # Exactly one of these must be there.
+    removed: tuple[tuple[str, str], ...] = ()
+    one_of: tuple[str, ...] = ()  # Exactly one of these is required.
 
     @cached_property
     def by_name(self) -> dict[str, Field]:
         return {field.name: field for field in self.fields}
 
     @cached_property
-    def refused(self) -> dict[str, str]:
-        return dict(self.gone)
+    def removed_hints(self) -> dict[str, str]:
+        return dict(self.removed)
 
 
 Kind = Text | Whole | Flag | Choice | Scalar | Items | Table | Filter | Anything | Record

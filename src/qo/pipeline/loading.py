@@ -1,4 +1,4 @@
-"""A pipeline as a command is given it, in a file or declared in Python: read, and made complete for a deploy."""
+"""Loads a pipeline from a file or a Python declaration, and completes it for a deploy."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from qo.pipeline.writing import to_yaml
 def load(
     target: str, *, registry: Registry = DEFAULT, known_datasets: Callable[[str], bool] | None = None
 ) -> tuple[Dag, str]:
-    """The resolved DAG and the text of its definition; of a declared one, the YAML that says the same.
+    """Return the resolved DAG and the text of its definition, which is YAML for a declaration in Python.
 
-    Raises UsageError for what cannot be opened or imported, and DefinitionError for what is wrong in it.
+    Raises UsageError for a target that cannot be opened or imported, and DefinitionError for mistakes in it.
     """
-    found = resolve(target)
-    if found.pipeline is None:
-        text = _text(str(found.file))
-        return read(text, file=str(found.file), registry=registry, known_datasets=known_datasets), text
-    dag = found.pipeline.document(registry=registry, known_datasets=known_datasets)
+    resolved = resolve(target)
+    if resolved.pipeline is None:
+        text = _read_text(str(resolved.file))
+        return read(text, file=str(resolved.file), registry=registry, known_datasets=known_datasets), text
+    dag = resolved.pipeline.document(registry=registry, known_datasets=known_datasets)
     return dag, to_yaml(dag)
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """A definition that stands on its own: everything that decides what its jobs make is in it."""
+class DeployableDefinition:
+    """A definition that contains everything that decides what its jobs make."""
 
     dag: Dag
-    source: str  # What to deploy.
-    warnings: tuple[str, ...] = ()  # Of operators whose code is not in it.
-    bundle: Bundle | None = None  # The code that travels with it; None: all jobs run the workers' own.
+    source: str  # The text to deploy.
+    warnings: tuple[str, ...] = ()  # About operators whose code is not in it.
+    bundle: Bundle | None = None  # The code of its functions; None: all jobs run the workers' own.
 
 
-def load_whole(target: str, *, code: bool = True, registry: Registry = DEFAULT) -> Whole:
-    """As ``load``, with the queries that lie in files of their own written into it, and each function by what its
-    code is known by, unless ``code`` is False or the job says so itself.
+def load_for_deploy(target: str, *, code: bool = True, registry: Registry = DEFAULT) -> DeployableDefinition:
+    """Load a pipeline, write queries from files into it, and add the fingerprint of each function's code, unless
+    ``code`` is False or the job sets it.
 
-    The code of these functions comes along as a bundle; all others run what their workers have. Raises
-    UsageError for a file of a query that cannot be read, or a file to include that is not there.
+    The code of these functions is packed into a bundle; all others run what their workers have. Raises UsageError for
+    a query file that cannot be read, or a file to include that does not exist.
     """
     dag, text = load(target, registry=registry)
     home = resolve(target).directory
@@ -60,19 +60,19 @@ def load_whole(target: str, *, code: bool = True, registry: Registry = DEFAULT) 
     warnings: list[str] = []
     jobs: list[Job] = []
     for job in dag.jobs:
-        whole = _with_query(job, home)
-        if code and whole.code is None and registry.get(job.runtime).functions and FUNCTION.match(job.operator):
-            whole = packing.add(whole, warnings)
-        jobs.append(whole)
+        complete = _with_query(job, home)
+        if code and complete.code is None and registry.get(job.runtime).functions and FUNCTION.match(job.operator):
+            complete = packing.add(complete, warnings)
+        jobs.append(complete)
     bundle = packing.bundle()
     if tuple(jobs) == dag.jobs:
-        return Whole(dag, text, tuple(warnings), bundle)
+        return DeployableDefinition(dag, text, tuple(warnings), bundle)
     filled = replace(dag, jobs=tuple(jobs))
-    return Whole(filled, _written(text, dag, filled, registry), tuple(warnings), bundle)
+    return DeployableDefinition(filled, _definition_text(text, dag, filled, registry), tuple(warnings), bundle)
 
 
 class _Packing:
-    """Gathers the jobs whose code travels with the version."""
+    """Collects the jobs whose code is packed with the version."""
 
     def __init__(self, roots: Sequence[Path], project: Project) -> None:
         self._roots = roots
@@ -80,7 +80,8 @@ class _Packing:
         self._operators: dict[str, str] = {}
 
     def add(self, job: Job, warnings: list[str]) -> Job:
-        """The job, known by its code. Warns of one whose code cannot be found: it runs the workers' own."""
+        """Return the job with the fingerprint of its code. If that cannot be found, add a warning: it runs the
+        workers' own."""
         try:
             code = fingerprint(job.operator, self._roots, self._project.files)
         except Unresolvable as error:
@@ -104,36 +105,36 @@ def _with_query(job: Job, home: Path) -> Job:
     if "query" in job.config:
         raise UsageError(f"job {job.name!r} has both 'query' and 'file' in its config: write one of them")
     config = {key: value for key, value in job.config.items() if key != "file"}
-    return replace(job, config={**config, "query": _text(str(home / name))})
+    return replace(job, config={**config, "query": _read_text(str(home / name))})
 
 
-def _written(text: str, dag: Dag, filled: Dag, registry: Registry) -> str:
-    """The file with what was filled in; as its author wrote it, comments and all, where lines can be added to it."""
-    annotated = _annotated(text, {job.name: job.code for job in filled.jobs if job.code is not None})
+def _definition_text(text: str, dag: Dag, filled: Dag, registry: Registry) -> str:
+    """Return the completed definition: the author's text with added lines, comments and all, where that is possible."""
+    annotated = _add_code_lines(text, {job.name: job.code for job in filled.jobs if job.code is not None})
     try:
         if annotated is not None and read(annotated, registry=registry) == filled:
             return annotated
     except QoError:
-        pass  # It was not as simple as it looked.
+        pass  # Adding lines did not work: write the file anew.
     return to_yaml(filled)
 
 
-def _annotated(text: str, codes: dict[str, str]) -> str | None:
-    """``code`` below the operator of each job. None: the file is not written in lines."""
+def _add_code_lines(text: str, codes: dict[str, str]) -> str | None:
+    """Add a line with ``code`` below the operator of each job. None if no operator has a line of its own."""
     lines = text.splitlines()
-    names = _names_of_operators(lines)
-    written: list[str] = []
+    names = _jobs_by_operator_line(lines)
+    annotated: list[str] = []
     for index, line in enumerate(lines):
-        written.append(line)
+        annotated.append(line)
         if (name := names.get(index)) in codes:
             indent = len(line) - len(line.lstrip(" -"))
-            written.append(f"{' ' * indent}code: {codes[name]!r}")
-    return "\n".join(written) + "\n" if len(written) > len(lines) else None
+            annotated.append(f"{' ' * indent}code: {codes[name]!r}")
+    return "\n".join(annotated) + "\n" if len(annotated) > len(lines) else None
 
 
-def _names_of_operators(lines: Sequence[str]) -> dict[int, str]:
-    """The job that each line with an operator belongs to: the last one that was named before, or the first after."""
-    found: dict[int, str] = {}
+def _jobs_by_operator_line(lines: Sequence[str]) -> dict[int, str]:
+    """Return the job of each line with an operator: the last one named before it, or the first one after."""
+    names: dict[int, str] = {}
     name, operator = "", None
     for index, line in enumerate(lines):
         begins = line.lstrip().startswith("- ")
@@ -145,11 +146,11 @@ def _names_of_operators(lines: Sequence[str]) -> dict[int, str]:
         if bare.startswith("operator:") and operator is None:
             operator = index
         if name and operator is not None:
-            found.setdefault(operator, name)
-    return found
+            names.setdefault(operator, name)
+    return names
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         return Path(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""What is wrong with a definition, and where: collected in one pass, raised together."""
+"""Problems of a definition, with their positions: collected in one pass, raised together."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from qo.errors import UsageError
 
 LISTED_MAX = 24  # Names in one hint.
-COMPARED_MAX = 500  # Comparing takes long; among more names, only those that begin alike are compared.
-PROBLEMS_MAX = 200  # Nobody reads further; a file of another kind would give one for each line.
+COMPARED_MAX = 500  # Comparing is slow; among more names, only those with the same first letters are compared.
+PROBLEMS_MAX = 200  # Nobody reads more; a file of another format would give one for each line.
 
 Path = tuple[str | int, ...]  # From the top of the document: ("jobs", 0, "source", "kind").
 
@@ -31,7 +31,7 @@ class Problem:
 
 
 class DefinitionError(UsageError):
-    """A definition that is refused. All that is wrong with it is in ``problems``, in the order of the file."""
+    """A definition that is refused. ``problems`` has everything that is wrong, in the order of the file."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -40,9 +40,9 @@ class DefinitionError(UsageError):
 
 @dataclass(slots=True)
 class Spot:
-    """Where a value stands in its file, and where its parts do; ``keys`` are where their names stand.
+    """The position of a value in its file, of its parts, and of their names (``keys``).
 
-    Who adds parts or keys gives the dicts.
+    Assign dicts of your own before adding parts or keys: the defaults are shared.
     """
 
     file: str
@@ -52,7 +52,7 @@ class Spot:
     keys: dict[str | int, Spot] = field(default_factory=lambda: _NONE)
 
     def at(self, path: Path, *, key: bool = False) -> Spot:
-        """The spot of a part, or of what is nearest above it; with ``key``, of the name in front of it."""
+        """Return the spot of a part, or of the nearest value above it; with ``key``, of the name in front of it."""
         spot = self
         for depth, step in enumerate(path):
             if key and depth == len(path) - 1 and step in spot.keys:
@@ -68,7 +68,7 @@ _NONE: dict[str | int, Spot] = {}  # Shared by the many that have no parts; neve
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Plain data (dicts, lists, text, numbers, true, false, null) and where each piece of it was written."""
+    """Plain data (dicts, lists, text, numbers, true, false, null) and the position of each value."""
 
     value: Any
     spot: Spot
@@ -76,37 +76,39 @@ class Document:
 
 @dataclass(slots=True)
 class Report:
-    """Takes down problems at paths of one document."""
+    """Collects problems at paths of one document."""
 
     spot: Spot
     problems: list[Problem] = field(default_factory=list[Problem])
     limit: int = PROBLEMS_MAX
-    spoilt: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])  # Places of words nobody can read.
+    unreadable: set[tuple[int, int]] = field(
+        default_factory=set[tuple[int, int]]
+    )  # Positions of unreadable values.
 
     @property
     def full(self) -> bool:
-        """Whether there is no need to look further."""
+        """Whether further problems would be dropped."""
         return len(self.problems) >= self.limit
 
     def add(self, path: Path, message: str, hint: str, *, key: bool = False) -> None:
         self.add_at(self.spot.at(path, key=key), message, hint)
 
     def add_at(self, spot: Spot, message: str, hint: str) -> None:
-        if not self.full and (spot.line, spot.column) not in self.spoilt:
+        if not self.full and (spot.line, spot.column) not in self.unreadable:
             self.problems.append(Problem(spot.file, spot.line, spot.column, message, hint))
 
-    def spoil(self, spot: Spot, message: str, hint: str) -> None:
-        """The value there is not known, so that nothing else can be said of it."""
+    def add_unreadable(self, spot: Spot, message: str, hint: str) -> None:
+        """Report a value that cannot be read. Further problems at its position are dropped."""
         self.add_at(spot, message, hint)
-        self.spoilt.add((spot.line, spot.column))
+        self.unreadable.add((spot.line, spot.column))
 
     def error(self) -> DefinitionError:
         return DefinitionError(sorted(self.problems, key=lambda each: (each.file, each.line, each.column)))
 
 
-def closest(name: str, known: Iterable[str], *, otherwise: str = "write one of") -> str:
-    """A hint that leads from a wrong name to a right one."""
-    names = sorted(known)
+def closest(name: str, candidates: Iterable[str], *, otherwise: str = "write one of") -> str:
+    """Return a hint from a wrong name to the right one, or to all that are allowed."""
+    names = sorted(candidates)
     likely = (
         names if len(names) <= COMPARED_MAX else [each for each in names if each[:2] == name[:2]][:COMPARED_MAX]
     )
@@ -118,7 +120,7 @@ def closest(name: str, known: Iterable[str], *, otherwise: str = "write one of")
 
 
 def quote_value(value: Any) -> str:
-    """A value as a message quotes it: short, and in the words of the file."""
+    """Return a value as messages quote it: short, and as it is written in a file."""
     if value is None:
         return "nothing"
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""A DAG from its file, checked: the one way in, for commands, for deploys over HTTP and for Python declarations."""
+"""Reads and validates a definition: for commands, for deploys over HTTP and for Python declarations alike."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def read(
     registry: Registry = DEFAULT,
     known_datasets: Callable[[str], bool] | None = None,
 ) -> Dag:
-    """The resolved DAG of a YAML or JSON text. ``file`` is only what messages call it.
+    """Return the resolved DAG of a YAML or JSON text. ``file``: its name in messages.
 
-    ``known_datasets`` says whether some pipeline publishes a name; None: names of other pipelines are not checked.
+    ``known_datasets`` returns whether some pipeline publishes a name; None: names of other pipelines are not checked.
     Raises DefinitionError with everything that is wrong.
     """
     report = Report(Spot(file))
@@ -38,7 +38,7 @@ def build_dag(
     registry: Registry,
     known_datasets: Callable[[str], bool] | None,
 ) -> Dag:
-    """The resolved DAG of plain data. Raises DefinitionError, also for what has been reported before."""
+    """Return the resolved DAG of plain data. Raises DefinitionError, also for problems that were reported before."""
     if document is not None:
         drafted = draft_dag(document, report)
         for job_draft in drafted.jobs:

@@ -1,4 +1,4 @@
-"""What must be true of the jobs together: names are there once, references lead somewhere, nothing feeds itself."""
+"""Rules for all jobs together: names are unique, references exist, and there are no cycles."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from qo.pipeline.sources import SOURCES
 
 
 def check_references(draft: DagDraft, known_datasets: Callable[[str], bool] | None, report: Report) -> None:
-    by_name = _unique(draft, report)
-    _size(draft, report)
-    _webhooks(draft, report)
+    by_name = _check_names(draft, report)
+    _check_size(draft, report)
+    _check_webhooks(draft, report)
     for job_draft in draft.jobs:
         for index, each in enumerate(job_draft.job.inputs):
             path: Path = (*job_draft.path, "inputs", index, "from")
             if report.full:
-                return  # Looking for names that are like a wrong one takes long.
+                return  # Looking for similar names is slow.
             if each.from_.job is not None:
-                _output(each.from_, path, by_name, draft.names, report)
+                _check_output(each.from_, path, by_name, draft.names, report)
             else:
-                _dataset(each, path, draft, known_datasets, report)
+                _check_dataset(each, path, draft, known_datasets, report)
     for name, publish in draft.publish.items():
-        _output(publish.from_, ("publish", name, "from"), by_name, draft.names, report)
-    _cycles(draft, by_name, report)
-    _modes(draft, by_name, report)
+        _check_output(publish.from_, ("publish", name, "from"), by_name, draft.names, report)
+    _check_cycles(draft, by_name, report)
+    _check_events(draft, by_name, report)
 
 
-def _unique(draft: DagDraft, report: Report) -> Mapping[str, JobDraft]:
+def _check_names(draft: DagDraft, report: Report) -> Mapping[str, JobDraft]:
     by_name: dict[str, JobDraft] = {}
     for job_draft in draft.jobs:
         first = by_name.setdefault(job_draft.job.name, job_draft)
@@ -43,14 +43,14 @@ def _unique(draft: DagDraft, report: Report) -> Mapping[str, JobDraft]:
     return by_name
 
 
-def _size(draft: DagDraft, report: Report) -> None:
+def _check_size(draft: DagDraft, report: Report) -> None:
     outputs = sum(job_draft.job.outputs for job_draft in draft.jobs)
-    if outputs > OUTPUTS_ALL_MAX and len(draft.jobs) <= JOBS_MAX:  # Too many jobs have been reported as that.
+    if outputs > OUTPUTS_ALL_MAX and len(draft.jobs) <= JOBS_MAX:  # Too many jobs have been reported already.
         message = f"the jobs have {outputs} outputs together, and a pipeline has at most {OUTPUTS_ALL_MAX}"
         report.add(("jobs",), message, "split the pipeline into several")
 
 
-def _webhooks(draft: DagDraft, report: Report) -> None:
+def _check_webhooks(draft: DagDraft, report: Report) -> None:
     owners: dict[str, str] = {}
     for job_draft in draft.jobs:
         source = job_draft.job.source
@@ -62,57 +62,61 @@ def _webhooks(draft: DagDraft, report: Report) -> None:
             report.add((*job_draft.path, "source", "webhook_path"), message, "write another path")
 
 
-def _output(
-    wanted: From, path: Path, by_name: Mapping[str, JobDraft], names: frozenset[str], report: Report
+def _check_output(
+    reference: From, path: Path, by_name: Mapping[str, JobDraft], names: frozenset[str], report: Report
 ) -> None:
-    if wanted.job is None or wanted.job not in names:
-        report.add((*path, "job"), f"there is no job {wanted.job!r}", closest(wanted.job or "", names))
+    if reference.job is None or reference.job not in names:
+        report.add((*path, "job"), f"there is no job {reference.job!r}", closest(reference.job or "", names))
         return
-    producer = by_name.get(wanted.job)
-    if producer is None or wanted.output < producer.job.outputs:
+    producer = by_name.get(reference.job)
+    if producer is None or reference.output < producer.job.outputs:
         return
     count = producer.job.outputs
     hint = (
-        f"write one from 0 to {count - 1}" if count else f"give {wanted.job!r} an output, or remove the reference"
+        f"write one from 0 to {count - 1}"
+        if count
+        else f"give {reference.job!r} an output, or remove the reference"
     )
-    message = f"{wanted.job!r} has no output {wanted.output}: it has {count}, counted from 0"
+    message = f"{reference.job!r} has no output {reference.output}: it has {count}, counted from 0"
     report.add((*path, "output"), message, hint)
 
 
-def _dataset(
-    each: Input, path: Path, draft: DagDraft, known: Callable[[str], bool] | None, report: Report
+def _check_dataset(
+    each: Input, path: Path, draft: DagDraft, is_known: Callable[[str], bool] | None, report: Report
 ) -> None:
     name = each.from_.dataset or ""
-    if name in draft.publish or known is None or known(name):
+    if name in draft.publish or is_known is None or is_known(name):
         return
     if name in draft.names:
         hint = f"write 'from: {{job: {name}}}' for the job of this pipeline"
     else:
-        hint = f"publish it first, or write the name of one that is{_perhaps(name, draft)}"
+        hint = f"publish it first, or write the name of one that is{_suggestion(name, draft)}"
     report.add((*path, "dataset"), f"no pipeline publishes a dataset {name!r}", hint)
 
 
-def _perhaps(name: str, draft: DagDraft) -> str:
+def _suggestion(name: str, draft: DagDraft) -> str:
     hint = closest(name, draft.publish)
     return f": {hint}" if hint.startswith("did you mean") else ""
 
 
-def _cycles(draft: DagDraft, by_name: Mapping[str, JobDraft], report: Report) -> None:
+def _check_cycles(draft: DagDraft, by_name: Mapping[str, JobDraft], report: Report) -> None:
     dag = draft.dag()
-    done = {job.name for job in in_order(dag)}
+    acyclic = {job.name for job in in_order(dag)}
     feeds = {
-        name: sorted({made for each in job_draft.job.inputs if (made := upstream(dag, each)) in by_name and made})
+        name: sorted({each for one in job_draft.job.inputs if (each := upstream(dag, one)) in by_name and each})
         for name, job_draft in by_name.items()
     }
-    left = {name: [made for made in feeds[name] if made not in done] for name in by_name if name not in done}
-    for cycle in _circles(left):
+    cyclic = {
+        name: [each for each in feeds[name] if each not in acyclic] for name in by_name if name not in acyclic
+    }
+    for cycle in _find_cycles(cyclic):
         path = (*by_name[cycle[0]].path, "inputs")
         message = f"the jobs wait for each other: {' -> '.join([*cycle, cycle[0]])}"
         report.add(path, message, "remove one of these inputs, or split a job in two")
 
 
-def _circles(feeds: Mapping[str, list[str]]) -> Iterator[list[str]]:
-    """Cycles among jobs of which each has one of the others upstream, in the direction of the data."""
+def _find_cycles(feeds: Mapping[str, list[str]]) -> Iterator[list[str]]:
+    """Yield cycles among jobs that each have another of them upstream, in the direction of the data."""
     visited: set[str] = set()
     for start in sorted(feeds):
         walk: dict[str, None] = {}
@@ -126,8 +130,8 @@ def _circles(feeds: Mapping[str, list[str]]) -> Iterator[list[str]]:
             yield list(reversed(steps[steps.index(name) :]))
 
 
-def _modes(draft: DagDraft, by_name: Mapping[str, JobDraft], report: Report) -> None:
-    """A job that waits for cursors never starts if all it can hear of is partitions, nor the other way round."""
+def _check_events(draft: DagDraft, by_name: Mapping[str, JobDraft], report: Report) -> None:
+    """Check that no job waits for cursors where only partitions are emitted, or the other way round."""
     dag = draft.dag()
     for job_draft in draft.jobs:
         strategy = job_draft.job.execution_strategy
@@ -149,7 +153,7 @@ def _modes(draft: DagDraft, by_name: Mapping[str, JobDraft], report: Report) -> 
 
 
 def _emits_partitions(producer: JobDraft) -> bool:
-    """For certain. What other jobs emit is known when they run."""
+    """Return whether a job certainly emits partitions. What others emit is known only when they run."""
     spec = BUILT_IN.get(producer.job.operator)
     emits_partitions = spec is not None and spec.emits_partitions
     return emits_partitions or producer.job.execution_strategy is Strategy.PER_PARTITION

@@ -1,4 +1,4 @@
-"""Runtimes: what the word in a job's ``runtime`` stands for."""
+"""The registry of runtimes that a job may name under ``runtime``."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Launcher(StrEnum):
 class Runtime:
     name: str
     launcher: Launcher
-    operators: frozenset[str]  # Those it knows by name.
+    operators: frozenset[str]  # The built-in ones.
     functions: bool  # Whether module:function is an operator too.
-    timeout_seconds: float  # Of one attempt, where the job says nothing.
+    timeout_seconds: float  # Of one attempt, where the job sets none.
 
     @property
     def queue(self) -> str:
@@ -36,7 +36,7 @@ class Runtime:
         return self.name
 
     def timeout_s(self, job: Job) -> float | None:
-        """How long one attempt of the job may take; None: as long as it is heard of."""
+        """Return how long one attempt of the job may take; None: unlimited while it sends heartbeats."""
         if job.timeout_seconds is not None:
             return float(job.timeout_seconds)
         always_on = job.source is not None and job.source.kind is SourceKind.ALWAYS_ON
@@ -51,7 +51,7 @@ class Registry:
     runtimes: Mapping[str, Runtime]
 
     def get(self, name: str) -> Runtime:
-        """Raises NotFound for a name that stands for nothing."""
+        """Return a runtime. Raises NotFound for an unknown name."""
         if name not in self.runtimes:
             raise NotFound(f"there is no runtime {name!r}: write one of {', '.join(sorted(self.runtimes))}")
         return self.runtimes[name]

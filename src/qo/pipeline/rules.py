@@ -1,4 +1,4 @@
-"""What must be true of a job by itself: fields that belong together, and fields that exclude each other."""
+"""Rules for a job by itself: fields that need or exclude each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qo.pipeline.fields import REACTIVE_ONLY, SOURCE_ONLY
 from qo.pipeline.problems import Path, Report
 from qo.pipeline.sources import SOURCES
 
-# Different in each attempt, so that a row written twice would not be recognised.
+# Columns that differ in each attempt, so that a row written twice would not be recognised.
 UNSTABLE = frozenset(
     {
         "attempt",
@@ -34,8 +34,8 @@ UNSTABLE = frozenset(
 )
 
 
-def activation(job_draft: JobDraft, report: Report) -> None:
-    """Sources have a source, reactive jobs have inputs, and neither has what is the other's."""
+def check_activation(job_draft: JobDraft, report: Report) -> None:
+    """Check that sources have a source, reactive jobs have inputs, and neither has fields of the other."""
     own, foreign = (SOURCE_ONLY, REACTIVE_ONLY) if job_draft.job.is_source else (REACTIVE_ONLY, SOURCE_ONLY)
     word, other = ("source", "reactive") if job_draft.job.is_source else ("reactive", "source")
     for name in own[0]:
@@ -48,32 +48,34 @@ def activation(job_draft: JobDraft, report: Report) -> None:
             report.add((*job_draft.path, name), message, f"remove it, or write 'activation: {other}'", key=True)
 
 
-def source(job_draft: JobDraft, report: Report) -> None:
-    """A source has the fields of its kind."""
-    given = job_draft.job.source
-    if given is None:
+def check_source(job_draft: JobDraft, report: Report) -> None:
+    """Check that a source has the fields of its kind."""
+    source_ = job_draft.job.source
+    if source_ is None:
         return
     path: Path = (*job_draft.path, "source")
-    spec = SOURCES[given.kind]
+    spec = SOURCES[source_.kind]
     fields: Mapping[str, Any] = job_draft.raw["source"]
     for field in spec.config.fields:
         if field.required and field.name not in fields:
-            hint = f"write '{field.name}:' beside 'kind: {given.kind}'"
-            report.add(path, f"{with_article(given.kind)} source needs {field.name!r}", hint)
+            hint = f"write '{field.name}:' beside 'kind: {source_.kind}'"
+            report.add(path, f"{with_article(source_.kind)} source needs {field.name!r}", hint)
     for name in fields:
         if name != "kind" and name not in spec.config.by_name:
             owner = next(kind for kind, other in SOURCES.items() if name in other.config.by_name)
-            message = f"{name!r} is for {owner} sources, not for {given.kind}"
+            message = f"{name!r} is for {owner} sources, not for {source_.kind}"
             report.add((*path, name), message, f"remove it, or write 'kind: {owner}'", key=True)
     if spec.config.one_of and sum(name in fields for name in spec.config.one_of) != 1:
         choices = " or ".join(map(repr, spec.config.one_of))
-        report.add(path, f"{with_article(given.kind)} source needs either {choices}", "write exactly one of them")
+        report.add(
+            path, f"{with_article(source_.kind)} source needs either {choices}", "write exactly one of them"
+        )
     if spec.validate is not None:
-        spec.validate(given, path, report)
+        spec.validate(source_, path, report)
 
 
-def updating(job_draft: JobDraft, report: Report) -> None:
-    """Rows are appended once only if something stable tells them apart."""
+def check_update_strategy(job_draft: JobDraft, report: Report) -> None:
+    """Check that a job that appends has a stable key, without which a retry would append its rows twice."""
     job = job_draft.job
     if job.update_strategy is UpdateStrategy.APPEND and "unique_key" not in job_draft.raw:
         hint = "write 'unique_key: [...]' with columns of the data, or 'update_strategy: replace'"
@@ -84,22 +86,22 @@ def updating(job_draft: JobDraft, report: Report) -> None:
         report.add((*job_draft.path, "unique_key"), "'unique_key' is for jobs that append", hint, key=True)
     for index, column in enumerate(job.unique_key):
         if column.lower() in UNSTABLE:
-            message = f"{column!r} is another one in each attempt, so it tells no row from its repetition"
+            message = f"{column!r} differs in each attempt, so a row that is written twice is not recognised"
             report.add((*job_draft.path, "unique_key", index), message, "name columns that come from the data")
 
 
-def inputs(job_draft: JobDraft, report: Report) -> None:
-    """Inputs have different names, one of them starts tasks, and joining needs something to join."""
+def check_inputs(job_draft: JobDraft, report: Report) -> None:
+    """Check that inputs have different names, that one of them triggers, and that a join has inputs to join."""
     job = job_draft.job
-    seen: set[str] = set()
+    names: set[str] = set()
     for index, each in enumerate(job.inputs):
         path: Path = (*job_draft.path, "inputs", index)
         name = input_name(each)
-        if name in seen:
+        if name in names:
             report.add(
                 path, f"{job.name!r} has two inputs named {name!r}", "write 'as: another_name' beside 'from'"
             )
-        seen.add(name)
+        names.add(name)
         if each.from_.dataset is not None and "output" in job_draft.raw["inputs"][index]["from"]:
             hint = "remove it: a dataset is one output already"
             report.add((*path, "from", "output"), "'output' belongs to a job", hint, key=True)
@@ -112,8 +114,8 @@ def inputs(job_draft: JobDraft, report: Report) -> None:
         report.add((*job_draft.path, "join"), "'join: all' waits for a partition of several inputs", hint)
 
 
-def refreshing(job_draft: JobDraft, report: Report) -> None:
-    """Only what was made partition by partition, from an input that does not trigger, is made again by a refresh."""
+def check_refresh(job_draft: JobDraft, report: Report) -> None:
+    """Check that only jobs that work by partition refresh, and only for inputs that do not trigger."""
     job = job_draft.job
     for index, each in enumerate(job.inputs):
         if each.refresh is not Refresh.ON_CHANGE:
@@ -135,10 +137,10 @@ def refreshing(job_draft: JobDraft, report: Report) -> None:
 
 
 RULES: tuple[Callable[[JobDraft, Report], None], ...] = (
-    activation,
-    source,
-    updating,
-    inputs,
-    refreshing,
+    check_activation,
+    check_source,
+    check_update_strategy,
+    check_inputs,
+    check_refresh,
     check_expectations,
 )

@@ -1,28 +1,28 @@
-"""Plain words of YAML: what ``5``, ``true`` or ``2026-01-01`` stands for when it is written without quotes.
+"""Unquoted scalars of YAML: the value of ``5``, ``true`` or ``2026-01-01``.
 
-YAML 1.1 and 1.2 disagree about some of them, and programs about more. Those that all read alike are read; the others
-are refused, because a pipeline must mean the same wherever its file is read.
+YAML 1.1 and 1.2 disagree about some of them, and programs about more. Those that all read alike are accepted; the
+others are refused, because a pipeline must mean the same wherever its file is read.
 """
 
 from __future__ import annotations
 
 import re
 
-INT_MIN, INT_MAX = -(2**63), 2**63 - 1  # What a 64-bit column and every JSON reader of ours can hold.
+INT_MIN, INT_MAX = -(2**63), 2**63 - 1  # The limits of 64-bit columns.
 
-NOTATION_CHARS_MAX = 64  # No number or date is longer; the patterns would take long to say so.
+NOTATION_CHARS_MAX = 64  # No number or date is longer; on longer texts the patterns are slow.
 
 _CONSTANTS: dict[str, bool | None] = {"": None, "~": None, "null": None, "true": True, "false": False}
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)\Z")
 _FLOAT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?\Z")
 _WORDS = {
     **dict.fromkeys(("yes", "no", "on", "off", "true", "false"), "true or false"),
-    **dict.fromkeys((".nan", ".inf", "+.inf", "-.inf"), "a number that exists"),
+    **dict.fromkeys((".nan", ".inf", "+.inf", "-.inf"), "a finite number"),
     "null": "null",
     "=": "the value itself",
     "<<": "the fields themselves",
 }
-_NUMERIC = frozenset("0123456789+-.")  # What dates and numbers of every notation begin with.
+_NUMERIC = frozenset("0123456789+-.")  # First characters of dates and numbers, in every notation.
 _AMBIGUOUS = (
     (re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt \t].*)?\Z"), "the date as text"),
     (re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?\Z"), "a plain number"),
@@ -32,11 +32,11 @@ _AMBIGUOUS = (
 
 
 class Ambiguous(Exception):
-    """A word that means different things to different readers; ``args`` are a message and a hint."""
+    """A word that different readers of YAML read differently; ``args`` are a message and a hint."""
 
 
 def scalar(word: str) -> str | int | float | bool | None:
-    """What an unquoted word stands for. Raises Ambiguous."""
+    """Return the value of an unquoted word. Raises Ambiguous."""
     if word in _CONSTANTS:
         return _CONSTANTS[word]
     if len(word) <= 5 and word.lower() in _WORDS:
@@ -54,12 +54,12 @@ def scalar(word: str) -> str | int | float | bool | None:
 
 
 def _ambiguous(word: str, instead: str) -> Ambiguous:
-    message = f"{word[:40]!r} without quotes is not the same to every reader of YAML"
+    message = f"{word[:40]!r} without quotes is read differently by different programs"
     return Ambiguous(message, f"write {instead}, or put it in quotes if text is meant")
 
 
 def is_text(word: str) -> bool:
-    """Whether a word written without quotes comes back as the same text."""
+    """Return whether a word, written without quotes, is read as the same text."""
     try:
         return scalar(word) == word
     except Ambiguous:

@@ -1,4 +1,4 @@
-"""What a command is given to deploy, and the directory that the code of its operators is imported from.
+"""Targets of commands: what names a pipeline, and the directory that its code is imported from.
 
 pipeline.yaml       a definition; its code lies beside it
 climate:pipeline    a qo.Pipeline by its module, looked for in the current directory first
@@ -21,77 +21,77 @@ from qo.pipeline.registry import FUNCTION
 
 SUFFIXES = (".yaml", ".yml", ".json")
 PYTHON = ".py"
-DEFINITIONS = tuple(f"pipeline{suffix}" for suffix in SUFFIXES)  # Of a directory.
+DEFINITIONS = tuple(f"pipeline{suffix}" for suffix in SUFFIXES)  # Looked for in a directory.
 DECLARATION = f"pipeline{PYTHON}"
 
-_imported: set[str] = set()  # Top-level modules that were imported for a target, and may make way for another's.
+_imported: set[str] = set()  # Top-level modules that were imported for a target, and may be unloaded for another.
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A pipeline that was found: in a definition file, or declared in Python."""
+    """A pipeline in a definition file, or declared in Python."""
 
-    directory: Path  # What its operators are imported from.
+    directory: Path  # Its operators are imported from here.
     file: Path | None = None  # The definition.
     pipeline: Pipeline | None = None  # The declaration, where there is no definition.
 
 
 def resolve(target: str) -> Target:
-    """Find what a target names; Python is imported.
+    """Find the pipeline of a target. Python is imported; a definition is not read.
 
-    Raises UsageError for what is no pipeline or cannot be imported. A definition is not read.
+    Raises UsageError for a target that is no pipeline or cannot be imported.
     """
-    path = _inside(Path(target)) if Path(target).is_dir() else Path(target)
+    path = _find_in_directory(Path(target)) if Path(target).is_dir() else Path(target)
     file, _, attribute = str(path).partition(f"{PYTHON}:")
     if attribute:
-        return _in_python_file(Path(file + PYTHON), attribute)
+        return _resolve_file(Path(file + PYTHON), attribute)
     if path.suffix == PYTHON:
-        return _in_python_file(path, None)
+        return _resolve_file(path, None)
     if path.suffix in SUFFIXES or path.is_file():
         return Target(path.resolve().parent, file=path)
     if FUNCTION.match(target):
-        return _in_module(target)
+        return _resolve_module(target)
     raise UsageError(
         f"there is no pipeline {target}: give a file ({', '.join((*SUFFIXES, PYTHON))}), its directory, "
         "or module:pipeline"
     )
 
 
-def _inside(directory: Path) -> Path:
+def _find_in_directory(directory: Path) -> Path:
     for name in (*DEFINITIONS, DECLARATION):
         if (directory / name).is_file():
             return directory / name
     raise UsageError(f"there is no {DEFINITIONS[0]} or {DECLARATION} in {directory}: name the file")
 
 
-def _in_python_file(path: Path, attribute: str | None) -> Target:
+def _resolve_file(path: Path, attribute: str | None) -> Target:
     if not path.is_file():
         raise UsageError(f"there is no file {path}: give the path of a pipeline")
-    root, name = _module_of(path)
+    root, name = _module_name(path)
     module = _import(name, root)
     if attribute is not None:
-        return Target(root, pipeline=_named(module, attribute, f"{path}:{attribute}"))
-    found = _pipelines(module)
-    if len(found) == 1:
-        return Target(root, pipeline=next(iter(found.values())))
-    if not found:
+        return Target(root, pipeline=_find_attribute(module, attribute, f"{path}:{attribute}"))
+    pipelines = _pipelines_of(module)
+    if len(pipelines) == 1:
+        return Target(root, pipeline=next(iter(pipelines.values())))
+    if not pipelines:
         raise UsageError(f"{path} has no qo.Pipeline: declare one at the top of the file")
-    # Only what lies in the current directory can be named by its module.
+    # Only a module in the current directory can be named as module:attribute.
     prefix = name if root == Path.cwd() else path
-    listed = ", ".join(f"{prefix}:{each}" for each in found)
-    raise UsageError(f"{path} has {len(found)} pipelines: give one of {listed}")
+    listed = ", ".join(f"{prefix}:{each}" for each in pipelines)
+    raise UsageError(f"{path} has {len(pipelines)} pipelines: give one of {listed}")
 
 
-def _in_module(target: str) -> Target:
+def _resolve_module(target: str) -> Target:
     name, _, attribute = target.partition(":")
     module = _import(name, Path.cwd())
     path = Path(module.__file__ or "").resolve()
     levels = name.count(".") + (path.name == "__init__.py")
-    return Target(path.parents[levels], pipeline=_named(module, attribute, target))
+    return Target(path.parents[levels], pipeline=_find_attribute(module, attribute, target))
 
 
-def _module_of(path: Path) -> tuple[Path, str]:
-    """The directory that a file is imported from, and its name there: that of a package includes its parents."""
+def _module_name(path: Path) -> tuple[Path, str]:
+    """Return the directory that a file is imported from, and its module name there, with that of its packages."""
     full = path.resolve()
     parts = [] if full.name == "__init__.py" else [full.stem]
     root = full.parent
@@ -110,23 +110,23 @@ def _import(name: str, root: Path) -> ModuleType:
     """Import a module from a directory, or from wherever it is installed."""
     sys.path[:] = [str(root), *(each for each in sys.path if each != str(root))]
     importlib.invalidate_caches()
-    _forget_another(name.partition(".")[0])
-    known = set(sys.modules)
+    _unload_namesake(name.partition(".")[0])
+    loaded = set(sys.modules)
     try:
         module = importlib.import_module(name)
     except QoError:
-        raise  # It says itself what to do.
+        raise  # Its message says what to do.
     except Exception as error:
         message = f"importing {name!r} failed: {type(error).__name__}: {error}"
         raise UsageError(
             f"{message}; start in the directory that it is in, and see that it can be imported"
         ) from error
-    _imported.update({each.partition(".")[0] for each in set(sys.modules) - known} & {name.partition(".")[0]})
+    _imported.update({each.partition(".")[0] for each in set(sys.modules) - loaded} & {name.partition(".")[0]})
     return module
 
 
-def _forget_another(top: str) -> None:
-    """Two targets may have modules of one name, in different directories: the later one is imported all the same."""
+def _unload_namesake(top: str) -> None:
+    """Unload a module of the same name that another target has imported from another directory."""
     loaded = sys.modules.get(top)
     if loaded is None:
         return
@@ -139,21 +139,21 @@ def _forget_another(top: str) -> None:
         del sys.modules[each]
 
 
-def _pipelines(module: ModuleType) -> dict[str, Pipeline]:
-    """Those at the top of a module; one with two names stands here once."""
-    found: dict[str, Pipeline] = {}
+def _pipelines_of(module: ModuleType) -> dict[str, Pipeline]:
+    """Return the pipelines at the top of a module, each once even if it has two names."""
+    pipelines: dict[str, Pipeline] = {}
     for name, each in vars(module).items():
-        if isinstance(each, Pipeline) and not any(each is known for known in found.values()):
-            found[name] = each
-    return found
+        if isinstance(each, Pipeline) and not any(each is other for other in pipelines.values()):
+            pipelines[name] = each
+    return pipelines
 
 
-def _named(module: ModuleType, attribute: str, target: str) -> Pipeline:
-    found: object = module
+def _find_attribute(module: ModuleType, attribute: str, target: str) -> Pipeline:
+    value: object = module
     for name in attribute.split("."):
-        found = getattr(found, name, None)
-    if isinstance(found, Pipeline):
-        return found
-    named = ", ".join(f"{target.removesuffix(attribute)}{name}" for name in _pipelines(module))
-    hint = f"did you mean {named}?" if named else "name a qo.Pipeline as module:attribute"
+        value = getattr(value, name, None)
+    if isinstance(value, Pipeline):
+        return value
+    candidates = ", ".join(f"{target.removesuffix(attribute)}{name}" for name in _pipelines_of(module))
+    hint = f"did you mean {candidates}?" if candidates else "name a qo.Pipeline as module:attribute"
     raise UsageError(f"{target!r} is no pipeline: {hint}")

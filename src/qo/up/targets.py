@@ -11,7 +11,7 @@ from qo.config.settings import Settings
 from qo.core.pipeline.dag import Dag
 from qo.errors import ConfigError, UsageError
 from qo.pipeline.code.bundling import Bundle
-from qo.pipeline.loading import load_whole
+from qo.pipeline.loading import load_for_deploy
 from qo.pipeline.registry import DEFAULT as REGISTRY
 from qo.pipeline.registry import Launcher
 from qo.pipeline.target import resolve
@@ -39,7 +39,7 @@ class Pipeline:
 
 def read(target: str) -> tuple[Pipeline, tuple[str, ...]]:
     """A pipeline, known by the code of its operators too; and what to warn of. Raises UsageError."""
-    whole = load_whole(target)
+    whole = load_for_deploy(target)
     return Pipeline(whole.dag, whole.source, resolve(target).directory, whole.bundle), whole.warnings
 
 

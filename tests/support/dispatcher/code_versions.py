@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from qo.api.delivery import deploy_version
 from qo.dispatcher.state import schema
-from qo.pipeline.loading import load_whole
+from qo.pipeline.loading import load_for_deploy
 from support.dispatcher.sites import DAG, WITHIN_S, Site
 from support.stores.queues import until
 
@@ -61,7 +61,7 @@ class Shop:
         (self.home / "rates.py").write_text(text)
 
     async def stage(self, *, code: bool = True) -> dict[str, Any]:
-        whole = load_whole(str(self.home / "pipeline.yaml"), code=code)
+        whole = load_for_deploy(str(self.home / "pipeline.yaml"), code=code)
         return await deploy_version(self.site.client, DAG, whole.source, whole.bundle)
 
     async def deploy(self, *, code: bool = True) -> int:

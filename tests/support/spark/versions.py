@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from qo.api.delivery import deploy_version
 from qo.dispatcher.state import schema
-from qo.pipeline.loading import load_whole
+from qo.pipeline.loading import load_for_deploy
 from support.dispatcher.sites import DAG, Site
 from support.spark import session
 from support.stores.queues import until
@@ -66,7 +66,7 @@ def write(home: Path, rate: int, mark: str = "") -> None:
 
 
 async def deployed(site: Site, home: Path) -> int:
-    whole = load_whole(str(home / "pipeline.yaml"))
+    whole = load_for_deploy(str(home / "pipeline.yaml"))
     return (await deploy_version(site.client, DAG, whole.source, whole.bundle))["version"]
 
 

@@ -17,7 +17,7 @@ from qo.cli.session import Session, command, new_app, new_group
 from qo.core.words import plural
 
 if TYPE_CHECKING:
-    from qo.pipeline.loading import Whole
+    from qo.pipeline.loading import DeployableDefinition
 
 VERSIONS_SHOWN = 20  # The newest ones, in the table for people; --json has all.
 
@@ -247,11 +247,11 @@ def schema(session: Session) -> None:
     session.output.document(pipeline_schema())
 
 
-def load_whole(session: Session, target: str, *, code: bool) -> Whole:
+def load_whole(session: Session, target: str, *, code: bool) -> DeployableDefinition:
     """Load the pipeline with its code, as it would be deployed; prints the warnings."""
     with require_extra():
         from qo.pipeline import loading
-    whole = loading.load_whole(target, code=code)
+    whole = loading.load_for_deploy(target, code=code)
     for each in whole.warnings:
         session.output.note(each)
     return whole

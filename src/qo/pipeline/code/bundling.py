@@ -1,6 +1,6 @@
-"""Packs the code that a pipeline's functions need: their modules, and what the project names under ``include``.
+"""Packs the code that a pipeline's functions need: their modules, and the files under ``include``.
 
-The same files make the same bundle, to the byte, wherever and whenever they are packed.
+The same files give the same bundle, byte for byte, wherever and whenever they are packed.
 """
 
 from __future__ import annotations
@@ -29,62 +29,62 @@ _SKIPPED = frozenset({"__pycache__", "node_modules", ".git", ".qo", ".venv"})
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A zip of a pipeline's code, known by its hash."""
+    """A zip of a pipeline's code, identified by its hash."""
 
     sha256: str
     body: bytes
     manifest: Manifest
-    jobs: tuple[str, ...]  # Those that run from it.
+    jobs: tuple[str, ...]  # The jobs that run from it.
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """What travels with the code of a pipeline beside its modules, and how it wants to be run."""
+    """The files that are packed beside a pipeline's modules, and how its code is to be isolated."""
 
-    files: Mapping[str, bytes]  # By path, as the bundle has them.
+    files: Mapping[str, bytes]  # By path in the bundle.
     isolation: Isolation = Isolation.AUTO
 
 
 def read_project(home: Path) -> Project:
-    """As the settings beside the pipeline say; where there are none, those of the working directory.
+    """Read the project by the settings beside the pipeline or, without any, those of the working directory.
 
-    Raises UsageError for a pattern that finds nothing or something that cannot be packed.
+    Raises UsageError for a pattern that matches no file, or a file that cannot be packed.
     """
-    settings = _settings(home)
+    settings = _load_settings(home)
     files: dict[str, bytes] = {}
     for pattern in settings.include:
-        found = [each for each in _matches(home, pattern) if each.is_file()]
-        if not found:
+        paths = [each for each in _find_files(home, pattern) if each.is_file()]
+        if not paths:
             raise UsageError(f"include: {pattern!r} matches no file in {home}")
-        for path in found:
+        for path in paths:
             if path.stat().st_size > FILE_BYTES_MAX:
                 raise UsageError(
                     f"include: {path} is larger than {FILE_BYTES_MAX:,} bytes: keep it beside the data"
                 )
             files[path.relative_to(home).as_posix()] = path.read_bytes()
     if len(files) > FILES_MAX:
-        raise UsageError(f"include names {len(files):,} files: {FILES_MAX:,} travel with a version at most")
+        raise UsageError(f"include names {len(files):,} files: at most {FILES_MAX:,} can be packed with a version")
     return Project(files, settings.isolation)
 
 
 def pack(operators: Mapping[str, str], roots: Sequence[Path], project: Project) -> Bundle:
-    """The bundle of jobs, whose operators are given by name of job. Raises Unresolvable, UsageError."""
+    """Pack the operators, which are given by name of job. Raises Unresolvable, UsageError."""
     modules = Sources(roots).closure(
         {name for each in operators.values() for name in _with_parents(each.partition(":")[0])}
     )
-    bodies = {_place(each): each.path.read_bytes() for each in modules}
+    bodies = {_path_in_bundle(each): each.path.read_bytes() for each in modules}
     bodies = {**project.files, **bodies}
     manifest = _describe(modules, bodies, project)
     body = _zip(bodies, manifest)
     if len(body) > ZIP_BYTES_MAX:
         raise UsageError(
-            f"the code of this pipeline has {len(body):,} bytes: {ZIP_BYTES_MAX:,} travel with a version at most"
+            f"the code of this pipeline has {len(body):,} bytes: at most {ZIP_BYTES_MAX:,} can be packed with a version"
         )
     return Bundle(hashlib.sha256(body).hexdigest(), body, manifest, tuple(sorted(operators)))
 
 
 def _describe(modules: Sequence[Module], bodies: Mapping[str, bytes], project: Project) -> Manifest:
-    others = bodies.keys() - {_place(each) for each in modules}
+    others = bodies.keys() - {_path_in_bundle(each) for each in modules}
     reason = "the project says so" if project.isolation is Isolation.PROCESS else find_reason(modules, others)
     manifest = Manifest(
         schema_version=1,
@@ -103,7 +103,7 @@ def _describe(modules: Sequence[Module], bodies: Mapping[str, bytes], project: P
 
 
 def _zip(bodies: Mapping[str, bytes], manifest: Manifest) -> bytes:
-    """Without the time of day and the user's permissions: only what is in the files counts."""
+    """Zip the files without times and permissions: only their contents count."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, body in sorted(
@@ -113,8 +113,8 @@ def _zip(bodies: Mapping[str, bytes], manifest: Manifest) -> bytes:
     return packed.getvalue()
 
 
-def _place(module: Module) -> str:
-    """Where a module lies in the bundle: below one root, whichever it was found in."""
+def _path_in_bundle(module: Module) -> str:
+    """Return the path of a module in the bundle: below one root, whichever root it came from."""
     path = module.name.replace(".", "/")
     return f"{path}/__init__.py" if module.path.name == "__init__.py" else f"{path}.py"
 
@@ -123,14 +123,14 @@ def _with_parents(name: str) -> set[str]:
     return {name, *parents(name)}
 
 
-def _settings(home: Path) -> Settings:
+def _load_settings(home: Path) -> Settings:
     beside = any((home / name).is_file() for name in (sources.FILE_NAME, "pyproject.toml"))
     return sources.load(cwd=home) if beside else sources.load()
 
 
-def _matches(home: Path, pattern: str) -> Iterable[Path]:
+def _find_files(home: Path, pattern: str) -> Iterable[Path]:
     if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
         raise UsageError(f"include: {pattern!r} leaves the pipeline's directory: name files below {home}")
-    found = sorted(home.glob(pattern))
-    whole = [each for path in found if path.is_dir() for each in sorted(path.rglob("*"))]
-    return [each for each in dict.fromkeys([*found, *whole]) if not _SKIPPED & set(each.relative_to(home).parts)]
+    paths = sorted(home.glob(pattern))
+    nested = [each for path in paths if path.is_dir() for each in sorted(path.rglob("*"))]
+    return [each for each in dict.fromkeys([*paths, *nested]) if not _SKIPPED & set(each.relative_to(home).parts)]

@@ -1,7 +1,7 @@
-"""Whether the functions that a pipeline names are there: from their sources alone, nothing is imported.
+"""Checks that the functions that a pipeline names exist, by reading their source. Nothing is imported.
 
-What a module makes at run time cannot be seen that way, and a module that is no Python text cannot be read; of such
-ones nothing is said.
+Names that a module creates at run time cannot be seen that way, and a compiled module cannot be read; neither is
+reported.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _DYNAMIC = frozenset({"globals", "exec", "setattr", "__getattr__"})
 
 
 def check(dag: Dag, text: str, file: str, *, registry: Registry = DEFAULT) -> None:
-    """Look for the module and the function of every job of a file. Those that say their ``code`` themselves may have
-    it elsewhere: of them only the function is looked for.
+    """Look for the module and the function of every job of a file. A job that sets its ``code`` may have its module
+    elsewhere, which is then not reported.
 
     Raises DefinitionError with all that are missing.
     """
@@ -38,7 +38,7 @@ def check(dag: Dag, text: str, file: str, *, registry: Registry = DEFAULT) -> No
     for job in dag.jobs:
         if not registry.get(job.runtime).functions or not FUNCTION.match(job.operator):
             continue
-        wrong = _missing(job.operator, roots, elsewhere=job.code is not None)
+        wrong = _find_problem(job.operator, roots, elsewhere=job.code is not None)
         if wrong is not None:
             lookup.add(("jobs", places.get(job.name, 0), "operator"), f"job {job.name!r}: {wrong[0]}", wrong[1])
     if lookup.problems:
@@ -50,8 +50,8 @@ def _job_names(value: Any) -> Iterable[Any]:
     return [cast("dict[str, Any]", each).get("name") for each in cast("list[Any]", jobs)]
 
 
-def _missing(operator: str, roots: Sequence[str], *, elsewhere: bool) -> tuple[str, str] | None:
-    """What is wrong, and what to do; None: nothing that can be seen."""
+def _find_problem(operator: str, roots: Sequence[str], *, elsewhere: bool) -> tuple[str, str] | None:
+    """Return what is wrong and what to do; None if no problem can be seen."""
     module, _, function = operator.partition(":")
     spec = _find(module, [*roots, *sys.path])
     if spec is None:
@@ -60,7 +60,7 @@ def _missing(operator: str, roots: Sequence[str], *, elsewhere: bool) -> tuple[s
         where = " or ".join(roots)
         return (
             f"there is no module {module!r} in {where}, nor is it installed",
-            "write the module beside the pipeline, or say the 'code' of a job whose module only its workers have",
+            "write the module beside the pipeline, or set the 'code' of a job whose module only its workers have",
         )
     path = Path(spec.origin or "")
     if path.suffix != ".py":
@@ -68,7 +68,7 @@ def _missing(operator: str, roots: Sequence[str], *, elsewhere: bool) -> tuple[s
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
-        return f"{path} cannot be read as Python: {error}", "mend it"
+        return f"{path} cannot be read as Python: {error}", "correct it"
     names = bound_names(tree)
     first = function.partition(".")[0]
     if names is None or first in names or _is_dynamic(tree):
@@ -78,7 +78,7 @@ def _missing(operator: str, roots: Sequence[str], *, elsewhere: bool) -> tuple[s
 
 
 def _find(module: str, paths: Sequence[str]) -> ModuleSpec | None:
-    """As an import would, but without running the packages above it."""
+    """Find a module as an import would, but without running the packages above it."""
     where: Sequence[str] | None = paths
     spec: ModuleSpec | None = None
     parts = module.split(".")

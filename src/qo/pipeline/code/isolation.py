@@ -1,9 +1,9 @@
-"""Whether the code of a version can run beside other versions in one interpreter, read from its source.
+"""Decides from its source whether the code of a version can share an interpreter with other versions.
 
-Side by side, each version's modules have names of their own, and import each other by those. That keeps apart all that
-belongs to the modules: functions, classes, global variables. It cannot keep apart what belongs to the whole process
-(its environment, its working directory, the modules of others), nor follow names that are only known at run time. Code
-that touches any of these runs in a process of its own for each version.
+In a shared interpreter, each version's modules have names of their own, and import each other by those. That separates
+everything that belongs to the modules: functions, classes, global variables. It cannot separate what belongs to the
+whole process (its environment, its working directory, modules of others), nor follow names that are only known at run
+time. Code that touches any of these runs in a process of its own for each version.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from qo.pipeline.code.modules import Module
 
 COMPILED = (".so", ".pyd", ".dylib", ".dll")
-# They find modules by names that are put together at run time, or write the names of classes into data.
+# These find modules by names that are computed at run time, or write the names of classes into data.
 _BY_NAME = frozenset({"importlib", "pkgutil", "runpy", "imp", "pickle", "cloudpickle", "dill", "joblib", "shelve"})
 _CALLS = {
     "__import__": "imports by name",
@@ -41,7 +41,7 @@ _CHANGING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why code needs a process of its own, and where that stands."""
+    """Why code needs a process of its own, and where in the code that is."""
 
     place: str
     what: str
@@ -51,7 +51,7 @@ class Reason:
 
 
 def find_reason(modules: Sequence[Module], files: Iterable[str] = ()) -> Reason | None:
-    """The first reason for a process of its own; None: it runs beside others. ``files``: the names of all others."""
+    """Return the first reason for a process of its own; None if there is none. ``files``: names of all other files."""
     for name in sorted(files):
         if name.endswith(COMPILED):
             return Reason(name, "is a compiled extension, of which an interpreter loads one")
@@ -95,7 +95,7 @@ def _call(node: ast.AST, func: ast.expr) -> Iterator[tuple[ast.AST, str]]:
 
 
 def _changes(node: ast.AST, targets: Iterable[ast.expr], packages: set[str]) -> Iterator[tuple[ast.AST, str]]:
-    """What an assignment changes of the process, or of a package that others have loaded, too."""
+    """Yield assignments that change the process, or a package that other versions use too."""
     for target in targets:
         inner = target.value if isinstance(target, ast.Subscript) else target
         if (what := _of_process(inner)) is not None:
@@ -117,10 +117,10 @@ def _base(node: ast.expr) -> str:
 
 
 def _imported_packages(module: Module, own: set[str]) -> set[str]:
-    """The names that stand for modules of others here."""
-    found: set[str] = set()
+    """Return the names by which the module knows modules that are not its own."""
+    names: set[str] = set()
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
             foreign = (alias for alias in node.names if alias.name.partition(".")[0] not in own)
-            found |= {(alias.asname or alias.name).partition(".")[0] for alias in foreign}
-    return found
+            names |= {(alias.asname or alias.name).partition(".")[0] for alias in foreign}
+    return names

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class Unresolvable(Exception):
-    """The code of an operator cannot be found or read; why."""
+    """The code of an operator cannot be found or read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Module:
     tree: ast.Module
 
     def imports(self, node: ast.AST) -> Iterator[str]:
-        """The full names of all that could be a module in what a statement imports, its parents too."""
+        """Yield the full names of everything in a statement that may be a module, and of its parents."""
         for each in ast.walk(node):
             names: list[str] = []
             if isinstance(each, ast.Import):
@@ -35,8 +35,8 @@ class Module:
         if not node.level:
             return node.module or ""
         parts = self.name.split(".")
-        kept = parts[: len(parts) - node.level + (self.path.name == "__init__.py")]
-        return ".".join([*kept, *([node.module] if node.module else [])])
+        base = parts[: len(parts) - node.level + (self.path.name == "__init__.py")]
+        return ".".join([*base, *([node.module] if node.module else [])])
 
 
 @dataclass(slots=True)
@@ -44,25 +44,25 @@ class Sources:
     """Modules below some directories, each read once."""
 
     roots: Sequence[Path]
-    known: dict[str, Module | None] = field(default_factory=dict[str, "Module | None"])
+    cache: dict[str, Module | None] = field(default_factory=dict[str, "Module | None"])
 
     def find(self, name: str) -> Module | None:
-        """None: it lies elsewhere. Raises Unresolvable for one that is not Python."""
-        if name not in self.known:
-            self.known[name] = self._read(name)
-        return self.known[name]
+        """Return a module; None if it is not below the roots. Raises Unresolvable for a file that is not Python."""
+        if name not in self.cache:
+            self.cache[name] = self._read(name)
+        return self.cache[name]
 
     def closure(self, names: set[str]) -> list[Module]:
-        """These and all that they import, in order of name; those that lie elsewhere are left out."""
-        found: dict[str, Module] = {}
+        """Return these modules and all that they import, in order of name, without those outside the roots."""
+        modules: dict[str, Module] = {}
         waiting = sorted(names)
         while waiting:
             name = waiting.pop()
-            if name in found or (module := self.find(name)) is None:
+            if name in modules or (module := self.find(name)) is None:
                 continue
-            found[name] = module
-            waiting += [each for each in module.imports(module.tree) if each not in found]
-        return [found[name] for name in sorted(found)]
+            modules[name] = module
+            waiting += [each for each in module.imports(module.tree) if each not in modules]
+        return [modules[name] for name in sorted(modules)]
 
     def _read(self, name: str) -> Module | None:
         place = Path(*name.split("."))

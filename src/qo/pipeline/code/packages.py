@@ -1,4 +1,4 @@
-"""The installed packages that a pipeline's modules import, with their versions, and how others' differ from them."""
+"""The installed packages that a pipeline's modules import, with their versions, and how another machine differs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from qo.pipeline.code.modules import Module
 
 
 def record_packages(modules: Iterable[Module], own: Iterable[str]) -> dict[str, str]:
-    """The version of each distribution that one of the modules imports; ``own``: the modules themselves by name."""
-    mine = {name.partition(".")[0] for name in own} | sys.stdlib_module_names | {"qo"}
-    imported = {name.partition(".")[0] for each in modules for name in each.imports(each.tree)} - mine
+    """Return the version of each distribution that the modules import. ``own``: names of the modules themselves."""
+    excluded = {name.partition(".")[0] for name in own} | sys.stdlib_module_names | {"qo"}
+    imported = {name.partition(".")[0] for each in modules for name in each.imports(each.tree)} - excluded
     if not imported:
         return {}
     provided = metadata.packages_distributions()
@@ -21,14 +21,14 @@ def record_packages(modules: Iterable[Module], own: Iterable[str]) -> dict[str, 
 
 
 def find_differences(recorded: Mapping[str, str]) -> list[str]:
-    """In words, where what is installed here is not what was recorded."""
-    found: list[str] = []
+    """Return, in words, where the installed packages differ from the recorded ones."""
+    differences: list[str] = []
     for name, version in recorded.items():
         try:
             installed = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found.append(f"{name} {version} is not installed")
+            differences.append(f"{name} {version} is not installed")
             continue
         if installed != version:
-            found.append(f"{name} is {installed}, was {version}")
-    return found
+            differences.append(f"{name} is {installed}, was {version}")
+    return differences

@@ -51,12 +51,12 @@ def _check_ingest(job_draft: JobDraft, report: Report) -> None:
     if config.get("missing") == "keep" and job_draft.job.update_strategy is UpdateStrategy.APPEND:
         hint = "write 'update_strategy: replace', or 'missing: fail'"
         report.add((*path, "missing"), "rows that were appended cannot be told apart to be kept", hint)
-    seen: set[str] = set()
+    names: set[str] = set()
     for at, column in enumerate(config.get("columns", ())):
         name = str(column["name"]).lower()
-        if name in seen:
+        if name in names:
             report.add((*path, "columns", at, "name"), f"there are two columns {name[:80]!r}", "keep one")
-        seen.add(name)
+        names.add(name)
     for placeholder in re.findall(r"\{([^{}]*)\}", config.get("path", "")):
         if placeholder not in PLACEHOLDERS:
             hint = closest(placeholder, PLACEHOLDERS)
