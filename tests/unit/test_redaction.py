@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qo.core.redaction import HIDDEN, KNOWN_LEN_MIN, redact
+from qo.core.redaction import HIDDEN, SECRET_LEN_MIN, redact
 from qo.worker.loop.outcome import text_of, traceback_of
 from qo.worker.observe import secrets
 
@@ -53,7 +53,7 @@ def test_what_tells_nothing_stays(said: str) -> None:
     assert redact(said) == said
 
 
-letters = st.text(alphabet="ABC123", min_size=KNOWN_LEN_MIN, max_size=20)
+letters = st.text(alphabet="ABC123", min_size=SECRET_LEN_MIN, max_size=20)
 
 
 @given(text=st.text(alphabet="ABC123 -", max_size=60), known=st.lists(letters, max_size=3))

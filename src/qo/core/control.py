@@ -1,7 +1,7 @@
-"""What operators want of the workers: one value, changed by pure functions.
+"""The desired state of the workers (pauses, drains, cancellations): one value, changed by pure functions.
 
-It is a state, not a stream of commands: a worker that reads it late, twice or for the first time does the same. So
-nothing is lost when a worker starts, sleeps or misses a change, and asking for the same thing twice asks for it once.
+It is a state, not a stream of commands: a worker that reads it late, twice or for the first time does the same. So no
+order is lost when a worker starts, sleeps or misses a change, and giving an order twice is the same as giving it once.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from qo.core.struct_preload import preload
 from qo.core.task import FORMAT, Instant
 
-CANCELS_KEPT = timedelta(minutes=10)  # Every worker has looked by then, or renewed the lease.
-CANCELS_MAX = 1_000  # Every worker reads them every few seconds; the rest learn of it when they renew.
+CANCELS_KEPT = timedelta(minutes=10)  # Every worker has read them by then, or renewed the lease.
+CANCELS_MAX = 1_000  # Every worker reads them every few seconds; those beyond are noticed when a lease is renewed.
 ORDERS_KEPT = timedelta(days=7)
 
 
@@ -71,7 +71,7 @@ WHOLE = Target()
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What is wanted of one worker."""
+    """What one worker should do."""
 
     paused: bool = False
     drain: bool = False
@@ -88,8 +88,8 @@ def pause(
     reason: str | None = None,
     started_at: datetime | None = None,
 ) -> Desired:
-    """With the target paused. The same value if it is paused already: who paused it first stays named. A worker that
-    is to leave stays so; ``started_at`` as for ``wanted``."""
+    """Pause the target. Return the same value if it is paused already, with its first author. A worker that is to leave
+    stays so; ``started_at`` as for ``orders_for``."""
     there = in_force(desired, target)
     if there is not None and _binds(there, started_at):
         return desired
@@ -103,7 +103,7 @@ def pause(
 
 
 def resume(desired: Desired, target: Target) -> Desired:
-    """Without this one pause; others stay. The same value if there was none."""
+    """Lift one pause; others stay. Return the same value if there was none."""
     if in_force(desired, target) is None:
         return desired
     if target.worker is not None:
@@ -114,15 +114,15 @@ def resume(desired: Desired, target: Target) -> Desired:
 
 
 def resume_all(desired: Desired) -> Desired:
-    """Without any pause, and without the orders to leave that were not carried out yet."""
+    """Lift every pause, and every order to leave."""
     return replace(desired, queue=None, types={}, workers={}) if targets(desired) else desired
 
 
 def drain(
     desired: Desired, worker_id: str, *, now: datetime, by: str | None = None, reason: str | None = None
 ) -> Desired:
-    """With the worker asked to finish what it runs and leave. Asking again renews the order: it may be meant for
-    another process, started under the same name since."""
+    """Ask a worker to finish its running tasks and leave. Asking again renews the order: it may be meant for another
+    process, started under the same name since."""
     there = desired.workers.get(worker_id)
     if there is not None and there.kind is Order.DRAINED and there.at >= now:
         return desired
@@ -131,14 +131,14 @@ def drain(
 
 
 def note_cancel(desired: Desired, task_ids: Iterable[str], *, now: datetime) -> Desired:
-    """With the news that these tasks were asked to stop."""
+    """Record that these running tasks were asked to stop."""
     news = {task_id: max(now, desired.cancels.get(task_id, now)) for task_id in task_ids}
     return replace(desired, cancels={**desired.cancels, **news}) if news else desired
 
 
 def prune(desired: Desired, now: datetime, present: Collection[str] = ()) -> Desired:
-    """Without what has had its effect: old cancels, and old orders to workers that are not ``present`` any more. A
-    worker that is there stays paused for as long as it takes."""
+    """Remove what has had its effect: old cancellations, and old orders to workers that are no longer ``present``. A
+    worker that is present stays paused."""
     departed = {worker_id for worker_id in old_orders(desired, now) if worker_id not in present}
     recent = [(at, task_id) for task_id, at in desired.cancels.items() if now - at <= CANCELS_KEPT]
     if not departed and len(desired.cancels) == len(recent) <= CANCELS_MAX:
@@ -152,15 +152,15 @@ def prune(desired: Desired, now: datetime, present: Collection[str] = ()) -> Des
 
 
 def old_orders(desired: Desired, now: datetime) -> frozenset[str]:
-    """The workers whose orders are so old that they may be forgotten, if the worker has gone."""
+    """Return the workers whose orders are so old that they may be removed if the worker has left."""
     return frozenset(name for name, order in desired.workers.items() if now - order.at > ORDERS_KEPT)
 
 
 def orders_for(desired: Desired, worker_id: str, started_at: datetime | None = None) -> Orders:
-    """What this worker should do now, whatever it did before.
+    """Return what this worker should do now, whatever it did before.
 
-    An order to leave that is older than the worker was for an earlier one of its name, which has left: without
-    ``started_at``, a worker that is restarted under a fixed name would leave over and over again.
+    An order to leave that is older than the worker (``started_at``) was for an earlier process of that name. Without
+    this rule, a worker restarted under a fixed name would leave again and again.
     """
     order = desired.workers.get(worker_id)
     if order is not None and not _binds(order, started_at):
@@ -175,21 +175,21 @@ def orders_for(desired: Desired, worker_id: str, started_at: datetime | None = N
 
 
 def in_force(desired: Desired, target: Target) -> Pause | WorkerOrder | None:
-    """The order that stands for exactly this target."""
+    """Return the order for exactly this target."""
     if target.worker is not None:
         return desired.workers.get(target.worker)
     return desired.queue if target.task_type is None else desired.types.get(target.task_type)
 
 
 def targets(desired: Desired) -> list[Target]:
-    """Everything that is paused or to leave, the whole queue first."""
+    """Return everything that is paused or to leave, the whole queue first."""
     whole = [] if desired.queue is None else [WHOLE]
     types = [Target(task_type=name) for name in sorted(desired.types)]
     return [*whole, *types, *(Target(worker=name) for name in sorted(desired.workers))]
 
 
 def describe(order: Pause | WorkerOrder) -> str:
-    """Who gave the order and why, as far as is known: ``by ada: deploy``."""
+    """Return the author and reason of an order, as far as known: ``by ada: deploy``."""
     who = "" if order.by is None else f"by {order.by}"
     return ": ".join(part for part in (who, order.reason) if part)
 

@@ -1,4 +1,4 @@
-"""Finding claimable tasks: the modes, and reading a page of index keys."""
+"""Find claimable tasks: the modes of discovery, and the due keys in a page of the index."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class UnknownTypes(StrEnum):
     """What a worker does with a task that it has no handler for."""
 
     LEAVE = "leave"  # Another worker may have one.
-    FAIL = "fail"  # Nobody has: rather tell than let it wait for ever.
+    FAIL = "fail"  # No worker has one: fail the task rather than let it wait for ever.
 
 
 class Verdict(Enum):
@@ -34,11 +34,11 @@ class Verdict(Enum):
 
     TAKE = auto()
     LATER = auto()  # It has no room for them just now.
-    PASS = auto()  # They are not for it, or held back.
+    PASS = auto()  # It does not run this type, or the type is paused.
 
 
 class Due(NamedTuple):
-    """A hint whose minute has begun, as it was listed. Written anew, the same key has another ETag."""
+    """A hint whose minute has begun, as it was listed. Written again, the same key has another ETag."""
 
     task_id: str
     key: str
@@ -49,7 +49,7 @@ class Due(NamedTuple):
 
 
 class Listed(Protocol):
-    """What a listing says of a key."""
+    """An entry of a listing."""
 
     @property
     def key(self) -> str: ...
@@ -60,7 +60,7 @@ class Listed(Protocol):
 
 
 def harvest(entries: Sequence[Listed], *, now: datetime, shards: Container[str]) -> list[Due]:
-    """The due keys among those of our shards, in the order listed."""
+    """Return the due keys of the given shards, in the order listed."""
     minute = keys.minute_of(now)
     due: list[Due] = []
     for entry in entries:
@@ -71,9 +71,9 @@ def harvest(entries: Sequence[Listed], *, now: datetime, shards: Container[str])
 
 
 def share(segments: Sequence[str], rank: int, workers: int) -> frozenset[str]:
-    """The segments that worker number ``rank`` of so many should look at first.
+    """Return the segments that worker number ``rank`` of ``workers`` should list first.
 
-    Adjacent ones, none forgotten, and as evenly spread as can be; beyond one worker a segment, they double up.
+    Adjacent ones, spread evenly, none left out; with more workers than segments, several share one.
     """
     count = len(segments)
     if workers > count:

@@ -1,4 +1,4 @@
-"""Object keys: how they are built, and read back. Nothing else in qo spells a key.
+"""Object keys: built and parsed only here.
 
     queue.json                                format, shard count and the proof of the bucket
     tasks/{shard}/{id}.json                   the task: the truth
@@ -28,8 +28,7 @@ DESIRED = "control/desired.json"
 TASKS, READY, LEASES, DATA = "tasks/", "ready/", "leases/", "data/"
 WORKERS, SCHEDULES, SHARD_LEASES = "workers/", "schedules/", "shard-leases/"
 
-# History of these is worth nothing: hints, heartbeats, ownership, cursors and wishes. Stores drop their old
-# versions.
+# Keys whose history is of no use: hints, heartbeats, leases, cursors and orders. Stores drop their old versions.
 EPHEMERAL = (READY, LEASES, WORKERS, SHARD_LEASES, "monitor/", "control/")
 
 AFTER_ALL = "~"  # Sorts after every character that our keys contain.
@@ -37,7 +36,7 @@ AFTER_ALL = "~"  # Sorts after every character that our keys contain.
 PRIORITY_HEAD_START_MIN = 10
 
 
-# Strangers' keys under our prefixes (a "folder" made in a console, say) are no index keys.
+# Foreign keys under our prefixes (such as a "folder" created in a console) do not match.
 _INDEX = re.compile(
     r"[^/]+/([0-9a-f]{1,4})/([0-9]{10})/([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\Z"
 ).match
@@ -54,7 +53,7 @@ def task(shard: str, task_id: str) -> str:
 
 
 def task_id_of(key: str) -> str | None:
-    """The id in a key under ``tasks/``, or None if something else lies there."""
+    """Return the id in a key under ``tasks/``, or None if it is no key of a task."""
     parts = key.split("/")
     if len(parts) != 3 or parts[0] != "tasks" or not parts[2].endswith(".json"):
         return None
@@ -66,11 +65,11 @@ def minute_of(instant: datetime) -> int:
 
 
 def ready_minute(t: Task) -> int:
-    """Where a pending task stands in line.
+    """Return the minute that orders a pending task in the ready index.
 
-    Priority is a head start: a task joins the line as if it had waited ten minutes longer per step. So an
-    urgent task passes fresh ones, and none waits for ever behind it. A task that is not yet due gets no head
-    start, because its key would then be listed before it may be claimed.
+    Priority is a head start: a task is ordered as if it had waited ten minutes longer per step. So an urgent task
+    overtakes new ones, and no task waits for ever behind urgent ones. A task that is not yet due gets no head start,
+    because its key would then be listed before it may be claimed.
     """
     minute = minute_of(t.available_at)
     if t.available_at <= t.updated_at:
@@ -83,7 +82,7 @@ def index(prefix: str, shard: str, minute: int, task_id: str) -> str:
 
 
 def index_key(t: Task) -> str | None:
-    """The one hint this task should have: where it waits, when its lease ends, or none."""
+    """Return the one hint that this task should have: in the ready index, in the lease index, or None."""
     if t.status is Status.PENDING:
         return index(READY, t.shard, ready_minute(t), t.id)
     if t.status is Status.RUNNING and t.lease_expires_at is not None:
@@ -92,23 +91,24 @@ def index_key(t: Task) -> str | None:
 
 
 def parse_index(key: str) -> IndexKey | None:
-    """What an index key says, or None if it is not one."""
+    """Parse an index key; None if it is not one."""
     matched = _INDEX(key)
     return None if matched is None else IndexKey(matched[1], int(matched[2]), matched[3])
 
 
 def input_data(shard: str, task_id: str, digest: str) -> str:
-    """Named by content: of two submitters racing under one idempotency key, neither overwrites the other."""
+    """Return the key of an input. It depends on the content, so that two submitters racing under one idempotency key do
+    not overwrite each other's."""
     return f"data/{shard}/{task_id}/input-{digest[:16]}.json"
 
 
 def output_data(shard: str, task_id: str, attempt: int) -> str:
-    """One object per attempt: a stalled attempt cannot overwrite the output of its successor."""
+    """Return the key of an output, one per attempt: a stalled attempt cannot overwrite its successor's."""
     return f"data/{shard}/{task_id}/output-{attempt}.json"
 
 
 def is_data_of(shard: str, task_id: str, key: str) -> bool:
-    """Whether this is a place for an input or an output of that task."""
+    """Whether the key may hold an input or an output of that task."""
     name = key.removeprefix(f"data/{shard}/{task_id}/")
     return name != key and name != "" and "/" not in name
 

@@ -1,8 +1,7 @@
-"""Every move a task can make, in one place.
+"""Every state transition of a task, in one place.
 
-``decide(task, command, now=...)`` answers with the task as it should be written, with the same task if the
-command has already taken effect, or with ``Rejected``. It does nothing else: no clock, chance, id or I/O; what
-it needs of these comes inside the command.
+``decide(task, command, now=...)`` returns the task as it should be written, the same task if the command has already
+taken effect, or ``Rejected``. It is pure: it uses no clock, randomness, new ids or I/O; these come in the command.
 
                    ┌────────── Release, Reschedule, Fail (retries left), Lapse (retries left) ─────┐
                    ▼                                                                              │
@@ -14,8 +13,8 @@ it needs of these comes inside the command.
                  ├─ Cancel ─▶ CANCELLED
                  └─ Expire ─▶ EXPIRED
 
-A running task is moved only by who presents its ``lease_id``; everyone else may at most request cancellation
-or, once the lease has lapsed by the store's clock, take it away.
+Only the holder of the ``lease_id`` moves a running task; everyone else may at most request cancellation or, once the
+lease has run out by the store's clock, take the task back.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ LEASE_S = 300.0
 
 
 class Command(msgspec.Struct, frozen=True):
-    token: str  # Drawn by the caller; a task that carries it has already obeyed this command.
+    token: str  # Chosen by the caller, unique; a task that carries it has already obeyed this command.
 
 
 class Claim(Command, frozen=True):
@@ -47,7 +46,7 @@ class Claim(Command, frozen=True):
 
 
 class Held(Command, frozen=True):
-    """What only the holder of the lease may ask."""
+    """A command that only the holder of the lease may give."""
 
     lease_id: str
 
@@ -60,7 +59,7 @@ class Renew(Held, frozen=True):
 class Complete(Held, frozen=True):
     output: Any = None
     output_ref: str | None = None
-    progress: Any = None  # The last word on it; None: as it stands.
+    progress: Any = None  # The final progress; None: unchanged.
 
 
 class Fail(Held, frozen=True):
@@ -68,26 +67,26 @@ class Fail(Held, frozen=True):
     unit: float  # In [0, 1): places the retry within its jitter.
     traceback: str | None = None
     permanent: bool = False
-    delay_s: float | None = None  # The handler's own wish, instead of the policy's.
-    cancelled: bool = False  # It was stopped because somebody asked its worker to.
+    delay_s: float | None = None  # Set by the handler, instead of the policy's delay.
+    cancelled: bool = False  # The attempt was stopped because cancellation was requested.
 
 
 class Reschedule(Held, frozen=True):
-    """Not now: come back later, without counting a failure."""
+    """Run the task again later, without counting a failure."""
 
     delay_s: float
-    reason: str | None = None  # In the handler's words, for who keeps a record of attempts.
+    reason: str | None = None  # The handler's text, for the record of attempts.
 
 
 class Release(Held, frozen=True):
-    """Give an unfinished task back, at once or for later, at no cost to it."""
+    """Give an unfinished task back, to run at once or later. Costs no retry."""
 
     delay_s: float = 0.0
-    error: str | None = None  # What kept it from being done; None: nothing to report.
+    error: str | None = None  # Why it was not finished; None: nothing to report.
 
 
 class Lapse(Command, frozen=True):
-    """The lease ran out. Carries the lease that was seen, so that a newer one is left alone."""
+    """The lease ran out. Names the lease that was seen, so that a newer one is not affected."""
 
     lease_id: str | None
     unit: float
@@ -129,12 +128,12 @@ class Rejected:
 
 
 def decide(task: Task, command: Command, *, now: datetime) -> Task | Rejected:
-    """The task after the command, the task itself if nothing is left to do, or why it may not move."""
+    """Return the task after the command, the task itself if nothing is left to do, or why the command is rejected."""
     if task.token == command.token:
         return task  # Our own write came through; only its reply was lost.
     if isinstance(command, Held) and (task.status is not Status.RUNNING or task.lease_id != command.lease_id):
         if task.settled_lease_id == command.lease_id and not isinstance(command, Renew):
-            return task  # This holder has settled its attempt already; it is asking again to be sure.
+            return task  # This holder has already ended its attempt, and repeats the command.
         return Rejected(Reason.LEASE_LOST, f"task {task.id} is {task.status}, attempt {task.attempt}")
     return _MOVES[type(command)](task, command, now)
 
@@ -149,7 +148,7 @@ def _end_lease(task: Task, command: Command, now: datetime, status: Status, **ch
     changes = {"worker_id": None, "completed_at": ended_at, **changes}
     if isinstance(command, Held):
         changes["settled_lease_id"] = command.lease_id
-        changes["deliveries"] = 0  # Whoever says how it went has survived it.
+        changes["deliveries"] = 0  # The worker has survived the task.
     return _change(task, command, now, status=status, lease_id=None, lease_expires_at=None, **changes)
 
 
@@ -164,7 +163,7 @@ def _claim(task: Task, command: Claim, now: datetime) -> Task | Rejected:
         return _wrong_state(task, "only a pending task can be claimed")
     if task.expires_at is not None and task.expires_at <= now:
         return Rejected(Reason.PAST_EXPIRY, f"task {task.id} expired at {task.expires_at.isoformat()}")
-    # What was due when it was written stays due, even to a reader whose view of the store's clock lags a little.
+    # A task that was due when it was written stays due for a reader whose estimate of the store's time lags.
     if max(now, task.updated_at) < task.available_at:
         return Rejected(Reason.NOT_DUE, f"task {task.id} is due at {task.available_at.isoformat()}")
     return _change(
@@ -187,13 +186,13 @@ def _lease_s(task: Task, lease_s: float | None) -> float:
 def _renew(task: Task, command: Renew, now: datetime) -> Task:
     until = now + timedelta(seconds=_lease_s(task, command.lease_s))
     if task.lease_expires_at is not None:
-        until = max(until, task.lease_expires_at)  # A routine renewal must not cut short what a handler asked for.
+        until = max(until, task.lease_expires_at)  # A routine renewal must not shorten what a handler asked for.
     progress = task.progress if command.progress is None else command.progress
     return _change(task, command, now, lease_expires_at=until, progress=progress)
 
 
 def _complete(task: Task, command: Complete, now: datetime) -> Task:
-    # Once cancellation was asked for, no ending may contradict it; the output is kept for whoever looks.
+    # Once cancellation is requested, the task ends as cancelled; its output is kept.
     status = Status.CANCELLED if task.cancel_requested else Status.COMPLETED
     return _end_lease(
         task,

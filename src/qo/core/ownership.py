@@ -1,8 +1,8 @@
-"""Who polls which shards: the leases, and the plan that spreads them.
+"""Shard leases, and the plan that distributes shards among workers.
 
-What is leased is a *unit*: one shard or, where there are more than 256, all shards that begin with the same two
-characters. So a queue has at most 256 leases, however many shards it has. One more lease of the same form names the
-*lookout*, who watches over the whole queue for all the others.
+A lease is on a *unit*: one shard or, with more than 256 shards, all shards that begin with the same two characters. So
+a queue has at most 256 leases, however many shards it has. One more lease of the same form names the *lookout*: the
+worker that watches the whole queue for all others.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ LOOKOUT = "lookout"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeasingConfig:
-    shards_per_worker: int = 16  # At most. Where there are more than 256 shards, these are ranges of shards.
+    shards_per_worker: int = 16  # At most. With more than 256 shards, these are units.
     ttl_s: float = 30.0
     renew_s: float = 10.0
-    watch_s: float = 5.0  # Between questions for news, at most: the slowest pace of polling.
+    watch_s: float = 5.0  # Seconds between polls for news, at most.
 
     def __post_init__(self) -> None:
         if self.shards_per_worker < 1:
@@ -45,14 +45,14 @@ class LeasingConfig:
 
 
 class ShardLease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """``shard-leases/{shard}.json``. What lies there is not changed but by its holder until it has run out."""
+    """``shard-leases/{shard}.json``. Until it has run out, only its holder changes it."""
 
     shard: str  # The unit, or LOOKOUT.
     worker_id: str
     lease_expires_at: Instant
     updated_at: Instant
     token: str = ""  # Of the last write.
-    members: list[str] = []  # The lookout's: who shares the units, in this order.
+    members: list[str] = []  # The lookout's: the workers that share the units, in this order.
     lit: list[str] = []  # The lookout's: units in which something is due.
 
 
@@ -60,7 +60,7 @@ preload(ShardLease)
 
 
 def units(prefix_len: int) -> tuple[str, ...]:
-    """Everything there is to lease, in key order."""
+    """Return all units of a queue, in key order."""
     return all_shards(min(prefix_len, UNIT_LEN_MAX))
 
 
@@ -69,7 +69,7 @@ def unit_of(shard: str) -> str:
 
 
 class Within:
-    """The shards of some units, as something to ask whether a shard is in it."""
+    """The shards of some units, as a container."""
 
     __slots__ = ("units",)
 
@@ -86,7 +86,7 @@ class Within:
 @dataclass(frozen=True, slots=True)
 class Acquire:
     worker_id: str
-    token: str  # Drawn for this write, so that it is recognised when its reply is lost.
+    token: str  # Identifies this write, so that it is recognised if its reply is lost.
     ttl_s: float
     tokens: frozenset[str] = frozenset()  # Tokens of our earlier writes to this lease: what bears one is ours.
 
@@ -100,10 +100,10 @@ class Release:
 def decide_lease(
     shard: str, lease: ShardLease | None, want: Acquire | Release, *, now: datetime
 ) -> ShardLease | None:
-    """The lease as it should be from now on, or None if it is not ours to change.
+    """Return the lease to write, or None if another worker holds it.
 
-    Renewing is acquiring what is ours already. A released lease has run out and stays where it is: taking it
-    over is the same conditional write for everybody, and nothing is ever deleted.
+    Renewing is acquiring a lease that is ours already. A released lease has run out and stays: taking it over is the
+    same conditional write for everybody, and nothing is ever deleted.
     """
     ours = lease is not None and lease.token in want.tokens
     match want:
@@ -115,7 +115,7 @@ def decide_lease(
                 return ShardLease(
                     shard=shard, worker_id=worker_id, lease_expires_at=until, updated_at=now, token=token
                 )
-            # What the last lookout knew is the best that a new one has to begin with.
+            # A new lookout starts with what the last one knew.
             return msgspec.structs.replace(
                 lease, shard=shard, worker_id=worker_id, lease_expires_at=until, updated_at=now, token=token
             )
@@ -126,10 +126,10 @@ def decide_lease(
 
 
 def may_look_out(lease: ShardLease | None, *, now: datetime, room: bool, ttl_s: float) -> bool:
-    """Whether to try for the lookout's lease.
+    """Whether to try to acquire the lookout's lease.
 
-    Those who could run what they find go first. If none of them comes for the length of a lease, anybody should:
-    the members must be counted and the leases of dead workers' tasks looked after even when all are busy.
+    Workers with room go first. If none of them takes it for the length of a lease, any worker should: members must be
+    counted and the tasks of dead workers taken back even when all are busy.
     """
     if lease is None:
         return True
@@ -141,9 +141,9 @@ def may_look_out(lease: ShardLease | None, *, now: datetime, room: bool, ttl_s: 
 
 
 def plan(members: Sequence[str], leasable: Sequence[str], cap: int) -> dict[str, tuple[str, ...]]:
-    """The units of each member: adjacent ones, as many for each as for the others or one more, ``cap`` at most.
+    """Return the units of each member: adjacent ones, evenly spread, at most ``cap`` each.
 
-    Without the cap nothing is left over; what the cap leaves over is at the end.
+    If the cap leaves units over, they are the last ones.
     """
     shared = min(len(leasable), cap * len(members))
     place, planned = 0, dict[str, tuple[str, ...]]()
@@ -155,7 +155,7 @@ def plan(members: Sequence[str], leasable: Sequence[str], cap: int) -> dict[str,
 
 
 def left_over(planned: dict[str, tuple[str, ...]], leasable: Sequence[str]) -> tuple[str, ...]:
-    """The units that the plan gives to nobody."""
+    """Return the units that the plan gives to nobody."""
     return tuple(leasable[sum(len(owned) for owned in planned.values()) :])
 
 
@@ -169,16 +169,16 @@ class Block(NamedTuple):
     last: str
 
     def start(self, prefix: str) -> str:
-        """What to list after: nothing, if listing what all of it begins with says as much."""
+        """Return the key to list after; empty if the common prefix is enough."""
         return "" if self.common == self.first else f"{prefix}{self.first}"
 
     def end(self, prefix: str) -> str:
-        """Sorts behind every key of the block, and before all those behind it."""
+        """Return a key that sorts after every key of the block, and before all later ones."""
         return f"{prefix}{self.last}{keys.AFTER_ALL}"
 
     @property
     def common(self) -> str:
-        """What all shards of the block begin with."""
+        """The common prefix of all shards of the block."""
         same = 0
         while same < min(len(self.first), len(self.last)) and self.first[same] == self.last[same]:
             same += 1
@@ -186,7 +186,7 @@ class Block(NamedTuple):
 
 
 def blocks(owned: Iterable[str]) -> tuple[Block, ...]:
-    """The fewest blocks that hold exactly these units."""
+    """Return the fewest blocks that hold exactly these units."""
     ordered = sorted(set(owned))
     if not ordered:
         return ()
@@ -197,7 +197,7 @@ def blocks(owned: Iterable[str]) -> tuple[Block, ...]:
 
 
 def overdue(due: Due, for_s: float) -> bool:
-    """Whether a hint has lain due for so long: its owner is busy, stuck or gone."""
+    """Whether a hint has been due for longer than ``for_s``: its owner is busy, stuck or gone."""
     since = due.written_at.timestamp()
     if keys.minute_of(due.written_at) < due.minute:
         since = (due.minute + 1) * 60.0  # It was written ahead, for some instant in this minute.

@@ -1,4 +1,4 @@
-"""How long to rest between polls: quick while there is work, slow when there is none."""
+"""The rest between polls: short while there is work, longer when there is none."""
 
 from __future__ import annotations
 

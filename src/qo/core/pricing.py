@@ -1,9 +1,9 @@
-"""What requests cost, and how many a queue makes: the rule behind the meter and `qo cost`.
+"""The prices of requests, and a model of how many a queue makes: used by the meter and `qo cost`.
 
-The model is the happy path, erring high where it must choose. It leaves out what depends on the tasks: failed
-attempts (each costs another claim and two PUTs), lost races, lease renewals of long tasks (two PUTs each time),
-large inputs and outputs, clients that wait for results, and more delayed tasks than one page holds (an idle
-poll then lists the shards one by one).
+The model covers the normal case, and overestimates in doubt. It leaves out what depends on the tasks: failed attempts
+(each costs another claim and two PUTs), lost races, lease renewals of long tasks (two PUTs each), large inputs and
+outputs, clients that wait for results, and more delayed tasks than one page holds (an idle poll then lists the shards
+one by one).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ DELETE_EVERY_S = 0.25  # A claim and its completion often share one request then
 
 @dataclass(frozen=True, slots=True)
 class Rhythm:
-    """How often, and in what portions, a queue asks its store. The defaults are those of the settings."""
+    """The intervals and page sizes of a queue's requests. The defaults are those of the settings."""
 
     poll_min_s: float = 0.1  # The first pause after a poll that found nothing; each further one is doubled ...
     poll_max_s: float = 5.0  # ... up to this.
@@ -78,7 +78,7 @@ class Rhythm:
     log_scan_page: int = 50
     log_scan_memory: int = 200_000  # Ended tasks that a scan remembers and does not read again.
     heartbeat_s: float = 15.0
-    change_s: float = 5.0  # A change in what a worker runs is told this often at most.
+    change_s: float = 5.0  # A worker reports a change of its running tasks this often at most.
     control_s: float = 5.0
     check_s: float = 30.0
     sweep_s: float = 300.0  # 0 for never.
@@ -92,7 +92,7 @@ DEFAULT_RHYTHM = Rhythm()
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a queue has to do."""
+    """The load of a queue."""
 
     workers: int
     tasks_per_day: float
@@ -109,7 +109,7 @@ class Load:
 
 
 def requests_per_task(keys_per_delete: float = DEFAULT_RHYTHM.delete_batch) -> Requests:
-    """A task that is submitted, claimed once and completed. Finding it is polling, and counted there."""
+    """Return the requests for a task that is submitted, claimed once and completed, without the polling."""
     return {
         Operation.PUT: 5,  # Submit: task and ready key. Claim: task and lease key. Complete: task.
         Operation.GET: 1,  # Claim reads the task; completing keeps the ETag and need not.
@@ -118,16 +118,16 @@ def requests_per_task(keys_per_delete: float = DEFAULT_RHYTHM.delete_batch) -> R
 
 
 def keys_per_delete(tasks_per_day: float, rhythm: Rhythm = DEFAULT_RHYTHM) -> float:
-    """How full the batches of one worker are, if it finds this many tasks evenly spread over the day."""
+    """Return the average batch size of one worker that finds this many tasks, evenly spread over the day."""
     keys = 2 * tasks_per_day * rhythm.delete_every_s / DAY_S
     return min(max(1.0, keys), rhythm.delete_batch)
 
 
 def polls_per_day(tasks_per_day: float, rhythm: Rhythm = DEFAULT_RHYTHM) -> float:
-    """Polls of one worker that finds this many tasks, evenly spread over the day.
+    """Return the polls of one worker that finds this many tasks, evenly spread over the day.
 
-    Even spacing is the dearest pattern: each task starts the pauses over, and none shares a page with another.
-    A worker without work polls at the longest pause; a flooded one takes a page of tasks with each poll.
+    Even spacing is the most expensive pattern: each task resets the pauses, and none shares a page with another. A
+    worker without work polls at the longest pause; a busy one takes a page of tasks with each poll.
     """
     if not tasks_per_day:
         return DAY_S / rhythm.poll_max_s
@@ -138,7 +138,7 @@ def polls_per_day(tasks_per_day: float, rhythm: Rhythm = DEFAULT_RHYTHM) -> floa
 
 
 def _polls_within(gap_s: float, rhythm: Rhythm) -> float:
-    """How many pauses a gap has room for, on average: they double from the shortest to the longest."""
+    """Return how many pauses fit into a gap on average; they double from the shortest to the longest."""
     polls, pause_s = 0, rhythm.poll_min_s
     while pause_s < gap_s and pause_s < rhythm.poll_max_s:
         polls, gap_s, pause_s = polls + 1, gap_s - pause_s, min(2 * pause_s, rhythm.poll_max_s)
@@ -146,7 +146,7 @@ def _polls_within(gap_s: float, rhythm: Rhythm) -> float:
 
 
 def polling_per_day(load: Load, mode: IndexMode, rhythm: Rhythm = DEFAULT_RHYTHM) -> Requests:
-    """What one worker spends on finding its tasks."""
+    """Return the requests that one worker makes to find its tasks."""
     polls = polls_per_day(load.tasks_each, rhythm)
     match mode:
         case IndexMode.INDEX_ONLY:
@@ -162,12 +162,12 @@ def polling_per_day(load: Load, mode: IndexMode, rhythm: Rhythm = DEFAULT_RHYTHM
 
 
 def _scan_reads(listed: float, load: Load, rhythm: Rhythm) -> float:
-    """Tasks that one scan reads: each once after it has ended, as long as the scan can remember them all."""
+    """Return how many tasks one scan reads: each once after it has ended, if the scan can remember them all."""
     return listed if load.tasks_kept > rhythm.log_scan_memory else min(listed, load.tasks_per_day)
 
 
 def monitor_per_day(load: Load, rhythm: Rhythm = DEFAULT_RHYTHM) -> Requests:
-    """What the monitors of all workers spend together.
+    """Return the requests that the monitors of all workers make together.
 
     Each lists leases and workers at every check and reads where the sweep stands. The sweep itself is shared:
     whoever moves the cursor lists tasks, ready keys and leases, once in an interval.
@@ -182,10 +182,9 @@ def monitor_per_day(load: Load, rhythm: Rhythm = DEFAULT_RHYTHM) -> Requests:
 
 
 def heartbeats_per_day(tasks_per_day: float, rhythm: Rhythm = DEFAULT_RHYTHM) -> Requests:
-    """What one worker spends on saying what it does, and on seeing what is wanted of it.
+    """Return the requests that one worker makes for heartbeats and for reading its orders.
 
-    While it has work, it also looks who else is there, to begin with other shards than they do, and tells what it
-    runs more often.
+    While it has work, it also lists the other workers, to start with other shards than they do, and reports more often.
     """
     beats = DAY_S / rhythm.heartbeat_s
     changes = max(0.0, min(tasks_per_day, DAY_S / rhythm.change_s - beats))
@@ -221,7 +220,7 @@ def estimate(
     task_bytes: int = 2048,
     rhythm: Rhythm = DEFAULT_RHYTHM,
 ) -> CostEstimate:
-    """What 30 days of so many workers and tasks cost. ``kept_d`` 0 leaves out storage, and the sweep of it."""
+    """Estimate the cost of 30 days. ``kept_d`` 0 leaves out storage, and the sweep of it."""
     if workers < 0 or tasks_per_day < 0 or kept_d < 0:
         raise UsageError("workers, tasks per day and days kept cannot be negative")
     load = Load(workers, tasks_per_day, kept_d)

@@ -1,7 +1,7 @@
-"""Text without secrets: those that are known word for word, and those that show by their form.
+"""Remove secrets from text: given secrets, and anything that has the form of one.
 
-It is the last resort, for what people's code puts into the text of an error. What neither is known nor has such a
-form stays: nobody can tell it from other text.
+This is the last resort, for secrets that user code puts into the text of an error. A secret that is neither given nor
+of a known form cannot be told from other text, and stays.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 HIDDEN = "(hidden)"
-KNOWN_LEN_MIN = 8  # What is shorter may be any word.
+SECRET_LEN_MIN = 8  # Shorter ones may be ordinary words.
 
 _FORMS = (
     # The password in a URL: scheme://user:password@host.
@@ -34,8 +34,8 @@ _FORMS = (
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """``known``: secrets of whoever asks, word for word."""
-    for secret in sorted({each for each in secrets if len(each) >= KNOWN_LEN_MIN}, key=len, reverse=True):
+    """Replace secrets in the text by HIDDEN. ``secrets``: those that the caller knows, word for word."""
+    for secret in sorted({each for each in secrets if len(each) >= SECRET_LEN_MIN}, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     for form, instead in _FORMS:
         text = form.sub(instead, text)

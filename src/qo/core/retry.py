@@ -1,4 +1,4 @@
-"""When a failed attempt may be tried again."""
+"""The delay before a failed attempt is retried."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ INTERVAL_MAX_MS = 365 * 24 * 3_600_000  # A year. Far longer ones would overflow
 
 
 def delay_s(policy: RetryPolicy, retries: int, unit: float) -> float:
-    """Seconds to rest before retry number ``retries + 1``.
+    """Return the seconds to rest before retry number ``retries + 1``.
 
-    ``unit`` in [0, 1) is the caller's draw: 0.5 gives the delay without jitter. The result never exceeds
-    the policy's longest interval by more than its jitter, however many retries there were.
+    ``unit`` in [0, 1) is the caller's random number: 0.5 gives the delay without jitter. The result never exceeds the
+    policy's longest interval by more than its jitter.
     """
     longest = policy.max_interval_ms
     try:
@@ -23,7 +23,7 @@ def delay_s(policy: RetryPolicy, retries: int, unit: float) -> float:
 
 
 def validate(policy: RetryPolicy) -> RetryPolicy:
-    """The policy itself, or a UsageError that names the field to fix."""
+    """Return the policy itself. Raises UsageError that names the field to fix."""
     shorter, longer = sorted((policy.initial_interval_ms, policy.max_interval_ms))
     if shorter < 0 or longer > INTERVAL_MAX_MS:
         raise UsageError(f"retry intervals must be between 0 and {INTERVAL_MAX_MS} ms")

@@ -1,7 +1,6 @@
-"""Who works with a bucket, and the least that each needs of it: a table, and the policies made of it.
+"""The roles that use a bucket, the least rights that each needs, and the IAM policies made of them.
 
-Every grant is here because a request needs it; docs/guides/security.md says which. What no grant allows is denied, so
-nothing is denied by name.
+Every grant is here because a request needs it; docs/guides/security.md says which. Whatever no grant allows is denied.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ QUEUES = "queues/"  # Below a store: the queues of runtimes.
 _ALL_QUEUES = f"{QUEUES}*/"
 _HINTS = (f"{keys.READY}*", f"{keys.LEASES}*")
 _HELD = (f"{keys.TASKS}*", f"{keys.DATA}*")
-# What a person looks at. Few words: a session policy names the bucket with each, and is soon too long.
+# The objects that people view. Few patterns: a session policy repeats the bucket for each, and has a size limit.
 _VIEWABLE = (
     "queue*",  # queue.json, and the queues below.
     *_HELD,
@@ -34,7 +33,7 @@ READ, WRITE, DELETE, LIST = "s3:GetObject", "s3:PutObject", "s3:DeleteObject", "
 READ_VERSION, LIST_VERSIONS = "s3:GetObjectVersion", "s3:ListBucketVersions"
 _OF_BUCKETS = (LIST, LIST_VERSIONS)
 
-# On AWS, true of a write that only creates. Other servers do not know the key, and would refuse every write.
+# On AWS, true for writes that only create. Other servers do not know this condition, and would refuse every write.
 _CREATES = {"Null": {"s3:if-none-match": "false"}}
 
 
@@ -108,7 +107,7 @@ _JOIN = Grant("JoinQueue", (READ, WRITE, LIST), (keys.QUEUE,))
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A queue's place. ``prefix`` is empty, or ends with a slash."""
+    """The location of a queue. ``prefix`` is empty, or ends with a slash."""
 
     name: str
     prefix: str = ""
@@ -119,12 +118,12 @@ class Bucket:
 
 
 def partition_of(region: str) -> str:
-    """Of AWS; its regions in China and those of the US government are apart."""
+    """Return the AWS partition of a region; those of China and of the US government are separate."""
     return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
 
 
 def statements(place: Bucket, grants: Sequence[Grant], *, create_only: bool = False) -> list[dict[str, Any]]:
-    """``create_only``: tasks may be made, and those that are there not be written over. Known to AWS alone."""
+    """Return the statements for these grants. ``create_only``: tasks may be created but not replaced; only on AWS."""
     result: list[dict[str, Any]] = []
     for grant in grants:
         listing = [each for each in grant.actions if each in _OF_BUCKETS]
@@ -153,10 +152,10 @@ def role_policy(
     roles: Sequence[str] = (),
     functions: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The whole policy of a role.
+    """Return the whole policy of a role.
 
-    ``runtime``: of the queue of that runtime. ``data``: where datasets are. ``roles``, ``functions``: ARNs that a
-    dispatcher assumes, and calls. Raises UsageError for what does not go with the role.
+    ``runtime``: for the queue of that runtime. ``data``: where datasets are. ``roles``, ``functions``: ARNs that a
+    dispatcher assumes and calls. Raises UsageError for options that the role does not have.
     """
     if role is Role.DISPATCHER and runtime is not None:
         raise UsageError("a dispatcher serves the queues of all runtimes: leave out --runtime")

@@ -1,14 +1,14 @@
 """Cron schedules: when a task should be submitted again.
 
-The plan is a five-field cron expression (minute, hour, day of month, month, day of week with Sunday as 0 or 7)
-in an IANA time zone. Where clocks change, it is read as Debian's cron reads it:
+The plan is a five-field cron expression (minute, hour, day of month, month, day of week with Sunday as 0 or 7) in an
+IANA time zone. Where clocks change, it follows Debian's cron:
 
-- With a fixed minute and hour (neither field begins with ``*``) a time runs once per date: one that the clocks
-  skip runs at the first moment after the gap, one that they repeat runs the first time.
-- With ``*`` at the start of the minute or hour field the plan follows elapsed time: nothing runs in the skipped
-  hour, and both passes of the repeated one run.
+- With a fixed minute and hour (neither field begins with ``*``) a time runs once per date: a time that the clocks skip
+  runs at the first moment after the gap, a time that they repeat runs at its first occurrence.
+- With ``*`` at the start of the minute or hour field the plan follows elapsed time: nothing runs in the skipped hour,
+  and both passes of the repeated hour run.
 
-Everything here is a function of a schedule and ``now``; ``queue.scheduler`` acts on the answers.
+Everything here is a pure function of a schedule and ``now``; ``queue.scheduler`` acts on the results.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from qo.core.task import FORMAT, Instant
 from qo.errors import UsageError
 
 GRACE_S = 60.0  # How late a run may be and still count as on time.
-RUNS_MAX = 100  # Runs returned at once; what is left is due at the next pass.
+RUNS_MAX = 100  # Runs returned at once; the others are due at the next pass.
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}\Z")
 
 
 class CatchUp(StrEnum):
-    """What becomes of runs that were missed, for example because no scheduler was up."""
+    """What happens to missed runs, for example because no scheduler was running."""
 
     NONE = "none"  # They are dropped.
-    LAST = "last"  # The latest is made up for, the others are dropped.
-    ALL = "all"  # Each is made up for, oldest first.
+    LAST = "last"  # The latest is caught up, the others are dropped.
+    ALL = "all"  # All are caught up, oldest first.
 
 
 class Overlap(StrEnum):
-    """What happens when a run is due while the task of the one before it has not ended."""
+    """What happens if a run is due while the task of the previous one has not ended."""
 
     ALLOW = "allow"  # Both run.
     SKIP = "skip"  # The new one is dropped.
@@ -53,7 +53,7 @@ class Overlap(StrEnum):
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     format: int = FORMAT
-    token: str  # Names the last write, so that a writer whose reply was lost knows its own.
+    token: str  # Identifies the last write, so that a writer whose reply was lost recognises its own.
 
     # What is submitted
     task_type: str
@@ -72,8 +72,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     # Timestamps, all by the store's clock
     created_at: Instant
     updated_at: Instant
-    active_since: Instant  # Created, enabled, or given this plan: nothing up to then is ever run.
-    last_run_at: Instant | None = None  # The planned moment of the last run, not when it was submitted.
+    active_since: Instant  # When it was created, enabled or given this plan: no earlier time ever runs.
+    last_run_at: Instant | None = None  # The planned time of the last run, not when it was submitted.
     last_task_id: str | None = None
 
 
@@ -81,7 +81,7 @@ preload(Schedule)
 
 
 def validate_name(name: str) -> str:
-    """The name itself. Names become part of keys."""
+    """Return the name itself. Raises UsageError: names become part of keys."""
     if not isinstance(name, str) or not _NAME.match(name):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
             f"{name!r} cannot name a schedule: use lower-case letters, digits, '.', '_' and '-', "
@@ -91,7 +91,7 @@ def validate_name(name: str) -> str:
 
 
 def validate(schedule: Schedule) -> Schedule:
-    """The schedule as it will be read back, or a UsageError that says which part of it cannot work."""
+    """Return the schedule as it will be read back. Raises UsageError that says what is wrong."""
     validate_name(schedule.name)
     _choice("catch_up", schedule.catch_up, CatchUp)
     _choice("overlap", schedule.overlap, Overlap)
@@ -138,7 +138,7 @@ def _walls(cron: str, start: datetime) -> CronSim:
 
 
 def _instants(schedule: Schedule, after: datetime) -> Iterator[datetime]:
-    """The planned moments after the given one, in order, without end for most plans."""
+    """Yield the planned times after ``after``, in order, without end for most plans."""
     zone = _zone(schedule.timezone)
     plan = _walls(schedule.cron, after.astimezone(zone))
     for wall in plan:
@@ -159,15 +159,15 @@ def _between(schedule: Schedule, after: datetime, until: datetime) -> Iterator[d
 
 
 def next_run(schedule: Schedule, now: datetime) -> datetime | None:
-    """The first planned moment after now; None while the schedule is disabled."""
+    """Return the first planned time after now; None while the schedule is disabled."""
     return next(_instants(schedule, max(now, schedule.active_since)), None) if schedule.enabled else None
 
 
 def due_runs(schedule: Schedule, now: datetime, *, grace_s: float = GRACE_S) -> list[datetime]:
-    """The planned moments to submit a task for now, oldest first, RUNS_MAX at most.
+    """Return the planned times to submit a task for now, oldest first, RUNS_MAX at most.
 
-    They lie after the last run and after the schedule became active, so a new, re-enabled or changed plan never
-    runs for a time before that.
+    They are after the last run and after the schedule became active, so that a new, re-enabled or changed plan never
+    runs for an earlier time.
     """
     if not schedule.enabled:
         return []
@@ -181,8 +181,8 @@ def due_runs(schedule: Schedule, now: datetime, *, grace_s: float = GRACE_S) -> 
 
 
 def _latest(schedule: Schedule, after: datetime, until: datetime) -> datetime | None:
-    """The last planned moment in the span. Looks back in doubling steps: a year of missed minutes costs no more
-    than one."""
+    """Return the last planned time after ``after`` and up to ``until``. Looks back in doubling steps, so that a year of
+    missed minutes costs no more than one."""
     latest = next(_between(schedule, after, until), None)
     back = timedelta(minutes=1)
     while latest is not None:
@@ -196,16 +196,16 @@ def _latest(schedule: Schedule, after: datetime, until: datetime) -> datetime | 
 
 
 def run_key(schedule: Schedule, instant: datetime) -> str:
-    """The idempotency key of a run: the same for every scheduler, another for a namesake created later."""
+    """Return the idempotency key of a run: the same for every scheduler, another for a later schedule of this name."""
     return f"schedule:{schedule.name}:{schedule.created_at.isoformat()}:{instant.isoformat()}"
 
 
 def record_run(
     schedule: Schedule, instant: datetime, task_id: str | None, *, now: datetime, token: str
 ) -> Schedule:
-    """The schedule once the run is recorded (without a task: that it was skipped); the same schedule if this
-    run or a later one has been recorded already."""
-    # Of two schedulers, one may skip a run while the other submits it: then there is still a task to remember.
+    """Return the schedule with the run recorded (as skipped, without a task); the same schedule if this run or a later
+    one was recorded before."""
+    # One scheduler may skip a run while another submits it: the task is then still to be recorded.
     is_recorded = instant == schedule.last_run_at and task_id in (None, schedule.last_task_id)
     if is_recorded or (schedule.last_run_at is not None and instant < schedule.last_run_at):
         return schedule
@@ -219,7 +219,7 @@ def record_run(
 
 
 def change(schedule: Schedule, *, now: datetime, token: str, **changes: Any) -> Schedule:
-    """The schedule with some fields changed and checked. A new plan, like a re-enabled one, starts from now."""
+    """Return the schedule with some fields changed and validated. A new or re-enabled plan starts from now."""
     after = replace(schedule, token=token, updated_at=max(now, schedule.updated_at), **changes)
     replanned = (schedule.cron, schedule.timezone) != (after.cron, after.timezone)
     if replanned or (after.enabled and not schedule.enabled):

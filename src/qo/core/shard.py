@@ -32,7 +32,7 @@ def all_shards(prefix_len: int) -> tuple[str, ...]:
 
 
 def validate_shards(shards: tuple[str, ...], prefix_len: int) -> tuple[str, ...]:
-    """The named shards in key order without repeats; a UsageError for one that cannot exist."""
+    """Return the shards in key order without repeats. Raises UsageError for one that cannot exist."""
     for shard in shards:
         if not re.fullmatch(rf"[0-9a-f]{{{prefix_len}}}", shard):
             raise UsageError(
@@ -43,7 +43,7 @@ def validate_shards(shards: tuple[str, ...], prefix_len: int) -> tuple[str, ...]
 
 
 def validate_task_id(text: str) -> str:
-    """The id in its one spelling. Everything that becomes part of a key passes through here."""
+    """Return the id in its canonical form. Raises UsageError. Every id that becomes part of a key is checked here."""
     lowered = text.strip().lower()
     if not _TASK_ID.match(lowered):
         raise UsageError(f"{text!r} is not a task id; a task id is a UUID as printed by `qo submit`")
@@ -51,5 +51,5 @@ def validate_task_id(text: str) -> str:
 
 
 def chosen_shards(shards: tuple[str, ...], prefix_len: int) -> tuple[str, ...]:
-    """The shards to look after: those chosen, or all if none was."""
+    """Return the given shards, validated, or all if none are given."""
     return validate_shards(shards, prefix_len) if shards else all_shards(prefix_len)

@@ -1,4 +1,4 @@
-"""AWS Signature Version 4, as who signs and who verifies have it in common."""
+"""AWS Signature Version 4: what signing and verifying have in common."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import hmac
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 UNSIGNED = "UNSIGNED-PAYLOAD"
-UNRESERVED = "-_.~"  # Stand in paths and queries as they are.
+UNRESERVED = "-_.~"  # Not encoded in paths and queries.
 
 
 def signing_key(secret: str, scope: str) -> bytes:
-    """Of a scope, which is DAY/REGION/s3/aws4_request."""
+    """Return the signing key of a scope, which is DAY/REGION/s3/aws4_request."""
     key = f"AWS4{secret}".encode()
     for part in scope.split("/"):
         key = hmac.digest(key, part.encode(), "sha256")
@@ -19,6 +19,6 @@ def signing_key(secret: str, scope: str) -> bytes:
 
 
 def signature(key: bytes, stamp: str, scope: str, canonical: str) -> str:
-    """Of a request in its canonical form."""
+    """Return the signature of a request in its canonical form."""
     digest = hashlib.sha256(canonical.encode()).hexdigest()
     return hmac.digest(key, f"{ALGORITHM}\n{stamp}\n{scope}\n{digest}".encode(), "sha256").hex()

@@ -1,11 +1,11 @@
-"""The store's clock, learned from replies that were made anyway.
+"""Estimate the store's time from the Date of its replies.
 
-Each reply says which second it was at the store at some moment between sending and receiving. So each bounds
-the difference between the store's clock and our monotonic one from both sides; intersecting the bounds narrows
-it well below a second. Our own wall clock plays no part.
+Each reply carries the second that the store's clock showed at some moment between sending and receiving. So each
+bounds the difference between the store's clock and our monotonic one from both sides; intersecting the bounds narrows
+it to well below a second. Our own wall clock plays no part.
 
-A reply that contradicts the others may come from a wrong clock on the way. It is kept as a suspect, and believed
-when the next reply confirms it.
+A reply that contradicts the others may come from a wrong clock on the way. It is kept as a suspect, and trusted once
+the next reply confirms it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from datetime import datetime, timedelta
 
 DRIFT = 1e-4  # Clocks drift apart by less than this share of the time that has passed.
 STALE_AFTER_S = 600.0
-VAGUE_S = 0.75  # One reply within half a second tells the time better.
-APART_S = 2 * VAGUE_S  # Of two who tell the time so badly, one may be ahead by as much as the other is behind.
-ASK_AGAIN_S = 10.0  # A store that is always slow tells no more, however often it is asked.
-CLOCK_SET = timedelta(seconds=2)  # Guesses and slewed clocks go back by less; by more, the clock was set.
+VAGUE_S = 0.75  # A single reply within half a second is more precise than this.
+APART_S = 2 * VAGUE_S  # How far two such estimates may differ: one may be ahead, the other behind.
+ASK_AGAIN_S = 10.0  # Asking a slow store more often does not improve the estimate.
+CLOCK_SET = timedelta(seconds=2)  # Estimates and slewed clocks go back by less; by more, the clock was set.
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Offset:
     low: float
     high: float
     at: float
-    suspect: Offset | None = None  # What the last reply said, if that contradicts the bounds.
+    suspect: Offset | None = None  # The bounds of the last reply, if they contradict these.
 
     @property
     def uncertainty_s(self) -> float:
@@ -36,7 +36,7 @@ class Offset:
 
     @property
     def doubted(self) -> bool:
-        """Whether the clock may have been set. Asking the store once more would tell."""
+        """Whether the store's clock may have been set. One more request would tell."""
         if self.suspect is None:
             return False
         apart_s = max(self.suspect.low - self.high, self.low - self.suspect.high)
@@ -49,14 +49,14 @@ class Offset:
         return monotonic - self.at > STALE_AFTER_S
 
     def usable(self, monotonic: float, *, asked_at: float) -> bool:
-        """Whether to rely on it, or to ask the store once more, as was done at ``asked_at``."""
+        """Whether the estimate is good enough. If not, ask the store again; ``asked_at`` is when that was last done."""
         if self.uncertainty_s > VAGUE_S and monotonic - asked_at > ASK_AGAIN_S:
             return False
         return not self.stale(monotonic) and not self.doubted
 
 
 def observe(offset: Offset | None, *, sent_at: float, received_at: float, second: float) -> Offset:
-    """What is known after a reply that said ``second``, a whole epoch second that had begun by then."""
+    """Return the estimate after a reply dated ``second``, a whole epoch second that had begun by then."""
     reply = Offset(second - received_at, second + 1 - sent_at, received_at)
     if offset is None:
         return reply  # There is nothing to compare it with.
@@ -67,17 +67,17 @@ def observe(offset: Offset | None, *, sent_at: float, received_at: float, second
 
 
 def _intersect(offset: Offset, reply: Offset) -> Offset | None:
-    """What both allow, or None if they contradict each other."""
+    """Return the bounds that both allow, or None if they contradict each other."""
     slack = DRIFT * max(0.0, reply.at - offset.at)
     low, high = max(reply.low, offset.low - slack), min(reply.high, offset.high + slack)
     return Offset(low, high, reply.at) if low <= high else None
 
 
 def steady(last: datetime, reading: datetime) -> datetime:
-    """What to tell after ``told``, now that the clock reads ``read``.
+    """Return the time to report after ``last``, now that the clock shows ``reading``.
 
-    Never a little less, or time would run backwards. But a clock that was set back is followed: whoever starts to
-    read it now knows no other time.
+    It never goes back a little, so that time does not run backwards. But a clock that was set back is followed, since
+    new readers know no other time.
     """
     if reading < last and last - reading <= CLOCK_SET:
         return last

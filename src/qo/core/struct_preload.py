@@ -1,8 +1,8 @@
-"""Structs that any thread may read.
+"""Prepare msgspec Structs for decoding on several threads.
 
-msgspec looks at the fields of a Struct when one is first read. Two threads that do so at the same time can end the
-process: the second finds what the first has not filled in yet. So every Struct that is read is looked at when its
-module is loaded, which one thread does.
+msgspec inspects the fields of a Struct when one is first decoded. If two threads do so at the same time, the process
+can crash: the second uses what the first has not filled in yet. So every Struct is inspected when its module is
+imported, which only one thread does.
 """
 
 from __future__ import annotations
@@ -11,6 +11,6 @@ import msgspec
 
 
 def preload(*kinds: type[msgspec.Struct]) -> None:
-    """From now on these, and those within them, may be read by several threads at once."""
+    """Inspect these Structs and their fields now, so that several threads may decode them at once."""
     for kind in kinds:
         msgspec.json.Decoder(kind)

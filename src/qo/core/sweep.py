@@ -1,4 +1,4 @@
-"""Comparing a task with the hints found for it."""
+"""Compare a task with its hints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Repair:
 
 
 def repair(task: Task | None, hints: Iterable[str]) -> Repair:
-    """What to write and what to remove so that exactly the right hint remains. ``task`` None: it is gone."""
+    """Return which hint to write and which to remove, so that exactly the right one remains. ``task`` None: deleted."""
     hint = None if task is None else keys.index_key(task)
     present = set(hints)
     return Repair(

@@ -34,7 +34,7 @@ PRIORITY_MAX = 9
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a task rests after a failed attempt. See ``core.retry.delay_s``."""
+    """The delay after a failed attempt. See ``core.retry.delay_s``."""
 
     initial_interval_ms: int = 1_000
     max_interval_ms: int = 60_000
@@ -51,7 +51,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     # State
     status: Status = Status.PENDING
-    token: str  # Names the last write, so that a writer whose reply was lost knows its own.
+    token: str  # Identifies the last write, so that a writer whose reply was lost recognises its own.
 
     # Scheduling
     available_at: Instant  # Not claimable before.
@@ -66,14 +66,14 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     output_ref: str | None = None
 
     # Retry
-    timeout_seconds: float | None = None  # Of one attempt; None: as the handler and its worker say.
+    timeout_seconds: float | None = None  # Of one attempt; None: the default of the handler or its worker.
     max_retries: int = 3
     retry_count: int = 0
     retry_policy: RetryPolicy = RetryPolicy()
     reschedule_count: int = 0
     max_reschedules: int | None = None  # None means without limit.
-    deliveries: int = 0  # Claims in a row after which nobody was heard of again; one that is settled ends the row.
-    max_deliveries: int = 5  # So many such claims, and the task itself is taken to kill its workers.
+    deliveries: int = 0  # Claims in a row whose worker never ended the attempt; one that does resets it.
+    max_deliveries: int = 5  # After so many such claims the task fails: it is assumed to kill its workers.
 
     # Timestamps, all by the store's clock
     created_at: Instant

@@ -1,4 +1,4 @@
-"""Values to bytes and back. Inverses, strict on the way in, stable on the way out."""
+"""Encode values to JSON and decode them. Decoding is strict, and the inverse of encoding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from qo.errors import CorruptRecord, UsageError
 
 T = TypeVar("T")
 
-DEPTH_MAX = 200  # Of lists and objects in a user's value. Fixed, so that what one process writes all can read.
+DEPTH_MAX = (
+    200  # Of lists and objects in a user's value. Fixed, so that every process can read what another writes.
+)
 
 _encode = msgspec.json.Encoder().encode
 _canonical = msgspec.json.Encoder(order="sorted").encode
@@ -34,14 +36,15 @@ def encode(value: Any) -> bytes:
 
 
 class Payload(NamedTuple):
-    """A user's value as readers will see it, sharing nothing with the user's own, and its JSON."""
+    """A copy of a user's value as readers will see it, and its JSON."""
 
     value: Any
     body: bytes
 
 
 def payload(value: Any, what: str) -> Payload:
-    """The value and its JSON; a UsageError that names it if it has no JSON form or is nested too deeply."""
+    """Return the value and its JSON. Raises UsageError, which names it, if it has no JSON form or is nested too
+    deeply."""
     try:
         body = _encode(value)
         back = _decode_any(body)
@@ -58,13 +61,13 @@ def payload(value: Any, what: str) -> Payload:
 
 
 def copied(value: Any) -> Any:
-    """A JSON value that may be changed without changing the given one."""
+    """Return a deep copy of a JSON value."""
     return value if value is None or isinstance(value, str | int | float) else _decode_any(_encode(value))
 
 
 def _too_deep(value: Any, body: bytes) -> bool:
     if not isinstance(value, dict | list) or body.count(b"[") + body.count(b"{") <= DEPTH_MAX:
-        return False  # Each level takes a bracket: most values need no walk.
+        return False  # Each level has a bracket, so most values need no closer check.
     level: list[Any] = [value]
     for _ in range(DEPTH_MAX):
         level = [item for each in level for item in _items(each) if isinstance(item, dict | list)]
@@ -78,7 +81,7 @@ def _items(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
 
 
 def _lists(value: Any) -> Any:
-    """The value with its tuples as lists, which is how they come back."""
+    """Return the value with its tuples as lists, as decoding returns them."""
     if isinstance(value, dict):
         return {name: _lists(item) for name, item in cast("dict[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
@@ -109,8 +112,8 @@ def _decode(decoder: Any, body: bytes, key: str) -> Any:
         raise CorruptRecord(
             f"{key} cannot be read: {error}. Look at its versions (`qo history`) and restore a good one."
         ) from error
-    if isinstance(value, msgspec.Struct):  # A payload is the user's: what it calls a format is none of ours.
-        # Even one that looks familiar: its fields may mean something else by then.
+    if isinstance(value, msgspec.Struct):  # Not a user's payload, whose "format" has another meaning.
+        # Even if it can be decoded: its fields may have another meaning.
         _refuse_newer(getattr(value, "format", FORMAT), key)
     return value
 
@@ -128,5 +131,5 @@ def _refuse_newer(written_format: int, key: str) -> None:
 
 
 def fingerprint(value: Any) -> str:
-    """Equal for equal JSON values, whatever the order of their keys."""
+    """Return a hash that is equal for equal JSON values, whatever the order of their keys."""
     return hashlib.sha256(_canonical(value)).hexdigest()

@@ -1,8 +1,7 @@
-"""What qo asks of a store, each promise as a check that a live store passes or fails.
+"""Checks of what qo requires of a store, run on the live store.
 
-"S3-compatible" says nothing about compare-and-swap. Some servers ignore the condition, some check it and then
-write, so that racing writers all win. So the checks race real writers, and believe what was stored rather than
-what was answered.
+"S3-compatible" says nothing about compare-and-swap: some servers ignore the condition, some check it and then write, so
+that racing writers all win. So the checks race real writers, and trust what was stored rather than the replies.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ NO_HISTORY = (
 
 
 class Broken(Exception):
-    """How a check says, from any depth, what the store did wrong."""
+    """Raised by a check; its text says what the store did wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where the checks work, and with how many hands."""
+    """The store and prefix that the checks use, and how many writers race."""
 
     store: ObjectStore
     prefix: str
@@ -48,7 +47,7 @@ class Bench:
         return key
 
     async def each_round(self, name: str, race: Callable[[str, int], Awaitable[None]]) -> None:
-        """All rounds at once, each on a key of its own: some servers make the losers of a race wait long."""
+        """Run all rounds at once, each on its own key: some servers make the losers of a race wait long."""
         rounds = [race(self.key(f"{name}-{turn}"), turn) for turn in range(self.rounds)]
         ended = await asyncio.gather(*rounds, return_exceptions=True)
         errors = [error for error in ended if error is not None]
@@ -56,7 +55,7 @@ class Bench:
             raise next((error for error in errors if isinstance(error, Broken)), errors[0])
 
     async def expect(self, key: str, body: bytes | None, when: str) -> None:
-        """The key holds exactly this body, or nothing."""
+        """Raise Broken unless the key holds exactly this body, or nothing for None."""
         stored = await self.store.get(key)
         content = None if stored is None else stored.body
         if content != body:
@@ -71,7 +70,7 @@ class Bench:
 
 
 async def roundtrip(bench: Bench) -> str:
-    """Also with an empty body, which is how some servers tell a folder."""
+    """Also with an empty body, which some servers take for a folder."""
     store, key = bench.store, bench.key("roundtrip")
     etags: list[str] = []
     for body in (b"one", b"", b"two"):
@@ -144,17 +143,17 @@ async def _race(bench: Bench, key: str, etag: str | None) -> None:
         raise Broken(f"{bench.writers} racing writers changed nothing: {outcome}")
     if winners and stored.body != winners[0]:
         raise Broken("the racing writer that was told it won is not the one whose object was stored")
-    # Nobody was told and one is stored: a reply was lost, which is no fault of the store.
+    # No winner was reported and one write is stored: a reply was lost, which is no fault of the store.
 
 
 async def _warm_up(bench: Bench, key: str) -> bytes | None:
-    """Open all connections beforehand: writers that must connect first hardly meet."""
+    """Open all connections beforehand: writers that still have to connect hardly collide."""
     stored = await asyncio.gather(*(bench.store.get(key) for _ in range(bench.writers)))
     return None if stored[0] is None else stored[0].body
 
 
 async def _try(write: Awaitable[object]) -> StoreError | None:
-    """Why a racer lost, or None if it won."""
+    """Return why a racer lost, or None if it won."""
     try:
         await write
     except (PreconditionFailed, ConcurrentWrite, Unavailable) as error:
@@ -163,7 +162,7 @@ async def _try(write: Awaitable[object]) -> StoreError | None:
 
 
 def _expect_answers(lost: Sequence[StoreError | None]) -> None:
-    """A race that nobody won says nothing if racers were left without an answer."""
+    """Raise Unavailable if a racer got no reply: a race without a winner then proves nothing."""
     for error in lost:
         if isinstance(error, Unavailable):
             raise error
@@ -181,13 +180,13 @@ async def conditional_delete(bench: Bench) -> str:
 
 
 async def delete_race(bench: Bench) -> str:
-    # Who sends first tends to win, so each kind must have its turn.
+    # The first to send tends to win, so both kinds take turns.
     await bench.each_round("delete-race", lambda key, turn: _delete_round(bench, key, deleter_first=turn % 2 == 0))
     return f"{bench.writers} racing deleters and writers, {bench.rounds} rounds: one kind wins each"
 
 
 async def _delete_round(bench: Bench, key: str, *, deleter_first: bool) -> None:
-    """Deleters and writers with one ETag: either one writer wins and no deleter, or deleters alone."""
+    """Race deleters and writers with one ETag: either exactly one writer wins, or only deleters do."""
     store = bench.store
     etag = (await store.put(key, b"start")).etag
     await _warm_up(bench, key)

@@ -1,5 +1,5 @@
-"""What the stores that live inside this machine have in common: the form of an ETag, a clock, and what a call
-may ask. A server decides these for itself; ``memory`` and ``local`` decide them here, as S3 does.
+"""What the embedded stores (``memory`` and ``local``) have in common: ETags, a clock and checks of arguments, as S3 has
+them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Deletion
 
 
 def etag_of(body: bytes) -> str:
-    """The MD5 of the body in quotes, as S3 gives it for an object written in one request."""
+    """Return the MD5 of the body in quotes, as S3 does for an object written in one request."""
     return f'"{md5(body, usedforsecurity=False).hexdigest()}"'
 
 
@@ -24,7 +24,7 @@ def machine_time() -> datetime:
 
 
 class Clock:
-    """Reads a clock that jitters, and goes back only if that was set back. Safe to share between threads."""
+    """A clock that never goes back, except when the machine's clock was set back. Safe to share between threads."""
 
     def __init__(self, read: Callable[[], datetime] | None = None) -> None:
         self._read = read or machine_time
@@ -41,7 +41,7 @@ def check_put(key: str, if_match: str | None, if_absent: bool) -> None:
     if not key:
         raise UsageError("an object needs a key: the key is empty")
     if if_match is not None and if_absent:
-        raise UsageError(f"{key} cannot be both unmoved and absent: give if_match or if_absent, not both")
+        raise UsageError(f"{key} cannot be both unchanged and absent: give if_match or if_absent, not both")
 
 
 def check_delete_many(deletions: Sequence[Deletion]) -> None:
@@ -50,7 +50,7 @@ def check_delete_many(deletions: Sequence[Deletion]) -> None:
 
 
 def check_limit(limit: int) -> int:
-    """How many entries a page holds: what was asked, but as on S3 never more than LIST_LIMIT_MAX."""
+    """Return the size of a page: the given limit, but as on S3 at most LIST_LIMIT_MAX."""
     if limit < 1:
-        raise UsageError(f"a list of {limit} entries says nothing: ask for at least 1")
+        raise UsageError(f"a page cannot have {limit} entries: ask for at least 1")
     return min(limit, LIST_LIMIT_MAX)

@@ -1,4 +1,4 @@
-"""Removing what an examination has written, with every version of it."""
+"""Remove the objects that a store's checks have written, in all their versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEYS_AT_ONCE = 100
 
 
 async def erase(store: ObjectStore, keys: Iterable[str]) -> None:
-    """Leave nothing of these keys, as far as the store lets us. Raises StoreError if it does not answer."""
+    """Remove these keys with all their versions. Raises StoreError if the store does not answer."""
     used = sorted(keys)
     for start in range(0, len(used), KEYS_AT_ONCE):
         batch = used[start : start + KEYS_AT_ONCE]

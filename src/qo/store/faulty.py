@@ -1,8 +1,8 @@
-"""A store that misbehaves as real ones do, drawn from a seed: for tests and simulation.
+"""A store with injected faults, drawn from a seed: for tests and simulation.
 
-The faults are those of the wire, and none of them breaks a promise of the port: a 409 or a 503 that wrote
-nothing, a write whose reply was lost, a write that was repeated on the way and so was answered with a 412
-although it won, slow answers, and a store that is away for a while.
+The faults are those of a network, and none of them breaks the contract of the port: a 409 or a 503 that wrote nothing,
+a write whose reply was lost, a write that was repeated on the way and so got a 412 although it succeeded, slow
+replies, and outages.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ T = TypeVar("T")
 
 
 class Fault(StrEnum):
-    REFUSED = "refused"  # 500 or 503: nothing was done.
-    LOST_REPLY = "lost_reply"  # It was done, and nobody was told.
+    REFUSED = "refused"  # 500 or 503: nothing happened.
+    LOST_REPLY = "lost_reply"  # It happened, and the reply was lost.
     CONFLICT = "conflict"  # 409 to a conditional write: nothing was written.
-    OWN_412 = "own_412"  # Written, the reply lost, the write sent again on the way: refused by itself.
-    OUTAGE = "outage"  # The store is away: nothing was done.
+    OWN_412 = "own_412"  # Written, the reply lost, and the repeated write refused because of the first.
+    OUTAGE = "outage"  # The store is unreachable: nothing happened.
 
 
-# Each list is what can befall one kind of request. Only a conditional write can meet another or itself.
+# The faults that each kind of request can have. Only conditional writes can be refused by another write.
 _ANY = (Fault.REFUSED, Fault.LOST_REPLY)
 _CONDITIONAL_PUT = (*_ANY, Fault.CONFLICT, Fault.OWN_412)
 _CONDITIONAL_DELETE = (*_ANY, Fault.CONFLICT)
-_BEFORE = (Fault.OUTAGE, Fault.REFUSED, Fault.CONFLICT)  # The store does nothing; after the others it has.
+_BEFORE = (Fault.OUTAGE, Fault.REFUSED, Fault.CONFLICT)  # Raised before the store acts; the others after it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +62,16 @@ KINDS = ("get", "put", "delete", "delete_many", "list", "versions", "versioned")
 
 @dataclass(slots=True)
 class _InjectedFault:
-    """A fault that was ordered by number."""
+    """A fault that ``inject`` planned for certain requests."""
 
     fault: Fault
     on: str | None
     under: str
     spared: int  # Requests that it still lets pass.
-    remaining: int  # Those that it then befalls.
+    remaining: int  # Requests that it then hits.
 
-    def befalls(self, kind: str, key: str, possible: Sequence[Fault]) -> bool:
-        """Whether it is this request's turn. Counts those that it might have been."""
+    def hits(self, kind: str, key: str, possible: Sequence[Fault]) -> bool:
+        """Whether this request gets the fault. Counts the requests that could."""
         might = self.fault is Fault.OUTAGE or self.fault in possible
         if not self.remaining or not might or self.on not in (None, kind) or not key.startswith(self.under):
             return False
@@ -83,7 +83,7 @@ class _InjectedFault:
 
 
 class Faulty:
-    """Any store, with faults. The same seed and the same order of calls give the same faults.
+    """Wraps a store and injects faults. The same seed and the same order of calls give the same faults.
 
     ``now``, ``presign`` and ``close`` never fail: they need no request.
     """
@@ -101,10 +101,10 @@ class Faulty:
     def inject(
         self, fault: Fault, *, on: str | None = None, under: str = "", nth: int = 1, times: int = 1
     ) -> None:
-        """Have a fault befall the ``nth`` request from now on, and as many after it as make ``times``.
+        """Inject a fault into the ``nth`` request from now on, and into the following ones, ``times`` in all.
 
-        Only requests count that it can befall: of the kind ``on`` (any, if None), to keys that begin with ``under``
-        (a delete of many has no key). Only a conditional write can have a CONFLICT or an OWN_412.
+        Counts only requests of the kind ``on`` (any, if None) to keys that begin with ``under`` (a delete of many has
+        no key). Only a conditional write can have a CONFLICT or an OWN_412.
         """
         if on not in (None, *KINDS):
             raise UsageError(f"{on!r} is no kind of request: use one of {', '.join(KINDS)}")
@@ -113,7 +113,7 @@ class Faulty:
         self._injections.append(_InjectedFault(fault, on, under, nth - 1, times))
 
     def outage(self, away: bool) -> None:
-        """Take the store away, or bring it back."""
+        """Start or end an outage."""
         self._away = away
 
     def _is_away(self) -> bool:
@@ -129,12 +129,14 @@ class Faulty:
         return None
 
     def _injected_fault(self, what: str, possible: Sequence[Fault]) -> Fault | None:
-        """The first that was ordered for this request; all that were have counted it."""
+        """Return the first fault planned for this request. All planned faults count the request."""
         kind, _, key = what.partition(" ")
-        faults = [each.fault for each in self._injections if each.befalls(kind, key, possible)]
+        faults = [each.fault for each in self._injections if each.hits(kind, key, possible)]
         return faults[0] if faults else None
 
-    async def _suffer(self, what: str, act: Callable[[], Awaitable[T]], possible: Sequence[Fault] = _ANY) -> T:
+    async def _run_with_fault(
+        self, what: str, act: Callable[[], Awaitable[T]], possible: Sequence[Fault] = _ANY
+    ) -> T:
         least_s, most_s = self.plan.latency_s
         pause_s = self._ambient.rng.uniform(least_s, most_s) / 2
         fault = self._draw(possible)
@@ -160,13 +162,13 @@ class Faulty:
         return Unavailable(message)
 
     async def get(self, key: str, *, version: str | None = None) -> Stored | None:
-        return await self._suffer(f"get {key}", lambda: self.store.get(key, version=version))
+        return await self._run_with_fault(f"get {key}", lambda: self.store.get(key, version=version))
 
     async def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
     ) -> PutResult:
         possible = _ANY if if_match is None and not if_absent else _CONDITIONAL_PUT
-        return await self._suffer(
+        return await self._run_with_fault(
             f"put {key}",
             lambda: self.store.put(key, body, if_match=if_match, if_absent=if_absent),
             possible,
@@ -174,21 +176,21 @@ class Faulty:
 
     async def delete(self, key: str, *, if_match: str | None = None) -> None:
         possible = _ANY if if_match is None else _CONDITIONAL_DELETE
-        await self._suffer(f"delete {key}", lambda: self.store.delete(key, if_match=if_match), possible)
+        await self._run_with_fault(f"delete {key}", lambda: self.store.delete(key, if_match=if_match), possible)
 
     async def delete_many(self, deletions: Sequence[Deletion]) -> None:
-        await self._suffer("delete_many", lambda: self.store.delete_many(deletions))
+        await self._run_with_fault("delete_many", lambda: self.store.delete_many(deletions))
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Page:
-        return await self._suffer(
+        return await self._run_with_fault(
             f"list {prefix}", lambda: self.store.list(prefix, start_after=start_after, limit=limit)
         )
 
     async def versions(self, key: str) -> Sequence[Version]:
-        return await self._suffer(f"versions {key}", lambda: self.store.versions(key))
+        return await self._run_with_fault(f"versions {key}", lambda: self.store.versions(key))
 
     async def versioned(self) -> bool:
-        return await self._suffer("versioned", self.store.versioned)
+        return await self._run_with_fault("versioned", self.store.versioned)
 
     async def presign(self, key: str, *, expires_s: int, method: str = "GET") -> str:
         return await self.store.presign(key, expires_s=expires_s, method=method)

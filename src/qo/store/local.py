@@ -8,7 +8,7 @@ a power cut may cost the last moments before it, never the consistency of the fi
 
 **Where.** On a local disk. SQLite's locks do not work over network file systems.
 
-**Fork.** A store does not survive a fork: open it in the child. A store opened before says so when it is used.
+**Fork.** A store does not survive a fork: open it in the child. One opened before raises UsageError when used.
 
 One deviation from S3, shared with ``memory``: deleting a key that is not there leaves no delete marker.
 """
@@ -31,9 +31,9 @@ from qo.store.sqlite_thread import SqliteThread
 
 
 class LocalStore:
-    """An ``ObjectStore`` in a directory. Usable from any thread and event loop, several at a time.
+    """An ``ObjectStore`` in a directory. Usable from several threads and event loops at a time.
 
-    A failing disk or a lock that nobody gives up raises Unavailable, as from any other store.
+    A failing disk or a lock that is never released raises Unavailable, as other stores do.
     """
 
     def __init__(self, thread: SqliteThread, clock: Clock) -> None:
@@ -45,10 +45,10 @@ class LocalStore:
 
     @classmethod
     async def open(cls, path: Path, *, forget: tuple[str, ...] = (), durable: bool = False) -> LocalStore:
-        """The store in the directory ``path``, which is created if it is not there.
+        """Open the store in the directory ``path``, which is created if it does not exist.
 
-        Of keys that begin with one of ``forget``, no old versions and no delete markers are kept. All processes
-        that share a store should name the same.
+        Keys that begin with one of ``forget`` keep no old versions and no delete markers. All processes that share a
+        store should give the same.
 
         Raises ConfigError if ``path`` cannot hold a store, or holds one of a newer qo.
         """
@@ -83,13 +83,13 @@ class LocalStore:
         return True
 
     async def presign(self, key: str, *, expires_s: int, method: str = "GET") -> str:
-        raise UsageError("the local store has no links to give away: only an S3 bucket has")
+        raise UsageError("the local store has no presigned links: only an S3 bucket has")
 
     async def now(self) -> datetime:
-        """The machine's time: the store and all its users share the machine."""
+        """Return the machine's time: the store and all its users share the machine."""
         return self._clock.now()
 
     async def close(self) -> None:
-        """Finish what was asked, then let the file go. Closing twice is closing once."""
+        """Finish pending requests, then close the file. Closing twice is no error."""
         self._thread.stop()
         await asyncio.to_thread(self._thread.join)

@@ -1,7 +1,7 @@
-"""``queue.json``: what every user of a bucket must agree on, and the proof that the bucket can be trusted.
+"""``queue.json``: the settings that all users of a bucket share, and the proof that the bucket can be trusted.
 
-Two processes with different shard prefix lengths would each see half of the tasks, and a store without
-compare-and-swap would run a task twice. So nobody works on a bucket before ``require`` has read this object.
+Two processes with different shard prefix lengths would each see half of the tasks, and without compare-and-swap a task
+could run twice. So every process calls ``require``, which checks this object, before it uses a bucket.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WRITES_MAX = 10
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """That `qo doctor` has seen this store keep its promises."""
+    """The record that this store has passed `qo doctor`."""
 
     proven_at: datetime  # By the store's clock.
     server: str  # What was tested: the endpoint, in words for a person.
@@ -55,7 +55,7 @@ preload(Manifest, _Format)
 
 
 async def load(store: ObjectStore) -> Loaded | None:
-    """The bucket's manifest, or None if it has none.
+    """Return the bucket's manifest, or None if it has none.
 
     Raises Unproven if a newer qo wrote it, CorruptRecord if it cannot be read.
     """
@@ -64,7 +64,7 @@ async def load(store: ObjectStore) -> Loaded | None:
 
 
 async def create_or_get(store: ObjectStore, *, prefix_len: int | None = None, ambient: Ambient = SYSTEM) -> Loaded:
-    """The manifest that is there, or a new one without a proof. Of racing creators one wins, and all get its."""
+    """Return the manifest, created without a proof if there is none. Racing creators all get the same one."""
     new_prefix_len = validate_prefix_len(PREFIX_LEN_DEFAULT if prefix_len is None else prefix_len)
     for _ in range(WRITES_MAX):
         if (there := await load(store)) is not None:
@@ -98,10 +98,10 @@ async def require(
     allow_no_versioning: bool = False,
     ambient: Ambient = SYSTEM,
 ) -> Manifest:
-    """The manifest, if this bucket may be used with these settings; else Unproven, which says what to do.
+    """Return the manifest if the bucket may be used with these settings. Raises Unproven, which says what to do.
 
-    ``prefix_len`` None accepts whatever the bucket has. A store that ``needs_proof`` is refused until `qo doctor`
-    has tested it; another gets its manifest here.
+    ``prefix_len`` None accepts whatever the bucket has. A store that ``needs_proof`` is refused until `qo doctor` has
+    tested it; any other gets its manifest here.
     """
     if needs_proof:
         there = await load(store)
@@ -143,7 +143,7 @@ def _decode(stored: Stored) -> Loaded:
 
 
 async def _write(store: ObjectStore, manifest: Manifest, etag: str | None, ambient: Ambient) -> PutResult | None:
-    """None if somebody else wrote first. An equal manifest is as good as ours, so equal bytes are ours."""
+    """Return None if somebody else wrote first. An equal manifest counts as ours."""
     body = wire.encode(manifest)
     wrote = await register.write(
         store, keys.QUEUE, body, if_match=etag, ours=lambda there: there == body, ambient=ambient

@@ -1,7 +1,7 @@
 """A bucket in memory, for tests and simulation: the model that the other stores are compared with.
 
-It behaves as a versioned S3 bucket does. Given the same calls (and a ``clock`` of the caller's), it gives the
-same answers, version ids included, so a simulation can be replayed.
+It behaves like a versioned S3 bucket. The same calls (with the same ``clock``) return the same results, version ids
+included, so that a simulation can be replayed.
 
 One deviation, shared with ``local``: deleting a key that is not there leaves no delete marker.
 """
@@ -44,7 +44,7 @@ class MemoryStore:
         # The keys with a live object, sorted. Python compares strings by code point, which is the order of
         # their UTF-8 bytes and so that of S3.
         self._live: list[str] = []
-        # Threads with event loops of their own may share a store, and no write may come between check and write.
+        # Threads with event loops of their own may share a store; checking and writing must be atomic.
         self._lock = threading.Lock()
 
     async def get(self, key: str, *, version: str | None = None) -> Stored | None:
@@ -112,7 +112,7 @@ class MemoryStore:
         return self._versioned
 
     async def presign(self, key: str, *, expires_s: int, method: str = "GET") -> str:
-        raise UsageError("the memory store has no links to give away: only an S3 bucket has")
+        raise UsageError("the memory store has no presigned links: only an S3 bucket has")
 
     async def now(self) -> datetime:
         return self._clock.now()
@@ -157,7 +157,7 @@ class MemoryStore:
         self._relist(key)
 
     def _relist(self, key: str) -> None:
-        """Make ``_live`` agree with what is kept of the key."""
+        """Make ``_live`` agree with the history of the key."""
         place = bisect_left(self._live, key)
         listed = place < len(self._live) and self._live[place] == key
         live = self._current(key) is not None

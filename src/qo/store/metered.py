@@ -1,4 +1,4 @@
-"""A store that counts its requests, and knows what they would cost on S3."""
+"""Count the requests to a store, and what they would cost on S3."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qo.store.port import LIST_LIMIT_MAX, Deletion, ObjectStore, Page, PutResult
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Requests by operation. Subtract an earlier one to see what happened since; add those of several."""
+    """Requests by operation. Subtract an earlier usage for the difference; add those of several stores."""
 
     counts: Mapping[Operation, int]
 
@@ -38,8 +38,8 @@ class Usage:
 class Metered:
     """Counts each call as one request, refused ones too: that is how they are billed.
 
-    What the store does on its own account is not seen: repeated sends, further pages of ``versions``, a
-    request to learn the time. Methods hand on the inner coroutine unawaited, so a call costs one increment.
+    Requests that the store makes by itself are not counted: repeated sends, further pages of ``versions``, a request
+    for the time. Methods return the inner awaitable, so a call costs one increment.
     """
 
     def __init__(self, store: ObjectStore) -> None:

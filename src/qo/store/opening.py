@@ -64,16 +64,16 @@ async def open_ready(settings: Settings) -> Ready:
 
 
 def needs_proof(settings: Settings) -> bool:
-    """Whether `qo doctor` must have tested the store. Our own adapters are held to the same suite in tests."""
+    """Whether `qo doctor` must have tested the store. The embedded stores pass the same checks in qo's own tests."""
     return settings.location.is_remote
 
 
-_shared: dict[str, ObjectStore] = {}  # The stores of this process that have names.
+_shared: dict[str, ObjectStore] = {}  # The named memory stores of this process.
 
 
 @contextmanager
 def shared(name: str, store: ObjectStore) -> Generator[None]:
-    """Have ``memory:NAME`` lead to this store for a while."""
+    """Let ``memory:NAME`` open this store within the context."""
     _shared[name] = store
     try:
         yield

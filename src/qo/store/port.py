@@ -1,10 +1,10 @@
-"""What qo needs of a bucket, and nothing more. ``qo.testing.conformance`` holds every adapter to it.
+"""The port for object stores: all that qo needs of a bucket. ``qo.testing.conformance`` tests every adapter.
 
-Four answers to a conditional write are kept apart, because each asks for something else:
-    404                     the key was never there: for ``get`` that is None, for a condition a 412
+Four replies to a conditional write are told apart, because each needs another reaction:
+    404                     the key does not exist: ``get`` returns None, a condition fails as with 412
     412                     ``PreconditionFailed``: another write came first (or our own, whose reply was lost)
-    409                     ``ConcurrentWrite``: two writes met; nothing is known to have happened
-    no answer, or 5xx       ``Unavailable``: it may have happened
+    409                     ``ConcurrentWrite``: two writes collided; nothing is known to have happened
+    no reply, or 5xx        ``Unavailable``: it may have happened
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Version(NamedTuple):
 
 
 class Deletion(NamedTuple):
-    """What to delete. With a version, that version is removed for good, leaving no delete marker. With an ETag,
-    the object is removed only if it still has that; a server that does not know this condition ignores it."""
+    """An object to delete. With a version, that version is removed for good, leaving no delete marker. With an ETag,
+    the object is removed only if it still has it; a server that does not support this condition ignores it."""
 
     key: str
     version: str | None = None
@@ -69,17 +69,18 @@ DELETE_LIMIT_MAX = 1000
 
 @runtime_checkable
 class ObjectStore(Protocol):
-    """Each call returns something to await. Some adapters start the work at once, others when it is awaited, so
-    who wants two calls under way at the same time says so (``asyncio.gather``, ``asyncio.ensure_future``)."""
+    """Each call returns an awaitable. Some adapters start the work at once, others when it is awaited, so run two calls
+    concurrently with ``asyncio.gather`` or ``asyncio.ensure_future``."""
 
     def get(self, key: str, *, version: str | None = None) -> Awaitable[Stored | None]:
-        """The object, or None where there is none (never written, deleted, or a delete marker)."""
+        """Return the object, or None if there is none (never written, deleted, or a delete marker)."""
         ...
 
     def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
     ) -> Awaitable[PutResult]:
-        """Write an object; with a condition, only if the key is unmoved (``if_match``) or free (``if_absent``).
+        """Write an object; with a condition, only if it still has this ETag (``if_match``) or does not exist
+        (``if_absent``).
 
         Raises PreconditionFailed if the condition does not hold, a missing key under ``if_match`` included
         (servers answer 404 or 412 to that; neither has written anything).
@@ -87,8 +88,8 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, key: str, *, if_match: str | None = None) -> Awaitable[None]:
-        """Delete one object; deleting what is not there is no error. ``if_match`` as for put: a key that is
-        gone already counts as deleted, a key with another ETag raises PreconditionFailed."""
+        """Delete one object. A missing key is no error, also with ``if_match``; a key with another ETag raises
+        PreconditionFailed."""
         ...
 
     def delete_many(self, deletions: Sequence[Deletion]) -> Awaitable[None]:
@@ -96,11 +97,11 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Awaitable[Page]:
-        """Up to ``limit`` live objects under the prefix with keys after ``start_after``, in key order."""
+        """List up to ``limit`` live objects under the prefix with keys after ``start_after``, in key order."""
         ...
 
     def versions(self, key: str) -> Awaitable[Sequence[Version]]:
-        """Every version of exactly this key, newest first; empty if it never existed."""
+        """Return every version of exactly this key, newest first; empty if it never existed."""
         ...
 
     def versioned(self) -> Awaitable[bool]:
@@ -108,11 +109,12 @@ class ObjectStore(Protocol):
         ...
 
     def presign(self, key: str, *, expires_s: int, method: str = "GET") -> Awaitable[str]:
-        """A link that lets its bearer read (or PUT) one object for a while; UsageError if the store has none."""
+        """Return a link that lets its bearer read (or PUT) one object for a while. Raises UsageError if the store has
+        no such links."""
         ...
 
     def now(self) -> Awaitable[datetime]:
-        """The store's time, UTC. Costs a request only if none was made in the last ten minutes."""
+        """Return the store's time, UTC. Costs a request only if none was made in the last ten minutes."""
         ...
 
     def close(self) -> Awaitable[None]: ...

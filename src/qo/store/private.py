@@ -1,6 +1,6 @@
-"""Files and directories for their owner alone: on a machine with several users, a queue is not for all of them.
+"""Create files and directories that only their owner may read, for machines with several users.
 
-What somebody else has made, or has opened to others on purpose, stays as it is.
+Files that others created, or that were opened to others on purpose, stay as they are.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _READABLE = stat.S_IRGRP | stat.S_IROTH
 
 
 def make_directory(path: Path) -> None:
-    """Make the directory and those above it that are missing; one that is there stays as it is. Raises OSError."""
+    """Create the directory and its missing parents; an existing one stays as it is. Raises OSError."""
     if path.is_dir():
         return
-    with contextlib.suppress(FileExistsError):  # ``Path.mkdir`` gives the mode to the last one only.
+    with contextlib.suppress(FileExistsError):  # ``Path.mkdir`` applies the mode to the last directory only.
         make_directory(path.parent)
         path.mkdir(mode=DIRECTORY_MODE)
         return
-    path.mkdir(exist_ok=True)  # Somebody else has made it meanwhile; or it is no directory, which this raises.
+    path.mkdir(exist_ok=True)  # Another process has created it meanwhile; or it is no directory, and this raises.
 
 
 def create_file(path: Path) -> bool:
-    """Make an empty file; False if there is one. Raises OSError.
+    """Create an empty file; return False if there is one. Raises OSError.
 
-    One that is there is never opened: to close it would let go of all locks that this process has on it, those of
-    SQLite's own connections, too.
+    An existing file is not opened: closing it would release all locks of this process on it, those of SQLite's own
+    connections included.
     """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
@@ -48,10 +48,10 @@ def create_file(path: Path) -> bool:
 
 
 def close_to_others(paths: Iterable[Path]) -> None:
-    """Take from others the right to read files that were once made by the umask.
+    """Make files private that the umask made readable for others.
 
-    A database that others may also write is shared on purpose. One that they may only read is of no use to them, for
-    its readers write beside it; so nobody has meant that.
+    A database that others may also write is shared on purpose. One that they may only read is of no use to them, since
+    SQLite's readers write beside the file.
     """
     for path in paths:
         try:
@@ -66,20 +66,20 @@ def close_to_others(paths: Iterable[Path]) -> None:
 
 
 def of_database(path: Path) -> list[Path]:
-    """The file of a SQLite database and those that SQLite keeps beside it."""
+    """Return the file of a SQLite database and those that SQLite keeps beside it."""
     return [path, *(path.with_name(f"{path.name}{suffix}") for suffix in ("-wal", "-shm"))]
 
 
 def open_log(path: Path) -> BinaryIO:
-    """A file to append to, made if it is not there. Raises OSError."""
+    """Open a file for appending, created if need be. Raises OSError."""
     return open(path, "ab", opener=lambda name, flags: os.open(name, flags, FILE_MODE))
 
 
 def prepare_data_root(root: str) -> None:
-    """Make the directory of datasets for its owner alone, if it is a directory and not there yet.
+    """Create a data root on this machine as a private directory, if it does not exist.
 
-    What is written below follows the umask, so that whoever wants to share data opens this one directory. One that is
-    open to everybody may be so on purpose: that is only said. Raises OSError.
+    Files below it follow the umask, so that data is shared by opening this one directory. One that is open to everybody
+    may be so on purpose: that is only logged. Raises OSError.
     """
     if not root.startswith("file:"):
         return

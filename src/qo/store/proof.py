@@ -1,4 +1,4 @@
-"""The proof of a store: every check, run on the live store, with a verdict and advice. `qo doctor` runs it.
+"""Run all checks on a live store, each with a verdict and advice. `qo doctor` does this.
 
 The checks write only under ``doctor/`` and remove what they wrote.
 """
@@ -62,9 +62,9 @@ async def prove(
     on_check: Callable[[CheckResult], None] = lambda result: None,
     ambient: Ambient = SYSTEM,
 ) -> Report:
-    """Put a store through all checks; ``on_check`` hears of each as it ends.
+    """Run all checks on a store; ``on_check`` is called with each result.
 
-    If the first fails there is no store to speak of, and the others are left out.
+    If the first check fails, the others are skipped.
     """
     bench = Bench(store, f"doctor/{ambient.token()}/", writers, rounds)
     results: list[CheckResult] = []
@@ -91,7 +91,7 @@ async def _run(check: Check, bench: Bench) -> CheckResult:
     except Broken as broken:
         return failed(str(broken), check.advice)
     except (PreconditionFailed, ConcurrentWrite) as error:
-        return failed(f"a write was refused although nothing stood against it: {error}", check.advice)
-    except StoreError as error:  # No wrong answer, but none: that says nothing about the store's promises.
-        return failed(f"{type(error).__name__}: {error}", "Mend that first, then run `qo doctor` again.")
+        return failed(f"a write was refused although its condition held: {error}", check.advice)
+    except StoreError as error:  # Without a reply, nothing is known about the store.
+        return failed(f"{type(error).__name__}: {error}", "Fix that first, then run `qo doctor` again.")
     return CheckResult(check.name, True, check.required, detail, "")

@@ -1,8 +1,8 @@
 """Conditional writes that survive lost replies.
 
-A 412 may be the answer to our own earlier write, and no answer at all may hide a success. So whoever writes
-names the write (``ours`` recognises it in a body), and before concluding anything from a failure we read what
-is there now. Only if the key is provably unmoved is the same write sent again.
+A 412 may be caused by our own earlier write, and a missing reply may hide a success. So every write can be recognised
+(by ``ours``, from the body), and after a failure the object is read before anything is concluded. The write is sent
+again only if the object is provably unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REST_FIRST_S = 0.05
 
 
 class Moved:
-    """The write did not happen: somebody else's object is there (None: no object at all)."""
+    """The write did not happen: ``current`` is there instead, or nothing if it is None."""
 
     __slots__ = ("current",)
 
@@ -36,10 +36,10 @@ async def write(
     ours: Callable[[bytes], bool],
     ambient: Ambient = SYSTEM,
 ) -> PutResult | Moved:
-    """Create the key (``if_match`` None) or replace exactly that ETag; else say what is there instead.
+    """Create the object (``if_match`` None) or replace the one with that ETag; else return what is there instead.
 
-    Raises Unavailable when the store gave no usable answer SENDS_MAX times: whether the write happened is then
-    unknown, and calling again with the same body is safe.
+    Raises Unavailable if the store gave no usable reply SENDS_MAX times: whether the write happened is then unknown,
+    and calling again with the same body is safe.
     """
     rest_s = REST_FIRST_S
     for send in range(1, SENDS_MAX + 1):

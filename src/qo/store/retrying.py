@@ -1,7 +1,7 @@
-"""Asks again when the store gave no answer, wherever asking twice is the same as asking once.
+"""Repeat idempotent requests that got no reply.
 
-A conditional write is never repeated here: it may have happened, and then the repetition would be refused as
-if somebody else had come first. ``qo.store.register`` looks before it writes again.
+A conditional write is never repeated here: it may have happened, and the repetition would then be refused as if another
+writer had come first. ``qo.store.register`` reads before it writes again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Retrying:
-    """A store whose repeatable operations survive ``attempts`` - 1 failures in a row."""
+    """Wraps a store so that idempotent requests survive ``attempts`` - 1 failures in a row."""
 
     def __init__(
         self,
@@ -33,54 +33,54 @@ class Retrying:
         attempts: int = ATTEMPTS,
         rest_first_s: float | None = None,
     ) -> None:
-        """``rest_first_s``: before the second attempt; each rest after it is twice as long, within bounds."""
+        """``rest_first_s``: the rest before the second attempt; it doubles each time, up to REST_MAX_S."""
         self._store = store
         self._ambient = ambient
         self._attempts = attempts
         self._rest_first_s = rest_first_s
 
     async def get(self, key: str, *, version: str | None = None) -> Stored | None:
-        return await self._again(lambda: self._store.get(key, version=version))
+        return await self._retry(lambda: self._store.get(key, version=version))
 
     async def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
     ) -> PutResult:
         if if_match is not None or if_absent:
             return await self._store.put(key, body, if_match=if_match, if_absent=if_absent)
-        return await self._again(lambda: self._store.put(key, body))
+        return await self._retry(lambda: self._store.put(key, body))
 
     async def delete(self, key: str, *, if_match: str | None = None) -> None:
         if if_match is not None:
             return await self._store.delete(key, if_match=if_match)
-        return await self._again(lambda: self._store.delete(key))
+        return await self._retry(lambda: self._store.delete(key))
 
     async def delete_many(self, deletions: Sequence[Deletion]) -> None:
-        await self._again(lambda: self._store.delete_many(deletions))
+        await self._retry(lambda: self._store.delete_many(deletions))
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Page:
-        return await self._again(lambda: self._store.list(prefix, start_after=start_after, limit=limit))
+        return await self._retry(lambda: self._store.list(prefix, start_after=start_after, limit=limit))
 
     async def versions(self, key: str) -> Sequence[Version]:
-        return await self._again(lambda: self._store.versions(key))
+        return await self._retry(lambda: self._store.versions(key))
 
     async def versioned(self) -> bool:
-        return await self._again(self._store.versioned)
+        return await self._retry(self._store.versioned)
 
     async def presign(self, key: str, *, expires_s: int, method: str = "GET") -> str:
-        return await self._again(lambda: self._store.presign(key, expires_s=expires_s, method=method))
+        return await self._retry(lambda: self._store.presign(key, expires_s=expires_s, method=method))
 
     async def now(self) -> datetime:
-        return await self._again(self._store.now)
+        return await self._retry(self._store.now)
 
     async def close(self) -> None:
         await self._store.close()
 
-    async def _again(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _retry(self, send: Callable[[], Awaitable[T]]) -> T:
         rest_s = REST_FIRST_S if self._rest_first_s is None else self._rest_first_s
         for _ in range(self._attempts - 1):
             try:
-                return await ask()
+                return await send()
             except Unavailable:
                 await asyncio.sleep(rest_s * (0.5 + self._ambient.unit()))
                 rest_s = min(2 * rest_s, REST_MAX_S)
-        return await ask()
+        return await send()

@@ -1,4 +1,4 @@
-"""Files that hold secrets: made whole or not at all, by one of those who try, and readable by few."""
+"""Files that hold secrets: written whole or not at all, created by one process only, and private."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from qo.errors import ConfigError
 from qo.store import private
 
-# The owner may do as they like and their group may read, as mounted secrets are; others nothing.
+# The owner may do anything, the group may read (as with mounted secrets), others nothing.
 _TOO_OPEN = stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH | stat.S_IXOTH
 
 
 def open_directory(path: Path) -> Path:
-    """Make the directory if there is none; refuse one that others can look into. Raises ConfigError."""
+    """Create the directory if there is none. Raises ConfigError if others can read it."""
     try:
         private.make_directory(path)
         _refuse_open(path, "chmod 700")
@@ -26,7 +26,7 @@ def open_directory(path: Path) -> Path:
 
 
 def read_secret(path: Path) -> bytes:
-    """What the file holds. Raises ConfigError if others can read it too, FileNotFoundError if there is none."""
+    """Return the content. Raises ConfigError if others can read the file, FileNotFoundError if there is none."""
     _refuse_open(path, "chmod 600")
     try:
         return path.read_bytes()
@@ -35,9 +35,9 @@ def read_secret(path: Path) -> bytes:
 
 
 def create_secret(path: Path, content: bytes) -> bool:
-    """Write a new file, whole and for its owner only. False, and nothing written, if there is one already.
+    """Write a new private file. Return False, and write nothing, if there is one already.
 
-    Of several processes that try at once, exactly one is told True.
+    Of several processes that try at once, exactly one gets True.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -56,24 +56,24 @@ def create_secret(path: Path, content: bytes) -> bool:
             draft.unlink()
 
 
-def kept_secret(path: Path, prefix: str) -> str:
-    """The token in the file, drawn and written by whoever asks first."""
+def load_or_create_token(path: Path, prefix: str) -> str:
+    """Return the token in the file; the first caller generates it."""
     open_directory(path.parent)
     with suppress(FileNotFoundError):
         return _token(path)
-    create_secret(path, f"{draw(prefix)}\n".encode())
+    create_secret(path, f"{generate_secret(prefix)}\n".encode())
     return _token(path)
 
 
-def draw(prefix: str) -> str:
-    """A new secret: 32 bytes from the operating system, in characters that need no quoting."""
+def generate_secret(prefix: str) -> str:
+    """Generate a secret: 32 random bytes, in characters that need no quoting."""
     return f"{prefix}{secrets.token_urlsafe(32)}"
 
 
 def _token(path: Path) -> str:
     token = read_secret(path).decode("ascii", "replace").strip()
     if not token:
-        raise ConfigError(f"{path} is empty: delete it, and a new token is drawn")
+        raise ConfigError(f"{path} is empty: delete it, and a new token is generated")
     return token
 
 

@@ -1,8 +1,8 @@
-"""Moving SQLite's write-ahead log into the file, beside the writing instead of in the middle of it.
+"""Move SQLite's write-ahead log into the database file on a thread of its own.
 
-Left to itself, SQLite does this at the end of some write, and the disk flushes it needs hold up all who wait
-for that batch. Here another thread, with a connection of its own, does it while writing goes on. Only when the log
-has grown long all the same (``sqlite_file.LOG_PAGES_MAX``) does a write finish the rest.
+By default SQLite does this at the end of some write, and its disk flushes delay everyone who waits for that batch. Here
+another thread, with its own connection, does it while writing goes on. Only if the log still grows too long
+(``sqlite_file.LOG_PAGES_MAX``) does a write finish the rest.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ COMMITS_PER_LOOK = 16
 
 
 class Checkpoints:
-    """``after_commit`` is for the thread that writes; all else happens in one that starts when there is need."""
+    """Call ``after_commit`` on the writing thread; the checkpoints run on another, started on demand."""
 
     def __init__(self, path: Path) -> None:
-        directory = path.absolute()  # It is opened later, when the process may be elsewhere.
+        directory = path.absolute()  # It is opened later, when the working directory may be another.
         self._file = directory / FILE
         self._log = directory / f"{FILE}-wal"
         self._commits = 0
@@ -40,7 +40,7 @@ class Checkpoints:
         self._requested.set()
 
     def stop(self) -> None:
-        """Returns when the thread has let go of the file."""
+        """Stop the thread, and wait until it has closed the file."""
         self._stopped = True
         self._requested.set()
         if self._thread is not None:
@@ -50,7 +50,7 @@ class Checkpoints:
         with contextlib.closing(sqlite3.connect(self._file, isolation_level=None)) as connection:
             while self._requested.wait() and not self._stopped:
                 self._requested.clear()
-                # Whatever goes wrong here goes wrong for the writer too, which has somebody to tell.
+                # An error here also hits the writer, which reports it to its caller.
                 with contextlib.suppress(OSError, sqlite3.Error):
                     if self._log.stat().st_size > LOG_BYTES:
                         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").close()

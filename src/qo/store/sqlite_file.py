@@ -13,7 +13,7 @@ from qo.store import private
 FILE = "store.db"
 SCHEMA_VERSION = 1  # Raised when an older qo could no longer read or write the file correctly.
 
-# Other processes write in bursts of milliseconds, so whoever waits this long waits for something broken.
+# Other processes write in bursts of milliseconds, so a longer wait means that something is broken.
 BUSY_S_MAX = 30.0
 PAGE_BYTES = 4096
 # How long the log may grow before a write moves what is left of it to the file proper, which costs disk flushes.
@@ -53,7 +53,7 @@ _SCHEMA = (
 
 
 def connect(path: Path, *, durable: bool) -> sqlite3.Connection:
-    """A connection to the file in the directory ``path``; both are created if need be.
+    """Connect to the file in the directory ``path``; both are created if need be.
 
     Raises ConfigError if that cannot be a store (the message says why), Unavailable if other processes keep the
     file locked, or the disk is full or fails. The connection may be used by one thread at a time, not necessarily
@@ -109,7 +109,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, durable: bool) -> None:
 
 
 def _schema_version(connection: sqlite3.Connection, path: Path) -> int:
-    """To be asked within a transaction: another process may be creating the file between the two questions."""
+    """Return the schema version. Call it within a transaction: another process may be creating the file."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > SCHEMA_VERSION:
         raise ConfigError(
@@ -127,7 +127,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _disk_failed(path: Path, error: Exception) -> Unavailable:
-    """SQLite calls it an I/O error, too, if there is no room for its log."""
+    """The error for a failing or full disk: SQLite reports an I/O error if there is no room for its log."""
     return Unavailable(
         f"the store in {path} cannot be opened: {error}. If the disk is full, make room, and try again."
     )

@@ -1,8 +1,8 @@
-"""Versioned objects in one SQLite file, one synchronous operation at a time, for the thread that owns the file.
+"""Versioned objects in one SQLite file. All operations are synchronous, for the thread that owns the file.
 
-``heads`` has one row for each key: its latest version, which is a delete marker if it has no ETag. ``archive`` has
-the versions before, each naming the one before itself. So writing a key again touches its row and the end of the
-archive, and no index: half the pages that one table of all versions, with an index, would touch.
+``heads`` has one row per key: its latest version, which is a delete marker if it has no ETag. ``archive`` has the older
+versions, each with the number of its predecessor. So writing a key again touches its row and the end of the archive,
+but no index: half as many pages as one indexed table of all versions would.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The one thread that owns a SQLite file, and writes for everybody who waits in one transaction.
+"""The thread that owns a SQLite file. It runs all waiting operations in one transaction.
 
-Callers on any event loop hand in operations. While the thread is busy with some, more gather; it then takes all
-of them at once. So the cost of a transaction, and of waking threads, is shared by as many as there are.
+Callers on any event loop submit operations. While the thread is busy, more of them queue up; it then takes all of them
+at once, so that they share the cost of a transaction and of waking threads.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from qo.store.sqlite_objects import SqliteObjects
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-BATCH_MAX = 512  # The write lock is given up between batches, so that other processes get their turn.
+BATCH_MAX = 512  # The write lock is released between batches, so that other processes can write.
 
-# Plain tuples: some are made for every operation, and a named one costs five times as much to make.
+# Plain tuples: each operation creates some, and a named tuple takes five times as long to create.
 _Future = asyncio.Future[Any]
 _Request = tuple[Callable[..., Any], tuple[Any, ...], bool, _Future]  # Operation, arguments, whether it writes.
 _Answer = tuple[_Future, Any, Exception | None]  # A value or an error.
 
 
-_forks = 0  # How many forks lie between this process and the one that first imported this module.
+_forks = 0  # How often this process was forked since this module was first imported.
 
 
 def _count_fork() -> None:
@@ -43,9 +43,9 @@ if hasattr(os, "register_at_fork"):
 
 
 class SqliteThread:
-    """Runs operations of ``objects``, which belong to its thread from now on until ``stop``.
+    """Runs operations of ``objects``, which no other thread may use until ``stop``.
 
-    The thread never keeps the interpreter from exiting.
+    The thread does not keep the interpreter from exiting.
     """
 
     def __init__(self, objects: SqliteObjects, checkpoints: Checkpoints, name: str) -> None:
@@ -57,19 +57,19 @@ class SqliteThread:
         self._waiting: list[_Request] = []
         # Reentrant, because the garbage collector may call ``stop`` at any moment in any thread.
         self._gate = threading.RLock()
-        self._work = threading.Lock()  # Free when there is something to do; taken by the thread as it does it.
+        self._work = threading.Lock()  # Released when there are requests; acquired by the thread.
         self._work.acquire()
         self._thread = threading.Thread(target=self._run, name="qo-store", daemon=True)
         self._thread.start()
 
     def read(self, operation: Callable[[SqliteObjects, *Ts], T], *arguments: *Ts) -> asyncio.Future[T]:
-        return self._hand_in(operation, arguments, False)
+        return self._submit(operation, arguments, False)
 
     def write(self, operation: Callable[[SqliteObjects, *Ts], T], *arguments: *Ts) -> asyncio.Future[T]:
-        return self._hand_in(operation, arguments, True)
+        return self._submit(operation, arguments, True)
 
     def stop(self) -> None:
-        """Take nothing more in. What was handed in before is still done; ``join`` waits for that."""
+        """Accept no more requests. Those submitted before are still run; ``join`` waits for them."""
         with self._gate:
             if self._stopped:
                 return
@@ -80,7 +80,7 @@ class SqliteThread:
     def join(self) -> None:
         self._thread.join()
 
-    def _hand_in(self, operation: Callable[..., Any], arguments: tuple[Any, ...], writing: bool) -> _Future:
+    def _submit(self, operation: Callable[..., Any], arguments: tuple[Any, ...], writing: bool) -> _Future:
         if self._forks != _forks:
             raise UsageError(f"{self._name} was opened before this process was forked: open it in the child")
         future: _Future = asyncio.get_running_loop().create_future()
@@ -100,16 +100,16 @@ class SqliteThread:
                 requests, self._waiting = self._waiting, []
                 last = self._stopped
             for start in range(0, len(requests), BATCH_MAX):
-                _settle(self._answers(requests[start : start + BATCH_MAX]))
+                _settle(self._run_batch(requests[start : start + BATCH_MAX]))
         self._checkpoints.stop()
-        with contextlib.suppress(sqlite3.Error):  # Every answer was given; nobody is left to tell.
+        with contextlib.suppress(sqlite3.Error):  # All replies were sent; nobody waits for this.
             self._objects.close()
 
-    def _answers(self, batch: Sequence[_Request]) -> list[_Answer]:
-        """Do all of it in one transaction. Whoever is refused is refused alone."""
+    def _run_batch(self, batch: Sequence[_Request]) -> list[_Answer]:
+        """Run all requests in one transaction. A refused request does not affect the others."""
         try:
             self._objects.begin(writing=any(writing for _, _, writing, _ in batch))
-            answers = self._answer_each(batch)
+            answers = self._run_each(batch)
             if answers is not None:
                 self._objects.commit()
                 self._checkpoints.after_commit()
@@ -117,10 +117,10 @@ class SqliteThread:
         except sqlite3.Error as error:
             self._roll_back()
             return [(future, None, self._unavailable(error)) for _, _, _, future in batch]
-        return [answer for request in batch for answer in self._answers([request])]
+        return [answer for request in batch for answer in self._run_batch([request])]
 
-    def _answer_each(self, batch: Sequence[_Request]) -> list[_Answer] | None:
-        """None if the database itself failed at one of several: all was undone, and each is to be tried alone."""
+    def _run_each(self, batch: Sequence[_Request]) -> list[_Answer] | None:
+        """Return None if the database failed at one of several requests: all were rolled back; run each by itself."""
         objects = self._objects
         answers: list[_Answer] = []
         for operation, arguments, _, future in batch:
@@ -137,7 +137,7 @@ class SqliteThread:
         return answers
 
     def _roll_back(self) -> None:
-        with contextlib.suppress(sqlite3.Error):  # The error that led here says more.
+        with contextlib.suppress(sqlite3.Error):  # The first error says more.
             self._objects.rollback()
 
     def _unavailable(self, error: sqlite3.Error) -> Unavailable:
@@ -151,7 +151,7 @@ def _settle(answers: Sequence[_Answer]) -> None:
     for answer in answers:
         by_loop[answer[0].get_loop()].append(answer)
     for loop, same_loop in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # The loop was closed: nobody waits there any more.
+        with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits there any more.
             loop.call_soon_threadsafe(_resolve, same_loop)
 
 

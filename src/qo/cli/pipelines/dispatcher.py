@@ -143,7 +143,7 @@ def open_context(settings: Settings) -> Context:
     from qo.dispatcher.auth.local_tokens import LocalTokens
     from qo.dispatcher.http.context import Context
     from qo.dispatcher.state.database import open_state
-    from qo.store.secret_files import draw
+    from qo.store.secret_files import generate_secret
 
     state = open_state(settings.dispatcher.state, durable=settings.dispatcher.state_durable)
     try:
@@ -155,7 +155,9 @@ def open_context(settings: Settings) -> Context:
         state=state,
         settings=settings,
         keyring=KeyRing.open(settings.dispatcher.secrets_dir),
-        tokens=LocalTokens((), draw("qo_")),  # A token that only this process knows, and only while it runs.
+        tokens=LocalTokens(
+            (), generate_secret("qo_")
+        ),  # A token that only this process knows, and only while it runs.
     )
 
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from qo.config.dispatcher import DispatcherSettings
 from qo.errors import ConfigError, Forbidden, Unauthenticated
-from qo.store.secret_files import kept_secret
+from qo.store.secret_files import load_or_create_token
 
 USER_PREFIX, WORKER_PREFIX = "qo_", "qow_"
 PAGE_ROLES = ("writer", "reader")  # What a dashboard may be; never an admin.
@@ -36,7 +36,7 @@ def local_tokens(settings: DispatcherSettings) -> LocalTokens:
 def worker_tokens(settings: DispatcherSettings) -> tuple[str, ...]:
     """Those that are accepted. A worker presents the last one, the newest."""
     if settings.worker_token is None:
-        return (kept_secret(Path(settings.secrets_dir) / "worker.token", WORKER_PREFIX),)
+        return (load_or_create_token(Path(settings.secrets_dir) / "worker.token", WORKER_PREFIX),)
     given = tuple(each.strip() for each in settings.worker_token.split(",") if each.strip())
     if not given or any(len(each) < WORKER_TOKEN_CHARS_MIN for each in given):
         raise ConfigError(
@@ -81,7 +81,7 @@ def _is_here(url: str) -> bool:
 
 def local_admin_token(settings: DispatcherSettings) -> str:
     """The token of whoever can read the secrets of this machine, who is an admin anyway."""
-    return kept_secret(Path(settings.secrets_dir) / "admin.token", USER_PREFIX)
+    return load_or_create_token(Path(settings.secrets_dir) / "admin.token", USER_PREFIX)
 
 
 def page_token(admin: str, role: str) -> str:

@@ -23,7 +23,7 @@ from qo.dispatcher.auth.local_tokens import PAGE_ROLES, USER_PREFIX, WORKER_PREF
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.errors import Forbidden, NotFound, Unauthenticated
-from qo.store.secret_files import draw
+from qo.store.secret_files import generate_secret
 
 _RANK = {Role.READER: 1, Role.WRITER: 2, Role.ADMIN: 3}
 _tokens = schema.api_tokens
@@ -84,7 +84,7 @@ def identify(tx: Tx, secret: str, local: LocalTokens) -> Principal:
 
 def create_token(tx: Tx, wanted: CreateToken) -> TokenCreated:
     """A new token. The answer is the only place where it is ever seen."""
-    secret = draw(WORKER_PREFIX if wanted.role is Role.WORKER else USER_PREFIX)
+    secret = generate_secret(WORKER_PREFIX if wanted.role is Role.WORKER else USER_PREFIX)
     row: dict[str, Any] = {
         "id": tx.ambient.task_id(),
         "name": wanted.name,

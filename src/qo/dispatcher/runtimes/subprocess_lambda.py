@@ -34,7 +34,7 @@ from qo.api.contract.task import Outcome
 from qo.core.pipeline.bundle import Manifest
 from qo.dispatcher.bundles.archive import unpack
 from qo.errors import UsageError
-from qo.store.secret_files import draw
+from qo.store.secret_files import generate_secret
 
 STDOUT_MAX = 1024 * 1024
 STDERR_KEPT = 4096
@@ -94,7 +94,7 @@ def run(
         except UsageError as error:
             return Verdict(Outcome.FATAL, error=str(error))
         (home / "work").mkdir(mode=0o700)
-        marker = draw("")  # In the environment of the process and its children, and nowhere else.
+        marker = generate_secret("")  # In the environment of the process and its children, and nowhere else.
         environment = _environment(invocation, manifest, offered, home / "work", marker)
         limit_s = timeout_s or invocation.work.timeout_seconds or TIMEOUT_S
         ended = _supervise(command, environment, home, invocation, watch, limit_s, marker)

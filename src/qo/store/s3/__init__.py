@@ -1,6 +1,6 @@
 """AWS S3 and every server that speaks its protocol. Needs the ``s3`` extra.
 
-Import it only to open such a store: what it stands on takes a while to load.
+Import it only to open such a store: its dependencies take a while to load.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a bucket is, in the pieces that sending and signing a request need."""
+"""The address of a bucket, in the parts that sending and signing a request need."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Address:
     region: str
 
     def path(self, key: str) -> str:
-        """The encoded path of an object; of the bucket itself for the empty key."""
+        """Return the encoded path of an object; of the bucket itself for the empty key."""
         if not key:
             return self.root or "/"
         return f"{self.root}/{encoded(key)}"
@@ -29,19 +29,19 @@ class Address:
 
 
 def encoded(text: str) -> str:
-    """Percent-encoded as signatures demand it: everything but unreserved characters and slashes."""
+    """Percent-encode a path as signatures require: everything but unreserved characters and slashes."""
     return quote(text, safe="/-_.~")
 
 
 def query(**arguments: str) -> str:
-    """A query string, encoded and sorted as signatures demand it. Underscores in names stand for dashes."""
+    """Build a query string, encoded and sorted as signatures require. Underscores in names stand for dashes."""
     pairs = sorted((name.replace("_", "-"), quote(value, safe="-_.~")) for name, value in arguments.items())
     return "&".join(f"{name}={value}" for name, value in pairs)
 
 
 def bucket_address(bucket: str, *, endpoint: str | None, region: str) -> Address:
-    """A custom endpoint gets the bucket in the path, as every server understands it; AWS in the host name, as it
-    prefers, unless the name has a dot, which would not match the certificate."""
+    """Return the address of a bucket. A custom endpoint gets the bucket in the path, which every server supports; AWS
+    in the host name, unless the name has a dot, which would not match the certificate."""
     if endpoint is None:
         suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
         host = f"s3.{region}.{suffix}"

@@ -1,7 +1,7 @@
-"""Who asks: credentials from the standard AWS chain, refreshed before they expire.
+"""Credentials from the standard AWS chain, refreshed before they expire.
 
-Environment variables are read here, because they come first in that chain anyway and spare the import of
-botocore; profiles, config files, SSO, containers and instance roles are botocore's.
+Environment variables are read here: they come first in that chain, and need no import of botocore. Profiles, config
+files, SSO, containers and instance roles are left to botocore.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class BotocoreRefreshable(BotocoreCredentials, Protocol):
 
 
 class BotocoreSession(Protocol):
-    """What is used of botocore, which carries no types of its own."""
+    """The part of botocore's session that is used here; botocore has no types."""
 
     def get_credentials(self) -> BotocoreCredentials | None: ...
 
@@ -58,7 +58,7 @@ class BotocoreSession(Protocol):
 
 
 class RefreshedCredentials:
-    """Credentials of a role or a login, which botocore renews in time. Renewing blocks, so a thread does it."""
+    """Credentials of a role or a login, which botocore renews in time. Renewing blocks, so it runs on a thread."""
 
     def __init__(self, held: BotocoreRefreshable) -> None:
         self._held = held
@@ -66,14 +66,14 @@ class RefreshedCredentials:
 
     async def current(self) -> Credentials:
         if self._held.refresh_needed():
-            async with self._renewing:  # One renewal serves all who wait for it.
+            async with self._renewing:  # One renewal serves all waiting callers.
                 if self._held.refresh_needed():
                     await asyncio.to_thread(_freeze, self._held)
         return _freeze(self._held)
 
 
 async def find_credentials(credentials: Credentials | None = None) -> CredentialSource:
-    """The credentials given, or the first the standard chain has. Raises AccessDenied if there are none."""
+    """Return the given credentials, or the first of the standard chain. Raises AccessDenied if there are none."""
     if credentials is not None:
         return FixedCredentials(credentials)
     key, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
@@ -86,7 +86,7 @@ async def find_credentials(credentials: Credentials | None = None) -> Credential
 
 
 def find_region(region: str | None) -> str:
-    """The region given, or the one that the environment or the AWS config files name."""
+    """Return the given region, or the one in the environment or the AWS config files."""
     chosen_region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if chosen_region:
         return chosen_region
@@ -100,7 +100,7 @@ def find_region(region: str | None) -> str:
 
 
 def _session() -> BotocoreSession:
-    # Importing botocore takes longer than all the rest: only for those who need it.
+    # Imported only when needed: it takes longer than everything else.
     from botocore.session import Session  # pyright: ignore[reportMissingTypeStubs]
 
     return cast("BotocoreSession", Session())
@@ -109,7 +109,7 @@ def _session() -> BotocoreSession:
 def _load_credentials() -> BotocoreCredentials:
     try:
         held = _session().get_credentials()
-    except Exception as error:  # Whatever the chain asked may fail in a way of its own.
+    except Exception as error:  # Each provider of the chain fails in its own way.
         raise AccessDenied(f"The S3 credentials cannot be read: {error}. {HOW_TO_GIVE_THEM}") from error
     if held is None:
         raise AccessDenied(f"There are no S3 credentials. {HOW_TO_GIVE_THEM}")

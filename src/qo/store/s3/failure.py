@@ -1,4 +1,4 @@
-"""From an S3 error reply to the error of ours that says what to do about it."""
+"""Translate an S3 error reply into qo's error that says what to do about it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DENIED = {
     "SignatureDoesNotMatch": "The secret key is wrong: check AWS_SECRET_ACCESS_KEY.",
     "TokenRefreshRequired": "The session token must be renewed: sign in again.",
 }
-ACTIONS = {  # Where the permission is not called like the operation.
+ACTIONS = {  # Where the permission has another name than the operation.
     "DeleteObjects": "s3:DeleteObject",
     "GetObject": "s3:GetObject and s3:ListBucket (without the latter even a missing object is refused)",
     "ListObjectsV2": "s3:ListBucket",
@@ -43,7 +43,7 @@ AGAIN_LATER_STATUS = {408, 429, 500, 502, 503, 504}
 
 
 def failure(status: int, refusal: Refusal, *, operation: str, key: str, place: Address) -> StoreError:
-    """The error to raise for a reply that is not a success."""
+    """Return the error to raise for a reply that is not a success."""
     code, message = refusal.code, refusal.message
     what = f"{operation} of {key!r} in {place}" if key else f"{operation} of {place}"
     reply = " ".join(word for word in (str(status), code, message) if word)

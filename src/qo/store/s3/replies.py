@@ -1,8 +1,7 @@
-"""What S3 answers, read from its XML.
+"""Parse the XML replies of S3.
 
-A worker lists all day, and a page holds up to a thousand entries. So the page of a listing is cut by hand, in half
-the time that an XML parser takes and without its thousands of elements; in XML a ``<`` never stands for itself,
-which makes that safe. Everything rarer goes through the parser.
+A worker lists all day, and a page holds up to a thousand entries. So listings are split by hand, which takes half the
+time of an XML parser; this is safe because XML never has a literal ``<`` in text. Rarer replies go through the parser.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from qo.store.port import Deletion, Entry, Page, Version
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 CARRIAGE_RETURN = {"\r": "&#13;"}  # A bare one would be read as a line feed.
-NO_XML = (ElementTree.ParseError, ValueError, LookupError)  # The latter two for encodings that nobody knows.
+NO_XML = (ElementTree.ParseError, ValueError, LookupError)  # The latter two for unknown encodings.
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 
 class Refusal(NamedTuple):
-    """An error document. The code is empty where a reply that should have had one did not."""
+    """An error document. The code is empty if the reply has none."""
 
     code: str = ""
     message: str = ""
@@ -40,7 +39,7 @@ class VersionsPage(NamedTuple):
 
 
 def list_page(body: bytes, *, prefix: str) -> Page:
-    """A page of ListObjectsV2, asked for with ``encoding-type=url``; ``prefix`` is taken off each key."""
+    """Parse a page of ListObjectsV2, requested with ``encoding-type=url``; ``prefix`` is removed from each key."""
     if b"<ListBucketResult" not in body:
         raise StoreError(f"This is no S3 listing, is the endpoint right? It answered: {body[:200]!r}")
     try:
@@ -73,7 +72,7 @@ def _list_page(text: str, prefix: str) -> Page:
 
 
 def versions_page(body: bytes) -> VersionsPage:
-    """A page of ListObjectVersions, asked for with ``encoding-type=url``."""
+    """Parse a page of ListObjectVersions, requested with ``encoding-type=url``."""
     try:
         return _versions_page(_parsed(body))
     except (ValueError, KeyError) as error:
@@ -114,7 +113,7 @@ def versioning_status(body: bytes) -> str:
 
 
 def delete_request(deletions: Sequence[Deletion], *, prefix: str) -> bytes:
-    """The body of DeleteObjects, asking to hear only of failures."""
+    """Build the body of DeleteObjects, which requests a reply about failures only."""
     parts = [f'<Delete xmlns="{NAMESPACE}"><Quiet>true</Quiet>']
     for key, version, etag in deletions:
         which = f"<VersionId>{escape(version)}</VersionId>" if version is not None else ""
@@ -125,7 +124,7 @@ def delete_request(deletions: Sequence[Deletion], *, prefix: str) -> bytes:
 
 
 def undeleted(body: bytes) -> Iterator[Refusal]:
-    """What DeleteObjects could not delete. That something was not there, or has changed, is not counted."""
+    """Yield the failures of DeleteObjects, except for objects that are missing or have changed."""
     for element in _parsed(body):
         if _name(element) != "Error":
             continue
@@ -142,7 +141,7 @@ def refusal(body: bytes) -> Refusal:
 
 
 def quoted(etag: str) -> str:
-    """An ETag as HTTP writes it. Some servers leave the quotes off in XML."""
+    """Return an ETag with its quotes, which some servers omit in XML."""
     return etag if not etag or etag.endswith('"') else f'"{etag}"'
 
 

@@ -1,4 +1,4 @@
-"""Making a bucket fit for a queue: what `qo doctor --fix` does before it examines one."""
+"""Prepare a bucket for a queue: what `qo doctor --fix` does before it runs the checks."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ NOT_OFFERED = {"NotImplemented", "MethodNotAllowed"}
 
 
 async def set_up(transport: Transport, prefix: str, *, versioning: bool) -> list[str]:
-    """Create the bucket, switch versioning on, and let old versions of index keys and unfinished uploads expire,
-    whichever is missing.
+    """Create the bucket, enable versioning, and let old versions of index keys and unfinished uploads expire, as far as
+    that is missing.
 
-    Returns what was done, in words. Rules that somebody else gave the bucket are kept. Raises StoreError if the
-    server refuses; a server that has no lifecycle rules at all is forgiven.
+    Return what was done, in words. Other lifecycle rules of the bucket are kept. Raises StoreError if the server
+    refuses; a server without lifecycle rules is accepted.
     """
     actions: list[str] = []
     if await _create(transport):
@@ -44,9 +44,9 @@ async def set_up(transport: Transport, prefix: str, *, versioning: bool) -> list
 
 async def _create(transport: Transport) -> bool:
     if (await transport.send("HEAD", "")).status != 404:
-        return False  # Whatever else is wrong with it, the next request says.
+        return False  # The next request reports whatever else is wrong with it.
     region, body = transport.place.region, ""
-    if region != "us-east-1":  # Which AWS takes no other name for than none.
+    if region != "us-east-1":  # AWS accepts no location constraint for this one.
         body = (
             f'<CreateBucketConfiguration xmlns="{NAMESPACE}"><LocationConstraint>{escape(region)}'
             "</LocationConstraint></CreateBucketConfiguration>"
@@ -69,8 +69,8 @@ async def _enable_versioning(transport: Transport) -> bool:
 
 
 async def add_upload_rule(transport: Transport, prefix: str) -> bool:
-    """Have the server abort uploads in parts below a prefix that nobody finished: a worker that was killed while it
-    wrote a large file leaves the parts behind, which are paid for and which no listing shows."""
+    """Have the server abort unfinished multipart uploads below a prefix. A worker that is killed while it writes a
+    large file leaves parts behind, which cost money and appear in no listing."""
     rules = await _rules(transport)
     if rules is None or any(_aborts_uploads(rule, prefix) for rule in rules):
         return False
@@ -78,7 +78,7 @@ async def add_upload_rule(transport: Transport, prefix: str) -> bool:
 
 
 async def aborts_uploads(transport: Transport, prefix: str) -> bool | None:
-    """Whether a rule does that. None: the server has no such rules, or does not tell."""
+    """Whether a rule aborts unfinished uploads. None: the server has no such rules, or does not show them."""
     try:
         rules = await _rules(transport)
     except StoreError:
@@ -87,8 +87,8 @@ async def aborts_uploads(transport: Transport, prefix: str) -> bool | None:
 
 
 async def _add_rules(transport: Transport, prefix: str) -> bool:
-    """Each index key is written and deleted once per task. In a versioned bucket that leaves two entries behind,
-    in the very prefixes that are listed all the time."""
+    """Add rules that expire old versions of index keys. Each is written and deleted once per task, which in a versioned
+    bucket leaves two entries behind, in the prefixes that are listed all the time."""
     rules = await _rules(transport)
     if rules is None:
         return False
@@ -98,7 +98,7 @@ async def _add_rules(transport: Transport, prefix: str) -> bool:
 
 
 async def _rules(transport: Transport) -> list[ElementTree.Element] | None:
-    """Those that the bucket has. None: the server offers none at all."""
+    """Return the lifecycle rules of the bucket. None: the server does not support any."""
     reply = await transport.send("GET", "", query(lifecycle=""))
     code = refusal(reply.body).code
     if code in NOT_OFFERED:
@@ -140,7 +140,7 @@ def _upload_rule(prefix: str) -> str:
 
 
 def _aborts_uploads(rule: ElementTree.Element, prefix: str) -> bool:
-    """Whether a rule, ours or somebody else's, does that for all keys below the prefix."""
+    """Whether a rule, ours or another's, aborts unfinished uploads of all keys below the prefix."""
     parts = {_tag(each) for each in rule}
     if "AbortIncompleteMultipartUpload" not in parts or _text(rule, "Status") != "Enabled":
         return _text(rule, "ID") == UPLOAD_RULE_ID + prefix  # Some servers keep a rule and do not show all of it.

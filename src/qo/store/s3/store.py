@@ -44,11 +44,11 @@ class S3Store:
         timeout_s: float = TIMEOUT_S,
         ambient: Ambient = SYSTEM,
     ) -> S3Store:
-        """What is not given comes from the standard AWS variables and config files. A prefix makes several queues
-        in one bucket.
+        """Open a bucket. Missing arguments come from the standard AWS variables and config files. A prefix makes
+        several queues in one bucket.
 
-        Raises AccessDenied if there are no credentials, and Unavailable if nothing answers at the endpoint. That
-        the bucket is there, and that the credentials are good for it, only the first operation shows.
+        Raises AccessDenied if there are no credentials, and Unavailable if nothing answers at the endpoint. Whether the
+        bucket exists and the credentials are valid for it shows only at the first operation.
         """
         endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
         place = bucket_address(bucket, endpoint=endpoint, region=find_region(region))
@@ -66,7 +66,7 @@ class S3Store:
         if reply.status == 404 and replies.refusal(reply.body).code != "NoSuchBucket":
             return None
         if reply.status == 405 and version is not None:
-            return None  # How AWS says that this version is a delete marker.
+            return None  # The reply of AWS for a delete marker.
         if version is None and replies.refusal(reply.body).code == "AccessDenied" and await self._unlisted(key):
             return None
         raise self._failure(reply, "GetObject", key)
@@ -92,7 +92,7 @@ class S3Store:
         if reply.status == 404 and replies.refusal(reply.body).code != "NoSuchBucket":
             return
         if reply.status == 412 and await self._missing(key):
-            return  # Some servers take a missing object for a condition that does not hold.
+            return  # Some servers reply 412 for a missing object.
         raise self._failure(reply, "DeleteObject", key)
 
     async def delete_many(self, deletions: Sequence[Deletion]) -> None:
@@ -158,7 +158,7 @@ class S3Store:
 
     async def now(self) -> datetime:
         moment = datetime.fromtimestamp(await self.transport.time(), UTC)
-        self._last_now = steady(self._last_now, moment)  # Each reply betters the guess, sometimes backwards.
+        self._last_now = steady(self._last_now, moment)  # Each reply improves the estimate, sometimes backwards.
         return self._last_now
 
     async def close(self) -> None:
@@ -169,8 +169,8 @@ class S3Store:
         return reply.status == 404
 
     async def _unlisted(self, key: str) -> bool:
-        """AWS refuses a missing object to whom may not list the whole bucket. That it is missing, the part of the
-        bucket that may be listed says."""
+        """Whether a refused object is missing. AWS refuses reads of missing objects to users who may not list the whole
+        bucket; the part that they may list shows whether it exists."""
         try:
             page = await self.list(key, limit=1)  # In order: if it is there, it is the first.
         except AccessDenied:

@@ -1,6 +1,6 @@
-"""Signed requests to one bucket, and the store's clock, read from every reply.
+"""Send signed requests to one bucket, and learn the store's time from every reply.
 
-The clock also dates the signatures, so a wrong clock on this machine hurts nobody.
+That time also dates the signatures, so a wrong clock on this machine does no harm.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from qo.store.s3.sign import Signer
 
 CONNECT_TIMEOUT_S = 5.0
 UNWANTED_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
-AT_ONCE_MAX_BYTES = 2**20  # What is larger, aiohttp wants to send piece by piece, so that others get their turn.
+AT_ONCE_MAX_BYTES = 2**20  # aiohttp sends larger bodies in pieces, so as not to block the event loop.
 TIME_ASKED_MAX = 2  # The second reply confirms or refutes a first that surprised.
 NO_HEADERS: Mapping[str, str] = {}
 
@@ -36,7 +36,7 @@ class Reply(NamedTuple):
 
 
 class _ConnectionLost(Exception):
-    """Hides a lost connection from aiohttp, which would send the request again by itself."""
+    """Hides a lost connection from aiohttp, which would otherwise repeat the request."""
 
 
 async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
@@ -60,7 +60,7 @@ class Transport:
         self._monotonic = ambient.monotonic
         self._signer = Signer(place.host, place.region)
         self._offset: storetime.Offset | None = None
-        self._asked_at = -inf  # When the time was last asked for although it was known.
+        self._asked_at = -inf  # When the time was last requested although it was known.
         self._date, self._second = "", 0.0
 
     @classmethod
@@ -94,20 +94,20 @@ class Transport:
         headers: Mapping[str, str] = NO_HEADERS,
         once: bool = False,
     ) -> Reply:
-        """Raises Unavailable if no reply came. With ``once``, the request is surely not sent a second time."""
+        """Send a signed request. With ``once``, it is never sent a second time. Raises Unavailable if no reply came."""
         reply = await self._send(method, key, query, body=body, headers=headers, once=once)
         if reply.status == 403 and refusal(reply.body).code == "RequestTimeTooSkewed":
-            # The refusal itself told us the time; the machine may have slept, and our monotonic clock with it.
-            # That time dates the repetition at once; the reply to that shows whether to believe it otherwise.
+            # The refusal itself carries the time; this machine may have slept, and its monotonic clock with it.
+            # That time dates the repetition; the reply to that shows whether to trust it.
             clock = self._offset.suspect if self._offset is not None else None
             reply = await self._send(method, key, query, body=body, headers=headers, once=once, dated_by=clock)
         return reply
 
     async def time(self) -> float:
-        """The store's time in epoch seconds. Asks for it, by an unsigned request, only if no reply was recent, if
-        all took too long to tell the time by, or if the last one hinted that the store's clock was set.
+        """Return the store's time in epoch seconds. Makes an unsigned request for it only if no reply was recent, if
+        all replies took too long to tell the time, or if the last one suggested that the store's clock was set.
 
-        Raises Unavailable if the time was never known and the server is in no state to tell it.
+        Raises Unavailable if the time is unknown and the server fails.
         """
         status = 0
         for _ in range(TIME_ASKED_MAX):
@@ -165,7 +165,7 @@ class Transport:
                 allow_redirects=False,
                 middlewares=(_send_once,) if once else None,
             ) as response:
-                if response.status < 500:  # What a proxy or a dying server says need not be the store's time.
+                if response.status < 500:  # The date of a proxy or a failing server need not be the store's time.
                     self._learn_time(response.headers, sent_at)
                 return Reply(response.status, response.headers, await response.read())
         except (aiohttp.ClientError, OSError, _ConnectionLost) as error:
