@@ -131,9 +131,9 @@ def test_each_takes_only_its_own_kinds(state: State) -> None:
 def test_done_is_done_even_if_somebody_says_later_that_it_failed(state: State, released: list[str]) -> None:
     with state.write() as tx:
         [first, *_] = outbox.take(tx, 100)
-        outbox.done(tx, [first.effect.id])
-        outbox.done(tx, [first.effect.id])
-        assert not outbox.failed(tx, first.effect.id, "late")
+        outbox.mark_done(tx, [first.effect.id])
+        outbox.mark_done(tx, [first.effect.id])
+        assert not outbox.mark_failed(tx, first.effect.id, "late")
     assert effects(state)[0]["state"] == "done"
 
 
@@ -144,7 +144,7 @@ def test_failures_wait_longer_each_time_and_end_after_the_last(state: State, sta
     for attempt in range(outbox.ATTEMPTS_MAX):
         with state.write() as tx:
             assert len(outbox.take(tx, 1)) == 1, attempt
-            is_dead = outbox.failed(tx, "one", "no answer")
+            is_dead = outbox.mark_failed(tx, "one", "no answer")
             assert is_dead == (attempt == outbox.ATTEMPTS_MAX - 1)
             row = tx.one(sa.select(schema.outbox))
             assert row is not None
@@ -161,7 +161,7 @@ def test_only_what_was_done_long_ago_is_purged_and_not_all_at_once(
     state: State, released: list[str], state_clock: Clock
 ) -> None:
     with state.write() as tx:
-        outbox.done(tx, [each.effect.id for each in outbox.take(tx, 6)])
+        outbox.mark_done(tx, [each.effect.id for each in outbox.take(tx, 6)])
     with state.write() as tx:
         assert outbox.purge(tx) == 0
     state_clock.advance(outbox.KEPT_S + 1)

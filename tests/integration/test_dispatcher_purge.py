@@ -68,9 +68,9 @@ def test_all_is_kept_if_so_wished(state: State, state_clock: Clock, emitted: Cal
 def test_wake_ups_are_forgotten_some_time_after_their_end(state: State, state_clock: Clock) -> None:
     with state.write() as tx:
         outbox.add(tx, [Effect(name, EffectKind.WAKE, "python", name) for name in ("done", "dead", "pending")])
-        outbox.done(tx, ["done"])
+        outbox.mark_done(tx, ["done"])
         for _ in range(outbox.ATTEMPTS_MAX):
-            outbox.failed(tx, "dead", "no queue")
+            outbox.mark_failed(tx, "dead", "no queue")
     assert purge.tick(state, 90) == 0
     state_clock.advance(2 * DAY_S)
     assert purge.tick(state, 90) == 1

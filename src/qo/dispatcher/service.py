@@ -42,7 +42,7 @@ from qo.dispatcher.engine.metrics import Counters, Metrics
 from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.serving import Addresses, serve
 from qo.dispatcher.outbox import publisher
-from qo.dispatcher.outbox.outbox import Taken
+from qo.dispatcher.outbox.outbox import TakenEffect
 from qo.dispatcher.outbox.queues import BucketQueues, queue_settings
 from qo.dispatcher.outbox.wakeup import WakeUps
 from qo.dispatcher.runtimes import in_process
@@ -243,7 +243,7 @@ class Dispatcher:
             self._hears_since = None  # What is not heard by us, nobody could tell us.
             raise
 
-    def _gave_up(self, _: Taken) -> None:
+    def _gave_up(self, _: TakenEffect) -> None:
         self.counters.dead += 1
 
 

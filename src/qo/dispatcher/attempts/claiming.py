@@ -48,16 +48,16 @@ def claim(tx: Tx, request: ClaimRequest, data_root: str) -> Claimed | NotClaimed
 def claim_all(tx: Tx, requests: Sequence[ClaimRequest], data_root: str) -> list[Claimed | NotClaimed]:
     """As ``claim``, for several different tasks."""
     live = topology.load(tx)
-    known = rows.load_all(tx, [each.task_id for each in requests])
+    rows_by_id = rows.load_all(tx, [each.task_id for each in requests])
     tx.refresh_now()  # A lease begins when it is granted.
-    wanted = [_wanted(tx, live, each, known.get(each.task_id)) for each in requests]
-    moves = [each for each in wanted if isinstance(each, Move)]
+    decisions = [_claim_move(tx, live, each, rows_by_id.get(each.task_id)) for each in requests]
+    moves = [each for each in decisions if isinstance(each, Move)]
     moved = dict(zip((each.row["id"] for each in moves), rows.move_all(tx, moves), strict=True))
-    begun = {id_: Reader(each.row, live.jobs[each.row["edition_id"]]) for id_, each in _obeyed(moved)}
-    pins.record(tx, [begun[id_] for id_, each in _obeyed(moved) if each.changed], live)
-    works = dict(zip(begun, works_of(tx, list(begun.values()), data_root), strict=True))
+    readers = {id_: Reader(each.row, live.jobs[each.row["edition_id"]]) for id_, each in _moved_rows(moved)}
+    pins.record(tx, [readers[id_] for id_, each in _moved_rows(moved) if each.changed], live)
+    works = dict(zip(readers, works_of(tx, list(readers.values()), data_root), strict=True))
     answers: list[Claimed | NotClaimed] = []
-    for request, each in zip(requests, wanted, strict=True):
+    for request, each in zip(requests, decisions, strict=True):
         if isinstance(each, NotClaimed):
             answers.append(each)
         elif isinstance(rejected := moved[request.task_id], Rejected):
@@ -67,7 +67,7 @@ def claim_all(tx: Tx, requests: Sequence[ClaimRequest], data_root: str) -> list[
     return answers
 
 
-def _wanted(tx: Tx, live: Topology, request: ClaimRequest, row: Row | None) -> Move | NotClaimed:
+def _claim_move(tx: Tx, live: Topology, request: ClaimRequest, row: Row | None) -> Move | NotClaimed:
     if row is None:
         return NotClaimed(reason="not_found")
     if row["edition_id"] not in live.jobs:
@@ -79,7 +79,7 @@ def _wanted(tx: Tx, live: Topology, request: ClaimRequest, row: Row | None) -> M
     return Move(row, Claim(token=token, lease_id=lease_id, worker_id=request.worker_id, lease_s=length_s))
 
 
-def _obeyed(moved: Mapping[str, Moved | Rejected]) -> list[tuple[str, Moved]]:
+def _moved_rows(moved: Mapping[str, Moved | Rejected]) -> list[tuple[str, Moved]]:
     return [(id_, each) for id_, each in moved.items() if isinstance(each, Moved)]
 
 
@@ -104,11 +104,15 @@ def lease_s(row: Row, running_s: float) -> float:
 def works_of(tx: Tx, readers: Sequence[Reader], data_root: str) -> list[Work]:
     """Everything that operators need to run the current attempts."""
     inputs = pins.read(tx, readers) if readers else []
-    made = dataset_columns.known(tx, {output.generation_id for each in readers for output in each.job.outputs})
-    return [_work(tx, each, read, data_root, made) for each, read in zip(readers, inputs, strict=True)]
+    columns = dataset_columns.load_history(
+        tx, {output.generation_id for each in readers for output in each.job.outputs}
+    )
+    return [_work(tx, each, read, data_root, columns) for each, read in zip(readers, inputs, strict=True)]
 
 
-def _work(tx: Tx, reader: Reader, inputs: list[WorkInput], data_root: str, columns: dataset_columns.Known) -> Work:
+def _work(
+    tx: Tx, reader: Reader, inputs: list[WorkInput], data_root: str, columns: dataset_columns.ColumnHistory
+) -> Work:
     row, job = reader.row, reader.job
     definition = job.job
     udf = definition.udf
@@ -124,13 +128,13 @@ def _work(tx: Tx, reader: Reader, inputs: list[WorkInput], data_root: str, colum
         inputs=inputs,
         outputs=[
             WorkOutput(
-                index=made.index,
-                dataset_id=made.dataset_id,
-                generation_id=made.generation_id,
-                prefix=prefix(data_root, made.dataset_id, made.generation_id, row["id"], row["attempt"]),
-                columns=columns.bodies(made.generation_id),
+                index=output.index,
+                dataset_id=output.dataset_id,
+                generation_id=output.generation_id,
+                prefix=prefix(data_root, output.dataset_id, output.generation_id, row["id"], row["attempt"]),
+                columns=columns.bodies(output.generation_id),
             )
-            for made in job.outputs
+            for output in job.outputs
         ],
         execution_strategy=definition.execution_strategy,
         update_strategy=definition.update_strategy,

@@ -24,13 +24,13 @@ from qo.core.task import Status, Task
 from qo.dispatcher.attempts.running import own_events, producer
 from qo.dispatcher.commits import quality
 from qo.dispatcher.commits.commits import Entry, commit, hold
-from qo.dispatcher.commits.outputs import Made, Write, definition_of, outputs_of, required_code, validated
+from qo.dispatcher.commits.outputs import Output, Write, definition_of, outputs_of, required_code, validate_outputs
 from qo.dispatcher.events import event_log
-from qo.dispatcher.events.event_log import Said
+from qo.dispatcher.events.event_log import ProducedEvent
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.loop_names import LoopName
-from qo.dispatcher.tasks.rows import Move, Row, found, load_all, move_all, task_of
+from qo.dispatcher.tasks.rows import Move, Row, load_all, move_all, require_row, task_of
 from qo.errors import LeaseLost
 
 OTHER_CODE_S = 30.0  # Until a task whose worker ran other code is tried again.
@@ -74,7 +74,7 @@ class Ending:
 class _Success:
     """What is to appear with the end of an attempt."""
 
-    made: Sequence[Made]
+    made: Sequence[Output]
     writes: Sequence[Write]
     said: Sequence[Event]
     job: Job
@@ -106,9 +106,11 @@ def complete_all(tx: Tx, endings: Sequence[Ending], data_root: str | None = None
     """As ``complete``, for attempts of several tasks that know nothing of each other. All or none."""
     live = topology.load(tx)  # First of all locks, as in everything that takes it.
     rows = load_all(tx, [each.request.task_id for each in endings])
-    wanted = [_heard(tx, live, found(rows, each.request.task_id), each, data_root) for each in endings]
-    hold(tx, {made.generation_id for each in wanted if each and each.success for made in each.success.made})
-    ends = {each.row["id"]: _weighed(tx, each) for each in wanted if each is not None}
+    requested = [
+        _validate_ending(tx, live, require_row(rows, each.request.task_id), each, data_root) for each in endings
+    ]
+    hold(tx, {output.generation_id for each in requested if each and each.success for output in each.success.made})
+    ends = {each.row["id"]: _resolve_cursor_overlap(tx, each) for each in requested if each is not None}
     moved = dict(zip(ends, move_all(tx, [_move(each) for each in ends.values()]), strict=True))
     answers: list[CompleteAnswer] = []
     for each in endings:
@@ -116,7 +118,7 @@ def complete_all(tx: Tx, endings: Sequence[Ending], data_root: str | None = None
         if isinstance(now, Rejected):
             raise LeaseLost(now.detail)
         answers.append(_answer(rows[each.request.task_id], repeated=True) if now is None else _answer(now.row))
-    _appear(tx, list(ends.values()))
+    _commit_outputs(tx, list(ends.values()))
     return answers
 
 
@@ -124,27 +126,27 @@ def _move(end: _End) -> Move:
     return Move(end.row, end.command, end.as_if, end.request.code, end.request.packages)
 
 
-def _heard(tx: Tx, live: Topology, row: Row, ending: Ending, data_root: str | None) -> _End | None:
+def _validate_ending(tx: Tx, live: Topology, row: Row, ending: Ending, data_root: str | None) -> _End | None:
     """What is asked for; None if it was asked for before. Raises as ``complete``."""
     request, as_if = ending.request, None
     if row["status"] != Status.RUNNING or (row["attempt"], row["lease_id"]) != (request.attempt, request.lease_id):
-        if _said_before(tx, request):
+        if _was_ended_before(tx, request):
             return None
         as_if = _late(row, request)
     wrong = _wrong_code(tx, live, row, request)
     if wrong is not None:
         return _End(request, row, wrong, as_if)
-    verdict = quality.heard(tx, live, row, request, data_root)
+    verdict = quality.validate_checks(tx, live, row, request, data_root)
     if request.outcome is not Outcome.SUCCESS:
         return _End(request, row, _command(tx, request), verdict=verdict)
-    made = outputs_of(tx, live, row)
-    writes = [*validated(row, request.attempt, request.outputs, made, data_root), *ending.trusted]
-    said = own_events(request.events, made)
-    done = lifecycle.Complete(
+    outputs = outputs_of(tx, live, row)
+    writes = [*validate_outputs(row, request.attempt, request.outputs, outputs, data_root), *ending.trusted]
+    events = own_events(request.events, outputs)
+    command = lifecycle.Complete(
         token=tx.ambient.token(), lease_id=request.lease_id, output=request.result, progress=request.progress
     )
-    success = None if row["cancel_requested"] else _Success(made, writes, said, definition_of(tx, live, row))
-    return _End(request, row, done, as_if, success, None if success is None else verdict)
+    success = None if row["cancel_requested"] else _Success(outputs, writes, events, definition_of(tx, live, row))
+    return _End(request, row, command, as_if, success, None if success is None else verdict)
 
 
 def _wrong_code(tx: Tx, live: Topology, row: Row, request: CompleteRequest) -> lifecycle.Release | None:
@@ -162,18 +164,18 @@ def _wrong_code(tx: Tx, live: Topology, row: Row, request: CompleteRequest) -> l
     )
 
 
-def _said_before(tx: Tx, request: CompleteRequest) -> bool:
-    found = tx.one(
+def _was_ended_before(tx: Tx, request: CompleteRequest) -> bool:
+    attempt = tx.one(
         sa.select(_attempts).where(_attempts.c.task_id == request.task_id, _attempts.c.attempt == request.attempt)
     )
-    if found is None or found["lease_id"] != request.lease_id:
+    if attempt is None or attempt["lease_id"] != request.lease_id:
         raise LeaseLost(f"attempt {request.attempt} of task {request.task_id} never held this lease")
-    if found["outcome"] in (None, "timed_out"):
+    if attempt["outcome"] in (None, "timed_out"):
         return False
-    if found["outcome"] in _ENDED_AS[request.outcome]:
+    if attempt["outcome"] in _ENDED_AS[request.outcome]:
         return True
     raise LeaseLost(
-        f"attempt {request.attempt} of task {request.task_id} has ended already: it was {found['outcome']}"
+        f"attempt {request.attempt} of task {request.task_id} has ended already: it was {attempt['outcome']}"
     )
 
 
@@ -190,7 +192,7 @@ def _late(row: Row, request: CompleteRequest) -> Task:
     return as_if
 
 
-def _weighed(tx: Tx, end: _End) -> _End:
+def _resolve_cursor_overlap(tx: Tx, end: _End) -> _End:
     """Against what others have read meanwhile of the same cursors. The generations it commits to are held."""
     success = end.success
     if success is None:
@@ -220,10 +222,10 @@ def _moved_on(tx: Tx, writes: Sequence[Write]) -> bool:
     )
 
 
-def _appear(tx: Tx, ends: Sequence[_End]) -> None:
+def _commit_outputs(tx: Tx, ends: Sequence[_End]) -> None:
     """What these ends bring about."""
-    brought = [(each, each.success) for each in ends if each.success is not None]
-    kept = commit(
+    successes = [(each, each.success) for each in ends if each.success is not None]
+    entries = commit(
         tx,
         [
             Entry(
@@ -233,19 +235,19 @@ def _appear(tx: Tx, ends: Sequence[_End]) -> None:
                 append=success.job.update_strategy is UpdateStrategy.APPEND,
                 drift=success.job.drift,
             )
-            for end, success in brought
+            for end, success in successes
             for write in success.writes
         ],
     )
-    if any(each.write.event.dataset_id in topology.load(tx).compared for each in kept):
+    if any(each.write.event.dataset_id in topology.load(tx).compared for each in entries):
         tx.loops_to_wake.add(LoopName.REFRESH)
     committed: dict[str, list[Write]] = {}
-    for each in kept:
+    for each in entries:
         committed.setdefault(each.row["id"], []).append(each.write)
     quality.keep(tx, [each.verdict for each in ends if each.verdict is not None], committed)
-    for end, success in brought:
+    for end, success in successes:
         _advance(tx, end.row, success.ranges)
-    _announce(tx, brought, {id_: [each.event for each in writes] for id_, writes in committed.items()})
+    _announce(tx, successes, {id_: [each.event for each in writes] for id_, writes in committed.items()})
 
 
 def _command(tx: Tx, request: CompleteRequest) -> lifecycle.Command:
@@ -289,21 +291,21 @@ def _read(tx: Tx, row: Row, ranges: Sequence[sa.RowMapping]) -> _Read:
                 _cursors.c.edition_id == row["edition_id"], _cursors.c.generation_id == each["generation_id"]
             )
         )
-        begun = -1 if each["cursor_after"] is None else each["cursor_after"]
-        if value is not None and begun < value < each["cursor_upto"]:
+        after = -1 if each["cursor_after"] is None else each["cursor_after"]
+        if value is not None and after < value < each["cursor_upto"]:
             return _Read.MIXED
-        known = max(begun, -1 if value is None else value) >= each["cursor_upto"]
-        if known or _made_again(tx, row, each, begun):
+        is_read = max(after, -1 if value is None else value) >= each["cursor_upto"]
+        if is_read or _made_again(tx, row, each, after):
             read = _Read.KNOWN
     return read
 
 
-def _made_again(tx: Tx, row: Row, mine: sa.RowMapping, begun: int) -> bool:
+def _made_again(tx: Tx, row: Row, mine: sa.RowMapping, after: int) -> bool:
     """Whether an invalidation had the range read once more, in a later state, and that was quicker."""
     # Of all that the job ever did, the index has only this, and of that only what reaches so far: mostly nothing.
-    found = tx.execute(_AGAIN, {"edition": row["edition_id"], "upto": mine["cursor_upto"]})
-    ended = [id_ for id_, status in found if status == Status.COMPLETED]
-    begins = sa.func.coalesce(_inputs.c.cursor_after, -1) <= begun
+    rereads = tx.execute(_AGAIN, {"edition": row["edition_id"], "upto": mine["cursor_upto"]})
+    ended = [id_ for id_, status in rereads if status == Status.COMPLETED]
+    begins = sa.func.coalesce(_inputs.c.cursor_after, -1) <= after
     later = _inputs.c.revision > (mine["revision"] or 0)
     for some in batches(ended):
         # Each of them reaches far enough. Of which generation is asked last, for the same reason as above.
@@ -333,22 +335,26 @@ def _advance(tx: Tx, row: Row, ranges: Sequence[sa.RowMapping]) -> None:
         tx.execute(sa.update(_cursors).where(behind).values(value=each["cursor_upto"], updated_at=tx.now))
 
 
-def _announce(tx: Tx, brought: Sequence[tuple[_End, _Success]], announced: Mapping[str, Sequence[Event]]) -> None:
+def _announce(
+    tx: Tx, successes: Sequence[tuple[_End, _Success]], announced: Mapping[str, Sequence[Event]]
+) -> None:
     """Events for what was committed, and those that the attempts want beside and have not sent before."""
-    sent = _sent(tx, [event_id(producer(end.request), each) for end, success in brought for each in success.said])
-    said: list[Said] = []
-    for end, success in brought:
+    known_ids = _known_events(
+        tx, [event_id(producer(end.request), each) for end, success in successes for each in success.said]
+    )
+    produced: list[ProducedEvent] = []
+    for end, success in successes:
         name, request = producer(end.request), end.request
-        beside = {id_: each for each in success.said if (id_ := event_id(name, each)) not in sent}
+        beside = {id_: each for each in success.said if (id_ := event_id(name, each)) not in known_ids}
         # Under a name of its own: what was said of a partition before it was committed does not announce the commit.
         new = [*announced.get(request.task_id, ()), *beside.values()]
-        said += [Said(f"{name}:end", each, request.task_id, request.attempt) for each in new]
-    event_log.accept_all(tx, said)
+        produced += [ProducedEvent(f"{name}:end", each, request.task_id, request.attempt) for each in new]
+    event_log.accept_all(tx, produced)
 
 
-def _sent(tx: Tx, ids: Sequence[str]) -> set[str]:
+def _known_events(tx: Tx, ids: Sequence[str]) -> set[str]:
     """Those of the events that are known already."""
-    table, known = schema.events, set[str]()
+    table, known_ids = schema.events, set[str]()
     for some in batches(ids):
-        known.update(tx.execute(sa.select(table.c.id).where(table.c.id.in_(some))).scalars())
-    return known
+        known_ids.update(tx.execute(sa.select(table.c.id).where(table.c.id.in_(some))).scalars())
+    return known_ids

@@ -76,11 +76,11 @@ class _Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Lookups:
     """What was looked up for many at once."""
 
     partitions: Mapping[tuple[str, str], Sequence[Row]]  # Their commits, by generation and key.
-    columns: dataset_columns.Known
+    columns: dataset_columns.ColumnHistory
 
 
 def record(tx: Tx, readers: Sequence[Reader], topology: Topology) -> None:
@@ -106,13 +106,13 @@ def read(tx: Tx, readers: Sequence[Reader], limit: int = PIECES_MAX) -> list[lis
     for pin in tx.mappings(_PINNED, {"ids": [each.row["id"] for each in readers]}):
         pinned.setdefault(pin["task_id"], []).append(pin)
     every = [pin for pins in pinned.values() for pin in pins]
-    columns = dataset_columns.known(tx, {pin["generation_id"] for pin in every})
-    known = _Known(_known_partitions(tx, every, limit), columns)
+    columns = dataset_columns.load_history(tx, {pin["generation_id"] for pin in every})
+    lookups = _Lookups(_known_partitions(tx, every, limit), columns)
     answers: list[list[WorkInput]] = []
     for each in readers:
         planned = {of.position: of for of in each.job.inputs}
         pins = [pin for pin in pinned.get(each.row["id"], ()) if pin["position"] in planned]
-        answers.append([_work_input(tx, pin, planned[pin["position"]], known, limit) for pin in pins])
+        answers.append([_work_input(tx, pin, planned[pin["position"]], lookups, limit) for pin in pins])
     return answers
 
 
@@ -179,36 +179,36 @@ def _pin(
 
 def _partition_revisions(tx: Tx, readings: Iterable[_Reading]) -> dict[tuple[str, str], int]:
     """By generation and key, where the partition of a task is committed."""
-    wanted: dict[tuple[str, str], set[str]] = {}
+    keys_by_generation: dict[tuple[str, str], set[str]] = {}
     for each in readings:
         if (key := each.reader.row["partition_key"]) is not None:
-            wanted.setdefault((each.input.dataset_id, each.generation_id), set()).add(key)
-    found: dict[tuple[str, str], int] = {}
-    for (dataset_id, generation_id), keys in wanted.items():
+            keys_by_generation.setdefault((each.input.dataset_id, each.generation_id), set()).add(key)
+    revisions: dict[tuple[str, str], int] = {}
+    for (dataset_id, generation_id), keys in keys_by_generation.items():
         of_it = {"dataset": dataset_id, "generation": generation_id, "keys": sorted(keys)}
         there: dict[str, int] = {key: revision for key, revision in tx.rows(_REVISIONS, of_it)}
         if missing := keys - there.keys():
             # One that was removed is read as empty: it is not one that is still to come.
             there |= removing.last_removals(tx, generation_id, missing)
-        found |= {(generation_id, key): revision for key, revision in there.items()}
-    return found
+        revisions |= {(generation_id, key): revision for key, revision in there.items()}
+    return revisions
 
 
 def _cursor_range(tx: Tx, row: Row, job: LiveJob, generation_id: str) -> tuple[int | None, int]:
     if row["invalidation_id"] is not None:
         # Read once more, whatever has been read since.
         return (row["start"] - 1 if row["start"] else None), row["cursor"]
-    known = schema.cursors
+    cursors = schema.cursors
     last = tx.value(
-        sa.select(known.c.value).where(
-            known.c.edition_id == row["edition_id"], known.c.generation_id == generation_id
+        sa.select(cursors.c.value).where(
+            cursors.c.edition_id == row["edition_id"], cursors.c.generation_id == generation_id
         )
     )
     if job.job.outputs == 0:
         # Effects outside are made neither for history nor twice.
-        made = external_effects.read_upto(tx, job, row["dataset_id"], generation_id)
+        effects_upto = external_effects.read_upto(tx, job, row["dataset_id"], generation_id)
         before = _before(tx, job.edition_id, generation_id) if last is None else None
-        last = max((each for each in (last, made, before) if each is not None), default=None)
+        last = max((each for each in (last, effects_upto, before) if each is not None), default=None)
     return last, row["cursor"]
 
 
@@ -235,35 +235,38 @@ def first_deployed(tx: Tx, edition_id: str) -> Any:
 
 def _known_partitions(tx: Tx, pins: Sequence[Row], limit: int) -> dict[tuple[str, str], list[Row]]:
     """By generation and key, the commits of partitions that were pinned, where those of a generation are few."""
-    wanted: dict[str, list[Row]] = {}
+    by_generation: dict[str, list[Row]] = {}
     for pin in pins:
         if pin["partition_key"] and pin["revision"] is not None:
-            wanted.setdefault(pin["generation_id"], []).append(pin)
-    known: dict[tuple[str, str], list[Row]] = {}
-    for generation, of_it in wanted.items():
+            by_generation.setdefault(pin["generation_id"], []).append(pin)
+    commits_of: dict[tuple[str, str], list[Row]] = {}
+    for generation, of_it in by_generation.items():
         revisions, keys = [pin["revision"] for pin in of_it], {pin["partition_key"] for pin in of_it}
-        asked = {"generation": generation, "keys": sorted(keys), "most": limit + 1}
-        asked |= {"latest": max(revisions), "earliest": min(revisions)}
-        found = tx.mappings(_COMMITTED, asked)
-        if len(found) <= limit:
-            known |= {(generation, key): [] for key in keys}
-            for row in found:
-                known[generation, row["partition_key"]].append(row)
-    return known
+        values = {"generation": generation, "keys": sorted(keys), "most": limit + 1}
+        values |= {"latest": max(revisions), "earliest": min(revisions)}
+        rows = tx.mappings(_COMMITTED, values)
+        if len(rows) <= limit:
+            commits_of |= {(generation, key): [] for key in keys}
+            for row in rows:
+                commits_of[generation, row["partition_key"]].append(row)
+    return commits_of
 
 
 def _work_input(
     tx: Tx,
     pin: Row,
     planned: PlannedInput,
-    known: _Known,
+    lookups: _Lookups,
     limit: int,
 ) -> WorkInput:
     place = (pin["generation_id"], pin["partition_key"])
-    if place in known.partitions:
-        found, more = [pieces.piece(each) for each in known.partitions[place] if pieces.stood(each, pin)], None
+    if place in lookups.partitions:
+        first_pieces, more = (
+            [pieces.piece(each) for each in lookups.partitions[place] if pieces.stood_at(each, pin)],
+            None,
+        )
     else:
-        found, more = pieces.page(tx, pin, None, limit)
+        first_pieces, more = pieces.page(tx, pin, None, limit)
     return WorkInput(
         position=pin["position"],
         name=planned.name,
@@ -275,8 +278,8 @@ def _work_input(
         cursor_after=pin["cursor_after"],
         cursor_upto=pin["cursor_upto"],
         revision=pin["revision"],
-        columns=None if pin["revision"] is None else known.columns.bodies(pin["generation_id"], pin["revision"]),
-        pieces=found,
+        columns=None if pin["revision"] is None else lookups.columns.bodies(pin["generation_id"], pin["revision"]),
+        pieces=first_pieces,
         more=more is not None,
         after=more,
     )

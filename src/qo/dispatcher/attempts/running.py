@@ -20,7 +20,7 @@ from qo.core.pipeline.topology import Topology
 from qo.core.task import Status
 from qo.dispatcher.attempts import claiming, pins
 from qo.dispatcher.attempts.pins import Reader
-from qo.dispatcher.commits.outputs import Made, outputs_of
+from qo.dispatcher.commits.outputs import Output, outputs_of
 from qo.dispatcher.events import event_log
 from qo.dispatcher.state import topology
 from qo.dispatcher.state.database import Tx
@@ -57,8 +57,8 @@ def emit(tx: Tx, request: EventsRequest) -> EventsAnswer:
     """
     live = topology.load(tx)
     row = held(tx, request)
-    said = own_events(request.events, outputs_of(tx, live, row))
-    accepted = event_log.accept(tx, producer(request), said, request.task_id, request.attempt)
+    events = own_events(request.events, outputs_of(tx, live, row))
+    accepted = event_log.accept(tx, producer(request), events, request.task_id, request.attempt)
     return EventsAnswer(
         accepted=accepted.accepted,
         repeated=accepted.repeated,
@@ -84,8 +84,8 @@ def fetch(tx: Tx, task_id: str, data_root: str | None = None) -> TaskState:
 def page(tx: Tx, fence: Fence, position: int, after: str | None, limit: int = pins.PIECES_MAX) -> PiecesAnswer:
     """Further pieces of one input of a running attempt."""
     held(tx, fence, lock=False)
-    found, rest = pins.page(tx, fence.task_id, position, after, max(1, min(limit, pins.PIECES_MAX)))
-    return PiecesAnswer(pieces=found, after=rest)
+    pieces, rest = pins.page(tx, fence.task_id, position, after, max(1, min(limit, pins.PIECES_MAX)))
+    return PiecesAnswer(pieces=pieces, after=rest)
 
 
 def held(tx: Tx, fence: Fence, *, lock: bool = True) -> Row:
@@ -116,40 +116,40 @@ def producer(fence: Fence) -> str:
     return f"{fence.task_id}:{fence.attempt}"
 
 
-def own_events(said: Sequence[EventBody], made: Sequence[Made]) -> list[Event]:
+def own_events(bodies: Sequence[EventBody], outputs: Sequence[Output]) -> list[Event]:
     """The events with their datasets filled in. Raises Forbidden for those of others, UsageError for unclear ones."""
-    return [_event(each, made) for each in said]
+    return [_event(each, outputs) for each in bodies]
 
 
-def _event(said: EventBody, made: Sequence[Made]) -> Event:
-    output = _output(said, made)
+def _event(body: EventBody, outputs: Sequence[Output]) -> Event:
+    output = _output(body, outputs)
     return Event(
         dataset_id=output.dataset_id,
         generation_id=output.generation_id,
-        cursor=said.cursor,
-        partition_key=said.partition_key,
-        start=said.start,
-        end=said.end,
-        attributes=said.attributes,
+        cursor=body.cursor,
+        partition_key=body.partition_key,
+        start=body.start,
+        end=body.end,
+        attributes=body.attributes,
     )
 
 
-def _output(said: EventBody, made: Sequence[Made]) -> Made:
-    if said.output is not None:
-        found = [each for each in made if each.index == said.output]
-        if not found:
-            raise UsageError(f"the job has no output {said.output}: it has {len(made)}, counted from 0")
-    elif said.dataset_id is not None:
-        found = [each for each in made if each.dataset_id == said.dataset_id]
-    elif len(made) == 1:
-        found = list(made)
+def _output(body: EventBody, outputs: Sequence[Output]) -> Output:
+    if body.output is not None:
+        matches = [each for each in outputs if each.index == body.output]
+        if not matches:
+            raise UsageError(f"the job has no output {body.output}: it has {len(outputs)}, counted from 0")
+    elif body.dataset_id is not None:
+        matches = [each for each in outputs if each.dataset_id == body.dataset_id]
+    elif len(outputs) == 1:
+        matches = list(outputs)
     else:
-        raise UsageError(f"say which output the event is about: the job has {len(made)}")
-    own = [each for each in found if said.dataset_id in (None, each.dataset_id)]
-    own = [each for each in own if said.generation_id in (None, each.generation_id)]
+        raise UsageError(f"say which output the event is about: the job has {len(outputs)}")
+    own = [each for each in matches if body.dataset_id in (None, each.dataset_id)]
+    own = [each for each in own if body.generation_id in (None, each.generation_id)]
     if not own:
         raise Forbidden(
-            f"a task emits events of its own outputs only: {said.dataset_id or said.generation_id} is not one of them"
+            f"a task emits events of its own outputs only: {body.dataset_id or body.generation_id} is not one of them"
         )
     return own[0]
 

@@ -15,7 +15,7 @@ from qo.core.pipeline.dag import Job, SourceKind, UpdateStrategy
 from qo.dispatcher.attempts.running import held, paused
 from qo.dispatcher.commits.commits import Entry, hold
 from qo.dispatcher.commits.commits import commit as commit_all
-from qo.dispatcher.commits.outputs import Write, definition_of, outputs_of, required_code, validated
+from qo.dispatcher.commits.outputs import Write, definition_of, outputs_of, required_code, validate_outputs
 from qo.dispatcher.events import event_log
 from qo.dispatcher.state import schema, topology
 from qo.dispatcher.state.database import Tx
@@ -42,10 +42,10 @@ def commit(tx: Tx, request: CommitRequest, data_root: str | None = None) -> Comm
             f"task {request.task_id} belongs to the code {required}, and this attempt runs {request.code}"
         )
     job = definition_of(tx, live, row)
-    made = outputs_of(tx, live, row)
-    writes = validated(row, request.attempt, request.outputs, made, data_root)
+    outputs = outputs_of(tx, live, row)
+    writes = validate_outputs(row, request.attempt, request.outputs, outputs, data_root)
     _check(job, writes)
-    hold(tx, {each.generation_id for each in made})
+    hold(tx, {each.generation_id for each in outputs})
     new = [each for each in writes if not _is_there(tx, each)]
     for each in new:
         _check_order(tx, each)
@@ -60,12 +60,12 @@ def commit(tx: Tx, request: CommitRequest, data_root: str | None = None) -> Comm
 def last(tx: Tx, task_id: str, output: int) -> LastSegment:
     """The furthest segment of an output. Raises NotFound for an output that the job does not have."""
     row = rows.load(tx, task_id, lock=False)
-    found = [each for each in outputs_of(tx, topology.load(tx), row) if each.index == output]
-    if not found:
+    matches = [each for each in outputs_of(tx, topology.load(tx), row) if each.index == output]
+    if not matches:
         raise NotFound(f"the job has no output {output}, counted from 0")
     query = (
         sa.select(_commits.c.cursor, _commits.c.attempt, _commits.c.location)
-        .where(_commits.c.generation_id == found[0].generation_id, _commits.c.cursor.is_not(None))
+        .where(_commits.c.generation_id == matches[0].generation_id, _commits.c.cursor.is_not(None))
         .order_by(_commits.c.cursor.desc())
         .limit(1)
     )
@@ -92,10 +92,10 @@ def _is_there(tx: Tx, write: Write) -> bool:
 
 def _check_order(tx: Tx, write: Write) -> None:
     event, based_on = write.event, write.body.based_on
-    known = tx.one(
+    generation = tx.one(
         sa.select(_generations.c.cursor, _generations.c.revision).where(_generations.c.id == event.generation_id)
     )
-    furthest, revision = (None, 0) if known is None else (known["cursor"], known["revision"] or 0)
+    furthest, revision = (None, 0) if generation is None else (generation["cursor"], generation["revision"] or 0)
     if furthest is not None and (event.cursor or 0) <= furthest:
         raise UsageError(
             f"cursor {event.cursor} of output {write.body.output} lies behind {furthest}, which was announced: "

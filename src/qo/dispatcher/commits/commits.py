@@ -100,7 +100,7 @@ def commit(tx: Tx, entries: Iterable[Entry]) -> list[Entry]:
     Replacing a partition invalidates it. An output is left out if what it would replace was made from later inputs:
     its task is then the slower one of two.
     """
-    kept: list[Entry] = []
+    committed: list[Entry] = []
     sums, shapes = _Sums(), Shapes(tx)
     for some in _side_by_side(entries):
         # Nothing is kept of a transaction in which one of them is refused.
@@ -112,12 +112,12 @@ def commit(tx: Tx, entries: Iterable[Entry]) -> list[Entry]:
         }
         if some[0].write.event.partition_key is None:
             _segment(tx, some[0], sums, hashes)
-            kept += some
+            committed += some
         else:
-            kept += _partition_all(tx, some, sums, hashes)
+            committed += _partition_all(tx, some, sums, hashes)
     _add(tx, sums)
     shapes.keep(sums.first)
-    return kept
+    return committed
 
 
 def _side_by_side(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
@@ -137,13 +137,13 @@ def _side_by_side(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
 
 
 def _segment(tx: Tx, entry: Entry, sums: _Sums, hashes: _Hashes) -> None:
-    gone = replacing.segments(tx, entry.row, entry.place[0])
+    replaced = replacing.segments(tx, entry.row, entry.place[0])
     [(revision, _, _)] = tx.rows(_NEW, _stored(tx, entry, hashes))
     sums.saw(entry.place[0], revision)
-    _replace(tx, [(each["revision"], revision) for each in gone])
-    _sum_up(sums, entry, gone, "segments", 1 - len(gone))
-    if gone:
-        cursors = [each["cursor"] for each in gone]
+    _replace(tx, [(each["revision"], revision) for each in replaced])
+    _sum_up(sums, entry, replaced, "segments", 1 - len(replaced))
+    if replaced:
+        cursors = [each["cursor"] for each in replaced]
         where = {"start": min(cursors), "end": max(cursors) + 1}
         invalidations.replaced(tx, [invalidations.Replaced(entry.write.event, where, revision, entry.row["id"])])
 
@@ -156,34 +156,34 @@ def _partition_all(tx: Tx, entries: Sequence[Entry], sums: _Sums, hashes: _Hashe
     # A partition that comes back: whoever had read it, reads it again.
     removed = _removed(tx, [each for each in entries if each.place not in current])
     outdated = _outdated(tx, entries, standing)
-    kept = [each for each in entries if each.place not in outdated]
-    revisions = _insert(tx, kept, hashes)
+    valid = [each for each in entries if each.place not in outdated]
+    revisions = _insert(tx, valid, hashes)
     for (generation, _), revision in revisions.items():
         sums.saw(generation, revision)
-    shared_files.record(tx, {revisions[each.place]: each.write.borrowed for each in kept if each.write.borrowed})
-    _replace(tx, [(gone["revision"], revisions[at]) for at in revisions for gone in standing.get(at, ())])
-    for each in kept:
+    shared_files.record(tx, {revisions[each.place]: each.write.borrowed for each in valid if each.write.borrowed})
+    _replace(tx, [(old["revision"], revisions[at]) for at in revisions for old in standing.get(at, ())])
+    for each in valid:
         _sum_up(sums, each, standing.get(each.place, ()), "partitions", each.place not in current)
-    stored = {each.place: _stored(tx, each, hashes) for each in kept}
-    pointers = [_pointer(each, stored, revisions, current.get(each.place), standing) for each in kept]
+    stored = {each.place: _stored(tx, each, hashes) for each in valid}
+    pointers = [_pointer(each, stored, revisions, current.get(each.place), standing) for each in valid]
     tx.upsert(_partitions, *pointers)
     invalidations.replaced(
         tx,
         [
             invalidations.replaced_partition(each.write.event, revisions[each.place], each.row["id"])
-            for each in kept
+            for each in valid
             if each.place in current or each.place in removed
         ],
     )
-    return kept
+    return valid
 
 
 def _current(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, Row]:
-    found: dict[_Place, Row] = {}
+    rows: dict[_Place, Row] = {}
     for (dataset, generation), keys in _by_generation(entries).items():
-        asked = {"dataset": dataset, "generation": generation, "keys": keys}
-        found |= {(generation, row["partition_key"]): row for row in tx.mappings(_CURRENT, asked)}
-    return found
+        values = {"dataset": dataset, "generation": generation, "keys": keys}
+        rows |= {(generation, row["partition_key"]): row for row in tx.mappings(_CURRENT, values)}
+    return rows
 
 
 def _removed(tx: Tx, entries: Sequence[Entry]) -> set[_Place]:
@@ -196,32 +196,33 @@ def _removed(tx: Tx, entries: Sequence[Entry]) -> set[_Place]:
 
 def _standing(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, list[sa.RowMapping]]:
     """What the commits take the place of. Appending, that is only what the same work had appended before."""
-    found: dict[_Place, list[sa.RowMapping]] = {}
+    by_place: dict[_Place, list[sa.RowMapping]] = {}
     for (_, generation), keys in _by_generation(each for each in entries if not each.append).items():
         for row in tx.all(replacing.stands(generation).where(_commits.c.partition_key.in_(keys))):
-            found.setdefault((generation, row["partition_key"]), []).append(row)
+            by_place.setdefault((generation, row["partition_key"]), []).append(row)
     for each in entries:
         if each.append:
-            found[each.place] = list(replacing.appended(tx, each.row, *each.place))
-    return found
+            by_place[each.place] = list(replacing.appended(tx, each.row, *each.place))
+    return by_place
 
 
 def _outdated(tx: Tx, entries: Sequence[Entry], standing: Mapping[_Place, Sequence[sa.RowMapping]]) -> set[_Place]:
     """Where what stands was made by a task that has read a later state of something that both have read, or the
     current generation where we have read another."""
     others = {
-        each.place: {gone["task_id"] for gone in standing.get(each.place, ())} - {each.row["id"]}
-        for each in entries
+        each.place: {old["task_id"] for old in standing.get(each.place, ())} - {each.row["id"]} for each in entries
     }
     if not any(others.values()):
         return set()
-    weighed: dict[tuple[str, str], bool] = {}
+    later_read: dict[tuple[str, str], bool] = {}
     for some in batches({(each.row["id"], other) for each in entries for other in others[each.place]}):
-        asked = {"ours": sorted({one for one, _ in some}), "theirs": sorted({other for _, other in some})}
-        for one, other, ours in tx.rows(_LATER_READS, asked):
-            weighed[one, other] = weighed.get((one, other), True) and not ours
+        values = {"ours": sorted({one for one, _ in some}), "theirs": sorted({other for _, other in some})}
+        for one, other, ours in tx.rows(_LATER_READS, values):
+            later_read[one, other] = later_read.get((one, other), True) and not ours
     return {
-        each.place for each in entries if any(weighed.get((each.row["id"], other)) for other in others[each.place])
+        each.place
+        for each in entries
+        if any(later_read.get((each.row["id"], other)) for other in others[each.place])
     }
 
 
@@ -270,8 +271,8 @@ def _insert(tx: Tx, entries: Sequence[Entry], hashes: _Hashes) -> dict[_Place, i
     """The revision of each."""
     if not entries:
         return {}
-    made = tx.rows(_NEW, *(_stored(tx, each, hashes) for each in entries))
-    return {(generation, key): revision for revision, generation, key in made}
+    inserted = tx.rows(_NEW, *(_stored(tx, each, hashes) for each in entries))
+    return {(generation, key): revision for revision, generation, key in inserted}
 
 
 def _stored(tx: Tx, entry: Entry, hashes: _Hashes) -> dict[str, Any]:
@@ -310,20 +311,20 @@ def _pointer(
     return stored | {"revision": revisions[entry.place]}
 
 
-def _grown(entry: Entry, gone: Sequence[sa.RowMapping], name: str) -> int:
-    return (getattr(entry.write.body, name) or 0) - sum(each[name] or 0 for each in gone)
+def _grown(entry: Entry, replaced: Sequence[sa.RowMapping], name: str) -> int:
+    return (getattr(entry.write.body, name) or 0) - sum(each[name] or 0 for each in replaced)
 
 
-def _replace(tx: Tx, gone: Sequence[tuple[int, int]]) -> None:
+def _replace(tx: Tx, revisions: Sequence[tuple[int, int]]) -> None:
     """Mark revisions as replaced by others."""
-    tx.do(_REPLACED, *({"gone": old, "replaced_by": new} for old, new in gone))
+    tx.do(_REPLACED, *({"gone": old, "replaced_by": new} for old, new in revisions))
 
 
-def _sum_up(sums: _Sums, entry: Entry, gone: Sequence[sa.RowMapping], kind: str, more: int) -> None:
+def _sum_up(sums: _Sums, entry: Entry, replaced: Sequence[sa.RowMapping], kind: str, more: int) -> None:
     generation = entry.write.event.generation_id
     sums[generation, kind] += more
     for name in ("rows", "bytes"):
-        sums[generation, name] += _grown(entry, gone, name)
+        sums[generation, name] += _grown(entry, replaced, name)
 
 
 def _add(tx: Tx, sums: _Sums) -> None:
@@ -341,8 +342,8 @@ def _add(tx: Tx, sums: _Sums) -> None:
 
 def _by_generation(entries: Iterable[Entry]) -> dict[tuple[str, str], list[str]]:
     """The keys, by dataset and generation."""
-    found: dict[tuple[str, str], list[str]] = {}
+    keys: dict[tuple[str, str], list[str]] = {}
     for each in entries:
         event = each.write.event
-        found.setdefault((event.dataset_id, event.generation_id), []).append(event.partition_key or "")
-    return found
+        keys.setdefault((event.dataset_id, event.generation_id), []).append(event.partition_key or "")
+    return keys

@@ -26,37 +26,37 @@ _OF = Prepared(
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ColumnHistory:
     """The columns of some generations, each time they changed, in order of revision."""
 
     changes: Mapping[str, Sequence[tuple[int, list[Column]]]]
 
     def as_of(self, generation_id: str, revision: int | None = None) -> list[Column] | None:
         """As they were at a revision, or are now. None: nobody ever said."""
-        found = [
+        versions = [
             columns
             for since, columns in self.changes.get(generation_id, ())
             if revision is None or since <= revision
         ]
-        return found[-1] if found else None
+        return versions[-1] if versions else None
 
     def bodies(self, generation_id: str, revision: int | None = None) -> list[ColumnBody] | None:
-        found = self.as_of(generation_id, revision)
-        return None if found is None else bodies(found)
+        columns = self.as_of(generation_id, revision)
+        return None if columns is None else bodies(columns)
 
 
-def known(tx: Tx, generations: Collection[str]) -> Known:
+def load_history(tx: Tx, generations: Collection[str]) -> ColumnHistory:
     """By one statement, however many generations. Each changes its columns a few times in its life."""
     changes: dict[str, list[tuple[int, list[Column]]]] = {}
     for some in batches(sorted(generations)):
         for generation, revision, columns in tx.rows(_OF, {"generations": some}):
             changes.setdefault(generation, []).append((revision, msgspec.convert(columns, list[Column])))
-    return Known(changes)
+    return ColumnHistory(changes)
 
 
 def as_of(tx: Tx, generation_id: str, revision: int | None = None) -> list[Column] | None:
     """Of one generation, as ``Known.as_of``."""
-    return known(tx, [generation_id]).as_of(generation_id, revision)
+    return load_history(tx, [generation_id]).as_of(generation_id, revision)
 
 
 def bodies(columns: Sequence[Column]) -> list[ColumnBody]:
@@ -73,18 +73,22 @@ class Shapes:
         self._new: dict[str, list[Column]] = {}
 
     def accept(
-        self, generation_id: str, said: Sequence[ColumnBody] | None, policy: Drift, seen: int | None = None
+        self,
+        generation_id: str,
+        bodies: Sequence[ColumnBody] | None,
+        policy: Drift,
+        columns_seen: int | None = None,
     ) -> str | None:
         """Take what a commit says of its columns; what they are known by. Raises UsageError if they may not be so.
 
         ``seen``: how many columns its attempt was told of: others may have added some since.
         """
-        if said is None:
+        if bodies is None:
             return None
-        new = [Column(name=each.name, type=each.type, nullable=each.nullable) for each in said]
+        new = [Column(name=each.name, type=each.type, nullable=each.nullable) for each in bodies]
         if generation_id not in self._now:
             self._now[generation_id] = as_of(self._tx, generation_id) or []
-        after = drift(self._now[generation_id], new, policy, seen)
+        after = drift(self._now[generation_id], new, policy, columns_seen)
         if isinstance(after, list):
             raise UsageError(refusal(self._now[generation_id], new, policy, after))
         if after.added:

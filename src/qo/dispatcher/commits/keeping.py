@@ -28,22 +28,22 @@ def keep(tx: Tx, task_id: str, output: int) -> KeptAnswer:
     """
     row = load(tx, task_id)
     tx.hold(retention.COLLECTION_LOCK)  # Nobody gives the files up while we decide to read them.
-    found = [each for each in outputs_of(tx, topology.load(tx), row) if each.index == output]
-    if not found or row["partition_key"] is None:
+    matches = [each for each in outputs_of(tx, topology.load(tx), row) if each.index == output]
+    if not matches or row["partition_key"] is None:
         raise NotFound(f"task {task_id} has no output {output} with a partition: nothing of it can be kept")
-    made, key = found[0], row["partition_key"]
-    chosen = _choose(tx, made.dataset_id, made.generation_id, key)
-    if chosen is None:
+    target, key = matches[0], row["partition_key"]
+    partition = _choose(tx, target.dataset_id, target.generation_id, key)
+    if partition is None:
         raise NotFound(f"partition {key} was never committed before: there is nothing to keep")
-    generation = chosen["generation_id"]
+    generation = partition["generation_id"]
     commits.hold(tx, {generation})
     pin = {
         "task_id": task_id,
         "position": POSITION,
         "partition_key": key,
-        "dataset_id": made.dataset_id,
+        "dataset_id": target.dataset_id,
         "generation_id": generation,
-        "revision": chosen["revision"],
+        "revision": partition["revision"],
         "cursor_after": None,
         "cursor_upto": None,
     }
@@ -53,20 +53,20 @@ def keep(tx: Tx, task_id: str, output: int) -> KeptAnswer:
         raise NotFound(f"partition {key} has more than {pieces.PIECES_MAX} pieces: too many to be kept")
     return KeptAnswer(
         generation_id=generation,
-        revision=chosen["revision"],
-        task_id=chosen["task_id"],
-        committed_at=chosen["committed_at"],
-        columns=dataset_columns.known(tx, [generation]).bodies(generation, chosen["revision"]),
+        revision=partition["revision"],
+        task_id=partition["task_id"],
+        committed_at=partition["committed_at"],
+        columns=dataset_columns.load_history(tx, [generation]).bodies(generation, partition["revision"]),
         pieces=page,
     )
 
 
 def _choose(tx: Tx, dataset_id: str, own: str, key: str) -> sa.RowMapping | None:
-    kept = sa.select(_generations.c.id).where(
+    usable = sa.select(_generations.c.id).where(
         _generations.c.dataset_id == dataset_id, _generations.c.collected_at.is_(None)
     )
     # By the ids: of all partitions of the dataset these are a few.
-    ids = list(tx.execute(kept).scalars())
+    ids = list(tx.execute(usable).scalars())
     there = tx.all(
         sa.select(_partitions).where(
             _partitions.c.dataset_id == dataset_id,

@@ -19,7 +19,7 @@ from qo.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Output:
     """One output, as the edition of the task makes it."""
 
     index: int
@@ -32,26 +32,26 @@ def prefix_path(dataset_id: str, generation_id: str, task_id: str, attempt: int)
     return f"{dataset_id}/{generation_id}/{task_id}/{attempt}/"
 
 
-def outputs_of(tx: Tx, live: Topology, row: Row) -> list[Made]:
+def outputs_of(tx: Tx, live: Topology, row: Row) -> list[Output]:
     """In order of index."""
     job = live.jobs.get(row["edition_id"])
     if job is not None:
-        return [Made(each.index, each.dataset_id, each.generation_id) for each in job.outputs]
+        return [Output(each.index, each.dataset_id, each.generation_id) for each in job.outputs]
     generations, datasets = schema.generations, schema.datasets
-    found = tx.execute(
+    rows = tx.execute(
         sa.select(datasets.c.output, datasets.c.id, generations.c.id)
         .join(datasets, datasets.c.id == generations.c.dataset_id)
         .where(generations.c.edition_id == row["edition_id"])
         .order_by(datasets.c.output)
     )
-    return [Made(index, dataset_id, generation_id) for index, dataset_id, generation_id in found]
+    return [Output(index, dataset_id, generation_id) for index, dataset_id, generation_id in rows]
 
 
 def definition_of(tx: Tx, live: Topology, row: Row) -> Job:
     """The job of the task, as its version has it."""
-    known = live.jobs.get(row["edition_id"])
-    if known is not None:
-        return known.job
+    live_job = live.jobs.get(row["edition_id"])
+    if live_job is not None:
+        return live_job.job
     return msgspec.convert(
         tx.value(sa.select(schema.jobs.c.definition).where(schema.jobs.c.id == row["job_id"])), Job
     )
@@ -59,9 +59,9 @@ def definition_of(tx: Tx, live: Topology, row: Row) -> Job:
 
 def required_code(tx: Tx, live: Topology, row: Row) -> str | None:
     """The fingerprint that whoever runs the task must report; None: workers run their own code for it."""
-    known = live.jobs.get(row["edition_id"])
-    if known is not None:
-        return known.job.code if known.bundle is not None else None
+    live_job = live.jobs.get(row["edition_id"])
+    if live_job is not None:
+        return live_job.job.code if live_job.bundle is not None else None
     stored = tx.one(
         sa.select(schema.jobs.c.bundle, schema.jobs.c.definition).where(schema.jobs.c.id == row["job_id"])
     )
@@ -77,16 +77,16 @@ class Write:
     borrowed: tuple[int, ...] = ()  # The revisions whose files these are, if the attempt made none of its own.
 
 
-def validated(
-    row: Row, attempt: int, said: Sequence[OutputBody], made: Sequence[Made], data_root: str | None
+def validate_outputs(
+    row: Row, attempt: int, bodies: Sequence[OutputBody], outputs: Sequence[Output], data_root: str | None
 ) -> list[Write]:
     """What is to be committed. Raises UsageError for what the attempt may not commit, before anything is written."""
-    by_index = {each.index: each for each in made}
+    by_index = {each.index: each for each in outputs}
     writes: list[Write] = []
     scopes: set[tuple[str, str]] = set()
-    for body in said:
+    for body in bodies:
         if body.output not in by_index:
-            raise UsageError(f"the job has no output {body.output}: it has {len(made)}, counted from 0")
+            raise UsageError(f"the job has no output {body.output}: it has {len(outputs)}, counted from 0")
         output = by_index[body.output]
         write = Write(_event(row, body, output), body)
         _check_location(prefix_path(output.dataset_id, output.generation_id, row["id"], attempt), body, data_root)
@@ -98,7 +98,7 @@ def validated(
     return writes
 
 
-def _event(row: Row, body: OutputBody, output: Made) -> Event:
+def _event(row: Row, body: OutputBody, output: Output) -> Event:
     key = body.partition_key
     start, end = body.start, body.end
     if key is None and body.cursor is None:

@@ -54,7 +54,7 @@ def standing(
     return page(tx, {**whole, "cursor_after": None}, after, limit)
 
 
-def stood(commit: Pin, pin: Pin) -> bool:
+def stood_at(commit: Pin, pin: Pin) -> bool:
     """Whether a commit was there as of a pin, and not replaced."""
     upto = pin["revision"]
     if upto is None or commit["revision"] > upto:

@@ -17,7 +17,7 @@ from qo.api.contract.task import CheckBody, CompleteRequest, Outcome
 from qo.core.pipeline.event import Event
 from qo.core.pipeline.expectation import describe_value
 from qo.core.pipeline.topology import Topology
-from qo.dispatcher.commits.outputs import Made, Write, outputs_of, validated
+from qo.dispatcher.commits.outputs import Output, Write, outputs_of, validate_outputs
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks.rows import Row
@@ -25,7 +25,11 @@ from qo.errors import UsageError
 
 _checks, _rejections = schema.checks, schema.rejections
 
-_SAYS = (Outcome.SUCCESS, Outcome.RETRYABLE, Outcome.FATAL)  # Who was stopped has nothing to say of its data.
+_OUTCOMES_WITH_CHECKS = (
+    Outcome.SUCCESS,
+    Outcome.RETRYABLE,
+    Outcome.FATAL,
+)  # Who was stopped has nothing to say of its data.
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +38,20 @@ class Verdict:
 
     row: Row
     request: CompleteRequest
-    made: Sequence[Made]
+    made: Sequence[Output]
     rejected: Sequence[Write] = ()
 
 
-def heard(tx: Tx, live: Topology, row: Row, request: CompleteRequest, data_root: str | None) -> Verdict | None:
+def validate_checks(
+    tx: Tx, live: Topology, row: Row, request: CompleteRequest, data_root: str | None
+) -> Verdict | None:
     """None: it says nothing. Raises UsageError for what it may not say."""
-    if request.outcome not in _SAYS or not (request.checks or request.rejected):
+    if request.outcome not in _OUTCOMES_WITH_CHECKS or not (request.checks or request.rejected):
         return None
     made = outputs_of(tx, live, row)
     rejected: list[Write] = []
     if request.outcome is not Outcome.SUCCESS:
-        rejected = validated(row, request.attempt, request.rejected, made, data_root)
+        rejected = validate_outputs(row, request.attempt, request.rejected, made, data_root)
     named = [each.body.output for each in rejected]
     if len(set(named)) < len(named):
         raise UsageError("an output is rejected as a whole: name each once")
@@ -75,7 +81,7 @@ def _check(tx: Tx, verdict: Verdict, position: int, check: CheckBody, event: Eve
     row = verdict.row
     by_index = {each.index: each for each in verdict.made}
     # A job without outputs speaks of what it has read.
-    of = by_index.get(check.output) or Made(0, row["dataset_id"] or "", row["generation_id"] or "")
+    of = by_index.get(check.output) or Output(0, row["dataset_id"] or "", row["generation_id"] or "")
     return _about(tx, verdict, event) | {
         "position": position,
         "dataset_id": of.dataset_id,
@@ -121,15 +127,15 @@ def _about(tx: Tx, verdict: Verdict, event: Event | None) -> dict[str, Any]:
 def failed_checks(tx: Tx, task_id: str, limit: int = 10) -> Iterator[str]:
     """What the last attempt at a task that said anything has found wrong, in words."""
     last = sa.select(sa.func.max(_checks.c.attempt)).where(_checks.c.task_id == task_id).scalar_subquery()
-    found = tx.all(
+    rows = tx.all(
         sa.select(_checks)
         .where(_checks.c.task_id == task_id, _checks.c.attempt == last, sa.not_(_checks.c.passed))
         .order_by(_checks.c.position)
         .limit(limit)
     )
-    for each in found:
-        found_, expected = describe_value(each["observed"]), describe_value(each["expected"])
-        yield f"{each['name']} ({each['severity']}): found {found_}, expected {expected}"
+    for each in rows:
+        observed, expected = describe_value(each["observed"]), describe_value(each["expected"])
+        yield f"{each['name']} ({each['severity']}): found {observed}, expected {expected}"
 
 
 def last_rejection(tx: Tx, dataset_id: str, partition_key: str | None) -> sa.RowMapping | None:
@@ -141,12 +147,12 @@ def last_rejection(tx: Tx, dataset_id: str, partition_key: str | None) -> sa.Row
 
 def purge(tx: Tx, kept_days: int, limit: int) -> int:
     """Forget what is older; how many. Files of what was rejected are then nobody's."""
-    gone = 0
+    purged = 0
     for table, last in ((_checks, _checks.c.position), (_rejections, _rejections.c.output)):
         key = (table.c.task_id, table.c.attempt, last)
         old = sa.select(*key).where(table.c.at < tx.now - timedelta(days=kept_days))
         keys = [tuple(row) for row in tx.execute(tx.lock(old.order_by(table.c.at).limit(limit), skip=True))]
         if keys:
             tx.execute(sa.delete(table).where(sa.tuple_(*key).in_(keys)))
-        gone += len(keys)
-    return gone
+        purged += len(keys)
+    return purged

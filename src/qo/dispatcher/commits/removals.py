@@ -40,7 +40,7 @@ _OPEN = (Status.PENDING, Status.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _LiveOutput:
     """A dataset as a live job makes it."""
 
     job: LiveJob
@@ -57,24 +57,24 @@ def remove(
     """
     _check(keys, reason)
     live = topology.load(tx)
-    made = [
-        _Made(job, output.generation_id)
+    outputs = [
+        _LiveOutput(job, output.generation_id)
         for _, job in sorted(live.jobs.items())
         for output in job.outputs
         if output.dataset_id == ref.id
     ]
-    if not made:
+    if not outputs:
         raise NotFound(f"no live version makes {ref.label}: there is nothing to remove it from")
-    wanted = [(each, partition) for each in made for partition in _present(tx, ref.id, each, keys)]
-    _require_known(tx, ref, made, keys, {partition for _, partition in wanted})
-    for each, partition in wanted:
+    targets = [(each, partition) for each in outputs for partition in _present(tx, ref.id, each, keys)]
+    _require_known(tx, ref, outputs, keys, {partition for _, partition in targets})
+    for each, partition in targets:
         _require_idle(tx, ref, each.job, partition)
-    told = {"by": by, "removed": True} | ({"reason": reason} if reason else {})
-    tasks = _over_at_once(tx, [(_task(each, partition, key), told) for each, partition in wanted], by)
-    commits.hold(tx, {each.generation_id for each, _ in wanted})
+    result = {"by": by, "removed": True} | ({"reason": reason} if reason else {})
+    tasks = _over_at_once(tx, [(_task(each, partition, key), result) for each, partition in targets], by)
+    commits.hold(tx, {each.generation_id for each, _ in targets})
     removals = [
         Removal(row, ref.id, each.generation_id, partition, by)
-        for each, partition in wanted
+        for each, partition in targets
         if (row := tasks.get(creation.task_id(each.job.edition_id, _dedupe_key(partition, key)))) is not None
     ]
     removed = {each.partition_key for each in removing.commit_removals(tx, removals)}
@@ -118,8 +118,8 @@ def withdraw(tx: Tx, job: LiveJob, row: sa.RowMapping) -> None:
     by, reason = row["created_by"] or "nobody named", f"partition {row['partition_key']} of {label} was removed"
     tasks = tx.all(about)
     _end_open(tx, tasks, by, reason)
-    wanted = _standing(tx, job, [each["id"] for each in tasks])
-    if not wanted:
+    targets = _standing_revisions(tx, job, [each["id"] for each in tasks])
+    if not targets:
         return
     new = NewTask(
         job=job,
@@ -131,16 +131,16 @@ def withdraw(tx: Tx, job: LiveJob, row: sa.RowMapping) -> None:
         end=row["end"],
         invalidation_id=row["id"],
     )
-    done = _over_at_once(tx, [(new, {"by": by, "removed": True, "reason": reason})], by)
-    commits.hold(tx, {generation for _, generation, _ in wanted})
+    ended = _over_at_once(tx, [(new, {"by": by, "removed": True, "reason": reason})], by)
+    commits.hold(tx, {generation for _, generation, _ in targets})
     # Once more: now nobody else can commit to them.
-    wanted = _standing(tx, job, [each["id"] for each in tasks])
+    targets = _standing_revisions(tx, job, [each["id"] for each in tasks])
     removing.commit_removals(
         tx,
         [
             Removal(task, dataset, generation, key, by, frozenset(revisions))
-            for task in done.values()
-            for (dataset, generation, key), revisions in wanted.items()
+            for task in ended.values()
+            for (dataset, generation, key), revisions in targets.items()
         ],
     )
 
@@ -155,16 +155,16 @@ def _check(keys: Sequence[str], reason: str | None) -> None:
         raise UsageError(f"a reason has at most {REASON_MAX} characters, not {len(reason)}")
 
 
-def _present(tx: Tx, dataset_id: str, made: _Made, keys: Sequence[str]) -> list[str]:
-    found: list[str] = []
+def _present(tx: Tx, dataset_id: str, output: _LiveOutput, keys: Sequence[str]) -> list[str]:
+    present: list[str] = []
     for some in batches(sorted(keys)):
         query = sa.select(_partitions.c.partition_key).where(
             _partitions.c.dataset_id == dataset_id,
-            _partitions.c.generation_id == made.generation_id,
+            _partitions.c.generation_id == output.generation_id,
             _partitions.c.partition_key.in_(some),
         )
-        found += tx.execute(query).scalars()
-    return found
+        present += tx.execute(query).scalars()
+    return present
 
 
 def _is_present(tx: Tx, dataset_id: str, generation_id: str, key: str) -> bool:
@@ -181,9 +181,11 @@ def _is_removed(tx: Tx, dataset_id: str, generation_id: str, key: str) -> bool:
     return absent and bool(removing.last_removals(tx, generation_id, [key]))
 
 
-def _require_known(tx: Tx, ref: DatasetRef, made: Sequence[_Made], keys: Sequence[str], present: set[str]) -> None:
+def _require_known(
+    tx: Tx, ref: DatasetRef, outputs: Sequence[_LiveOutput], keys: Sequence[str], present: set[str]
+) -> None:
     missing = set(keys) - present
-    for each in made:
+    for each in outputs:
         missing -= removing.last_removals(tx, each.generation_id, missing).keys() if missing else set()
     if missing:
         raise NotFound(
@@ -198,10 +200,10 @@ def _require_idle(tx: Tx, ref: DatasetRef, job: LiveJob, key: str) -> None:
         _tasks.c.partition_key == key,
         sa.or_(_tasks.c.status.in_(_OPEN), _tasks.c.late_lease_id.is_not(None)),
     )
-    if (found := tx.one(query.limit(1))) is not None:
+    if (task := tx.one(query.limit(1))) is not None:
         raise Refused(
-            f"task {found['id']} of {job.name} is to make {ref.label}@{key} anew and would bring it back: wait until "
-            f"it has ended, or cancel it with qo run cancel {found['id']}, then remove the partition"
+            f"task {task['id']} of {job.name} is to make {ref.label}@{key} anew and would bring it back: wait until "
+            f"it has ended, or cancel it with qo run cancel {task['id']}, then remove the partition"
         )
 
 
@@ -209,23 +211,23 @@ def _dedupe_key(partition: str, key: str) -> str:
     return dedupe_keys.for_removal(derive_id("removal", key, partition))
 
 
-def _task(made: _Made, partition: str, key: str) -> NewTask:
-    return NewTask(job=made.job, dedupe_key=_dedupe_key(partition, key), partition_key=partition)
+def _task(output: _LiveOutput, partition: str, key: str) -> NewTask:
+    return NewTask(job=output.job, dedupe_key=_dedupe_key(partition, key), partition_key=partition)
 
 
-def _over_at_once(tx: Tx, wanted: Sequence[tuple[NewTask, dict[str, Any]]], by: str) -> dict[str, Row]:
+def _over_at_once(tx: Tx, new_tasks: Sequence[tuple[NewTask, dict[str, Any]]], by: str) -> dict[str, Row]:
     """Tasks that are begun and completed here, by id; without those that were there before."""
-    output = {new.task_id: told for new, told in wanted}
-    created = [each.task_id for each in creation.create(tx, [new for new, _ in wanted]) if each.new]
-    done: dict[str, Row] = {}
+    output = {new.task_id: result for new, result in new_tasks}
+    created = [each.task_id for each in creation.create(tx, [new for new, _ in new_tasks]) if each.new]
+    ended: dict[str, Row] = {}
     for id_, row in rows.load_all(tx, sorted(created)).items():
         lease = derive_id("lease", id_, 1)
-        begun = _moved(tx, row, Claim(tx.ambient.token(), lease_id=lease, worker_id=by[:200]))
-        done[id_] = _moved(tx, begun, Complete(tx.ambient.token(), lease_id=lease, output=output[id_]))
-    return done
+        running = _apply(tx, row, Claim(tx.ambient.token(), lease_id=lease, worker_id=by[:200]))
+        ended[id_] = _apply(tx, running, Complete(tx.ambient.token(), lease_id=lease, output=output[id_]))
+    return ended
 
 
-def _moved(tx: Tx, row: Row, command: Command) -> Row:
+def _apply(tx: Tx, row: Row, command: Command) -> Row:
     moved = rows.move(tx, row, command)
     if isinstance(moved, Rejected):
         raise AssertionError(moved.detail)
@@ -240,20 +242,20 @@ def _end_open(tx: Tx, tasks: Sequence[sa.RowMapping], by: str, reason: str) -> N
     unfinished = [each["id"] for each in tasks if each["status"] in (*_OPEN, Status.FAILED)]
     for _, row in sorted(rows.load_all(tx, unfinished).items()):
         if row["status"] == Status.FAILED:
-            row = _moved(tx, row, Replay(token=tx.ambient.token()))
+            row = _apply(tx, row, Replay(token=tx.ambient.token()))
         if row["status"] in _OPEN:
-            _moved(tx, row, Cancel(token=tx.ambient.token(), by=by[:200], reason=reason))
+            _apply(tx, row, Cancel(token=tx.ambient.token(), by=by[:200], reason=reason))
 
 
-def _standing(tx: Tx, job: LiveJob, task_ids: Sequence[str]) -> dict[tuple[str, str, str], set[int]]:
+def _standing_revisions(tx: Tx, job: LiveJob, task_ids: Sequence[str]) -> dict[tuple[str, str, str], set[int]]:
     """What stands of what these tasks have committed: revisions, by dataset, generation and partition."""
-    found: dict[tuple[str, str, str], set[int]] = {}
-    made = {output.generation_id: output.dataset_id for output in job.outputs}
+    revisions: dict[tuple[str, str, str], set[int]] = {}
+    dataset_of = {output.generation_id: output.dataset_id for output in job.outputs}
     for some in batches(sorted(task_ids)):
         query = sa.select(_commits.c.generation_id, _commits.c.partition_key, _commits.c.revision).where(
             _commits.c.task_id.in_(some), _commits.c.replaced_by.is_(None), _commits.c.partition_key.is_not(None)
         )
         for generation, key, revision in tx.execute(query):
-            if generation in made:
-                found.setdefault((made[generation], generation, key), set()).add(revision)
-    return found
+            if generation in dataset_of:
+                revisions.setdefault((dataset_of[generation], generation, key), set()).add(revision)
+    return revisions

@@ -54,12 +54,12 @@ class Removal:
 
 def last_removals(tx: Tx, generation_id: str, keys: Collection[str]) -> dict[str, int]:
     """By partition, the revision at which it was last removed; whether it has come back since is not asked."""
-    found: dict[str, int] = {}
+    revisions: dict[str, int] = {}
     for some in batches(sorted(keys)):
-        found.update(
+        revisions.update(
             (key, revision) for key, revision in tx.rows(_REMOVED, {"generation": generation_id, "keys": some})
         )
-    return found
+    return revisions
 
 
 def commit_removals(tx: Tx, removals: Iterable[Removal]) -> list[Removal]:
@@ -67,7 +67,7 @@ def commit_removals(tx: Tx, removals: Iterable[Removal]) -> list[Removal]:
 
     Whoever has read what is gone hears of it by an invalidation.
     """
-    done: list[Removal] = []
+    committed: list[Removal] = []
     superseded = Counter[tallies.Counted]()
     for each in removals:
         here = sa.and_(
@@ -76,16 +76,16 @@ def commit_removals(tx: Tx, removals: Iterable[Removal]) -> list[Removal]:
         standing = tx.all(
             sa.select(_commits).where(here, _commits.c.replaced_by.is_(None)).order_by(_commits.c.revision)
         )
-        gone = [row for row in standing if each.only is None or row["revision"] in each.only]
-        if gone:
-            left = [row for row in standing if row not in gone]
-            _remove(tx, each, gone, left)
-            done.append(each)
-            if not left and (n := _supersede_events(tx, each)):
+        removed = [row for row in standing if each.only is None or row["revision"] in each.only]
+        if removed:
+            remaining = [row for row in standing if row not in removed]
+            _remove(tx, each, removed, remaining)
+            committed.append(each)
+            if not remaining and (n := _supersede_events(tx, each)):
                 superseded[each.dataset_id, tallies.EVENTS, EventState.PENDING] -= n
                 superseded[each.dataset_id, tallies.EVENTS, EventState.SUPERSEDED] += n
     tallies.add(tx, superseded)
-    return done
+    return committed
 
 
 def _supersede_events(tx: Tx, removal: Removal) -> int:
@@ -101,9 +101,11 @@ def _supersede_events(tx: Tx, removal: Removal) -> int:
     return tx.execute(sa.update(table).where(pending).values(state=EventState.SUPERSEDED, reason=reason)).rowcount
 
 
-def _remove(tx: Tx, removal: Removal, gone: Sequence[sa.RowMapping], left: Sequence[sa.RowMapping]) -> None:
+def _remove(
+    tx: Tx, removal: Removal, removed: Sequence[sa.RowMapping], remaining: Sequence[sa.RowMapping]
+) -> None:
     # The last one knows the extent of the partition.
-    start, end = gone[-1]["start"], gone[-1]["end"]
+    start, end = removed[-1]["start"], removed[-1]["end"]
     [(revision, *_)] = tx.execute(
         sa.insert(_commits).returning(_commits.c.revision),
         [
@@ -121,12 +123,12 @@ def _remove(tx: Tx, removal: Removal, gone: Sequence[sa.RowMapping], left: Seque
             }
         ],
     )
-    replaced = [revision, *(row["revision"] for row in gone)]
+    replaced = [revision, *(row["revision"] for row in removed)]
     for some in batches(replaced):
         tx.execute(sa.update(_commits).where(_commits.c.revision.in_(some)).values(replaced_by=revision))
-    _point(tx, removal, revision, left)
-    sums = {name: -sum(row[name] or 0 for row in gone) for name in ("rows", "bytes")}
-    sums["partitions"] = 0 if left else -1
+    _point(tx, removal, revision, remaining)
+    sums = {name: -sum(row[name] or 0 for row in removed) for name in ("rows", "bytes")}
+    sums["partitions"] = 0 if remaining else -1
     tx.execute(
         sa.update(_generations)
         .where(_generations.c.id == removal.generation_id)
@@ -153,17 +155,17 @@ def _remove(tx: Tx, removal: Removal, gone: Sequence[sa.RowMapping], left: Seque
     tx.loops_to_wake.add(LoopName.INVALIDATION)
 
 
-def _point(tx: Tx, removal: Removal, revision: int, left: Sequence[sa.RowMapping]) -> None:
+def _point(tx: Tx, removal: Removal, revision: int, remaining: Sequence[sa.RowMapping]) -> None:
     """The row of the partition goes with it; of one that others have appended to, it says what is left."""
     place = sa.and_(
         _partitions.c.dataset_id == removal.dataset_id,
         _partitions.c.generation_id == removal.generation_id,
         _partitions.c.partition_key == removal.partition_key,
     )
-    if not left:
+    if not remaining:
         tx.execute(sa.delete(_partitions).where(place))
         return
-    last: dict[str, Any] = {name: left[-1][name] for name in ("location", "files", "schema_hash", "task_id")}
-    sums = {name: sum(row[name] or 0 for row in left) for name in ("rows", "bytes")}
+    last: dict[str, Any] = {name: remaining[-1][name] for name in ("location", "files", "schema_hash", "task_id")}
+    sums = {name: sum(row[name] or 0 for row in remaining) for name in ("rows", "bytes")}
     values = last | sums | {"revision": revision, "committed_at": tx.now}
     tx.execute(sa.update(_partitions).where(place).values(values))

@@ -65,11 +65,11 @@ def _of_range(tx: Tx, row: Row, generation_id: str) -> list[sa.RowMapping]:
         sa.func.coalesce(_inputs.c.cursor_after, -1) >= first,
         _inputs.c.task_id != row["id"],
     )
-    found: list[sa.RowMapping] = []
+    rows: list[sa.RowMapping] = []
     for some in batches(tx.execute(within.distinct()).scalars()):
         # By task alone, of which each has a few: asked for the generation, too, SQLite would read all of that.
-        found += tx.all(sa.select(_commits).where(_commits.c.task_id.in_(some)))
-    return [each for each in found if each["generation_id"] == generation_id and each["replaced_by"] is None]
+        rows += tx.all(sa.select(_commits).where(_commits.c.task_id.in_(some)))
+    return [each for each in rows if each["generation_id"] == generation_id and each["replaced_by"] is None]
 
 
 def others(
@@ -80,10 +80,10 @@ def others(
     Raises NotFound for an output that it does not have.
     """
     row = load(tx, task_id, lock=False)
-    found = [each for each in outputs_of(tx, topology.load(tx), row) if each.index == output]
-    if not found:
+    matches = [each for each in outputs_of(tx, topology.load(tx), row) if each.index == output]
+    if not matches:
         raise NotFound(f"the job has no output {output}, counted from 0")
-    generation, table = found[0].generation_id, schema.generations
+    generation, table = matches[0].generation_id, schema.generations
     upto = revision
     if upto is None:
         upto = tx.value(sa.select(table.c.revision).where(table.c.id == generation)) or 0
@@ -91,5 +91,5 @@ def others(
     key = row["partition_key"]
     own = _of_range(tx, row, generation) if key is None else appended(tx, row, generation, key)
     replaced = {each["revision"] for each in own}
-    kept = [each for each in page if each.revision not in replaced]
-    return StandingAnswer(pieces=kept, after=rest, revision=upto)
+    remaining = [each for each in page if each.revision not in replaced]
+    return StandingAnswer(pieces=remaining, after=rest, revision=upto)

@@ -29,8 +29,8 @@ def record(tx: Tx, borrowed: Mapping[int, Collection[int]]) -> None:
 
 def _makers(tx: Tx, revisions: Collection[int]) -> dict[int, set[int]]:
     """Of those among them that have borrowed in turn."""
-    found: dict[int, set[int]] = {}
+    makers: dict[int, set[int]] = {}
     for some in batches(sorted(revisions)):
         for row in tx.execute(sa.select(_loans).where(_loans.c.revision.in_(some))):
-            found.setdefault(row.revision, set()).add(row.made_by)
-    return found
+            makers.setdefault(row.revision, set()).add(row.made_by)
+    return makers

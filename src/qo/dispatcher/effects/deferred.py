@@ -32,18 +32,18 @@ def undecided(tx: Tx, live: Topology, limit: int) -> list[str]:
 
     Looks at all that have yielded: no more than were running elsewhere when their versions began to serve.
     """
-    found: list[str] = []
+    ids: list[str] = []
     for edition in scans.distinct(tx, scans.DEFERRED_EDITIONS):
         job, after = live.jobs.get(edition), ""
-        while job is not None and external_effects.has_effects(job) and len(found) < limit:
+        while job is not None and external_effects.has_effects(job) and len(ids) < limit:
             page = sa.select(_tasks).where(scans.deferred(), _tasks.c.edition_id == edition, _tasks.c.id > after)
             twins: list[Row] = [dict(row) for row in tx.all(page.order_by(_tasks.c.id).limit(limit))]
             others, upto = _counterparts(tx, job, twins), _upto(tx, job, twins)
-            found += [each["id"] for each in twins if _decided(each, others.get(each["id"], ()), upto, tx.now)]
+            ids += [each["id"] for each in twins if _decided(each, others.get(each["id"], ()), upto, tx.now)]
             if len(twins) < limit:
                 break
             after = twins[-1]["id"]
-    return found[:limit]
+    return ids[:limit]
 
 
 def take_up(tx: Tx, live: Topology, ids: Iterable[str]) -> int:
@@ -73,8 +73,8 @@ _REASONS = {
 
 
 def _take_up(tx: Tx, job: LiveJob, twins: Sequence[Row]) -> int:
-    known = _counterparts(tx, job, twins)
-    ids = {each["id"] for each in twins} | {other["id"] for some in known.values() for other in some}
+    counterparts = _counterparts(tx, job, twins)
+    ids = {each["id"] for each in twins} | {other["id"] for some in counterparts.values() for other in some}
     # From here on none of them moves: an attempt that is late either has been heard by now or never will be.
     held = rows.load_all(tx, sorted(ids))
     upto = _upto(tx, job, twins)
@@ -82,7 +82,7 @@ def _take_up(tx: Tx, job: LiveJob, twins: Sequence[Row]) -> int:
     again: list[tuple[Row, datetime]] = []
     late: list[str] = []
     for twin in (held[each["id"]] for each in twins if each["id"] in held):
-        others = [held[each["id"]] for each in known.get(twin["id"], ()) if each["id"] in held]
+        others = [held[each["id"]] for each in counterparts.get(twin["id"], ()) if each["id"] in held]
         decision = _decided(twin, others, upto, tx.now)
         if (
             decision is None
@@ -110,8 +110,8 @@ def _decided(twin: Row, others: Sequence[Row], upto: Mapping[str, int], now: dat
     ``upto``: by dataset, how far it was read. One that follows a cursor goes by that alone, and reads what is left.
     """
     follows = _follows(twin)
-    made = twin["cursor"] <= upto.get(twin["dataset_id"], -1) if follows else any(map(_is_made, others))
-    if made:
+    effects_made = twin["cursor"] <= upto.get(twin["dataset_id"], -1) if follows else any(map(_is_made, others))
+    if effects_made:
         return _Decision(code=CancelCode.EFFECTS_MADE)
     if any(_is_open(each, twin["edition_id"], now) for each in others):
         return None
@@ -148,16 +148,18 @@ def _is_made(other: Row) -> bool:
 def _counterparts(tx: Tx, job: LiveJob, twins: Sequence[Row]) -> dict[str, list[Row]]:
     """By the ids of these, all other tasks of the job about the same partitions, in any edition; of who follows a
     cursor, those of other editions that are at work on the same dataset or rest before they try again."""
-    editions, found = external_effects.editions(tx, job), list[Row]()
+    editions, candidates = external_effects.editions(tx, job), list[Row]()
     if any(map(_follows, twins)):
         resting = sa.and_(_tasks.c.status == Status.PENDING, _tasks.c.available_at > tx.now)
         others = [each for each in editions if each != job.edition_id]
-        found += [dict(row) for row in external_effects.followers(tx, others, (*external_effects.OPEN, resting))]
+        candidates += [
+            dict(row) for row in external_effects.followers(tx, others, (*external_effects.OPEN, resting))
+        ]
     for some in batches({each["partition_key"] for each in twins if not _follows(each)}):
         query = sa.select(_tasks).where(_tasks.c.edition_id.in_(editions), _tasks.c.partition_key.in_(some))
-        found += [dict(row) for row in tx.all(query)]
+        candidates += [dict(row) for row in tx.all(query)]
     by_place: dict[tuple[str | None, str | None], list[Row]] = {}
-    for each in found:
+    for each in candidates:
         by_place.setdefault(_place(job, each), []).append(each)
     return {
         twin["id"]: [each for each in by_place.get(_place(job, twin), ()) if each["id"] != twin["id"]]

@@ -34,46 +34,46 @@ _tasks, _cursors, _jobs, _versions = schema.tasks, schema.cursors, schema.jobs, 
 OPEN = (scans.running(), _tasks.c.late_lease_id.is_not(None))  # Asked one by one: each has an index of its own.
 
 
-def repeated(tx: Tx, wanted: Sequence[NewTask]) -> dict[str, str]:
+def repeated(tx: Tx, new_tasks: Sequence[NewTask]) -> dict[str, str]:
     """Those that are not to be done, by id, and why. What has a task already is not among them."""
     by_input: dict[tuple[str, str, str], list[NewTask]] = {}
-    for each in wanted:
+    for each in new_tasks:
         if each.job.job.outputs == 0 and each.dataset_id is not None and each.generation_id is not None:
             place = (each.job.edition_id, each.dataset_id, each.generation_id)
             by_input.setdefault(place, []).append(each)
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for (_, dataset_id, generation_id), some in by_input.items():
         job = some[0].job
         by_key = {each.partition_key: each.task_id for each in some if each.partition_key is not None}
         if by_key:
-            found |= {by_key[key]: HISTORY for key in _history(tx, job, dataset_id, generation_id, by_key)}
-            found |= {by_key[key]: REASON for key in _about(tx, job, dataset_id, by_key, _made(_tasks))}
+            reasons |= {by_key[key]: HISTORY for key in _history(tx, job, dataset_id, generation_id, by_key)}
+            reasons |= {by_key[key]: REASON for key in _about(tx, job, dataset_id, by_key, _is_done(_tasks))}
         followed = [each for each in some if each.partition_key is None and each.cursor is not None]
         upto = read_upto(tx, job, dataset_id, generation_id) if followed else None
         if upto is not None:
-            found |= {each.task_id: REASON for each in followed if (each.cursor or 0) <= upto}
-    known = _known(tx, found)
-    return {id_: reason for id_, reason in found.items() if id_ not in known}
+            reasons |= {each.task_id: REASON for each in followed if (each.cursor or 0) <= upto}
+    existing = _existing(tx, reasons)
+    return {id_: reason for id_, reason in reasons.items() if id_ not in existing}
 
 
-def create(tx: Tx, wanted: Sequence[NewTask]) -> list[Created]:
+def create(tx: Tx, new_tasks: Sequence[NewTask]) -> list[Created]:
     """As ``creation.create``; what another edition is at work on yields to it."""
-    created = creation.create(tx, wanted)
+    created = creation.create(tx, new_tasks)
     new: dict[str, list[NewTask]] = {}
-    for each, one in zip(wanted, created, strict=True):
+    for each, one in zip(new_tasks, created, strict=True):
         about = each.partition_key is not None or each.cursor is not None
         if one.new and about and has_effects(each.job) and each.invalidation_id is None:
             new.setdefault(each.job.edition_id, []).append(each)
     for some in new.values():
         others = _others(tx, some[0].job)
         for part in batches(each.task_id for each in some) if others else ():
-            _yield(tx, some[0].job, others, _tasks.c.id.in_(part), by="dispatcher")
+            _defer(tx, some[0].job, others, _tasks.c.id.in_(part), by="dispatcher")
     return created
 
 
-def made(tx: Tx, job: LiveJob, dataset_id: str, keys: Iterable[str]) -> set[str]:
+def partitions_done(tx: Tx, job: LiveJob, dataset_id: str, keys: Iterable[str]) -> set[str]:
     """Partitions of a dataset, in whatever generation, about which the job has done what it does, or is doing it."""
-    return _about(tx, job, dataset_id, keys, sa.or_(_made(_tasks), _tasks.c.status == Status.RUNNING))
+    return _about(tx, job, dataset_id, keys, sa.or_(_is_done(_tasks), _tasks.c.status == Status.RUNNING))
 
 
 def read_upto(tx: Tx, job: LiveJob, dataset_id: str, but: str | None = None) -> int | None:
@@ -101,17 +101,17 @@ def take_over(tx: Tx, live: Topology, dag: str, by: str) -> int:
         if not others:
             continue
         upto = {each.dataset_id: read_upto(tx, job, each.dataset_id) for each in job.inputs}
-        done = [_exists(job, others, _made)]
-        done += [
+        done_conditions = [_exists(job, others, _is_done)]
+        done_conditions += [
             sa.and_(_tasks.c.partition_key.is_(None), _tasks.c.dataset_id == dataset, _tasks.c.cursor <= value)
             for dataset, value in upto.items()
             if value is not None
         ]
-        again = sa.and_(_tasks.c.invalidation_id.is_(None), sa.or_(*done))
+        again = sa.and_(_tasks.c.invalidation_id.is_(None), sa.or_(*done_conditions))
         token = derive_id("taken over", job.edition_id, live.epoch)
         effects_made = Cancellation(by, REASON, CancelCode.EFFECTS_MADE)
         cancelled += backlog.cancel_some(tx, job.edition_id, again, effects_made, token=token)
-        cancelled += _yield(tx, job, others, _tasks.c.invalidation_id.is_(None), by=by)
+        cancelled += _defer(tx, job, others, _tasks.c.invalidation_id.is_(None), by=by)
     return cancelled
 
 
@@ -125,7 +125,7 @@ def editions(tx: Tx, job: LiveJob) -> list[str]:
     return sorted(tx.execute(_ever(job, _jobs.c.edition_id).distinct()).scalars())
 
 
-def _made(table: Any) -> sa.ColumnElement[bool]:
+def _is_done(table: Any) -> sa.ColumnElement[bool]:
     """Done; also by an attempt that had been asked to stop and was too quick. Of all that are cancelled, only such a
     one keeps its worker's name."""
     too_quick = sa.and_(table.c.status == Status.CANCELLED, table.c.worker_id.is_not(None))
@@ -134,10 +134,10 @@ def _made(table: Any) -> sa.ColumnElement[bool]:
 
 def _at_work(table: Any) -> sa.ColumnElement[bool]:
     """Running, or late. Or done, in case it was running a statement ago."""
-    return sa.or_(_made(table), table.c.status == Status.RUNNING, table.c.late_lease_id.is_not(None))
+    return sa.or_(_is_done(table), table.c.status == Status.RUNNING, table.c.late_lease_id.is_not(None))
 
 
-def _yield(tx: Tx, job: LiveJob, others: Sequence[str], which: sa.ColumnElement[bool], by: str) -> int:
+def _defer(tx: Tx, job: LiveJob, others: Sequence[str], which: sa.ColumnElement[bool], by: str) -> int:
     busy = _exists(job, others, _at_work)
     if followed := sorted({each["dataset_id"] for each in followers(tx, others, OPEN)}):
         by_cursor = sa.and_(_tasks.c.partition_key.is_(None), _tasks.c.cursor.is_not(None))
@@ -155,8 +155,8 @@ def followers(tx: Tx, editions: Sequence[str], which: Sequence[sa.ColumnElement[
         _tasks.c.invalidation_id.is_(None),
     ]
     query = sa.select(_tasks).where(_tasks.c.edition_id.in_(editions), *by_cursor)
-    found = {row["id"]: row for each in which for row in tx.all(query.where(each))}
-    return list(found.values())
+    by_id = {row["id"]: row for each in which for row in tx.all(query.where(each))}
+    return list(by_id.values())
 
 
 def _exists(job: LiveJob, of: Sequence[str], which: Callable[[Any], sa.ColumnElement[bool]]) -> Any:
@@ -174,11 +174,11 @@ def _about(tx: Tx, job: LiveJob, dataset_id: str, keys: Iterable[str], which: sa
     query = sa.select(_tasks.c.partition_key).where(sa.or_(which, open_))
     if not routing.joins(job):
         query = query.where(_tasks.c.dataset_id == dataset_id)
-    query, found = query.where(_tasks.c.edition_id.in_(editions(tx, job))), set[str]()
+    query, busy_keys = query.where(_tasks.c.edition_id.in_(editions(tx, job))), set[str]()
     for some in batches(sorted(set(keys))):
         of_these = query.where(_tasks.c.partition_key.in_(some))
-        found.update(tx.execute(of_these.distinct()).scalars())
-    return found
+        busy_keys.update(tx.execute(of_these.distinct()).scalars())
+    return busy_keys
 
 
 def _others(tx: Tx, job: LiveJob) -> list[str]:
@@ -192,7 +192,7 @@ def _history(tx: Tx, job: LiveJob, dataset_id: str, generation_id: str, keys: It
     others = sa.select(generations.c.id).where(
         generations.c.dataset_id == dataset_id, generations.c.id != generation_id
     )
-    found = set[str]()
+    partition_keys = set[str]()
     for some in batches(sorted(keys)):
         query = sa.select(partitions.c.partition_key).where(
             partitions.c.dataset_id == dataset_id,
@@ -200,8 +200,8 @@ def _history(tx: Tx, job: LiveJob, dataset_id: str, generation_id: str, keys: It
             partitions.c.partition_key.in_(some),
             partitions.c.committed_at < first,
         )
-        found.update(tx.execute(query.distinct()).scalars())
-    return found
+        partition_keys.update(tx.execute(query.distinct()).scalars())
+    return partition_keys
 
 
 def _ever(job: LiveJob, what: sa.ColumnElement[Any]) -> sa.Select[*tuple[Any, ...]]:
@@ -210,8 +210,8 @@ def _ever(job: LiveJob, what: sa.ColumnElement[Any]) -> sa.Select[*tuple[Any, ..
     return query.where(_versions.c.dag == job.dag, _jobs.c.name == job.job.name)
 
 
-def _known(tx: Tx, ids: Iterable[str]) -> set[str]:
-    found = set[str]()
+def _existing(tx: Tx, ids: Iterable[str]) -> set[str]:
+    existing = set[str]()
     for some in batches(sorted(ids)):
-        found.update(tx.execute(sa.select(_tasks.c.id).where(_tasks.c.id.in_(some))).scalars())
-    return found
+        existing.update(tx.execute(sa.select(_tasks.c.id).where(_tasks.c.id.in_(some))).scalars())
+    return existing

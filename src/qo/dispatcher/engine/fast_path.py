@@ -17,7 +17,7 @@ from functools import partial
 from qo.core.pipeline.states import EffectKind
 from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import release, router
-from qo.dispatcher.outbox.outbox import Effect, Taken
+from qo.dispatcher.outbox.outbox import Effect, TakenEffect
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.loop_names import LoopName
 from qo.pipeline.registry import DEFAULT, Registry
@@ -40,15 +40,15 @@ class Hand:
 
     def __init__(self, nudge: Nudge) -> None:
         self._nudge = nudge
-        self._wakes: deque[Taken] = deque()
+        self._wakes: deque[TakenEffect] = deque()
 
     def __call__(self, effects: Sequence[Effect]) -> None:
         """After the transaction that has released them. They are in the outbox, too."""
-        self._wakes.extend(Taken(each, 0) for each in effects if each.kind is EffectKind.WAKE)
+        self._wakes.extend(TakenEffect(each, 0) for each in effects if each.kind is EffectKind.WAKE)
         if effects:
             self._nudge(sorted({CARRIED_OUT_BY[each.kind] for each in effects}))
 
-    def take(self, limit: int) -> list[Taken]:
+    def take(self, limit: int) -> list[TakenEffect]:
         """What was handed over, the oldest first. For one who publishes it."""
         return [self._wakes.popleft() for _ in range(min(limit, len(self._wakes)))]
 

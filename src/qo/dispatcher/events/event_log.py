@@ -33,7 +33,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ProducedEvent:
     """An event, and who says it."""
 
     producer: str
@@ -46,28 +46,28 @@ def accept(
     tx: Tx, producer: str, events: Sequence[Event], task_id: str | None = None, attempt: int | None = None
 ) -> Accepted:
     """As ``accept_all``, for one producer."""
-    return accept_all(tx, [Said(producer, each, task_id, attempt) for each in events])
+    return accept_all(tx, [ProducedEvent(producer, each, task_id, attempt) for each in events])
 
 
-def accept_all(tx: Tx, said: Sequence[Said]) -> Accepted:
+def accept_all(tx: Tx, events: Sequence[ProducedEvent]) -> Accepted:
     """Keep the events, to be routed soon. Sent again by the same producer, they are kept once.
 
     All or none: raises UsageError for one that is malformed, or whose generation belongs to another dataset, and
     NotFound for a dataset or generation that does not exist. Call it once, late in the transaction (see tallies).
     """
-    if not said:
+    if not events:
         return Accepted((), 0, 0)
-    owners = _owners(tx, {each.event.generation_id for each in said})
-    for each in said:
+    owners = _owners(tx, {each.event.generation_id for each in events})
+    for each in events:
         _check(validate(each.event), owners)
-    ids = [event_id(each.producer, each.event) for each in said]
-    by_id = dict(zip(ids, said, strict=True))
+    ids = [event_id(each.producer, each.event) for each in events]
+    by_id = dict(zip(ids, events, strict=True))
     rows = [_row(tx, id_, each) for id_, each in by_id.items()]
     new = tx.insert_absent(schema.events, rows, returning=schema.events.c.id)
     fresh = [each.event for id_, each in by_id.items() if id_ in new]
     _advance(tx, fresh)
     tallies.add(tx, Counter((each.dataset_id, tallies.EVENTS, EventState.PENDING) for each in fresh))
-    return Accepted(tuple(ids), len(fresh), len(said) - len(fresh))
+    return Accepted(tuple(ids), len(fresh), len(events) - len(fresh))
 
 
 def attributes(tx: Tx, dataset_id: str, generation_id: str, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -75,7 +75,7 @@ def attributes(tx: Tx, dataset_id: str, generation_id: str, keys: Iterable[str])
 
     For tasks that no event makes: an operator that needs to know where its file lies needs it then, too.
     """
-    table, found = schema.events, dict[str, dict[str, Any]]()
+    table, by_key = schema.events, dict[str, dict[str, Any]]()
     for some in batches(sorted(keys)):
         last = (
             sa.select(sa.func.max(table.c.seq))
@@ -88,35 +88,35 @@ def attributes(tx: Tx, dataset_id: str, generation_id: str, keys: Iterable[str])
             .group_by(table.c.partition_key)
         )
         rows = tx.execute(sa.select(table.c.partition_key, table.c.attributes).where(table.c.seq.in_(last)))
-        found.update((key, said) for key, said in rows)
-    return found
+        by_key.update((key, values) for key, values in rows)
+    return by_key
 
 
-def settle(tx: Tx, made: Mapping[tuple[str, str], str]) -> int:
+def settle(tx: Tx, tasks: Mapping[tuple[str, str], str]) -> int:
     """Tell deliveries that wait for a join that its task is there now; how many there were.
 
     ``made``: task by edition and partition. For whoever creates the task of a job with ``join: all``.
     """
-    waiting = settled(tx, made)
+    waiting = settle_uncounted(tx, tasks)
     tallies.add(tx, outcome_changes(DeliveryOutcome.MERGED, waiting))
     return len(waiting)
 
 
-def settled(
+def settle_uncounted(
     tx: Tx,
-    made: Mapping[tuple[str, str], str | None],
+    tasks: Mapping[tuple[str, str], str | None],
     outcome: DeliveryOutcome = DeliveryOutcome.MERGED,
     reason: str | None = None,
 ) -> list[tuple[str, str]]:
     """As ``settle``, but leaves the counting to the caller: dataset and edition of each that waited."""
-    waiting = _waiting_for(tx, made.keys())
+    waiting = _waiting_for(tx, tasks.keys())
     table = schema.deliveries
     if waiting:
         tx.execute(
             sa.update(table)
             .where(table.c.event_seq == sa.bindparam("seq_"), table.c.edition_id == sa.bindparam("edition_"))
             .values(outcome=outcome, reason=reason, task_id=sa.bindparam("task")),
-            [{"seq_": seq, "edition_": edition, "task": made[edition, key]} for seq, _, edition, key in waiting],
+            [{"seq_": seq, "edition_": edition, "task": tasks[edition, key]} for seq, _, edition, key in waiting],
         )
     return [(dataset, edition) for _, dataset, edition, _ in waiting]
 
@@ -127,7 +127,7 @@ def _waiting_for(tx: Tx, keys: Iterable[tuple[str, str]]) -> list[tuple[int, str
     by_edition: dict[str, list[str]] = {}
     for edition, partition in keys:
         by_edition.setdefault(edition, []).append(partition)
-    found: list[tuple[int, str, str, str]] = []
+    deliveries: list[tuple[int, str, str, str]] = []
     for edition, partitions in sorted(by_edition.items()):
         for start in range(0, len(partitions), ROWS_MAX):
             query = sa.select(
@@ -137,8 +137,8 @@ def _waiting_for(tx: Tx, keys: Iterable[tuple[str, str]]) -> list[tuple[int, str
                 table.c.edition_id == edition,
                 table.c.partition_key.in_(partitions[start : start + ROWS_MAX]),
             )
-            found += [tuple(row) for row in tx.execute(tx.lock(query.order_by(table.c.event_seq)))]
-    return found
+            deliveries += [tuple(row) for row in tx.execute(tx.lock(query.order_by(table.c.event_seq)))]
+    return deliveries
 
 
 def outcome_changes(
@@ -170,8 +170,8 @@ def _check(event: Event, owners: Mapping[str, str]) -> None:
         )
 
 
-def _row(tx: Tx, id_: str, said: Said) -> dict[str, object]:
-    event = said.event
+def _row(tx: Tx, id_: str, produced: ProducedEvent) -> dict[str, object]:
+    event = produced.event
     return {
         "id": id_,
         "dataset_id": event.dataset_id,
@@ -181,8 +181,8 @@ def _row(tx: Tx, id_: str, said: Said) -> dict[str, object]:
         "start": event.start,
         "end": event.end,
         "attributes": event.attributes or None,
-        "producer_task_id": said.task_id,
-        "producer_attempt": said.attempt,
+        "producer_task_id": produced.task_id,
+        "producer_attempt": produced.attempt,
         "received_at": tx.now,
         "state": EventState.PENDING,
         "reason": "waits to be routed",

@@ -112,8 +112,8 @@ def replaced(tx: Tx, commits: Sequence[Replaced]) -> None:
 def ended(tx: Tx, tasks: Iterable[Mapping[str, Any]]) -> None:
     """These tasks have ended: those made for an invalidation were its readers, and perhaps the last ones."""
     if readers := _readers_of(tasks):
-        done = _READER.where(_readers.c.processed_at.is_(None)).values(processed_at=tx.now)
-        tx.execute(done, [{"of": id_, "edition": edition} for id_, edition in readers])
+        close_readers = _READER.where(_readers.c.processed_at.is_(None)).values(processed_at=tx.now)
+        tx.execute(close_readers, [{"of": id_, "edition": edition} for id_, edition in readers])
         _close_all(tx, (id_ for id_, _ in readers))
 
 
@@ -141,9 +141,9 @@ def give_up(tx: Tx, edition_id: str, limit: int = 500) -> int:
         _readers.c.edition_id == edition_id, sa.text("invalidation_readers.processed_at IS NULL")
     )
     page = waiting.order_by(_readers.c.invalidation_id).limit(limit)
-    found = tx.execute(tx.lock(page, skip=True)).scalars().all()
-    ended(tx, [{"invalidation_id": id_, "edition_id": edition_id} for id_ in found])
-    return len(found)
+    ids = tx.execute(tx.lock(page, skip=True)).scalars().all()
+    ended(tx, [{"invalidation_id": id_, "edition_id": edition_id} for id_ in ids])
+    return len(ids)
 
 
 def _readers_of(tasks: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:

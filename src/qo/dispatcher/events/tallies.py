@@ -78,18 +78,18 @@ def add(tx: Tx, changes: Mapping[Counted, int]) -> None:
 
 def counts(tx: Tx, dataset_id: str) -> dict[str, dict[str, int]]:
     """Counts by state for EVENTS and by outcome for each edition that reads the dataset; zeros are left out."""
-    found: dict[str, dict[str, int]] = {}
+    by_edition: dict[str, dict[str, int]] = {}
     for edition, outcome, n in tx.rows(_COUNTS, {"dataset": dataset_id}):
-        found.setdefault(edition, {})[outcome] = n
-    return found
+        by_edition.setdefault(edition, {})[outcome] = n
+    return by_edition
 
 
 def datasets_with_pending_events(tx: Tx, datasets: Collection[str]) -> set[str]:
     """Those of the datasets of which events have not been routed."""
-    found: set[str] = set()
+    pending: set[str] = set()
     for some in batches(sorted(datasets)):
-        found |= {dataset for (dataset,) in tx.rows(_UNROUTED, {"datasets": some})}
-    return found
+        pending |= {dataset for (dataset,) in tx.rows(_UNROUTED, {"datasets": some})}
+    return pending
 
 
 def editions_that_wait(tx: Tx) -> set[str]:

@@ -21,7 +21,7 @@ from qo.api.contract.why import WhyAnswer
 from qo.dispatcher.commits import removals
 from qo.dispatcher.events import invalidations
 from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, Routes
-from qo.dispatcher.state.datasets import chosen, require_partition, resolve
+from qo.dispatcher.state.datasets import choose_generation, require_partition, resolve
 from qo.dispatcher.versions import overview
 from qo.dispatcher.views import datasets as known
 from qo.dispatcher.views import history, lineage
@@ -138,7 +138,7 @@ def invalidate(context: ContextParam, caller: CallerParam, body: InvalidateReque
     """Say that committed data is out of date: the jobs that it triggers, and that have read it, read it again."""
     with context.state.write() as tx:
         ref = resolve(tx, body.dataset)
-        generation = chosen(tx, ref, body.generation_id)
+        generation = choose_generation(tx, ref, body.generation_id)
         if body.partition_key is not None:
             require_partition(tx, ref, generation, body.partition_key)
         made = invalidations.invalidate(

@@ -51,8 +51,8 @@ _THESE = (
     .limit(sa.bindparam("most"))
 )
 _DUE, _DUE_LOCKED = Prepared(_THESE), Prepared(_THESE.with_for_update(skip_locked=True))
-_TAKEN = Prepared(sa.update(outbox).where(outbox.c.seq.in_(sa.bindparam("seqs", expanding=True))))
-_CARRIED_OUT = Prepared(
+_TAKE = Prepared(sa.update(outbox).where(outbox.c.seq.in_(sa.bindparam("seqs", expanding=True))))
+_MARK_DONE = Prepared(
     sa.update(outbox)
     .where(outbox.c.id.in_(sa.bindparam("ids", expanding=True)), outbox.c.state == OutboxState.PENDING)
     .values(state=OutboxState.DONE, done_at=sa.bindparam("now"), last_error=None)
@@ -76,7 +76,7 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenEffect:
     """An effect that is ours to carry out for the next ``TAKEN_S`` seconds."""
 
     effect: Effect
@@ -114,36 +114,36 @@ def add(tx: Tx, effects: Sequence[Effect], handed: Collection[EffectKind] = ()) 
 
 def due(tx: Tx, kinds: Collection[EffectKind] = frozenset({EffectKind.WAKE})) -> bool:
     """Whether there is anything to take."""
-    return bool(tx.rows(_DUE, _asked(tx, kinds, 1)))
+    return bool(tx.rows(_DUE, _due_values(tx, kinds, 1)))
 
 
 def take(
     tx: Tx, limit: int, kinds: Collection[EffectKind] = frozenset({EffectKind.WAKE}), *, taken_s: float = TAKEN_S
-) -> list[Taken]:
+) -> list[TakenEffect]:
     """Up to ``limit`` effects that are due, the longest due first. Two who take at once get different ones."""
-    rows = tx.mappings(_DUE_LOCKED, _asked(tx, kinds, limit))
+    rows = tx.mappings(_DUE_LOCKED, _due_values(tx, kinds, limit))
     if rows:
         seqs, until = [row["seq"] for row in rows], tx.now + timedelta(seconds=taken_s)
-        tx.do(_TAKEN, {"seqs": seqs, "available_at": until})
+        tx.do(_TAKE, {"seqs": seqs, "available_at": until})
     return [
-        Taken(
+        TakenEffect(
             Effect(row["id"], EffectKind(row["kind"]), row["queue"], row["task_id"], row["depth"]), row["attempts"]
         )
         for row in rows
     ]
 
 
-def _asked(tx: Tx, kinds: Collection[EffectKind], limit: int) -> dict[str, Any]:
+def _due_values(tx: Tx, kinds: Collection[EffectKind], limit: int) -> dict[str, Any]:
     return {"now": tx.now, "kinds": sorted(kinds), "most": limit}
 
 
-def done(tx: Tx, ids: Collection[str]) -> None:
+def mark_done(tx: Tx, ids: Collection[str]) -> None:
     """These were carried out. Saying so twice changes nothing."""
     if ids:
-        tx.do(_CARRIED_OUT, {"ids": sorted(ids), "now": tx.now})
+        tx.do(_MARK_DONE, {"ids": sorted(ids), "now": tx.now})
 
 
-def failed(tx: Tx, id: str, error: str) -> bool:
+def mark_failed(tx: Tx, id: str, error: str) -> bool:
     """It could not be carried out: it comes again later, or never after ``ATTEMPTS_MAX`` times; whether never."""
     row = tx.one(
         tx.lock(sa.select(outbox.c.attempts).where(outbox.c.id == id, outbox.c.state == OutboxState.PENDING))
@@ -168,15 +168,15 @@ def failed(tx: Tx, id: str, error: str) -> bool:
 
 def purge(tx: Tx, *, kept_s: float = KEPT_S, limit: int = 1000) -> int:
     """Forget some of those that were done long ago; how many."""
-    return _forget(tx, DONE, outbox.c.done_at, kept_s, limit)
+    return _delete_old(tx, DONE, outbox.c.done_at, kept_s, limit)
 
 
 def purge_dead(tx: Tx, *, kept_s: float, limit: int = 1000) -> int:
     """Forget some of those that were given up long ago; how many."""
-    return _forget(tx, DEAD, outbox.c.available_at, kept_s, limit)
+    return _delete_old(tx, DEAD, outbox.c.available_at, kept_s, limit)
 
 
-def _forget(tx: Tx, which: sa.ColumnElement[bool], ended: sa.Column[Any], kept_s: float, limit: int) -> int:
+def _delete_old(tx: Tx, which: sa.ColumnElement[bool], ended: sa.Column[Any], kept_s: float, limit: int) -> int:
     old = (
         sa.select(outbox.c.seq)
         .where(which, ended < tx.now - timedelta(seconds=kept_s))

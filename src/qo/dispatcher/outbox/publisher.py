@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from qo.core.pipeline.states import EffectKind
 from qo.core.task import PRIORITY_MAX
 from qo.dispatcher.outbox import outbox
-from qo.dispatcher.outbox.outbox import Taken
+from qo.dispatcher.outbox.outbox import TakenEffect
 from qo.dispatcher.outbox.wakeup import WakeUp, WakeUps
 from qo.dispatcher.state.database import State
 
@@ -24,7 +24,11 @@ PUBLISH_S = outbox.TAKEN_S - 3.0  # Who takes longer has lost the rows to others
 
 
 async def tick(
-    state: State, queues: WakeUps, limit: int = BATCH, *, on_dead: Callable[[Taken], None] = lambda taken: None
+    state: State,
+    queues: WakeUps,
+    limit: int = BATCH,
+    *,
+    on_dead: Callable[[TakenEffect], None] = lambda taken: None,
 ) -> int:
     """Publish up to ``limit`` wake-ups; how many were settled, well or badly. ``on_dead`` hears of those given up."""
     return await publish(state, queues, await asyncio.to_thread(_take, state, limit), on_dead=on_dead)
@@ -33,13 +37,13 @@ async def tick(
 async def publish(
     state: State,
     queues: WakeUps,
-    taken: Sequence[Taken],
+    effects: Sequence[TakenEffect],
     *,
-    on_dead: Callable[[Taken], None] = lambda taken: None,
+    on_dead: Callable[[TakenEffect], None] = lambda effects: None,
 ) -> int:
     """As ``tick``, for those that are taken already."""
-    by_queue: dict[str, list[Taken]] = {}
-    for each in taken:
+    by_queue: dict[str, list[TakenEffect]] = {}
+    for each in effects:
         by_queue.setdefault(each.effect.queue, []).append(each)
     # Side by side: one queue that does not answer holds up none of the others.
     published = await asyncio.gather(*(_publish(state, queues, *each) for each in by_queue.items()))
@@ -48,29 +52,29 @@ async def publish(
             "wake-up %s of task %s was given up; the sweeper makes a new one", each.effect.id, each.effect.task_id
         )
         on_dead(each)
-    return len(taken)
+    return len(effects)
 
 
-async def _publish(state: State, queues: WakeUps, queue: str, taken: Sequence[Taken]) -> list[Taken]:
+async def _publish(state: State, queues: WakeUps, queue: str, effects: Sequence[TakenEffect]) -> list[TakenEffect]:
     """Those that were given up."""
-    wakes = [_wake(each) for each in taken]
+    wakes = [_wake(each) for each in effects]
     try:
         async with asyncio.timeout(PUBLISH_S):
             await queues.publish(queue, wakes)
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        log.warning("queue %s took no wake-ups, they are kept: %s", queue, said)
-        return await asyncio.to_thread(_failed, state, taken, said)
-    await asyncio.to_thread(_done, state, [each.id for each in wakes])
+        message = f"{type(error).__name__}: {error}"
+        log.warning("queue %s took no wake-ups, they are kept: %s", queue, message)
+        return await asyncio.to_thread(_mark_failed, state, effects, message)
+    await asyncio.to_thread(_mark_done, state, [each.id for each in wakes])
     return []
 
 
-def _wake(taken: Taken) -> WakeUp:
-    effect = taken.effect
+def _wake(entry: TakenEffect) -> WakeUp:
+    effect = entry.effect
     return WakeUp(effect.id, effect.task_id, priority=min(effect.depth, PRIORITY_MAX))
 
 
-def _take(state: State, limit: int) -> list[Taken]:
+def _take(state: State, limit: int) -> list[TakenEffect]:
     with state.read() as tx:
         if not outbox.due(tx, {EffectKind.WAKE}):
             return []  # Who has nothing to do keeps no writer waiting.
@@ -78,11 +82,11 @@ def _take(state: State, limit: int) -> list[Taken]:
         return outbox.take(tx, limit, {EffectKind.WAKE})
 
 
-def _done(state: State, ids: Collection[str]) -> None:
+def _mark_done(state: State, ids: Collection[str]) -> None:
     with state.write() as tx:
-        outbox.done(tx, ids)
+        outbox.mark_done(tx, ids)
 
 
-def _failed(state: State, taken: Sequence[Taken], error: str) -> list[Taken]:
+def _mark_failed(state: State, effects: Sequence[TakenEffect], error: str) -> list[TakenEffect]:
     with state.write() as tx:
-        return [each for each in taken if outbox.failed(tx, each.effect.id, error)]
+        return [each for each in effects if outbox.mark_failed(tx, each.effect.id, error)]

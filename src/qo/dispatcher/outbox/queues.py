@@ -87,12 +87,12 @@ class BucketQueues:
         self._opening: dict[str, asyncio.Lock] = {}
 
     async def publish(self, queue: str, wakes: Sequence[WakeUp]) -> None:
-        opened = await self._queue(queue)
-        await opened.submit_many([_message(each) for each in wakes])
+        target = await self._queue(queue)
+        await target.submit_many([_message(each) for each in wakes])
 
     async def close(self) -> None:
-        opened, self._open = list(self._open.values()), {}
-        for each in opened:
+        queues, self._open = list(self._open.values()), {}
+        for each in queues:
             await each.close()
 
     async def _queue(self, name: str) -> Queue:

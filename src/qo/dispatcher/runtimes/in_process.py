@@ -39,7 +39,7 @@ from qo.dispatcher.attempts import claiming, completion, pins
 from qo.dispatcher.attempts.completion import Ending
 from qo.dispatcher.commits.outputs import Write
 from qo.dispatcher.outbox import outbox
-from qo.dispatcher.outbox.outbox import Effect, Taken
+from qo.dispatcher.outbox.outbox import Effect, TakenEffect
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx
 from qo.errors import UsageError
@@ -85,7 +85,7 @@ def tick(state: State, data_root: str, limit: int = BATCH) -> int:
     return sum(map(len, batches))
 
 
-def _by_edition(tx: Tx, taken: Sequence[Taken]) -> list[list[_Due]]:
+def _by_edition(tx: Tx, taken: Sequence[TakenEffect]) -> list[list[_Due]]:
     """Runs of one edition lock the same rows in the same order; of several, they could wait crosswise."""
     tasks, ids = schema.tasks, {each.effect.task_id for each in taken}
     query = sa.select(tasks.c.id, tasks.c.edition_id, tasks.c.partition_key).where(tasks.c.id.in_(ids))
@@ -103,7 +103,7 @@ def _run_batch(state: State, batch: Sequence[_Due], data_root: str) -> None:
         with state.write() as tx:
             for some in _side_by_side(batch):
                 _run(tx, some, data_root)
-            outbox.done(tx, [each.wake.id for each in batch])
+            outbox.mark_done(tx, [each.wake.id for each in batch])
     except Exception as error:
         # Nothing of it has happened. One of them must not keep the others from being done.
         if len(batch) > 1:
@@ -113,7 +113,7 @@ def _run_batch(state: State, batch: Sequence[_Due], data_root: str) -> None:
         wake = batch[0].wake
         log.exception("task %s could not be run", wake.task_id)
         with state.write() as tx:
-            outbox.failed(tx, wake.id, f"{type(error).__name__}: {error}")
+            outbox.mark_failed(tx, wake.id, f"{type(error).__name__}: {error}")
 
 
 def _side_by_side(batch: Sequence[_Due]) -> list[list[_Due]]:

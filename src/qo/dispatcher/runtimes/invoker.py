@@ -32,7 +32,7 @@ from qo.dispatcher.auth.scopes import token_for
 from qo.dispatcher.bundles import bundle_store
 from qo.dispatcher.bundles.bundle_store import Shelf
 from qo.dispatcher.outbox import outbox
-from qo.dispatcher.outbox.outbox import Taken
+from qo.dispatcher.outbox.outbox import TakenEffect
 from qo.dispatcher.runtimes import subprocess_lambda
 from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
 from qo.dispatcher.state.database import State, Tx
@@ -144,7 +144,7 @@ class Invoker:
         self._closing.set()
         self._pool.shutdown(wait=True)
 
-    def _take(self, limit: int) -> list[Taken]:
+    def _take(self, limit: int) -> list[TakenEffect]:
         if limit == 0:
             return []
         with self._state.read() as tx:
@@ -153,7 +153,7 @@ class Invoker:
         with self._state.write() as tx:
             return outbox.take(tx, limit, {EffectKind.INVOKE})
 
-    def _guarded(self, taken: Taken) -> None:
+    def _guarded(self, taken: TakenEffect) -> None:
         try:
             self._carry_out(taken)
         except Exception:
@@ -162,15 +162,15 @@ class Invoker:
             self._free.release()
             self._on_end()
 
-    def _carry_out(self, taken: Taken) -> None:
+    def _carry_out(self, taken: TakenEffect) -> None:
         try:
             with self._state.write() as tx:
                 begun = self._begin(tx, taken.effect.task_id)
-                outbox.done(tx, [taken.effect.id])
+                outbox.mark_done(tx, [taken.effect.id])
         except Exception as error:
             log.exception("task %s could not be leased", taken.effect.task_id)
             with self._state.write() as tx:
-                outbox.failed(tx, taken.effect.id, f"{type(error).__name__}: {error}")
+                outbox.mark_failed(tx, taken.effect.id, f"{type(error).__name__}: {error}")
             return
         if begun is None:
             return

@@ -23,9 +23,9 @@ from qo.core.pipeline.plan import derive_id, logical_job_id
 from qo.core.pipeline.topology import LiveJob, Topology, VersionStatus
 from qo.dispatcher.attempts.running import own_events
 from qo.dispatcher.commits import commits
-from qo.dispatcher.commits.outputs import Made, Write
+from qo.dispatcher.commits.outputs import Output, Write
 from qo.dispatcher.events import event_log as kept_events
-from qo.dispatcher.events.event_log import Said
+from qo.dispatcher.events.event_log import ProducedEvent
 from qo.dispatcher.state import topology
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.schema import emissions
@@ -131,14 +131,14 @@ class _Emission:
     """What one edition is to say."""
 
     job: LiveJob
-    made: Sequence[Made]
+    made: Sequence[Output]
     events: Sequence[Event]
     task: NewTask
     producer: str
 
 
 def _emission(job: LiveJob, key: str, said: Sequence[EventBody]) -> _Emission:
-    made = [Made(each.index, each.dataset_id, each.generation_id) for each in job.outputs]
+    made = [Output(each.index, each.dataset_id, each.generation_id) for each in job.outputs]
     wanted = _checked(said, made)
     return _Emission(job, made, wanted, _task(job, key, wanted), f"source:{job.logical_id}:{key}")
 
@@ -155,7 +155,7 @@ def _record(tx: Tx, wanted: Sequence[_Emission], by: str, *, trusted: bool) -> d
         tx,
         [commits.Entry(row, row["attempt"], write) for row in done for write in writes[row["id"]]],
     )
-    said = [Said(each.producer, event, each.task.task_id, 1) for each in wanted for event in each.events]
+    said = [ProducedEvent(each.producer, event, each.task.task_id, 1) for each in wanted for event in each.events]
     ids = iter(kept_events.accept_all(tx, said).ids)
     return {
         each.job.edition_id: {"task_id": each.task.task_id, "event_ids": list(islice(ids, len(each.events)))}
@@ -169,7 +169,7 @@ def _writes(emission: _Emission, *, trusted: bool) -> list[Write]:
     return [Write(event, body) for event, body in placed if event.partition_key or body.location]
 
 
-def _checked(said: Sequence[EventBody], made: Sequence[Made]) -> list[Event]:
+def _checked(said: Sequence[EventBody], made: Sequence[Output]) -> list[Event]:
     if any(each.dataset_id or each.generation_id for each in said):
         raise UsageError("an event of a source names its output by number, not a dataset or generation")
     wanted = [validate(each) for each in own_events(said, made)]
@@ -224,7 +224,7 @@ def _moved(tx: Tx, moves: Sequence[rows.Move]) -> list[rows.Row]:
     return moved
 
 
-def _body(event: Event, made: Sequence[Made], *, trusted: bool) -> OutputBody:
+def _body(event: Event, made: Sequence[Output], *, trusted: bool) -> OutputBody:
     index = next(each.index for each in made if each.dataset_id == event.dataset_id)
     given: Mapping[str, Any] = event.attributes if trusted else {}
     location, files, size = given.get("location"), given.get("files", []), given.get("size")

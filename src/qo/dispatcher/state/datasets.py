@@ -38,17 +38,17 @@ def resolve(tx: Tx, text: str) -> DatasetRef:
 
     Raises NotFound, with how to write it.
     """
-    found = tx.one(_refs().where(schema.publications.c.name == text))
-    if found is None and (parsed := OUTPUT.match(text)) is not None:
+    row = tx.one(_refs().where(schema.publications.c.name == text))
+    if row is None and (parsed := OUTPUT.match(text)) is not None:
         table = schema.datasets
         output = int(parsed["output"] or 0)
         query = _refs().where(table.c.dag == parsed["dag"], table.c.job == parsed["job"], table.c.output == output)
-        found = tx.one(query.order_by(schema.publications.c.name))
-    if found is None:
+        row = tx.one(query.order_by(schema.publications.c.name))
+    if row is None:
         raise NotFound(
             f"there is no dataset {text!r}: give a published name, dag.job, or dag.job[1]; see qo dataset list"
         )
-    return _ref(found)
+    return _ref(row)
 
 
 def by_id(tx: Tx, ids: Iterable[str]) -> dict[str, DatasetRef]:
@@ -75,7 +75,7 @@ def generation_of(tx: Tx, dataset_id: str) -> str | None:
     return found[0]["generation_id"] if found else None
 
 
-def chosen(tx: Tx, ref: DatasetRef, generation_id: str | None) -> str:
+def choose_generation(tx: Tx, ref: DatasetRef, generation_id: str | None) -> str:
     """The generation that was named, or else the current one. Raises NotFound for one that the dataset has not."""
     table = schema.generations
     if generation_id is None:

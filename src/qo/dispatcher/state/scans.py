@@ -125,8 +125,8 @@ def due(tx: Tx, editions: Sequence[str], most: int) -> dict[str, int]:
     """How many withheld tasks of these editions are due; ``most`` if so many or more are."""
     counted_: dict[str, int] = {}
     for some in batches(editions):
-        found = tx.rows(_due(tx.on_postgres), {"now": tx.now, "most": most, "these": some})
-        counted_ |= {edition: int(n) for edition, n in found}
+        rows = tx.rows(_due(tx.on_postgres), {"now": tx.now, "most": most, "these": some})
+        counted_ |= {edition: int(n) for edition, n in rows}
     return counted_
 
 
@@ -172,10 +172,10 @@ def _has_in_flight(on_postgres: bool) -> Prepared:
 
 def unspread(tx: Tx, generations: Collection[str]) -> set[str]:
     """Those of the generations of which something was replaced that readers have not been given again."""
-    found: set[str] = set()
+    unspread_ones: set[str] = set()
     for some in batches(sorted(generations)):
-        found |= {generation for (generation,) in tx.rows(_unspread(tx.on_postgres), {"these": some})}
-    return found
+        unspread_ones |= {generation for (generation,) in tx.rows(_unspread(tx.on_postgres), {"these": some})}
+    return unspread_ones
 
 
 @cache

@@ -18,7 +18,7 @@ from qo.errors import Refused
 
 _HERE = Path(__file__).parent / "migrations"
 NAMED_MAX = 5  # Tables that a message names.
-_TAKEN = sa.table("alembic_version", sa.column("version_num"))
+_VERSION_TABLE = sa.table("alembic_version", sa.column("version_num"))
 _LOCK = 0x716F_6462  # Any number that nobody else locks in the same database.
 
 
@@ -39,24 +39,24 @@ def upgrade(state: State) -> tuple[str | None, str]:
     with state.write() as tx:
         if tx.on_postgres:
             tx.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
-        found = _status(tx)
-        if found.newer:
-            raise _newer(found)
-        if found.current is None:
+        before = _status(tx)
+        if before.newer:
+            raise _newer(before)
+        if before.current is None:
             _require_ours(tx)
-        if not found.fits:
+        if not before.fits:
             _take(tx.connection)
-    return found.current, found.head
+    return before.current, before.head
 
 
 def require(state: State) -> None:
     """Raises Refused unless the tables are exactly those that this qo needs, and says what to do."""
-    found = status(state)
-    if found.newer:
-        raise _newer(found)
-    if not found.fits:
-        at = f"is at step {found.current}" if found.current is not None else "has no tables"
-        raise Refused(f"the state database {at} and this qo needs step {found.head}: run qo db upgrade")
+    current = status(state)
+    if current.newer:
+        raise _newer(current)
+    if not current.fits:
+        at = f"is at step {current.current}" if current.current is not None else "has no tables"
+        raise Refused(f"the state database {at} and this qo needs step {current.head}: run qo db upgrade")
 
 
 def status(state: State) -> SchemaStatus:
@@ -65,10 +65,10 @@ def status(state: State) -> SchemaStatus:
 
 
 def _status(tx: Tx) -> SchemaStatus:
-    known, current = _steps(), _current(tx.connection)
-    newer = current is not None and current not in known
-    taken = 0 if current is None or newer else known.index(current) + 1
-    return SchemaStatus(current, known[-1], () if newer else known[taken:], newer)
+    steps, current = _steps(), _current(tx.connection)
+    newer = current is not None and current not in steps
+    steps_taken = 0 if current is None or newer else steps.index(current) + 1
+    return SchemaStatus(current, steps[-1], () if newer else steps[steps_taken:], newer)
 
 
 @cache
@@ -78,9 +78,9 @@ def _steps() -> tuple[str, ...]:
 
 
 def _current(connection: sa.Connection) -> str | None:
-    if not sa.inspect(connection).has_table(_TAKEN.name):
+    if not sa.inspect(connection).has_table(_VERSION_TABLE.name):
         return None
-    return connection.execute(sa.select(_TAKEN.c.version_num)).scalar()
+    return connection.execute(sa.select(_VERSION_TABLE.c.version_num)).scalar()
 
 
 def _take(connection: sa.Connection) -> None:
@@ -97,7 +97,7 @@ def _take(connection: sa.Connection) -> None:
 def _require_ours(tx: Tx) -> None:
     """Raises Refused for a database without our first step that has tables all the same. On PostgreSQL, where
     several programs may share one, only for those with names that we need."""
-    there = set(sa.inspect(tx.connection).get_table_names()) - {_TAKEN.name}
+    there = set(sa.inspect(tx.connection).get_table_names()) - {_VERSION_TABLE.name}
     theirs = sorted(there & schema.metadata.tables.keys() if tx.on_postgres else there)
     if theirs:
         raise Refused(
@@ -106,8 +106,8 @@ def _require_ours(tx: Tx) -> None:
         )
 
 
-def _newer(found: SchemaStatus) -> Refused:
+def _newer(current: SchemaStatus) -> Refused:
     return Refused(
-        f"the state database is at step {found.current}, made by a later qo than this one, which knows steps "
-        f"up to {found.head}: install the later qo here, or restore the backup from before its upgrade"
+        f"the state database is at step {current.current}, made by a later qo than this one, which knows steps "
+        f"up to {current.head}: install the later qo here, or restore the backup from before its upgrade"
     )

@@ -67,10 +67,10 @@ def withhold(tx: Tx, of: Collection[str]) -> int:
     return sum(
         tx.execute(
             sa.update(_tasks)
-            .where(chosen, _tasks.c.status == Status.PENDING, _tasks.c.released_at.is_not(None))
+            .where(condition, _tasks.c.status == Status.PENDING, _tasks.c.released_at.is_not(None))
             .values(released_at=None)
         ).rowcount
-        for chosen in _chosen(of)
+        for condition in _edition_conditions(of)
     )
 
 
@@ -78,11 +78,11 @@ def cancel(tx: Tx, of: Collection[str], cancellation: Cancellation, *, token: st
     """Cancel what is pending and ask what is running to stop."""
     values = _cancelled(tx, cancellation, token)
     cancelled = requested = 0
-    for chosen in _chosen(of):
-        cancelled += _cancel_pending(tx, chosen, values)
+    for condition in _edition_conditions(of):
+        cancelled += _cancel_pending(tx, condition, values)
         running = (
             sa.update(_tasks)
-            .where(chosen, _tasks.c.status == Status.RUNNING, _tasks.c.cancel_requested.is_(False))
+            .where(condition, _tasks.c.status == Status.RUNNING, _tasks.c.cancel_requested.is_(False))
             .values(**values)
         )
         requested += tx.execute(running).rowcount
@@ -93,8 +93,8 @@ def cancel_some(
     tx: Tx, edition_id: str, which: sa.ColumnElement[bool], cancellation: Cancellation, *, token: str
 ) -> int:
     """Cancel the pending tasks of one edition that meet a condition, and return how many."""
-    chosen = sa.and_(_tasks.c.edition_id == edition_id, which)
-    return _cancel_pending(tx, chosen, _cancelled(tx, cancellation, token))
+    condition = sa.and_(_tasks.c.edition_id == edition_id, which)
+    return _cancel_pending(tx, condition, _cancelled(tx, cancellation, token))
 
 
 def _cancelled(tx: Tx, cancellation: Cancellation, token: str) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _cancelled(tx: Tx, cancellation: Cancellation, token: str) -> dict[str, Any]
     }
 
 
-def _cancel_pending(tx: Tx, chosen: sa.ColumnElement[bool], values: Mapping[str, Any]) -> int:
+def _cancel_pending(tx: Tx, condition: sa.ColumnElement[bool], values: Mapping[str, Any]) -> int:
     ended = {
         "status": Status.CANCELLED,
         "completed_at": _later(tx),
@@ -117,7 +117,7 @@ def _cancel_pending(tx: Tx, chosen: sa.ColumnElement[bool], values: Mapping[str,
         "worker_id": None,
         "late_lease_id": None,
     }
-    pending = sa.update(_tasks).where(chosen, _tasks.c.status == Status.PENDING).values(**values, **ended)
+    pending = sa.update(_tasks).where(condition, _tasks.c.status == Status.PENDING).values(**values, **ended)
     return tx.execute(pending).rowcount
 
 
@@ -148,8 +148,8 @@ def revive(tx: Tx, of: Collection[str], *, token: str) -> int:
         "released_at": None,
     }
     revived = 0
-    for chosen in _chosen(of):
-        given_up = sa.and_(chosen, _tasks.c.cancel_code == CancelCode.VERSION_GIVEN_UP)
+    for condition in _edition_conditions(of):
+        given_up = sa.and_(condition, _tasks.c.cancel_code == CancelCode.VERSION_GIVEN_UP)
         cancelled = sa.update(_tasks).where(given_up, _tasks.c.status == Status.CANCELLED)
         revived += tx.execute(cancelled.values(**withdrawn, **again)).rowcount
         running = sa.update(_tasks).where(given_up, _tasks.c.status == Status.RUNNING)
@@ -159,32 +159,32 @@ def revive(tx: Tx, of: Collection[str], *, token: str) -> int:
 
 def counts(tx: Tx, editions: Collection[str]) -> dict[str, dict[str, int]]:
     """Tasks by edition and status, each counted up to COUNT_MAX, from the index alone."""
-    found: dict[str, dict[str, int]] = {}
+    by_edition: dict[str, dict[str, int]] = {}
     for some in batches(sorted(editions)):
         for row in tx.execute(_counted(some)):
             if row.n:
-                found.setdefault(row.edition_id, {})[row.status] = row.n
-    return found
+                by_edition.setdefault(row.edition_id, {})[row.status] = row.n
+    return by_edition
 
 
 def _counted(editions: Collection[str]) -> sa.Select[Any, Any, Any]:
-    wanted = (
+    wanted_editions = (
         sa.select(schema.jobs.c.edition_id).where(schema.jobs.c.edition_id.in_(editions)).distinct().subquery()
     )
     statuses = sa.union_all(*(sa.select(sa.literal(str(status)).label("status")) for status in Status)).subquery()
     some = (
         sa.select(sa.literal(1).label("one"))
         .select_from(_tasks)
-        .where(_tasks.c.edition_id == wanted.c.edition_id, _tasks.c.status == statuses.c.status)
+        .where(_tasks.c.edition_id == wanted_editions.c.edition_id, _tasks.c.status == statuses.c.status)
         # As the index has them. To find a few of them in any order, PostgreSQL would sooner read the whole table.
         .order_by(_tasks.c.created_at)
         .limit(COUNT_MAX)
-        .correlate(wanted, statuses)
+        .correlate(wanted_editions, statuses)
         .subquery()
     )
-    n = sa.select(sa.func.count()).select_from(some).correlate(wanted, statuses).scalar_subquery()
-    return sa.select(wanted.c.edition_id, statuses.c.status, n.label("n")).select_from(
-        wanted.join(statuses, sa.true())
+    n = sa.select(sa.func.count()).select_from(some).correlate(wanted_editions, statuses).scalar_subquery()
+    return sa.select(wanted_editions.c.edition_id, statuses.c.status, n.label("n")).select_from(
+        wanted_editions.join(statuses, sa.true())
     )
 
 
@@ -194,6 +194,6 @@ def _later(tx: Tx) -> sa.ColumnElement[Any]:
     return sa.case((_tasks.c.updated_at > now, _tasks.c.updated_at), else_=now)
 
 
-def _chosen(of: Collection[str]) -> Iterator[sa.ColumnElement[bool]]:
+def _edition_conditions(of: Collection[str]) -> Iterator[sa.ColumnElement[bool]]:
     for some in batches(sorted(of)):
         yield _tasks.c.edition_id.in_(some)

@@ -22,13 +22,13 @@ _TRIPPED = Prepared(sa.select(queues.c.name, queues.c.reason).where(queues.c.tri
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Cached:
     topology: Topology
     tripped: Mapping[str, str]
     paused: Mapping[str, str]
 
 
-_known: WeakKeyDictionary[sa.Pool, _Known] = WeakKeyDictionary()  # The last answer of each database.
+_cache: WeakKeyDictionary[sa.Pool, _Cached] = WeakKeyDictionary()  # The last answer of each database.
 
 
 def paused(tx: Tx, live: Topology) -> Mapping[str, str]:
@@ -37,9 +37,9 @@ def paused(tx: Tx, live: Topology) -> Mapping[str, str]:
     if not tripped:
         return {}
     pool = tx.connection.engine.pool
-    known = _known.get(pool)
+    cached = _cache.get(pool)
     # The very same one, not only of the same epoch: who has just changed the topology may yet undo that.
-    if known is None or known.topology is not live or known.tripped != tripped:
-        known = _Known(live, tripped, pressure.paused_by(live, tripped))
-        _known[pool] = known
-    return known.paused
+    if cached is None or cached.topology is not live or cached.tripped != tripped:
+        cached = _Cached(live, tripped, pressure.paused_by(live, tripped))
+        _cache[pool] = cached
+    return cached.paused

@@ -48,18 +48,18 @@ def task_id(edition_id: str, dedupe_key: str) -> str:
     return derive_id("task", edition_id, dedupe_key)
 
 
-def create(tx: Tx, wanted: Sequence[NewTask]) -> list[Created]:
+def create(tx: Tx, new_tasks: Sequence[NewTask]) -> list[Created]:
     """Make the tasks that are not there yet; the answers stand in the order of what was wanted.
 
     They begin withheld: the release loop wakes their workers when nothing speaks against it.
     """
-    rows = {each.task_id: _row(tx, each) for each in reversed(wanted)}  # The first one of its kind counts.
+    rows = {each.task_id: _row(tx, each) for each in reversed(new_tasks)}  # The first one of its kind counts.
     # In order of id: two routers that want the same tasks must not wait for each other crosswise.
-    made = tx.insert_absent(schema.tasks, [rows[id_] for id_ in sorted(rows)], returning=schema.tasks.c.id)
+    created_ids = tx.insert_absent(schema.tasks, [rows[id_] for id_ in sorted(rows)], returning=schema.tasks.c.id)
     answers: list[Created] = []
-    for each in wanted:
-        answers.append(Created(each.task_id, each.task_id in made))
-        made.discard(each.task_id)  # Wanted twice in one call is new once.
+    for each in new_tasks:
+        answers.append(Created(each.task_id, each.task_id in created_ids))
+        created_ids.discard(each.task_id)  # Wanted twice in one call is new once.
     return answers
 
 

@@ -27,7 +27,7 @@ LOOKED_AT_MAX = 2_000  # Failed tasks of one edition that one page looks at.
 STEP_MIN = 200  # Of these, so many at least by one statement.
 
 _tasks, _later, _cursors, _inputs = schema.tasks, schema.tasks.alias("later"), schema.cursors, schema.task_inputs
-_JUDGED = (
+_COLUMNS = (
     "id",
     "edition_id",
     "dataset_id",
@@ -47,7 +47,7 @@ _ENDED_AS = {
 }
 
 Place = tuple[datetime, str]  # Of a task in a list, newest first.
-Judged = sa.Subquery | sa.Alias
+FailedTasks = sa.Subquery | sa.Alias
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,34 +66,34 @@ class Page:
 
 def open_page(tx: Tx, live: Topology, editions: Iterable[str], after: Place | None, limit: int) -> Page:
     """The newest open failures of these editions. A page may be short, or empty, and there be more after it."""
-    found: list[Place] = []
+    places: list[Place] = []
     ends: list[Place] = []
     for edition in _with_failures(tx, [each for each in editions if each in live.jobs]):
         some, end = _scan(tx, live, edition, after, limit + 1)
-        found += some
+        places += some
         ends += [end] if end is not None else []
     # Beyond the place where the first of them stopped, the others would be listed without it.
     reached = max(ends, default=None)
-    listed = sorted((each for each in found if reached is None or each >= reached), reverse=True)
+    listed = sorted((each for each in places if reached is None or each >= reached), reverse=True)
     if len(listed) > limit:
         return Page(listed[:limit], listed[limit - 1])
     return Page(listed, reached)
 
 
 def _scan(
-    tx: Tx, live: Topology, edition: str, after: Place | None, wanted: int
+    tx: Tx, live: Topology, edition: str, after: Place | None, limit: int
 ) -> tuple[list[Place], Place | None]:
     """Open failures of an edition, newest first, and where the search stopped; None: at the end."""
-    found: list[Place] = []
-    step, looked_at = min(max(wanted, STEP_MIN), LOOKED_AT_MAX), 0
-    while len(found) < wanted and looked_at < LOOKED_AT_MAX:
+    places: list[Place] = []
+    step, looked_at = min(max(limit, STEP_MIN), LOOKED_AT_MAX), 0
+    while len(places) < limit and looked_at < LOOKED_AT_MAX:
         rows = sorted(tx.all(open_of(live, edition, after, step)), key=_place, reverse=True)
-        found += [_place(row) for row in rows if not row["mended"]]
+        places += [_place(row) for row in rows if not row["mended"]]
         if len(rows) < step:
-            return found, None
+            return places, None
         after = _place(rows[-1])
         looked_at += step
-    return found, after
+    return places, after
 
 
 def open_of(live: Topology, edition: str, after: Place | None, limit: int) -> sa.Select[*tuple[Any, ...]]:
@@ -108,7 +108,7 @@ def _place(row: sa.RowMapping) -> Place:
 
 def first_open(tx: Tx, live: Topology, edition: str) -> str | None:
     """An open failure of an edition, if there is one among the oldest."""
-    failed = sa.select(*(_tasks.c[name] for name in _JUDGED)).where(_failed(edition))
+    failed = sa.select(*(_tasks.c[name] for name in _COLUMNS)).where(_failed(edition))
     some = failed.order_by(_tasks.c.created_at).limit(LOOKED_AT_MAX).subquery()
     return tx.value(sa.select(some.c.id).where(sa.not_(_mended(some, _appending(live)))).limit(1))
 
@@ -122,13 +122,13 @@ def counts(tx: Tx, editions: Collection[str]) -> dict[str, dict[str, int]]:
 
     Whether a version is live is not asked: the caller has chosen the editions.
     """
-    found = backlog.counts(tx, editions)
-    for edition, by_status in found.items():
+    by_edition = backlog.counts(tx, editions)
+    for edition, by_status in by_edition.items():
         if by_status.get(Status.FAILED):
             by_status[Status.FAILED] = _count(tx, topology.load(tx), edition)
             if not by_status[Status.FAILED]:
                 del by_status[Status.FAILED]
-    return found
+    return by_edition
 
 
 def _count(tx: Tx, live: Topology, edition: str) -> int:
@@ -158,16 +158,18 @@ def total(tx: Tx, live: Topology, most: int) -> int:
 def superseded(tx: Tx, live: Topology, rows: Iterable[Mapping[str, Any] | sa.RowMapping]) -> dict[str, Superseded]:
     """Of these tasks the failed ones that are superseded, by id, and why."""
     failed = [row for row in rows if row["status"] == Status.FAILED]
-    gone = [row for row in failed if row["edition_id"] not in live.jobs]
-    versions = _last_versions(tx, {row["edition_id"] for row in gone})
-    said = {row["id"]: _given_up(last) for row in gone if (last := versions.get(row["edition_id"])) is not None}
-    for some in batches([row["id"] for row in failed if row["id"] not in said]):
-        said |= _menders(tx, live, some)
-    return said
+    abandoned = [row for row in failed if row["edition_id"] not in live.jobs]
+    versions = _last_versions(tx, {row["edition_id"] for row in abandoned})
+    reasons = {
+        row["id"]: _given_up(last) for row in abandoned if (last := versions.get(row["edition_id"])) is not None
+    }
+    for some in batches([row["id"] for row in failed if row["id"] not in reasons]):
+        reasons |= _menders(tx, live, some)
+    return reasons
 
 
 def _menders(tx: Tx, live: Topology, ids: Sequence[str]) -> dict[str, Superseded]:
-    failed = sa.select(*(_tasks.c[name] for name in _JUDGED)).where(_tasks.c.id.in_(ids)).subquery()
+    failed = sa.select(*(_tasks.c[name] for name in _COLUMNS)).where(_tasks.c.id.in_(ids)).subquery()
     by = sa.func.coalesce(*(each.scalar_subquery() for each in _menders_of(failed, _appending(live))))
     query = sa.select(failed.c.id, by.label("by_task")).where(_mended(failed, _appending(live)))
     return {row["id"]: _done_by(row["by_task"]) for row in tx.all(query)}
@@ -188,7 +190,7 @@ def last_version(tx: Tx, edition: str) -> LastVersion | None:
 
 def _last_versions(tx: Tx, editions: Collection[str]) -> dict[str, LastVersion]:
     jobs, versions = schema.jobs, schema.dag_versions
-    found: dict[str, LastVersion] = {}
+    versions_by_edition: dict[str, LastVersion] = {}
     for some in batches(sorted(editions)):
         query = (
             sa.select(jobs.c.edition_id, versions.c.number, versions.c.status)
@@ -198,23 +200,25 @@ def _last_versions(tx: Tx, editions: Collection[str]) -> dict[str, LastVersion]:
         )
         for row in tx.execute(query):
             ended_as: str = _ENDED_AS.get(VersionStatus(row.status)) or row.status
-            found[row.edition_id] = LastVersion(row.number, ended_as)
-    return found
+            versions_by_edition[row.edition_id] = LastVersion(row.number, ended_as)
+    return versions_by_edition
 
 
 def _with_failures(tx: Tx, editions: Iterable[str]) -> list[str]:
     """Those of which a task has failed, by a look into the index for each."""
-    found: list[str] = []
+    failing: list[str] = []
     jobs = schema.jobs
     for some in batches(sorted(editions)):
-        wanted = sa.select(jobs.c.edition_id).where(jobs.c.edition_id.in_(some)).distinct().subquery()
-        any_ = sa.exists().where(_tasks.c.edition_id == wanted.c.edition_id, _tasks.c.status == Status.FAILED)
-        found += tx.execute(sa.select(wanted.c.edition_id).where(any_)).scalars()
-    return found
+        live_editions = sa.select(jobs.c.edition_id).where(jobs.c.edition_id.in_(some)).distinct().subquery()
+        any_ = sa.exists().where(
+            _tasks.c.edition_id == live_editions.c.edition_id, _tasks.c.status == Status.FAILED
+        )
+        failing += tx.execute(sa.select(live_editions.c.edition_id).where(any_)).scalars()
+    return failing
 
 
 def _failed_of(edition: str, after: Place | None, limit: int) -> sa.Subquery:
-    query = sa.select(*(_tasks.c[name] for name in _JUDGED)).where(_failed(edition))
+    query = sa.select(*(_tasks.c[name] for name in _COLUMNS)).where(_failed(edition))
     if after is not None:
         place = sa.tuple_(sa.literal(after[0], schema.Instant()), sa.literal(after[1]))
         query = query.where(sa.tuple_(_tasks.c.created_at, _tasks.c.id) < place)
@@ -228,7 +232,7 @@ def _appending(live: Topology) -> list[str]:
     return [id_ for id_, each in live.jobs.items() if each.job.update_strategy is UpdateStrategy.APPEND]
 
 
-def _mended(failed: Judged, appending: Collection[str]) -> sa.ColumnElement[bool]:
+def _mended(failed: FailedTasks, appending: Collection[str]) -> sa.ColumnElement[bool]:
     by_partition, by_range, _ = _menders_of(failed, appending)
     read = sa.select(_cursors.c.value).where(
         _cursors.c.edition_id == failed.c.edition_id,
@@ -240,7 +244,7 @@ def _mended(failed: Judged, appending: Collection[str]) -> sa.ColumnElement[bool
 
 
 def _menders_of(
-    failed: Judged, appending: Collection[str]
+    failed: FailedTasks, appending: Collection[str]
 ) -> tuple[sa.Select[Any], sa.Select[Any], sa.Select[Any]]:
     """The tasks that have done a failed one's work: by partition, by a range that is read again, and by cursor."""
     # So that no index of the status answers: it would lead to all that the edition has ever completed.
@@ -279,7 +283,7 @@ def _menders_of(
     return by_partition.limit(1), by_range.limit(1), by_cursor
 
 
-def _follows_cursor(failed: Judged) -> sa.ColumnElement[bool]:
+def _follows_cursor(failed: FailedTasks) -> sa.ColumnElement[bool]:
     return sa.and_(
         failed.c.cursor.is_not(None), failed.c.partition_key.is_(None), failed.c.invalidation_id.is_(None)
     )

@@ -66,32 +66,34 @@ def list_tasks(
         moment, id_ = _place(after)
         place = sa.tuple_(sa.literal(moment, schema.Instant()), sa.literal(id_))
         query = query.where(sa.tuple_(_tasks.c.created_at, _tasks.c.id) < place)
-    wanted = STATUSES if status is None else (status,)
+    statuses = STATUSES if status is None else (status,)
     if dag is None:
-        found = _newest(tx, [query], wanted, limit + 1)
+        task_rows = _newest(tx, [query], statuses, limit + 1)
     elif job is None:
-        found = _newest(tx, [query.where(_tasks.c.dag == dag)], wanted, limit + 1)
+        task_rows = _newest(tx, [query.where(_tasks.c.dag == dag)], statuses, limit + 1)
     else:
         editions = _editions(tx, dag, job)
-        found = _newest(tx, [query.where(_tasks.c.edition_id == each) for each in editions], wanted, limit + 1)
-    shown = found[:limit]
-    more = _after((shown[-1]["created_at"], shown[-1]["id"])) if len(found) > limit else None
-    return TaskList(tasks=_lines(tx, live, shown), after=more)
+        task_rows = _newest(
+            tx, [query.where(_tasks.c.edition_id == each) for each in editions], statuses, limit + 1
+        )
+    page = task_rows[:limit]
+    more = _after((page[-1]["created_at"], page[-1]["id"])) if len(task_rows) > limit else None
+    return TaskList(tasks=_lines(tx, live, page), after=more)
 
 
 def _open_failures(
     tx: Tx, live: Topology, dag: str | None, job: str | None, after: str | None, limit: int
 ) -> TaskList:
-    wanted = [id_ for id_, each in live.jobs.items() if dag in (None, each.dag) and job in (None, each.job.name)]
-    page = failures.open_page(tx, live, wanted, None if after is None else _place(after), limit)
-    found = rows.load_all(tx, [id_ for _, id_ in page.places], lock=False)
-    tasks = [TaskRow.model_validate(_line(found[id_])) for _, id_ in page.places]
+    editions = [id_ for id_, each in live.jobs.items() if dag in (None, each.dag) and job in (None, each.job.name)]
+    page = failures.open_page(tx, live, editions, None if after is None else _place(after), limit)
+    rows_by_id = rows.load_all(tx, [id_ for _, id_ in page.places], lock=False)
+    tasks = [TaskRow.model_validate(_line(rows_by_id[id_])) for _, id_ in page.places]
     return TaskList(tasks=tasks, after=None if page.after is None else _after(page.after))
 
 
-def _lines(tx: Tx, live: Topology, shown: Sequence[Row]) -> list[TaskRow]:
-    why = failures.superseded(tx, live, shown)
-    return [TaskRow.model_validate({**_line(each), "superseded": why.get(each["id"])}) for each in shown]
+def _lines(tx: Tx, live: Topology, task_rows: Sequence[Row]) -> list[TaskRow]:
+    why = failures.superseded(tx, live, task_rows)
+    return [TaskRow.model_validate({**_line(each), "superseded": why.get(each["id"])}) for each in task_rows]
 
 
 def show_task(tx: Tx, task_id: str) -> TaskView:
@@ -103,11 +105,11 @@ def show_task(tx: Tx, task_id: str) -> TaskView:
     own = {name: row[name] for name in TaskView.model_fields if name in row}
     tried = sa.select(attempts).where(attempts.c.task_id == task_id).order_by(attempts.c.attempt.desc())
     read = sa.select(inputs).where(inputs.c.task_id == task_id).order_by(inputs.c.position)
-    made = sa.select(commits).where(commits.c.task_id == task_id).order_by(commits.c.revision)
+    committed = sa.select(commits).where(commits.c.task_id == task_id).order_by(commits.c.revision)
     beside: dict[str, Any] = {
         "attempts": [AttemptView.model_validate(dict(each)) for each in reversed(tx.all(tried.limit(SHOWN_MAX)))],
         "inputs": [_read_view(each) for each in tx.all(read.limit(SHOWN_MAX))],
-        "commits": [CommitView.model_validate(dict(each)) for each in tx.all(made.limit(SHOWN_MAX))],
+        "commits": [CommitView.model_validate(dict(each)) for each in tx.all(committed.limit(SHOWN_MAX))],
     }
     again = rows.rescheduled(tx, row)
     if again is not None:
@@ -119,8 +121,8 @@ def show_task(tx: Tx, task_id: str) -> TaskView:
 def _code(tx: Tx, row: Row) -> dict[str, Any]:
     """What its job runs."""
     jobs = schema.jobs
-    found = tx.one(sa.select(jobs.c.bundle, jobs.c.definition).where(jobs.c.id == row["job_id"]))
-    return {} if found is None else {"bundle": found["bundle"], "code": found["definition"].get("code")}
+    job = tx.one(sa.select(jobs.c.bundle, jobs.c.definition).where(jobs.c.id == row["job_id"]))
+    return {} if job is None else {"bundle": job["bundle"], "code": job["definition"].get("code")}
 
 
 def _read_view(pin: sa.RowMapping) -> ReadView:
@@ -134,9 +136,9 @@ def _require_live(tx: Tx, task_id: str) -> None:
     row = rows.load(tx, task_id, lock=False)
     if row["edition_id"] in live.jobs:
         return
-    known = failures.last_version(tx, row["edition_id"])
+    last = failures.last_version(tx, row["edition_id"])
     name = f"{row['dag']}.{row['job']}"
-    which = f"version {known.version} was {known.ended_as}" if known is not None else "its version is gone"
+    which = f"version {last.version} was {last.ended_as}" if last is not None else "its version is gone"
     raise Refused(
         f"task {task_id} of {name} is not run again: no live version has its job as it was ({which}); what is live "
         f"now has tasks of its own, see qo run list {name}, or deploy the file of that version again"
@@ -159,19 +161,19 @@ def _newest(
     tx: Tx, queries: Iterable[sa.Select[*tuple[Any, ...]]], statuses: Iterable[str], limit: int
 ) -> list[Row]:
     """Status by status, as the indexes have them: there may be a million tasks."""
-    found: list[Row] = []
+    newest: list[Row] = []
     for query in queries:
         for status in statuses:
-            chosen = query.where(_tasks.c.status == str(status))
-            ordered = chosen.order_by(_tasks.c.created_at.desc(), _tasks.c.id.desc())
-            found += [dict(each) for each in tx.all(ordered.limit(limit))]
-    return sorted(found, key=lambda row: (row["created_at"], row["id"]), reverse=True)[:limit]
+            of_status = query.where(_tasks.c.status == str(status))
+            ordered = of_status.order_by(_tasks.c.created_at.desc(), _tasks.c.id.desc())
+            newest += [dict(each) for each in tx.all(ordered.limit(limit))]
+    return sorted(newest, key=lambda row: (row["created_at"], row["id"]), reverse=True)[:limit]
 
 
 def _editions(tx: Tx, dag: str, job: str) -> Sequence[str]:
     jobs = schema.jobs
-    named = sa.and_(jobs.c.dag == dag, jobs.c.name == job)
-    return tx.execute(sa.select(jobs.c.edition_id).where(named).distinct()).scalars().all()
+    is_job = sa.and_(jobs.c.dag == dag, jobs.c.name == job)
+    return tx.execute(sa.select(jobs.c.edition_id).where(is_job).distinct()).scalars().all()
 
 
 def _after(place: failures.Place) -> str:

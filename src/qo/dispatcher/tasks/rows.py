@@ -99,7 +99,7 @@ def task_of(row: Row) -> Task:
 
 def load(tx: Tx, task_id: str, *, lock: bool = True) -> Row:
     """The row, kept from others until the end of the transaction. Raises NotFound."""
-    return found(load_all(tx, [task_id], lock=lock), task_id)
+    return require_row(load_all(tx, [task_id], lock=lock), task_id)
 
 
 def load_all(tx: Tx, ids: Collection[str], *, lock: bool = True) -> dict[str, Row]:
@@ -109,7 +109,7 @@ def load_all(tx: Tx, ids: Collection[str], *, lock: bool = True) -> dict[str, Ro
     return {row["id"]: dict(row) for row in tx.mappings(query, {"ids": list(ids)})}
 
 
-def found(rows: Mapping[str, Row], task_id: str) -> Row:
+def require_row(rows: Mapping[str, Row], task_id: str) -> Row:
     """One of those loaded. Raises NotFound."""
     if task_id not in rows:
         raise NotFound(f"there is no task {task_id}: ask qo for the tasks of its job")
@@ -128,10 +128,10 @@ def move_all(tx: Tx, moves: Sequence[Move]) -> list[Moved | Rejected]:
     """
     answers: list[Moved | Rejected] = []
     changes: list[dict[str, Any]] = []
-    opened: list[dict[str, Any]] = []
-    closed: list[dict[str, Any]] = []
-    over: list[Row] = []
-    again: list[Row] = []
+    new_attempts: list[dict[str, Any]] = []
+    ended_attempts: list[dict[str, Any]] = []
+    ended: list[Row] = []
+    reopened: list[Row] = []
     for each in moves:
         row, before = each.row, each.as_if or task_of(each.row)
         after = lifecycle.decide(before, each.command, now=tx.now)
@@ -147,19 +147,19 @@ def move_all(tx: Tx, moves: Sequence[Move]) -> list[Moved | Rejected]:
             changes.append(values | {"moved": row["id"], "unmoved": row["token"]})
             answers.append(Moved({**row, **values}, changed=True))
             if isinstance(each.command, lifecycle.Claim):
-                opened.append(_opened(tx, after))
+                new_attempts.append(_attempt_row(tx, after))
             elif before.status is Status.RUNNING and after.status is not Status.RUNNING:
-                closed.append(_closed(tx, before, after, each))
+                ended_attempts.append(_attempt_end(tx, before, after, each))
             if after.ended is not before.ended:
-                (over if after.ended else again).append(row)
+                (ended if after.ended else reopened).append(row)
     if tx.do(_UNMOVED, *changes) != len(changes):
         raise Contended(f"tasks are being moved by others, {changes[0]['moved']} or after it: call again")
-    tx.insert(attempts, opened)
-    tx.do(_CLOSED, *closed)
-    invalidations.ended(tx, over)
-    if any(each["dedupe_key"].startswith(KeyKind.BACKFILL.prefix) for each in over):
+    tx.insert(attempts, new_attempts)
+    tx.do(_CLOSED, *ended_attempts)
+    invalidations.ended(tx, ended)
+    if any(each["dedupe_key"].startswith(KeyKind.BACKFILL.prefix) for each in ended):
         tx.loops_to_wake.add(LoopName.BACKFILL)  # It may have room for the next.
-    invalidations.reopened(tx, again)
+    invalidations.reopened(tx, reopened)
     return answers
 
 
@@ -180,7 +180,7 @@ def _beside(tx: Tx, before: Task, after: Task, command: lifecycle.Command) -> di
             return {}
 
 
-def _opened(tx: Tx, after: Task) -> dict[str, Any]:
+def _attempt_row(tx: Tx, after: Task) -> dict[str, Any]:
     return {
         "task_id": after.id,
         "attempt": after.attempt,
@@ -190,7 +190,7 @@ def _opened(tx: Tx, after: Task) -> dict[str, Any]:
     }
 
 
-def _closed(tx: Tx, before: Task, after: Task, move: Move) -> dict[str, Any]:
+def _attempt_end(tx: Tx, before: Task, after: Task, move: Move) -> dict[str, Any]:
     return {
         "of_task": before.id,
         "number": before.attempt,

@@ -27,7 +27,7 @@ from qo.dispatcher.state.datasets import (
     PAGE_MAX,
     DatasetRef,
     by_id,
-    chosen,
+    choose_generation,
     generation_of,
     jobs_of,
     labels_of,
@@ -100,7 +100,7 @@ def list_partitions(
     at, and may hold fewer than ``limit``, or none, though others follow.
     """
     ref = resolve(tx, text)
-    generation = chosen(tx, ref, generation_id)
+    generation = choose_generation(tx, ref, generation_id)
     size = _page(limit) if stale is None else PAGE_MAX
     found, looked_at, following = list[PartitionAnswer](), 0, after
     while True:

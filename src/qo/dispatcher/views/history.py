@@ -47,7 +47,7 @@ def list_commits(
 ) -> CommitsPage:
     """Newest first, in the current generation unless another is named. Raises NotFound."""
     ref = datasets.resolve(tx, text)
-    generation = datasets.chosen(tx, ref, generation_id)
+    generation = datasets.choose_generation(tx, ref, generation_id)
     query = sa.select(_commits).where(_commits.c.generation_id == generation)
     if partition_key is not None:
         datasets.require_partition(tx, ref, generation, partition_key)
@@ -86,7 +86,7 @@ def list_changes(
     if low > high:
         raise UsageError(f"revision {low} comes after {high}: give the earlier one first")
     ref = datasets.resolve(tx, text)
-    generation = datasets.chosen(tx, ref, generation_id)
+    generation = datasets.choose_generation(tx, ref, generation_id)
     datasets.require_version(tx, ref, generation, high)
     query = (
         sa.select(_commits)

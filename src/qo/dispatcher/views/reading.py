@@ -12,7 +12,7 @@ from qo.dispatcher.commits import dataset_columns
 from qo.dispatcher.commits.pieces import PIECES_MAX, standing
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
-from qo.dispatcher.state.datasets import DatasetRef, chosen, require_version, resolve
+from qo.dispatcher.state.datasets import DatasetRef, choose_generation, require_version, resolve
 from qo.errors import NotFound
 
 _commits, _generations = schema.commits, schema.generations
@@ -36,7 +36,7 @@ def pieces(
     ref = resolve(tx, text)
     if generation_id is None and revision is not None:
         generation_id = _made_by(tx, ref, revision)
-    generation = chosen(tx, ref, generation_id)
+    generation = choose_generation(tx, ref, generation_id)
     latest = tx.value(sa.select(_generations.c.revision).where(_generations.c.id == generation))
     if latest is None:
         return ReadingAnswer(dataset_id=ref.id, generation_id=generation, pieces=[])

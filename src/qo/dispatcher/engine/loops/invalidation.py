@@ -186,7 +186,9 @@ def _acted_on_another(tx: Tx, row: sa.RowMapping, job: LiveJob) -> bool:
         schema.tasks.c.status.in_([Status.PENDING, Status.RUNNING, Status.COMPLETED]),
     )
     key = row["partition_key"]
-    return tx.one(own.limit(1)) is None and key in external_effects.made(tx, job, row["dataset_id"], [key])
+    return tx.one(own.limit(1)) is None and key in external_effects.partitions_done(
+        tx, job, row["dataset_id"], [key]
+    )
 
 
 def _read_range(tx: Tx, row: sa.RowMapping, job: LiveJob) -> tuple[int, int] | None:

@@ -205,11 +205,11 @@ def _settle_joins(
         return {}
     made = {(job.edition_id, new.partition_key or ""): new.task_id for new in wanted}
     gone = {(job.edition_id, new.partition_key or ""): None for new in left_out}
-    changes = Counter(event_log.outcome_changes(DeliveryOutcome.MERGED, event_log.settled(tx, made)))
+    changes = Counter(event_log.outcome_changes(DeliveryOutcome.MERGED, event_log.settle_uncounted(tx, made)))
     changes.update(
         event_log.outcome_changes(
             DeliveryOutcome.FILTERED,
-            event_log.settled(tx, gone, DeliveryOutcome.FILTERED, external_effects.REASON),
+            event_log.settle_uncounted(tx, gone, DeliveryOutcome.FILTERED, external_effects.REASON),
         )
     )
     return changes

@@ -213,9 +213,11 @@ def _write(tx: Tx, batch: _Batch) -> None:
             tx.do(_ROUTED, {"seqs": part, "state": state, "reason": reason, "fanout": fanout})
     # One batch may hold the event that waits and the one it waits for, so this comes after both are written.
     if joined:
-        batch.changes.update(event_log.outcome_changes(DeliveryOutcome.MERGED, event_log.settled(tx, joined)))
+        batch.changes.update(
+            event_log.outcome_changes(DeliveryOutcome.MERGED, event_log.settle_uncounted(tx, joined))
+        )
     if batch.left_out:
-        waited = event_log.settled(tx, batch.left_out, DeliveryOutcome.FILTERED, external_effects.REASON)
+        waited = event_log.settle_uncounted(tx, batch.left_out, DeliveryOutcome.FILTERED, external_effects.REASON)
         batch.changes.update(event_log.outcome_changes(DeliveryOutcome.FILTERED, waited))
 
 
