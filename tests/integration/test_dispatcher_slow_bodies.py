@@ -1,4 +1,4 @@
-"""Whoever sends slowly, or never ends, keeps no place for long, and never the places of others."""
+"""Whoever sends slowly, or never ends, keeps no place for long, and never the slots of others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.exceptions import HTTPException
 
-from qo.dispatcher.http.limits import Limits, Places
+from qo.dispatcher.http.limits import BodySlots, Limits
 from qo.dispatcher.state.database import State, open_state
 from support.dispatcher.listeners import Served, served
 from support.dispatcher.pipelines import dag, deployed, source
@@ -73,15 +73,15 @@ async def test_a_body_that_does_not_come_is_given_up() -> None:
 
 @pytest.mark.fast
 async def test_one_client_takes_the_places_of_no_other_and_not_all() -> None:
-    places = Places(bodies_max=3, client_bodies_max=2)
+    slots = BodySlots(bodies_max=3, client_bodies_max=2)
 
     async def taken(count: int) -> None:
         async def are_taken() -> bool:
-            return places.taken == count
+            return slots.in_use == count
 
         await until(are_taken)
 
-    app = Limits(read_all, body_bytes_max=1000, places=places, soon_s=0.0)
+    app = Limits(read_all, body_bytes_max=1000, slots=slots, soon_s=0.0)
     slow = [asked(app, never) for _ in range(2)]
     await taken(2)
     third = asked(app, never)
@@ -97,7 +97,7 @@ async def test_one_client_takes_the_places_of_no_other_and_not_all() -> None:
     for each in (*slow, other):
         each.cancel()
     await asyncio.gather(*slow, other, return_exceptions=True)
-    assert places.taken == 0
+    assert slots.in_use == 0
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.limits import Limits
 from qo.dispatcher.http.rights import INTERNAL, PUBLIC
 from qo.dispatcher.http.routes import Operation, Routes
-from qo.dispatcher.http.traffic import Counted
+from qo.dispatcher.http.traffic import TrafficMiddleware
 
 API_VERSION = "1"
 
@@ -127,7 +127,7 @@ def _set_up(
     settings = context.settings.dispatcher
     larger = {bundles.UPLOADS: bundles.BYTES_MAX}
     app.add_middleware(Limits, body_bytes_max=settings.body_max_bytes, larger=larger)
-    app.add_middleware(Counted, traffic=context.traffic)
+    app.add_middleware(TrafficMiddleware, traffic=context.traffic)
 
 
 async def _openapi(request: Request) -> JSONResponse:

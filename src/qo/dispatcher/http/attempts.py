@@ -1,4 +1,4 @@
-"""Routes for running tasks. Each is called with the capability of an attempt, and speaks of that attempt only."""
+"""Routes for running tasks. Each is called with the capability of an attempt, and affects that attempt only."""
 
 from __future__ import annotations
 
@@ -32,28 +32,26 @@ from qo.dispatcher.state.database import Tx
 
 
 def heartbeat(context: ContextParam, caller: CallerParam, body: HeartbeatRequest) -> HeartbeatAnswer:
-    """Renew the lease of the attempt, and hear whether to go on.
+    """Renew the lease of the attempt, and learn whether to continue.
 
-    Brings a fresh capability when the old one is near its end.
+    The answer holds a new capability when the old one is about to expire.
     """
     capabilities.bind(caller.capability, body)
     with context.state.write() as tx:
         answer = attempts.heartbeat(tx, body)
         if not capabilities.near_its_end(caller.capability, tx.now):
             return answer
-        return answer.model_copy(update={"capability_token": _fresh(context, tx, body)})
+        return answer.model_copy(update={"capability_token": _renew_capability(context, tx, body)})
 
 
-def _fresh(context: Context, tx: Tx, fence: HeartbeatRequest) -> str | None:
+def _renew_capability(context: Context, tx: Tx, fence: HeartbeatRequest) -> str | None:
     data = context.settings.dispatcher.data_root
-    found = attempts.fetch(tx, fence.task_id, data)
-    if found.work is None:
-        return None
-    return scopes.token_for(tx, context.keyring, found.work, fence.lease_id, data)
+    work = attempts.fetch(tx, fence.task_id, data).work
+    return None if work is None else scopes.token_for(tx, context.keyring, work, fence.lease_id, data)
 
 
 def emit_events(context: ContextParam, caller: CallerParam, body: EventsRequest) -> EventsAnswer:
-    """Announce what is new in the outputs of the attempt, before it ends."""
+    """Emit events for the outputs of the attempt before it ends."""
     capabilities.bind(caller.capability, body)
     with context.state.write() as tx:
         answer = attempts.emit(tx, body)
@@ -62,20 +60,20 @@ def emit_events(context: ContextParam, caller: CallerParam, body: EventsRequest)
 
 
 def complete(context: ContextParam, caller: CallerParam, body: CompleteRequest) -> CompleteAnswer:
-    """End the attempt: commit its outputs, or say how it failed.
+    """End the attempt: commit its outputs, or report how it failed.
 
-    Repeated, it is answered as before and changes nothing.
+    A repeated request returns the same answer and changes nothing.
     """
     capabilities.bind(caller.capability, body)
     with context.state.write() as tx:
         answer = completion.complete(tx, body, context.settings.dispatcher.data_root)
-        go_on = context.onward(tx)
-    go_on()
+        after_commit = context.onward(tx)
+    after_commit()
     return answer
 
 
 def credentials(context: ContextParam, caller: CallerParam, body: CredentialsRequest) -> CredentialsAnswer:
-    """Get credentials of the bucket, for the prefixes of the attempt and nothing else."""
+    """Get credentials of the bucket, limited to the prefixes of the attempt."""
     return minting.mint(context.state, body, caller.capability, context.settings)
 
 
@@ -88,11 +86,11 @@ def task_inputs(
     ] = None,
     limit: Annotated[int, Query(ge=1, le=pins.PIECES_MAX)] = pins.PIECES_MAX,
 ) -> PiecesAnswer:
-    """List further pieces of an input, where the claim did not hold them all."""
+    """List further pieces of an input, if the claim did not hold them all."""
     with context.state.read() as tx:
         capabilities.still_valid(tx, caller.capability)
-        found, rest = pins.page(tx, caller.capability.task_id, position, after, limit)
-        return PiecesAnswer(pieces=found, after=rest)
+        pieces, rest = pins.page(tx, caller.capability.task_id, position, after, limit)
+        return PiecesAnswer(pieces=pieces, after=rest)
 
 
 def task_standing(
@@ -103,18 +101,18 @@ def task_standing(
         str | None, Query(max_length=500, description="Where the page before ended: its after.")
     ] = None,
     revision: Annotated[
-        int | None, Query(ge=0, le=NUMBER_MAX, description="As of this one: that of the first page.")
+        int | None, Query(ge=0, le=NUMBER_MAX, description="As of this revision: that of the first page.")
     ] = None,
     limit: Annotated[int, Query(ge=1, le=pins.PIECES_MAX)] = pins.PIECES_MAX,
 ) -> StandingAnswer:
-    """List what is committed of an output but for what the task replaces, for those that append to it."""
+    """List the committed pieces of an output, except those that the task replaces, for tasks that append to it."""
     with context.state.read() as tx:
         capabilities.still_valid(tx, caller.capability)
         return replacing.others(tx, caller.capability.task_id, output, after, revision, limit)
 
 
 def task_kept(context: ContextParam, caller: CallerParam, body: KeptRequest) -> KeptAnswer:
-    """Get what was committed before under the key of the task, where it cannot be made again."""
+    """Get the output that an earlier task committed under the same key, if it cannot be made again."""
     capabilities.bind(caller.capability, body)
     with context.state.write() as tx:
         capabilities.still_valid(tx, caller.capability)

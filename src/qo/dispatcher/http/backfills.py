@@ -1,4 +1,4 @@
-"""Routes for backfills: begin one, look at it, hold it, end it."""
+"""Routes for backfills: create, show, pause, resume, cancel."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Id = Annotated[str, Path(max_length=36, description="The backfill's id.")]
 
 
 def create_backfill(context: ContextParam, caller: CallerParam, body: BackfillRequest) -> BackfillAnswer:
-    """Have what a job has made of a range of partitions made once more.
+    """Run a job again for a range of partitions.
 
-    So many of its tasks are open at a time. Asked again with the same key, it is the same backfill.
+    At most at_once of its tasks are open at a time. A second request with the same key returns the same backfill.
     """
     with context.state.write() as tx:
         answer = backfills.create(tx, body, caller.name)
@@ -27,7 +27,7 @@ def create_backfill(context: ContextParam, caller: CallerParam, body: BackfillRe
 def list_backfills(
     context: ContextParam, dag: str | None = None, after: After = None, limit: Limit = 100
 ) -> BackfillsPage:
-    """List the backfills, the newest first."""
+    """List the backfills, newest first."""
     with context.state.read() as tx:
         if dag is not None:
             overview.require(tx, dag)
@@ -35,19 +35,19 @@ def list_backfills(
 
 
 def show_backfill(context: ContextParam, id: Id) -> BackfillAnswer:
-    """Show a backfill: how far it is, and what is missing in its input."""
+    """Show a backfill: its progress, and what is missing in its input."""
     with context.state.read() as tx:
         return backfills.show(tx, id)
 
 
 def pause_backfill(context: ContextParam, id: Id) -> BackfillAnswer:
-    """Make no more tasks of a backfill for now; those that are made go on."""
+    """Pause a backfill: it creates no more tasks; existing ones continue."""
     with context.state.write() as tx:
         return backfills.pause(tx, id)
 
 
 def resume_backfill(context: ContextParam, id: Id) -> BackfillAnswer:
-    """Let a backfill go on."""
+    """Resume a backfill."""
     with context.state.write() as tx:
         answer = backfills.resume(tx, id)
     context.nudge()
@@ -55,7 +55,7 @@ def resume_backfill(context: ContextParam, id: Id) -> BackfillAnswer:
 
 
 def cancel_backfill(context: ContextParam, caller: CallerParam, id: Id) -> BackfillAnswer:
-    """End a backfill: those of its tasks that wait are cancelled; what it has made stays."""
+    """Cancel a backfill and its pending tasks; what it has committed stays."""
     with context.state.write() as tx:
         return backfills.cancel(tx, id, caller.name)
 

@@ -1,4 +1,4 @@
-"""Routes for bundles of code: announce one, send it, have it checked."""
+"""Routes for bundles of code: register, upload, finalize."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from qo.dispatcher.bundles import bundle_store
 from qo.dispatcher.bundles.bundle_store import Shelf
 from qo.dispatcher.http.routes import CallerParam, ContextParam, Routes
 
-UPLOADS = "/v1/bundles/"  # What is sent below it may be as large as a bundle.
+UPLOADS = "/v1/bundles/"  # Bodies below this path may be as large as a bundle.
 BYTES_MAX = ZIP_BYTES_MAX
 
 BundleId = Annotated[str, Path(max_length=36)]
 
 
 def create_bundle(context: ContextParam, caller: CallerParam, body: CreateBundle) -> BundleAnswer:
-    """Announce a bundle by its hash; the answer says where to send it."""
+    """Register a bundle by its hash; the answer says where to upload it."""
     shelf = Shelf(context.settings)
-    present = shelf.has(body.sha256)  # Not within the transaction: a bucket takes its time.
+    present = shelf.has(body.sha256)  # Outside the transaction: a bucket is slow.
     with context.state.write() as tx:
         return bundle_store.register(tx, body, caller.name, shelf, present=present)
 
 
 def show_bundle(context: ContextParam, bundle_id: BundleId) -> BundleAnswer:
-    """Show how far a bundle is."""
+    """Show the state of a bundle."""
     with context.state.read() as tx:
         return bundle_store.show(tx, bundle_id)
 
 
-async def _zip(request: Request) -> bytes:
+async def _read_zip(request: Request) -> bytes:
     return await request.body()
 
 
 def upload_bundle(
-    context: ContextParam, bundle_id: BundleId, body: Annotated[bytes, Depends(_zip)]
+    context: ContextParam, bundle_id: BundleId, body: Annotated[bytes, Depends(_read_zip)]
 ) -> BundleAnswer:
-    """Send the zip of an announced bundle, where the answer named no upload_url."""
+    """Upload the zip of a registered bundle, if the answer named no upload_url."""
     return bundle_store.upload(context.state, Shelf(context.settings), bundle_id, body)
 
 
 def finalize_bundle(context: ContextParam, bundle_id: BundleId) -> BundleAnswer:
-    """Have an uploaded bundle checked; if it is sound, jobs may use it."""
+    """Check an uploaded bundle; if it is valid, jobs may use it."""
     return bundle_store.finalize(context.state, Shelf(context.settings), bundle_id)
 
 

@@ -1,4 +1,4 @@
-"""What the routes work with, given to the app when it is made: there are no globals."""
+"""The dependencies of the routes, passed to the app when it is built: there are no globals."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from qo.dispatcher.auth.local_tokens import LocalTokens
 
 
-def _nobody() -> None:
-    """There is nobody to nudge: the loops look by themselves, a little later."""
+def _do_nothing() -> None:
+    """Nudge no loop: they look for work by themselves, a little later."""
 
 
-def _left(_: Tx) -> Callable[[], None]:
-    return _nobody
+def _leave_to_loops(_: Tx) -> Callable[[], None]:
+    return _do_nothing
 
 
-def _none(_: Tx) -> Iterable[Metric]:
+def _no_metrics(_: Tx) -> Iterable[Metric]:
     return ()
 
 
@@ -35,12 +35,16 @@ class Context:
     state: State
     settings: Settings
     keyring: KeyRing
-    tokens: LocalTokens  # Those that are not in the state: the workers', and an admin's of this machine.
+    tokens: LocalTokens  # Those outside the state: the workers', and an admin's of this machine.
     registry: Registry = DEFAULT
-    nudge: Callable[[], None] = field(default=_nobody)  # Says that there is something to do. From any thread.
-    # Called in the transaction in which a task ends: goes on from there. What it returns is called after it.
-    onward: Callable[[Tx], Callable[[], None]] = field(default=_left)
-    deployed: Callable[[], None] = field(default=_nobody)  # The same, and that the topology is another one.
+    nudge: Callable[[], None] = field(default=_do_nothing)  # Tells the loops that there is work. From any thread.
+    # Called in the transaction in which a task ends, to release what follows. Its result is called after the commit.
+    onward: Callable[[Tx], Callable[[], None]] = field(default=_leave_to_loops)
+    deployed: Callable[[], None] = field(default=_do_nothing)  # As nudge, after a change of the topology.
     traffic: Traffic = field(default_factory=Traffic)
-    troubles: Callable[[], Sequence[str]] = field(default=list[str])  # Why the process should be replaced, if so.
-    families: Callable[[Tx], Iterable[Metric]] = field(default=_none)  # Metrics of whoever else is in the process.
+    troubles: Callable[[], Sequence[str]] = field(
+        default=list[str]
+    )  # Why the process should be restarted; empty if it need not.
+    families: Callable[[Tx], Iterable[Metric]] = field(
+        default=_no_metrics
+    )  # Metrics of other parts of the process.

@@ -1,4 +1,4 @@
-"""Routes for DAGs: deploy, compare, take over, go back, pause."""
+"""Routes for DAGs: deploy, diff, activate, roll back, pause."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ Scope = Annotated[str, Path(max_length=401, description="A DAG, or a job of it a
 
 class ActivateRequest(Body):
     version: int = Field(ge=1, le=2**31 - 1)
-    force: bool = False  # Also one that nobody said is ready, or of which tasks have failed.
+    force: bool = False  # Also a version that is not marked ready, or that has failed tasks.
 
 
 class RollbackRequest(Body):
-    # The version that is to go. Where another one serves by now, somebody was quicker, and nothing is changed.
+    # The version to roll back. If another one is active by now, nothing is changed.
     replaces: int | None = Field(default=None, ge=1, le=2**31 - 1)
 
 
-async def _request(request: Request) -> DeployRequest:
-    """The file as it was sent: in JSON as ``source``, with what else the request says, or bare."""
+async def _read_request(request: Request) -> DeployRequest:
+    """Read the file: as ``source`` of a JSON body, which may have further fields, or as the whole body."""
     body = await request.body()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
@@ -66,17 +66,16 @@ async def _request(request: Request) -> DeployRequest:
         raise UsageError("the body is not text in UTF-8: send the file as it is, or {source: text}") from None
     if not text.strip():
         raise UsageError("the body is empty: send the file as it is, or {source: text}")
-    # As long as it is: how long a body may be is said elsewhere.
+    # Without validation: the middleware limits the length of a bare file.
     return DeployRequest.model_construct(source=text)
 
 
-async def _source(request: Request) -> str:
-    """Only the file."""
-    return (await _request(request)).source
+async def _read_source(request: Request) -> str:
+    return (await _read_request(request)).source
 
 
-Sent = Annotated[DeployRequest, Depends(_request)]
-Source = Annotated[str, Depends(_source)]
+DeployParam = Annotated[DeployRequest, Depends(_read_request)]
+SourceParam = Annotated[str, Depends(_read_source)]
 FILE: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -88,14 +87,13 @@ FILE: dict[str, Any] = {
 }
 
 
-def defined(context: Context, dag: str, source: str) -> Dag:
-    """The DAG that was sent. Raises DefinitionError, and UsageError if it is another one."""
-    found = read(source, file=f"{dag}.yaml", registry=context.registry)
-    if found.name != dag:
-        raise UsageError(
-            f"the file defines {found.name!r}, and was sent to {dag!r}: send it to /v1/dags/{found.name}"
-        )
-    return found
+def read_definition(context: Context, dag: str, source: str) -> Dag:
+    """Read the definition of ``dag``. Raises DefinitionError, or UsageError if it defines another DAG."""
+    definition = read(source, file=f"{dag}.yaml", registry=context.registry)
+    name = definition.name
+    if name != dag:
+        raise UsageError(f"the file defines {name!r}, and was sent to {dag!r}: send it to /v1/dags/{name}")
+    return definition
 
 
 def list_dags(
@@ -110,19 +108,19 @@ def list_dags(
 
 
 def show_dag(context: ContextParam, dag: Name) -> VersionShown:
-    """Show a DAG as its active version has it; before there is one, as its newest has it."""
+    """Show a DAG as its active version defines it; without an active version, as its newest does."""
     with context.state.read() as tx:
-        serving = cutover.active(tx, dag)
-        return overview.show(tx, dag, None if serving is not None else _newest(tx, dag))
+        active = cutover.active(tx, dag)
+        return overview.show(tx, dag, None if active is not None else _newest(tx, dag))
 
 
 def _newest(tx: Tx, dag: str) -> int:
-    """Raises NotFound for a DAG that was never deployed."""
+    """Return the number of the newest version. Raises NotFound for a DAG that was never deployed."""
     return overview.list_versions(tx, dag, limit=1).versions[0].version
 
 
 def list_versions(context: ContextParam, dag: Name, after: After = None, limit: Limit = 100) -> VersionsPage:
-    """List the versions of a DAG, the newest first."""
+    """List the versions of a DAG, newest first."""
     with context.state.read() as tx:
         return overview.list_versions(tx, dag, after, limit)
 
@@ -137,32 +135,32 @@ def deploy_version(
     context: ContextParam,
     caller: CallerParam,
     dag: Name,
-    sent: Sent,
-    dry_run: Annotated[bool, Query(description="Only compare with the active version; change nothing.")] = False,
-    again: Annotated[bool, Query(description="Deploy it also if it was rolled back.")] = False,
+    request: DeployParam,
+    dry_run: Annotated[bool, Query(description="Only compare with the active version.")] = False,
+    again: Annotated[bool, Query(description="Deploy the version even if it was rolled back.")] = False,
 ) -> DeployAnswer | DiffAnswer:
-    """Deploy a version of a DAG; it is rebuilt beside the active one until it takes over.
+    """Deploy a version of a DAG; it is built beside the active version until it is activated.
 
-    The body is the file, as YAML or as {source}; as JSON it may name the bundle of its code. Deploying the same file
-    again changes nothing. A version that was rolled back is refused, unless the body or the query says again.
+    The body is the file as YAML, or JSON {source}, which may name the bundle of its code. Deploying the same file again
+    changes nothing. A version that was rolled back is refused, unless the body or the query sets again.
     """
-    wanted = defined(context, dag, sent.source)
+    definition = read_definition(context, dag, request.source)
     if dry_run:
         with context.state.read() as tx:
-            return deploy.diff(tx, wanted, context.registry)
+            return deploy.diff(tx, definition, context.registry)
     with context.state.read() as tx:
-        named = job_code.named_bundles(tx, dag, content_hash(wanted))
-    gone = job_code.find_gone(Shelf(context.settings), named)
+        bundles = job_code.named_bundles(tx, dag, content_hash(definition))
+    missing = job_code.find_gone(Shelf(context.settings), bundles)
     with context.state.write() as tx:
         answer = deploy.deploy(
             tx,
-            wanted,
-            sent.source,
+            definition,
+            request.source,
             caller.name,
             context.registry,
-            sent.bundle,
-            gone=gone,
-            again=again or sent.again,
+            request.bundle,
+            gone=missing,
+            again=again or request.again,
         )
     context.deployed()
     return answer
@@ -171,7 +169,7 @@ def deploy_version(
 def mark_ready(
     context: ContextParam, caller: CallerParam, dag: Name, number: Number, body: ReadyRequest | None = None
 ) -> CutoverAnswer:
-    """Say that a staged version may take over. One of which tasks have failed is refused, unless by force."""
+    """Mark a staged version as ready to be activated. One with failed tasks is refused, unless force is set."""
     with context.state.write() as tx:
         return cutover.mark_ready(tx, dag, number, caller.name, body is not None and body.force)
 
@@ -179,7 +177,7 @@ def mark_ready(
 def activate_version(
     context: ContextParam, caller: CallerParam, dag: Name, body: ActivateRequest
 ) -> CutoverAnswer:
-    """Let a version take over, all its datasets at once. One of which tasks have failed is refused, unless by force."""
+    """Activate a version, all its datasets at once. One with failed tasks is refused, unless force is set."""
     with context.state.write() as tx:
         answer = cutover.activate(tx, dag, body.version, caller.name, body.force)
     context.deployed()
@@ -189,7 +187,7 @@ def activate_version(
 def rollback_dag(
     context: ContextParam, caller: CallerParam, dag: Name, body: RollbackRequest | None = None
 ) -> CutoverAnswer:
-    """Go back to the version that was active before."""
+    """Roll back to the version that was active before."""
     with context.state.write() as tx:
         answer = cutover.rollback(tx, dag, caller.name, body.replaces if body is not None else None)
     context.deployed()
@@ -199,9 +197,9 @@ def rollback_dag(
 def rebuild_progress(
     context: ContextParam,
     dag: Name,
-    version: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Unset: the newest one.")] = None,
+    version: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Unset: the newest.")] = None,
 ) -> RebuildAnswer:
-    """Show how much a version has left to build."""
+    """Show how much a version still has to build."""
     with context.state.read() as tx:
         return rebuilding.rebuild(tx, dag, version if version is not None else _newest(tx, dag))
 
@@ -209,7 +207,7 @@ def rebuild_progress(
 def pause(
     context: ContextParam, caller: CallerParam, scope: Scope, body: PauseRequest | None = None
 ) -> PauseAnswer:
-    """Pause a DAG or a job: no more of its tasks are released; what runs goes on."""
+    """Pause a DAG or a job: none of its tasks are released; running ones continue."""
     with context.state.write() as tx:
         return pausing.pause(tx, scope, body.reason if body is not None else "", caller.name)
 

@@ -1,4 +1,4 @@
-"""Routes for datasets: what there is, what it was made of, and why something is missing."""
+"""Routes for datasets: contents, history, lineage, and why data is missing."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from qo.dispatcher.events import invalidations
 from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, Routes
 from qo.dispatcher.state.datasets import choose_generation, require_partition, resolve
 from qo.dispatcher.versions import overview
-from qo.dispatcher.views import datasets as known
+from qo.dispatcher.views import datasets as views
 from qo.dispatcher.views import history, lineage
 from qo.dispatcher.views.why import answer as reasons
 
 Name = Annotated[str, Path(max_length=410, description="A published name, dag.job, or dag.job[1].")]
-Key = Annotated[str | None, Query(max_length=200, description="Only of this partition.")]
-Generation = Annotated[str | None, Query(max_length=36, description="Unset: the current one.")]
+Key = Annotated[str | None, Query(max_length=200, description="Only this partition.")]
+Generation = Annotated[str | None, Query(max_length=36, description="Unset: the current generation.")]
 Stale = Annotated[
     bool | None,
     Query(
-        description="Only partitions that are stale, made from inputs that have changed since; false: only others. "
-        "A page may then hold fewer than limit, or none, while next leads to more."
+        description="true: only stale partitions, whose inputs have changed since they were made; false: only others. "
+        "A page may then hold fewer than limit, or none, although next is set."
     ),
 ]
 Revision = Annotated[int, Query(ge=0, le=2**63 - 1)]
@@ -48,13 +48,13 @@ def list_datasets(
     with context.state.read() as tx:
         if dag is not None:
             overview.require(tx, dag)
-        return known.list_datasets(tx, dag, after, limit)
+        return views.list_datasets(tx, dag, after, limit)
 
 
 def show_dataset(context: ContextParam, name: Name) -> DatasetAnswer:
     """Show a dataset: its generations, its readers, and counts of its events."""
     with context.state.read() as tx:
-        return known.show_dataset(tx, name)
+        return views.show_dataset(tx, name)
 
 
 def list_partitions(
@@ -67,22 +67,22 @@ def list_partitions(
 ) -> PartitionsPage:
     """List the committed partitions of a generation; without one, of the current generation."""
     with context.state.read() as tx:
-        return known.list_partitions(tx, name, after, limit, generation_id, stale=stale)
+        return views.list_partitions(tx, name, after, limit, generation_id, stale=stale)
 
 
 def list_events(
     context: ContextParam, name: Name, partition_key: Key = None, before: Before = None, limit: Limit = 100
 ) -> EventsPage:
-    """List the events of a dataset, the newest first, each with what became of it."""
+    """List the events of a dataset, newest first, each with what became of it."""
     with context.state.read() as tx:
-        return known.list_events(tx, name, before, limit, partition_key)
+        return views.list_events(tx, name, before, limit, partition_key)
 
 
 def show_lineage(
     context: ContextParam,
     name: Name,
-    partition_key: Annotated[str, Query(min_length=1, max_length=200, description="Of this partition.")],
-    depth: Annotated[int, Query(ge=1, le=lineage.DEPTH_MAX, description="How many steps to go.")] = 1,
+    partition_key: Annotated[str, Query(min_length=1, max_length=200, description="The partition.")],
+    depth: Annotated[int, Query(ge=1, le=lineage.DEPTH_MAX, description="How many steps to follow.")] = 1,
 ) -> LineageAnswer:
     """Show what a partition was made from, and what was made from it."""
     with context.state.read() as tx:
@@ -97,7 +97,7 @@ def list_commits(
     before: Before = None,
     limit: Limit = 100,
 ) -> CommitsPage:
-    """List the commits of a dataset, the newest first, each with what took its place."""
+    """List the commits of a dataset, newest first, each with what replaced it."""
     with context.state.read() as tx:
         return history.list_commits(
             tx, name, partition_key=partition_key, generation_id=generation_id, before=before, limit=limit
@@ -129,19 +129,19 @@ def why(
         ),
     ],
 ) -> WhyAnswer:
-    """Explain why data is there, or is not."""
+    """Explain why data is there, or why it is missing."""
     with context.state.read() as tx:
         return reasons.why(tx, target)
 
 
 def invalidate(context: ContextParam, caller: CallerParam, body: InvalidateRequest) -> InvalidateAnswer:
-    """Say that committed data is out of date: the jobs that it triggers, and that have read it, read it again."""
+    """Invalidate committed data: the jobs that it triggers, and those that have read it, run again."""
     with context.state.write() as tx:
         ref = resolve(tx, body.dataset)
         generation = choose_generation(tx, ref, body.generation_id)
         if body.partition_key is not None:
             require_partition(tx, ref, generation, body.partition_key)
-        made = invalidations.invalidate(
+        invalidation_id = invalidations.invalidate(
             tx,
             ref.id,
             generation,
@@ -154,13 +154,13 @@ def invalidate(context: ContextParam, caller: CallerParam, body: InvalidateReque
             key=body.key,
         )
     context.nudge()
-    return InvalidateAnswer(invalidation_id=made)
+    return InvalidateAnswer(invalidation_id=invalidation_id)
 
 
 def remove_partitions(
     context: ContextParam, caller: CallerParam, name: Name, body: RemoveRequest
 ) -> RemovedAnswer:
-    """Remove partitions of a dataset, with what was made of them alone. Earlier revisions keep them."""
+    """Remove partitions of a dataset, and what was made from them alone. Earlier revisions keep them."""
     with context.state.write() as tx:
         answer = removals.remove(
             tx,

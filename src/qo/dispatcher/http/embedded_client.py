@@ -1,4 +1,4 @@
-"""A client without a dispatcher process: the public routes, called in this process."""
+"""A client that needs no dispatcher process: it calls the public routes in this process."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from qo.dispatcher.http.context import Context
 
 
 def open_embedded_client(context: Context) -> UserClient:
-    """Call as an admin. The caller closes the state of the context."""
+    """Return a client with the rights of an admin. The caller closes the state of the context."""
     transport = httpx.ASGITransport(public_app(context), raise_app_exceptions=False)
     return UserClient("http://qo", context.tokens.admin, transport=transport)

@@ -1,4 +1,4 @@
-"""The route for who deletes files: which of them may go?"""
+"""The route of the garbage collection: it asks which files may be deleted."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from qo.dispatcher.http.routes import ContextParam, Routes
 
 
 def judge_prefixes(context: ContextParam, body: JudgeRequest) -> JudgeAnswer:
-    """Say which prefixes of attempts and which manifests, found below the data root, nobody needs any more.
+    """Decide which prefixes of attempts and which manifests below the data root are no longer needed.
 
-    What may go, may go for ever: it is marked, and versions of which it is a part can be read no more. With retired,
-    the generations that are given up are marked, too: no version can have them again.
+    A decision to delete is final: the prefix is marked, and versions that contain it can no longer be read. With
+    retired, the generations that are given up are marked, too: no version can use them again.
     """
     with context.state.read() if body.dry_run else context.state.write() as tx:
         return JudgeAnswer(judged=garbage.judge(tx, body))

@@ -1,4 +1,4 @@
-"""Whether the dispatcher is alive, and whether it can do its work."""
+"""Health of the dispatcher: livez, readyz and metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fastapi import Response
 from sqlalchemy.exc import ProgrammingError
 
 from qo.api.contract.body import Answer
-from qo.dispatcher.http import metrics as exposed
+from qo.dispatcher.http import metrics as exporter
 from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.routes import ContextParam, Routes
 from qo.dispatcher.state import schema
@@ -19,12 +19,12 @@ class Health(Answer):
 
 
 def livez(context: ContextParam) -> Health:
-    """Say whether the process does its work; if not, it should be replaced.
+    """Say whether the process works; if not, restart it.
 
-    Without the state database nobody can: that is no reason to replace it, see readyz.
+    A missing state database is no reason for a restart: see readyz.
     """
     troubles = context.troubles()
-    if troubles and _database(context) is None:
+    if troubles and _database_problem(context) is None:
         raise Unavailable("; ".join(troubles))
     return Health()
 
@@ -34,23 +34,22 @@ def readyz(context: ContextParam) -> Health:
 
     Until it does, send requests elsewhere; a restart does not help.
     """
-    if (missing := _database(context)) is not None:
-        raise Unavailable(missing)
+    if (problem := _database_problem(context)) is not None:
+        raise Unavailable(problem)
     return Health()
 
 
-def _database(context: Context) -> str | None:
-    """What is wrong with it, if anything."""
+def _database_problem(context: Context) -> str | None:
     try:
         with context.state.read() as tx:
-            known = tx.value(sa.select(schema.topology.c.epoch))
+            epoch = tx.value(sa.select(schema.topology.c.epoch))
     except Unavailable as error:
         return _EMPTY if "no such table" in str(error.__cause__) else str(error)
     except CorruptRecord as error:
         return str(error)
     except ProgrammingError:
         return _EMPTY
-    return None if known is not None else _EMPTY
+    return None if epoch is not None else _EMPTY
 
 
 _EMPTY = "the state database has no tables yet: run qo db upgrade"
@@ -58,7 +57,7 @@ _EMPTY = "the state database has no tables yet: run qo db upgrade"
 
 def metrics(context: ContextParam) -> Response:
     """Show the metrics, for Prometheus."""
-    return Response(exposed.exposition(context), media_type=exposed.CONTENT_TYPE)
+    return Response(exporter.exposition(context), media_type=exporter.CONTENT_TYPE)
 
 
 def install(routes: Routes) -> None:

@@ -1,4 +1,4 @@
-"""How much a caller may ask of us: the size of a body, the time to send it, and requests and bodies at a time."""
+"""Limits of requests: the size of a body, the time to send it, and how many requests and bodies at a time."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qo.dispatcher.http import errors
 
-REQUESTS_MAX = 200  # At a time. They wait for threads and for the database; more of them only wait longer.
-SOON_S = 1.0  # A body that is whole so soon needs no place among those that are awaited.
-BODIES_MAX = 100  # Awaited at a time: whoever sends slowly leaves room for all others.
+REQUESTS_MAX = 200  # At a time. They wait for threads and for the database; more would only wait longer.
+SOON_S = 1.0  # A body that is complete so soon does not count as slow.
+BODIES_MAX = 100  # Slow ones at a time: slow senders must leave room for all others.
 CLIENT_BODIES_MAX = 25  # Of these, of one address.
-BODY_S = 30.0  # For a whole body, however many pieces it comes in, ...
-BYTES_PER_S_MIN = 262_144  # ... and a second more for each so many bytes of it.
+BODY_S = 30.0  # For a whole body, however many pieces it comes in, …
+BYTES_PER_S_MIN = 262_144  # … and a second more for each so many bytes of it.
 _LATER = {"Retry-After": str(errors.RETRY_AFTER_S)}
-OPEN = frozenset({"/livez", "/readyz"})  # Answered also by who is too busy for anything else.
+OPEN = frozenset({"/livez", "/readyz"})  # Answered even when the dispatcher is too busy for anything else.
 
 
 class Limits:
-    """ASGI middleware. ``larger``: the limits of paths, by prefix, that take larger bodies than all others."""
+    """ASGI middleware. ``larger``: the limits of body size, by prefix, of paths that take larger bodies than others."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Limits:
         body_bytes_max: int,
         larger: Mapping[str, int] | None = None,
         requests_max: int = REQUESTS_MAX,
-        places: Places | None = None,
+        slots: BodySlots | None = None,
         body_s: float = BODY_S,
         soon_s: float = SOON_S,
     ) -> None:
@@ -42,7 +42,7 @@ class Limits:
         self._body_bytes_max = body_bytes_max
         self._larger = dict(larger or {})
         self._requests_max = requests_max
-        self._places = places or Places()
+        self._slots = slots or BodySlots()
         self._body_s = body_s
         self._soon_s = soon_s
         self._requests = 0
@@ -55,20 +55,22 @@ class Limits:
         if self._requests >= self._requests_max and path not in OPEN:
             await _busy(scope, receive, send)
             return
-        most = next(
-            (most for prefix, most in self._larger.items() if path.startswith(prefix)), self._body_bytes_max
+        bytes_max = next(
+            (limit for prefix, limit in self._larger.items() if path.startswith(prefix)), self._body_bytes_max
         )
-        declared = _declared(scope)
-        if declared is not None and declared > most:
-            refusal = errors.problem_response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", _too_large(most))
+        declared = _content_length(scope)
+        if declared is not None and declared > bytes_max:
+            refusal = errors.problem_response(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", _too_large(bytes_max)
+            )
             await refusal(scope, receive, send)
             return
         body = _Body(
             receive,
             client=_client(scope),
-            places=self._places,
-            most=most,
-            within_s=self._body_s + (declared or most) / BYTES_PER_S_MIN,
+            slots=self._slots,
+            bytes_max=bytes_max,
+            within_s=self._body_s + (declared or bytes_max) / BYTES_PER_S_MIN,
             soon_s=self._soon_s,
         )
         self._requests += 1
@@ -76,78 +78,80 @@ class Limits:
             await self._app(scope, body.receive, send)
         finally:
             self._requests -= 1
-            body.leave()
+            body.release_slot()
 
 
-class Places:
-    """For bodies that are awaited: so many in all, and so many of one client."""
+class BodySlots:
+    """Slots for slow bodies: a number in all, and a number for each client."""
 
     def __init__(self, bodies_max: int = BODIES_MAX, client_bodies_max: int = CLIENT_BODIES_MAX) -> None:
         self._bodies_max = bodies_max
         self._client_bodies_max = client_bodies_max
-        self._taken: Counter[str] = Counter()
+        self._in_use: Counter[str] = Counter()
 
     @property
-    def taken(self) -> int:
-        return self._taken.total()
+    def in_use(self) -> int:
+        return self._in_use.total()
 
-    def take(self, client: str) -> bool:
-        """Whether there was one left."""
-        if self._taken[client] >= self._client_bodies_max or self.taken >= self._bodies_max:
+    def acquire(self, client: str) -> bool:
+        """Take a slot; False if none is free."""
+        if self._in_use[client] >= self._client_bodies_max or self.in_use >= self._bodies_max:
             return False
-        self._taken[client] += 1
+        self._in_use[client] += 1
         return True
 
-    def give_back(self, client: str) -> None:
-        self._taken[client] -= 1
-        self._taken += Counter()  # Forgets clients that have none.
+    def release(self, client: str) -> None:
+        self._in_use[client] -= 1
+        self._in_use += Counter()  # Drops clients without any.
 
 
 class _Body:
-    """The body of one request: so large at most, and by one deadline for all of its pieces."""
+    """The body of one request, with a limit of size and one deadline for all of its pieces."""
 
     def __init__(
-        self, receive: Receive, *, client: str, places: Places, most: int, within_s: float, soon_s: float
+        self, receive: Receive, *, client: str, slots: BodySlots, bytes_max: int, within_s: float, soon_s: float
     ) -> None:
         self._receive = receive
         self._client = client
-        self._places = places
-        self._most = most
+        self._slots = slots
+        self._bytes_max = bytes_max
         self._within_s, self._soon_s = within_s, soon_s
-        self._began: float | None = None  # When the first piece was asked for.
+        self._began: float | None = None  # When the first piece was requested.
         self._size = 0
-        self._whole = False
-        self._has_place = False
+        self._is_complete = False
+        self._has_slot = False
 
     async def receive(self) -> Message:
-        """The next piece. Raises HTTPException for a body that comes too slowly, is too large, or finds no place."""
-        if self._whole:
-            return await self._receive()  # Now it waits for the client to hang up, however long that takes.
+        """Return the next piece. Raises HTTPException for a body that is too slow, is too large, or finds no slot."""
+        if self._is_complete:
+            return await self._receive()  # The app waits for the client to disconnect, however long that takes.
         if self._began is None:
             self._began = asyncio.get_running_loop().time()
-        message = await self._awaited(self._began)
-        # A body may come in pieces that nobody announced: they are counted as they come.
+        message = await self._receive_in_time(self._began)
+        # Without a Content-Length the size is known only as the pieces arrive.
         self._size += len(message.get("body", b""))
-        if self._size > self._most:
-            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(self._most))
+        if self._size > self._bytes_max:
+            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(self._bytes_max))
         if not message.get("more_body", False):
-            self._whole = True
-            self.leave()
+            self._is_complete = True
+            self.release_slot()
         return message
 
-    def leave(self) -> None:
-        if self._has_place:
-            self._has_place = False
-            self._places.give_back(self._client)
+    def release_slot(self) -> None:
+        if self._has_slot:
+            self._has_slot = False
+            self._slots.release(self._client)
 
-    async def _awaited(self, began: float) -> Message:
-        if not self._has_place:
+    async def _receive_in_time(self, began: float) -> Message:
+        if not self._has_slot:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(began + self._soon_s):
                     return await self._receive()
-            self._has_place = self._places.take(self._client)
-            if not self._has_place:
-                reason = "too many bodies are awaited at a time: send them whole, or come back in a moment"
+            self._has_slot = self._slots.acquire(self._client)
+            if not self._has_slot:
+                reason = (
+                    "too many slow request bodies at a time: send bodies whole, or repeat the request in a moment"
+                )
                 raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, reason, headers=_LATER)
         try:
             async with asyncio.timeout_at(began + self._within_s):
@@ -158,23 +162,22 @@ class _Body:
 
 
 def _client(scope: Scope) -> str:
-    """Its address. Behind a proxy all have the same; so a body that comes at once never needs a place."""
+    """Return its address. Behind a proxy all clients have the same, so a body that comes at once needs no slot."""
     client: Sequence[Any] | None = scope.get("client")
     return str(client[0]) if client else ""
 
 
-def _declared(scope: Scope) -> int | None:
-    """None for a body that does not say how long it is."""
+def _content_length(scope: Scope) -> int | None:
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     length = next((value for name, value in headers if name == b"content-length"), b"")
     return int(length[:20]) if length.isdigit() else None  # Longer ones are too large in any case.
 
 
-def _too_large(most: int) -> str:
-    return f"the body is larger than {most:,} bytes: send less at a time, or raise dispatcher.body_max_bytes"
+def _too_large(bytes_max: int) -> str:
+    return f"the body is larger than {bytes_max:,} bytes: send less at a time, or raise dispatcher.body_max_bytes"
 
 
 async def _busy(scope: Scope, receive: Receive, send: Send) -> None:
-    reason = "too many requests at a time: come back in a moment"
+    reason = "too many requests at a time: repeat the request in a moment"
     refusal = errors.problem_response(HTTPStatus.SERVICE_UNAVAILABLE, "busy", reason, headers=_LATER)
     await refusal(scope, receive, send)

@@ -1,7 +1,6 @@
-"""The dispatcher's metrics, asked of the state database at each scrape, beside the traffic of this process.
+"""The dispatcher's metrics, queried from the state database at each scrape, and the traffic of this process.
 
-Each question is answered by an index and looks at a bounded number of rows: a count that reaches ``COUNT_MAX``
-means "at least so many".
+Each query uses an index and reads a bounded number of rows: a count of ``COUNT_MAX`` means "at least so many".
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ REQUESTS = "qo_dispatcher_requests_total"
 DURATION = "qo_dispatcher_request_seconds"
 
 
-def _bounded(tx: Tx, table: sa.Table, *where: Any) -> int:
+def _bounded_count(tx: Tx, table: sa.Table, *where: Any) -> int:
     some = sa.select(sa.literal(1)).select_from(table).where(*where).limit(COUNT_MAX).subquery()
     return int(tx.value(sa.select(sa.func.count()).select_from(some)) or 0)
 
@@ -50,12 +49,14 @@ _TASKS, _OUTBOX, _EVENTS = schema.tasks, schema.outbox, schema.events
 COUNTS: tuple[tuple[str, Callable[[Tx], int], str], ...] = (
     (
         "qo_dispatcher_tasks_running",
-        lambda tx: _bounded(tx, _TASKS, _is(_TASKS, "status", Status.RUNNING)),
+        lambda tx: _bounded_count(tx, _TASKS, _is(_TASKS, "status", Status.RUNNING)),
         "Running tasks.",
     ),
     (
         "qo_dispatcher_tasks_released",
-        lambda tx: _bounded(tx, _TASKS, _is(_TASKS, "status", Status.PENDING), _TASKS.c.released_at.is_not(None)),
+        lambda tx: _bounded_count(
+            tx, _TASKS, _is(_TASKS, "status", Status.PENDING), _TASKS.c.released_at.is_not(None)
+        ),
         "Pending tasks whose wake-up is on its way.",
     ),
     (
@@ -65,37 +66,43 @@ COUNTS: tuple[tuple[str, Callable[[Tx], int], str], ...] = (
     ),
     (
         "qo_dispatcher_leases_expired",
-        lambda tx: _bounded(tx, _TASKS, _is(_TASKS, "status", Status.RUNNING), _TASKS.c.lease_expires_at < tx.now),
+        lambda tx: _bounded_count(
+            tx, _TASKS, _is(_TASKS, "status", Status.RUNNING), _TASKS.c.lease_expires_at < tx.now
+        ),
         "Running tasks whose lease has run out; the reaper takes them back.",
     ),
     (
         "qo_dispatcher_events_pending",
-        lambda tx: _bounded(tx, _EVENTS, _is(_EVENTS, "state", EventState.PENDING)),
+        lambda tx: _bounded_count(tx, _EVENTS, _is(_EVENTS, "state", EventState.PENDING)),
         "Events that are not routed yet.",
     ),
     (
         "qo_dispatcher_outbox_pending",
-        lambda tx: _bounded(tx, _OUTBOX, _is(_OUTBOX, "state", OutboxState.PENDING)),
+        lambda tx: _bounded_count(tx, _OUTBOX, _is(_OUTBOX, "state", OutboxState.PENDING)),
         "Side effects that are not done yet.",
     ),
-    ("qo_dispatcher_holds", lambda tx: _bounded(tx, schema.holds), "Editions of jobs whose tasks are withheld."),
+    (
+        "qo_dispatcher_holds",
+        lambda tx: _bounded_count(tx, schema.holds),
+        "Editions of jobs whose tasks are withheld.",
+    ),
 )
 
 NAMES = (*(name for name, _, _ in COUNTS), QUEUE_DEPTH, QUEUE_AGE, QUEUE_TRIPPED, SOURCES, REQUESTS, DURATION)
 
 
 def exposition(context: Context) -> bytes:
-    """The Prometheus text format, version 0.0.4. Raises Unavailable without the database."""
+    """Return the metrics in the Prometheus text format, version 0.0.4. Raises Unavailable without the database."""
     from prometheus_client import CollectorRegistry, generate_latest
 
     with context.state.read() as tx:
         families = [*_counts(tx), *_queues(tx), *_sources(tx), *context.families(tx), *_traffic(context.traffic)]
     registry = CollectorRegistry()
-    registry.register(_Collected(families))
+    registry.register(_Collector(families))
     return generate_latest(registry)
 
 
-class _Collected:
+class _Collector:
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
 
@@ -106,8 +113,8 @@ class _Collected:
 def _counts(tx: Tx) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily
 
-    for name, question, says in COUNTS:
-        yield GaugeMetricFamily(name, says, value=question(tx))
+    for name, query, text in COUNTS:
+        yield GaugeMetricFamily(name, text, value=query(tx))
 
 
 def _queues(tx: Tx) -> Iterator[Metric]:
@@ -145,10 +152,12 @@ def _traffic(traffic: Traffic) -> Iterator[Metric]:
     for (operation, status), count in sorted(traffic.answers.copy().items()):
         answers.add_metric([operation, str(status)], count)
     yield answers
-    took = HistogramMetricFamily(DURATION, "How long answers took, by operation.", labels=["operation"])
+    durations_family = HistogramMetricFamily(
+        DURATION, "How long answers took, by operation.", labels=["operation"]
+    )
     bounds = [*map(str, BUCKETS_S), "+Inf"]
     for operation, durations in sorted(traffic.durations.copy().items()):
-        took.add_metric(
+        durations_family.add_metric(
             [operation], list(zip(bounds, accumulate(durations.counts), strict=True)), durations.total_s
         )
-    yield took
+    yield durations_family

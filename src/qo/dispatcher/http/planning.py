@@ -1,4 +1,4 @@
-"""The route for plans: what would deploying this build anew?"""
+"""The route for plans: what deploying a definition would rebuild."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Query
 
 from qo.api.contract.planning import PlanAnswer
-from qo.dispatcher.http.dags import FILE, Name, Source, defined
+from qo.dispatcher.http.dags import FILE, Name, SourceParam, read_definition
 from qo.dispatcher.http.routes import After, ContextParam, Limit, Routes
 from qo.dispatcher.versions import planning
 
@@ -15,18 +15,18 @@ from qo.dispatcher.versions import planning
 def plan_version(
     context: ContextParam,
     dag: Name,
-    source: Source,
-    job: Annotated[str | None, Query(max_length=200, description="Only of this job.")] = None,
+    source: SourceParam,
+    job: Annotated[str | None, Query(max_length=200, description="Only this job.")] = None,
     after: After = None,
     limit: Limit = planning.FIRST,
 ) -> PlanAnswer:
-    """Show what deploying a definition would build anew, partition by partition; nothing is changed.
+    """Show what deploying a definition would rebuild, partition by partition; nothing is changed.
 
-    The body is the file, as YAML or as {source}. Further partitions of a job come with its name and after.
+    The body is the file as YAML, or JSON {source}. For further partitions of a job, pass its name and after.
     """
-    wanted = defined(context, dag, source)
+    definition = read_definition(context, dag, source)
     with context.state.read() as tx:
-        return planning.planned(tx, wanted, context.registry, job=job, after=after, limit=limit)
+        return planning.planned(tx, definition, context.registry, job=job, after=after, limit=limit)
 
 
 def install(routes: Routes) -> None:

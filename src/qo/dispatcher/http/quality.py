@@ -1,4 +1,4 @@
-"""Routes for what was expected of data, and found."""
+"""Routes for data quality: the results of checks, and rejected outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qo.dispatcher.http.routes import ContextParam, Limit, Routes
 from qo.dispatcher.views import quality
 
 Dataset = Annotated[
-    str | None, Query(max_length=410, description="Only of this one: a published name, dag.job, or dag.job[1].")
+    str | None, Query(max_length=410, description="Only this dataset: a published name, dag.job, or dag.job[1].")
 ]
 Before = Annotated[str | None, Query(max_length=200, description="Where the page before ended: its next.")]
 
@@ -19,12 +19,12 @@ Before = Annotated[str | None, Query(max_length=200, description="Where the page
 def list_checks(
     context: ContextParam,
     dataset: Dataset = None,
-    failed: Annotated[bool, Query(description="Only what was not as expected.")] = False,
-    task_id: Annotated[str | None, Query(max_length=200, description="Only of this task.")] = None,
+    failed: Annotated[bool, Query(description="Only checks that failed.")] = False,
+    task_id: Annotated[str | None, Query(max_length=200, description="Only this task.")] = None,
     before: Before = None,
     limit: Limit = 100,
 ) -> ChecksPage:
-    """List what was expected of outputs and found, the newest first."""
+    """List the results of checks of outputs, newest first."""
     with context.state.read() as tx:
         return quality.list_checks(tx, dataset, failed=failed, task_id=task_id, before=before, limit=limit)
 
@@ -32,7 +32,7 @@ def list_checks(
 def list_rejections(
     context: ContextParam, dataset: Dataset = None, before: Before = None, limit: Limit = 100
 ) -> RejectionsPage:
-    """List outputs that were not good enough to be committed, and where they are kept, the newest first."""
+    """List outputs that failed their checks and were not committed, with their location, newest first."""
     with context.state.read() as tx:
         return quality.list_rejections(tx, dataset, before=before, limit=limit)
 

@@ -1,4 +1,4 @@
-"""The route for who reads the data itself."""
+"""The route for readers of the data itself."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ from qo.dispatcher.views import reading
 def list_pieces(
     context: ContextParam,
     name: Name,
-    revision: Annotated[int | None, Query(ge=0, le=NUMBER_MAX, description="As of this one; unset: now.")] = None,
-    generation_id: Annotated[str | None, Query(max_length=36, description="Unset: the current one.")] = None,
+    revision: Annotated[
+        int | None, Query(ge=0, le=NUMBER_MAX, description="As of this revision; unset: now.")
+    ] = None,
+    generation_id: Annotated[
+        str | None, Query(max_length=36, description="Unset: the current generation.")
+    ] = None,
     after: Annotated[
         str | None, Query(max_length=500, description="Where the page before ended: its after.")
     ] = None,
@@ -26,7 +30,7 @@ def list_pieces(
 ) -> ReadingAnswer:
     """List the committed files of a dataset, as of now or as of a revision.
 
-    Pass the generation and revision of the first page to those that follow: all of them then show one state.
+    Pass the generation and revision of the first page with each following one: all pages then show one state.
     """
     with context.state.read() as tx:
         return reading.pieces(tx, name, revision=revision, generation_id=generation_id, after=after, limit=limit)

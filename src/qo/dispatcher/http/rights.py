@@ -1,4 +1,4 @@
-"""Who may call what. One table: the routes obey it, the OpenAPI files show it, and a test walks it."""
+"""The rights of callers, one table: the routes enforce it, the OpenAPI files show it, and a test checks every route."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Need(StrEnum):
     """What a caller must present."""
 
     NOTHING = "nothing"
-    SIGNATURE = "signature"  # Of the body, checked by who takes it: webhooks.
+    SIGNATURE = "signature"  # Of the body, checked by the endpoint: webhooks.
     READER = "reader"
     WRITER = "writer"
     ADMIN = "admin"
@@ -18,8 +18,7 @@ class Need(StrEnum):
     TASK = "task"  # The capability of one attempt.
 
 
-# By operation. Readers look; writers run pipelines and change what they are; admins decide who may. Each may do what
-# the ones before may.
+# By operation. Readers read, writers deploy and run pipelines, admins manage tokens. Each includes the ones before.
 PUBLIC: Mapping[str, Need] = {
     "livez": Need.NOTHING,
     "readyz": Need.NOTHING,

@@ -1,4 +1,4 @@
-"""Routes for always-on sources that write data: what they commit on the way, and how far they have come."""
+"""Routes for always-on sources that write data: commit segments, and find the last one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from qo.dispatcher.http.routes import CallerParam, ContextParam, Routes
 
 
 def commit_segments(context: ContextParam, caller: CallerParam, body: CommitRequest) -> CommitAnswer:
-    """Commit segments of an always-on source, which goes on.
+    """Commit segments of an always-on source, which continues to run.
 
-    A cursor that is committed already stays as it is, whoever sends it again.
+    A cursor that is committed already stays as it is, whichever attempt sends it again.
     """
     capabilities.bind(caller.capability, body)
     with context.state.write() as tx:
@@ -29,7 +29,7 @@ def last_segment(
     caller: CallerParam,
     output: Annotated[int, Query(ge=0, le=1000, description="Which output.")] = 0,
 ) -> LastSegment:
-    """How far an output of the task is committed."""
+    """Show how far an output of the task is committed."""
     with context.state.read() as tx:
         capabilities.still_valid(tx, caller.capability)
         return segments.last(tx, caller.capability.task_id, output)

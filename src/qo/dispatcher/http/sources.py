@@ -1,4 +1,4 @@
-"""Routes for sources: what people and webhooks have to say for them, and how they and the queues are."""
+"""Routes for sources: events from people and webhooks, and the state of sources and queues."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class QueuesAnswer(Answer):
 
 def list_sources(
     context: ContextParam,
-    kind: Annotated[str | None, Query(max_length=20, description="Only of this kind.")] = None,
+    kind: Annotated[str | None, Query(max_length=20, description="Only this kind.")] = None,
     after: After = None,
     limit: Limit = 100,
 ) -> SourcesAnswer:
-    """List the live sources, and how they are."""
+    """List the live sources with their state."""
     with context.state.read() as tx:
         return live.list_sources(tx, after, limit, kind)
 
@@ -54,9 +54,9 @@ def list_queues(context: ContextParam) -> QueuesAnswer:
 
 
 def emit(context: ContextParam, caller: CallerParam, dag: Name, job: Name, body: EmitRequest) -> EmitAnswer:
-    """Say that a source has something new.
+    """Emit events of a source.
 
-    The same idempotency_key again, with the same events, is answered as before and does nothing.
+    A repeated idempotency_key with the same events returns the same answer and does nothing.
     """
     with context.state.write() as tx:
         answer = emission.emit(
@@ -67,16 +67,16 @@ def emit(context: ContextParam, caller: CallerParam, dag: Name, job: Name, body:
 
 
 def _admit_webhook(context: Context, request: Request) -> None:
-    """A webhook has no token, so anybody may call: what its headers show is looked at before the body is read."""
+    """Check the headers of a webhook before its body is read: it has no token, so anybody may call."""
     with context.state.read() as tx:
-        webhooks.admit(tx, request.path_params["path"], request.headers, _secrets(context))
+        webhooks.admit(tx, request.path_params["path"], request.headers, _secrets_dir(context))
 
 
-def _secrets(context: Context) -> FilePath:
+def _secrets_dir(context: Context) -> FilePath:
     return FilePath(context.settings.dispatcher.secrets_dir)
 
 
-async def _body(request: Request) -> bytes:
+async def _read_body(request: Request) -> bytes:
     return await request.body()
 
 
@@ -84,15 +84,15 @@ def webhook(
     context: ContextParam,
     request: Request,
     path: Annotated[str, Path(max_length=400)],
-    body: Annotated[bytes, Depends(_body)],
+    body: Annotated[bytes, Depends(_read_body)],
 ) -> EmitAnswer:
-    """Take a signed message for the source that listens at the path.
+    """Receive a signed message for the source that listens at the path.
 
     Signed as X-Qo-Signature: t=SECONDS,v1=HEX or X-Hub-Signature-256: sha256=HEX, with the secret of the source.
     """
-    secrets = _secrets(context)
+    secrets = _secrets_dir(context)
     with context.state.read() as tx:
-        webhooks.examine(tx, path, request.headers, body, secrets)  # Who is refused keeps no writer waiting.
+        webhooks.examine(tx, path, request.headers, body, secrets)  # A refused message must not wait for a writer.
     with context.state.write() as tx:
         answer = webhooks.receive(tx, path, request.headers, body, secrets)
     context.nudge()

@@ -1,4 +1,4 @@
-"""Routes for the tasks of pipelines, as people see and move them."""
+"""Routes for the tasks of pipelines: list, show, cancel, replay."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from qo.dispatcher.versions import overview
 log = logging.getLogger(__name__)
 
 TaskId = Annotated[str, Path(max_length=36)]
-Word = Annotated[str | None, Query(max_length=200)]
+Filter = Annotated[str | None, Query(max_length=200)]
 
 
 def list_tasks(
     context: ContextParam,
-    dag: Word = None,
-    job: Word = None,
-    status: Word = None,
+    dag: Filter = None,
+    job: Filter = None,
+    status: Filter = None,
     superseded: Annotated[
         bool,
-        Query(description="With status=failed: also those whose work was done since, or is not wanted any more."),
+        Query(description="With status=failed: also tasks whose work was done since, or is no longer needed."),
     ] = False,
     after: After = None,
     limit: Limit = 100,
 ) -> TaskList:
-    """List tasks, the newest first; of the failed ones those that are open."""
+    """List tasks, newest first; of the failed ones, those that still need attention."""
     with context.state.read() as tx:
         if dag is not None:
             overview.require(tx, dag, job)
@@ -40,7 +40,7 @@ def list_tasks(
 
 
 def show_task(context: ContextParam, task_id: TaskId) -> TaskView:
-    """Show a task: its attempts, what it read and what it committed."""
+    """Show a task: its attempts, inputs and commits."""
     with context.state.read() as tx:
         return operator_actions.show_task(tx, task_id)
 
@@ -57,7 +57,7 @@ def cancel_task(
 
 
 def replay_task(context: ContextParam, caller: CallerParam, task_id: TaskId) -> MovedAnswer:
-    """Run a failed or cancelled task again, with all its attempts. One that no live version has is refused."""
+    """Run a failed or cancelled task again, with all its attempts. A task of no live version is refused."""
     with context.state.write() as tx:
         answer = operator_actions.replay(tx, task_id, caller.name)
     log.info("task %s was replayed by %s", task_id, caller.name)

@@ -16,20 +16,20 @@ TokenId = Annotated[str, Path(max_length=36, description="The token's id, not th
 def create_token(context: ContextParam, body: CreateToken) -> TokenCreated:
     """Create a token.
 
-    The answer is the only place where it is ever seen: only its hash is kept.
+    Only this answer ever shows it: the dispatcher stores its hash.
     """
     with context.state.write() as tx:
         return principals.create_token(tx, body)
 
 
 def list_tokens(context: ContextParam, after: After = None, limit: Limit = 100) -> TokenPage:
-    """List the tokens, without what they are."""
+    """List the tokens, without their secret text."""
     with context.state.read() as tx:
         return principals.list_tokens(tx, after, limit)
 
 
 def revoke_token(context: ContextParam, token_id: TokenId) -> TokenAnswer:
-    """Revoke a token: from now on it is refused."""
+    """Revoke a token; from now on it is refused."""
     with context.state.write() as tx:
         return principals.revoke_token(tx, token_id)
 

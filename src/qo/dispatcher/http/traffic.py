@@ -1,4 +1,4 @@
-"""How many requests were answered how, and how long that took. Counted around everything else."""
+"""Counts and durations of requests, by operation and status."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from qo.ambient import SYSTEM, Ambient
 
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-UNKNOWN = "unknown"  # A path that is none of ours. Callers choose those, so they are not told apart.
+UNKNOWN = "unknown"  # A path without a route. Callers choose those, so they share one label.
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Durations:
 
 @dataclass(slots=True)
 class Traffic:
-    """Of one process. Written by its event loop only; any thread may read."""
+    """The requests of one process. Written by its event loop only; any thread may read."""
 
     answers: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
     durations: dict[str, Durations] = field(default_factory=dict[str, Durations])
@@ -36,8 +36,8 @@ class Traffic:
         self.durations.setdefault(operation, Durations()).add(seconds)
 
 
-class Counted:
-    """ASGI middleware."""
+class TrafficMiddleware:
+    """ASGI middleware that counts requests, the outermost."""
 
     def __init__(self, app: ASGIApp, *, traffic: Traffic, ambient: Ambient = SYSTEM) -> None:
         self._app = app
@@ -48,17 +48,17 @@ class Counted:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status = 500  # What a server answers for an app that ends without a word.
+        status = 500  # What a server sends for an app that ends without a response.
         began = self._ambient.monotonic()
 
-        async def noted(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self._app(scope, receive, noted)
+            await self._app(scope, receive, send_and_note)
         finally:
             operation = getattr(scope.get("route"), "operation_id", None) or UNKNOWN
             self._traffic.add(operation, status, self._ambient.monotonic() - began)

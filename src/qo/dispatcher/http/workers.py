@@ -1,4 +1,4 @@
-"""Routes for workers, and for the processes that speak for sources."""
+"""Routes for workers, and for the processes that watch sources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, R
 from qo.dispatcher.http.sources import emit
 from qo.dispatcher.sources import live_sources
 
-KEYS_FRESH_S = 60  # For so long verifiers may keep them; a new key is published well before it signs.
+KEYS_FRESH_S = 60  # Verifiers may cache the keys for so long: a new key is published well before it signs.
 
 Name = Annotated[str, Path(max_length=200)]
 TaskId = Annotated[str, Query(min_length=1, max_length=36)]
@@ -25,9 +25,9 @@ ClaimAnswer = Annotated[Claimed | NotClaimed, Field(discriminator="status")]
 
 
 def claim_task(context: ContextParam, body: ClaimRequest) -> ClaimAnswer:
-    """Claim a task, or hear why there is nothing to do.
+    """Claim a task, or learn why it cannot be claimed.
 
-    Repeated with the same lease_id, the answer is the same.
+    A repeated request with the same lease_id returns the same answer.
     """
     data = context.settings.dispatcher.data_root
     with context.state.write() as tx:
@@ -39,7 +39,7 @@ def claim_task(context: ContextParam, body: ClaimRequest) -> ClaimAnswer:
 
 
 def fetch_task(context: ContextParam, task_id: TaskId) -> TaskState:
-    """Show what became of a task; while it runs, with its work."""
+    """Show the state of a task; while it runs, with its work."""
     with context.state.read() as tx:
         return attempts.fetch(tx, task_id, context.settings.dispatcher.data_root)
 
@@ -50,7 +50,7 @@ def task_keys(context: ContextParam) -> Response:
 
 
 def watched_sources(context: ContextParam, after: After = None, limit: Limit = 500) -> SourcesAnswer:
-    """List the live sources, with what was to be remembered for them and the time by the database."""
+    """List the live sources with their memory, and the time of the database."""
     with context.state.read() as tx:
         return live_sources.list_sources(tx, after, limit)
 
@@ -58,16 +58,16 @@ def watched_sources(context: ContextParam, after: After = None, limit: Limit = 5
 def remember_source(
     context: ContextParam, edition_id: Annotated[str, Path(max_length=36)], body: MemoryRequest
 ) -> Response:
-    """Remember something for a source, or why it cannot speak now."""
+    """Store the memory of a source, or why its watcher fails."""
     with context.state.write() as tx:
         live_sources.remember(tx, edition_id, body.memory, body.error)
     return Response(status_code=204)
 
 
 def emit_source(context: ContextParam, caller: CallerParam, dag: Name, job: Name, body: EmitRequest) -> EmitAnswer:
-    """Say that a source has something new.
+    """Emit events of a source.
 
-    The same idempotency_key again, with the same events, is answered as before and does nothing.
+    A repeated idempotency_key with the same events returns the same answer and does nothing.
     """
     return emit(context, caller, dag, job, body)
 
