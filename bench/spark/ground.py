@@ -19,7 +19,7 @@ from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.pipeline.reading import read
 from qo.store.secret_files import read_secret
-from qo.up.machine import Site
+from qo.up.installation import Installation as Site
 from qo.up.targets import Pipeline
 
 WITHIN_S = 300.0

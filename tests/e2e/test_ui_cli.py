@@ -22,7 +22,7 @@ from botocore.exceptions import ClientError
 
 from qo.dispatcher import aws
 from qo.ui import assets
-from qo.up.machine import Site
+from qo.up.installation import Installation
 from qo.up.targets import read
 from support.cli.command import Qo
 from support.ui.dashboards import page, read_fragment
@@ -168,10 +168,10 @@ async def test_qo_up_brings_a_dashboard_that_knows_its_dispatcher(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pipeline.yaml").write_text(PIPELINE)
     pipeline, _ = read(str(tmp_path))
-    async with Site({}, None, [pipeline], tmp_path / "logs") as site:
+    async with Installation({}, None, [pipeline], tmp_path / "logs") as site:
         await site.start()
         await site.deploy(pipeline)
-        link = await site.dashboard()
+        link = await site.dashboard_link()
         url, _, fragment = link.partition("/#c=")
         held = read_fragment(fragment)
         config = await asyncio.to_thread(fetched, f"{url}/config.json")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from qo.up.machine import Site
+from qo.up.installation import Installation
 from qo.up.rollout import Rollout
 from qo.up.targets import read
 from qo.up.view import SilentView
@@ -164,7 +164,7 @@ async def test_once_ends_only_after_what_was_announced_since_its_last_look(
     (tmp_path / "letters.py").write_text("def counted(run):\n    pass\n\n\nshouted = counted\n")
     monkeypatch.chdir(tmp_path)
     pipeline, _ = read(str(tmp_path))
-    async with Site({}, None, [pipeline], Path("logs")) as site:
+    async with Installation({}, None, [pipeline], Path("logs")) as site:
         await site.start()
         rollout = Rollout(await site.deploy(pipeline))
         async with asyncio.timeout(LIMIT_S):

@@ -228,7 +228,7 @@ def test_a_version_of_ours_that_another_replaced_before_it_was_built_is_left_alo
         (qo.cwd / "letters.py").write_text(OPERATORS.replace("line.upper()", "line.lower()"))
         qo.ok("dag", "deploy", "pipeline.yaml")
         line = up.wait_for("letters: version 3 (deployed by ")
-        assert line.endswith("is built beside version 1, which goes on serving; version 2 is given up for it")
+        assert line.endswith("is built beside version 1, which keeps serving; version 2 is abandoned for it")
         up.wait_for("letters version 3, being built: ")
         qo.ok("dag", "resume", "letters.shouted")
         up.wait_for("letters version 3, being built: shouted 2/2")
@@ -249,7 +249,7 @@ def test_a_pipeline_that_is_deployed_beside_ours_gets_the_workers_that_it_needs(
     with running(Qo(qo.cwd, {**qo.environ, **session.ENVIRONMENT, "QO_SPARK_UI": "1"})) as up:
         up.wait_for("letters version 1 is new")
         qo.ok("dag", "deploy", "other.yaml")
-        up.wait_for("worker:spark is started, for other")
+        up.wait_for("started worker:spark for other")
         up.wait_for("other: lines 2/2")
         url = up.wait_for("Spark's UI is at ").removeprefix("Spark's UI is at ")
         with urllib.request.urlopen(url, timeout=30) as answer:

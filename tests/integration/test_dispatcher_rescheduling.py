@@ -112,14 +112,14 @@ def test_a_task_that_waits_for_failed_inputs_is_stuck_once_it_has_seen_all_there
     [stuck] = look(state).stuck
     assert (stuck.task_id, stuck.job, stuck.about, stuck.times) == (task, "closed", "m1", 2)
     assert (stuck.reason, stuck.failed) == ("waits for 1 of 2 days", ("daily",))
-    assert not look(state).over(["shop"])  # The sensor is open.
+    assert not look(state).is_blocked(["shop"])  # The sensor is open.
     put_off(state, sensor, "the ship is not in")
-    assert not look(state).over(["shop"])  # It waits for something outside, which may come.
+    assert not look(state).is_blocked(["shop"])  # It waits for something outside, which may come.
     state_clock.advance(5)
     succeed(state, claimed(state, sensor.work.task_id))
     route_all(state)
-    assert look(state).over(["shop"])
-    assert not look(state).quiet(["shop"])
+    assert look(state).is_blocked(["shop"])
+    assert not look(state).is_idle(["shop"])
 
 
 def test_nobody_is_stuck_once_the_failure_was_mended(state: State, shop: Topology, state_clock: Clock) -> None:

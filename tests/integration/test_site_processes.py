@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from qo.up import processes
-from qo.up.processes import Child, Lifeline
+from qo.up.processes import ChildProcess, Lifeline
 
 HUNG = """\
 import signal, time
@@ -28,8 +28,8 @@ def lifeline() -> Iterator[Lifeline]:
     made.close()
 
 
-def child(path: Path, lifeline: Lifeline, **environ: str) -> Child:
-    return Child("scheduler", {}, lifeline=lifeline, environ={**os.environ, **environ}, logs=path)
+def child(path: Path, lifeline: Lifeline, **environ: str) -> ChildProcess:
+    return ChildProcess("scheduler", {}, lifeline=lifeline, environ={**os.environ, **environ}, logs=path)
 
 
 async def test_a_stop_waits_for_no_rest_before_a_restart(
@@ -54,7 +54,7 @@ async def test_who_does_not_end_is_killed_as_soon_as_that_is_wanted(
     hung = child(tmp_path, lifeline, PYTHONPATH=str(tmp_path))
     async with asyncio.timeout(60):
         hung.start()
-        await hung.first_words(60)
+        await hung.first_message(60)
         stopping = asyncio.create_task(hung.stop())
         await asyncio.sleep(0)
         hung.kill()

@@ -106,17 +106,17 @@ def test_each_pipeline_is_quiet_by_itself(state: State) -> None:
     with state.write() as tx:
         pausing.pause(tx, "reader", "", "ann")
     found = seen(state)
-    assert found.quiet(["shop"])
-    assert (found.open("reader"), jobs(found)["reader 1 report"].paused) == (1, True)
-    assert found.awake == {"reader"}  # Its always-on source does not run yet.
-    assert not found.quiet(["reader"])
+    assert found.is_idle(["shop"])
+    assert (found.open_tasks("reader"), jobs(found)["reader 1 report"].paused) == (1, True)
+    assert found.starting == {"reader"}  # Its always-on source does not run yet.
+    assert not found.is_idle(["reader"])
 
     clean = of(state, "shop.clean")
     with state.write() as tx:
         _event(tx, clean)
     found = seen(state)
-    assert (found.events, found.concerned) == (1, {"shop", "reader"})
-    assert not found.quiet(["shop"])
+    assert (found.events, found.affected) == (1, {"shop", "reader"})
+    assert not found.is_idle(["shop"])
 
 
 def _event(tx: Tx, maker: LiveJob) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from qo.config.settings import Settings
-from qo.up.arrivals import unreadable
+from qo.up.file_sources import describe_unreadable
 from support.dispatcher.pipelines import dag, job, source
 
 pytestmark = pytest.mark.fast
@@ -23,7 +23,7 @@ async def test_only_places_that_cannot_be_looked_at_are_named(tmp_path: Path) ->
         source("by_hand"),
         job("clean", reads="here"),
     )
-    odd, short, typo = sorted(await unreadable(given, Settings()))
+    odd, short, typo = sorted(await describe_unreadable(given, Settings()))
     assert (
         typo
         == f"typo finds no files: there is no directory {tmp_path}/nowhere: create it, or correct the source's path"

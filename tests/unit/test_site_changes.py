@@ -6,7 +6,7 @@ import pytest
 
 from qo.core.pipeline.topology import VersionStatus
 from qo.dispatcher.views.live_versions import Live, LivePipeline, LiveVersion
-from qo.up.changes import Fates, describe_changes
+from qo.up.changes import EndStatuses, describe_changes
 
 pytestmark = pytest.mark.fast
 
@@ -38,25 +38,25 @@ def weather(active: int | None, beside: int | None = None, status: VersionStatus
             weather(2),
             weather(2, 3),
             {},
-            "version 3 (deployed by ben) is built beside version 2, which goes on serving",
+            "version 3 (deployed by ben) is built beside version 2, which keeps serving",
         ),
         (
             weather(2),
             weather(2, 3, READY),
             {},
-            "version 3 (deployed by ben) is ready; qo dag activate weather 3 lets it take over",
+            "version 3 (deployed by ben) is ready; qo dag activate weather 3 activates it",
         ),
         (
             weather(2, 3),
             weather(2, 4),
             {("weather", 3): VersionStatus.ABANDONED},
-            "version 4 (deployed by ben) is built beside version 2, which goes on serving; "
-            "version 3 is given up for it",
+            "version 4 (deployed by ben) is built beside version 2, which keeps serving; "
+            "version 3 is abandoned for it",
         ),
         (weather(2, 3), weather(2), {("weather", 3): VersionStatus.ABANDONED}, "version 3 is abandoned"),
     ],
 )
-def test_each_change_is_one_line(before: Live, after: Live, fates: Fates, line: str) -> None:
+def test_each_change_is_one_line(before: Live, after: Live, fates: EndStatuses, line: str) -> None:
     assert describe_changes(before, after, fates) == [f"weather: {line}"]
 
 

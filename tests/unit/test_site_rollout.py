@@ -12,7 +12,7 @@ from qo.api.contract.dag import RebuildAnswer
 from qo.core.pipeline.topology import VersionStatus
 from qo.dispatcher.views.live_versions import LivePipeline, LiveVersion
 from qo.errors import Refused
-from qo.up.machine import Deployed, Site
+from qo.up.installation import DeployedVersion, Installation
 from qo.up.rollout import REFUSALS_MAX, Rollout
 
 pytestmark = pytest.mark.fast
@@ -56,11 +56,11 @@ class Pretended:
 
 
 def rollout(*, keep: bool = False) -> Rollout:
-    return Rollout(Deployed(2, "staged", {"dag": "shop", "diff": {"rebuilt": []}}), keep)
+    return Rollout(DeployedVersion(2, "staged", {"dag": "shop", "diff": {"rebuilt": []}}), keep)
 
 
 async def advance(this: Rollout, site: Pretended, live: LivePipeline = BESIDE, epoch: int = 1) -> bool:
-    return await this.advance(cast("Site", site), live, epoch)
+    return await this.advance(cast("Installation", site), live, epoch)
 
 
 async def test_what_is_built_takes_over_and_is_then_left_alone() -> None:
@@ -82,7 +82,7 @@ async def test_failures_and_a_wish_keep_it_from_taking_over() -> None:
     assert not await advance(kept, Pretended())
     assert (failed.settled, failed.obstacle) == (True, "2 of its tasks failed")
     assert kept.settled
-    assert (kept.obstacle or "").startswith("it is built, and kept; qo dag ready shop 2")
+    assert (kept.obstacle or "").startswith("it is built, and kept; activate it with qo dag ready shop 2")
     site.rebuild = BUILT  # Its tasks were replayed, and are well.
     assert await advance(failed, site)
 

@@ -10,7 +10,7 @@ from qo.core.pipeline.dag import SourceKind
 from qo.core.pipeline.topology import VersionStatus
 from qo.dispatcher.views.progress import JobState, VersionState
 from qo.up.progress import Running, Survey, stages
-from qo.up.view import DrawnView, PlainView, summaries, waiting
+from qo.up.view import PlainView, TableView, describe_waiting, summaries
 
 pytestmark = pytest.mark.fast
 
@@ -38,11 +38,11 @@ def test_a_terminal_shows_jobs_partitions_and_spark_stages(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    view = DrawnView(color=False)
-    view.say("the dispatcher is at http://127.0.0.1:1")
+    view = TableView(color=False)
+    view.print_line("the dispatcher is at http://127.0.0.1:1")
     with view:
-        view.look(seen(2), [])
-        view.look(seen(4), ["worker:spark died 1 time, see .qo/logs/worker-spark.log"])
+        view.show(seen(2), [])
+        view.show(seen(4), ["worker:spark died 1 time, see .qo/logs/worker-spark.log"])
     out = capsys.readouterr().out
     assert out.startswith("the dispatcher is at http://127.0.0.1:1\n")
     header, source, job, running, trouble = [line.split() for line in out.splitlines()[1:]]
@@ -61,8 +61,8 @@ def test_a_spark_task_without_a_cluster_says_what_it_waits_for() -> None:
 
 def test_elsewhere_a_line_says_how_far_all_jobs_are(capsys: pytest.CaptureFixture[str]) -> None:
     with PlainView() as view:
-        view.look(seen(2), [])
-        view.look(seen(4), [])  # Too soon after the other.
+        view.show(seen(2), [])
+        view.show(seen(4), [])  # Too soon after the other.
         assert capsys.readouterr().out == "clean 2/8 (1 failed)\n"
     assert capsys.readouterr().out == "clean 4/8 (1 failed)\n"  # At the end, how it ended.
 
@@ -79,13 +79,13 @@ def test_several_versions_are_told_apart_and_what_is_staged_is_called_so(
         "flights version 2, being built: clean 2/8  mailed 0/3 (3 waiting for the cutover)",
         "weather: hourly 0/26",
     ]
-    assert waiting(found) == (
-        "nothing has ended for a while; open are: flights.clean (1 running, 2 waiting), "
+    assert describe_waiting(found) == (
+        "no task has ended for a while; open: flights.clean (1 running, 2 waiting), "
         "flights.clean (0 running, 6 waiting), weather.hourly (0 running, 26 waiting, paused); 5 new events"
     )
     monkeypatch.setenv("COLUMNS", "120")
-    with DrawnView(color=False) as view:
-        view.look(found, [])
+    with TableView(color=False) as view:
+        view.show(found, [])
     out = capsys.readouterr().out
     assert [" ".join(line.split("━")[0].split()) for line in out.splitlines()[1:]] == [
         "flights",
@@ -109,7 +109,7 @@ def test_only_the_pipelines_that_are_asked_for_must_be_quiet() -> None:
     other = version(JobState("hourly", "spark", pending=26), dag="weather")
     done = version(JobState("clean", "spark", completed=8))
     found = Survey((done, other), 0, ())
-    assert found.quiet(["flights"])
-    assert not found.quiet(["flights", "weather"])
-    assert not replace(found, events=1, concerned=frozenset({"flights"})).quiet(["flights"])
-    assert not replace(found, awake=frozenset({"flights"})).quiet(["flights"])
+    assert found.is_idle(["flights"])
+    assert not found.is_idle(["flights", "weather"])
+    assert not replace(found, events=1, affected=frozenset({"flights"})).is_idle(["flights"])
+    assert not replace(found, starting=frozenset({"flights"})).is_idle(["flights"])

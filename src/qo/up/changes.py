@@ -1,4 +1,4 @@
-"""Which versions have come, taken over and gone since the last look, whoever did it, in words."""
+"""Describe which versions were deployed, activated and removed since the last snapshot."""
 
 from __future__ import annotations
 
@@ -7,43 +7,47 @@ from collections.abc import Iterator, Mapping
 from qo.core.pipeline.topology import VersionStatus
 from qo.dispatcher.views.live_versions import Live, LivePipeline, LiveVersion
 
-Fates = Mapping[tuple[str, int], VersionStatus]  # What became of versions that were live before.
+EndStatuses = Mapping[tuple[str, int], VersionStatus]  # The statuses of versions that are no longer live.
 
 
-def describe_changes(before: Live, after: Live, fates: Fates) -> list[str]:
-    """A line for each change; nothing where nothing has changed."""
+def describe_changes(before: Live, after: Live, end_statuses: EndStatuses) -> list[str]:
+    """Return a line for each change."""
     lines: list[str] = []
-    for dag, now in after.items():
-        was = before.get(dag, LivePipeline())
-        lines += [f"{dag}: {text}" for text in _changes(dag, was, now, fates)]
+    for dag, current in after.items():
+        previous = before.get(dag, LivePipeline())
+        lines += [f"{dag}: {text}" for text in _changes(dag, previous, current, end_statuses)]
     return lines
 
 
-def _changes(dag: str, was: LivePipeline, now: LivePipeline, fates: Fates) -> Iterator[str]:
-    if now.active is not None and _number(was.active) != now.active.number:
-        yield _takeover(dag, was.active, now.active, fates)
-    gone = was.beside if was.beside is not None and was.beside.number not in now.numbers else None
-    if now.beside is not None and now.beside.number not in was.numbers:
-        given_up = f"; version {gone.number} is given up for it" if gone is not None else ""
-        yield _deploy(dag, now.beside, now.active) + given_up
-    elif gone is not None and fates.get((dag, gone.number)) is VersionStatus.ABANDONED:
-        yield f"version {gone.number} is abandoned"
+def _changes(dag: str, previous: LivePipeline, current: LivePipeline, end_statuses: EndStatuses) -> Iterator[str]:
+    if current.active is not None and _number(previous.active) != current.active.number:
+        yield _describe_takeover(dag, previous.active, current.active, end_statuses)
+    removed = (
+        previous.beside if previous.beside is not None and previous.beside.number not in current.numbers else None
+    )
+    if current.beside is not None and current.beside.number not in previous.numbers:
+        suffix = f"; version {removed.number} is abandoned for it" if removed is not None else ""
+        yield _describe_deploy(dag, current.beside, current.active) + suffix
+    elif removed is not None and end_statuses.get((dag, removed.number)) is VersionStatus.ABANDONED:
+        yield f"version {removed.number} is abandoned"
 
 
-def _takeover(dag: str, was: LiveVersion | None, now: LiveVersion, fates: Fates) -> str:
-    if was is None:
-        return f"version {now.number} is new and active (deployed by {now.by})"
-    if fates.get((dag, was.number)) is VersionStatus.ROLLED_BACK:
-        return f"version {now.number} is active again: version {was.number} was rolled back"
+def _describe_takeover(
+    dag: str, previous: LiveVersion | None, current: LiveVersion, end_statuses: EndStatuses
+) -> str:
+    if previous is None:
+        return f"version {current.number} is new and active (deployed by {current.by})"
+    if end_statuses.get((dag, previous.number)) is VersionStatus.ROLLED_BACK:
+        return f"version {current.number} is active again: version {previous.number} was rolled back"
     back = f"qo dag rollback {dag} goes back"
-    return f"version {now.number} is active, in place of {was.number} (deployed by {now.by}); {back}"
+    return f"version {current.number} is active, in place of {previous.number} (deployed by {current.by}); {back}"
 
 
-def _deploy(dag: str, new: LiveVersion, active: LiveVersion | None) -> str:
+def _describe_deploy(dag: str, new: LiveVersion, active: LiveVersion | None) -> str:
     if new.status is VersionStatus.READY:
-        how = f"qo dag activate {dag} {new.number} lets it take over"
+        how = f"qo dag activate {dag} {new.number} activates it"
         return f"version {new.number} (deployed by {new.by}) is ready; {how}"
-    beside = "" if active is None else f" beside version {active.number}, which goes on serving"
+    beside = "" if active is None else f" beside version {active.number}, which keeps serving"
     return f"version {new.number} (deployed by {new.by}) is built{beside}"
 
 

@@ -1,4 +1,4 @@
-"""One installation in a directory at a time."""
+"""A lock that allows one ``qo up`` in a directory at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qo.store import private
 
 
 class Lock:
-    """Held while the context is open, and let go by the system when the process ends in whatever way."""
+    """A context manager that holds the lock; the system releases it however the process ends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -32,7 +32,7 @@ class Lock:
             os.close(self._file)
             self._file = None
             raise Refused(
-                f"qo up runs here already, as process {other}: end that one first, or start in another directory"
+                f"qo up runs here already, as process {other}: end that process first, or start in another directory"
             ) from None
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)

@@ -1,7 +1,7 @@
-"""The processes of an installation: started, watched, started again when they die, and gone when we are.
+"""The child processes of an installation: start them, restart them when they die, and end them with this process.
 
-Each is given the reading end of one pipe. We alone hold the other end and never write to it, so that all of them learn
-of our end, also of a kill that leaves us no time to tell them.
+Each child has the reading end of one pipe. Only this process holds the writing end, and never writes to it: when it
+ends, even by SIGKILL, the pipe closes, and the children end, too.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from qo.store import private
 
 log = logging.getLogger(__name__)
 
-BACKOFF_S = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)  # Before the first, second, … start after a death.
-HEALTHY_S = 60.0  # Who has lived so long begins with the shortest rest again.
-GRACE_S = 12.0  # To end after being asked to.
+BACKOFF_S = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)  # Before the first, second, … restart.
+HEALTHY_S = 60.0  # A process that has run this long restarts with the shortest delay again.
+GRACE_S = 12.0  # How long a process may take to end after SIGTERM.
 USAGE = ConfigError.exit_code
-ERRORS: Mapping[int, type[QoError]] = {  # What a process ended with, by its exit code.
+ERRORS: Mapping[int, type[QoError]] = {  # The errors of processes, by their exit code.
     each.exit_code: each
     for each in (ConfigError, NotFound, Refused, StoreError, Unproven, CorruptRecord, Forbidden)
 }
@@ -54,8 +54,8 @@ class Lifeline:
         os.close(self._writing)
 
 
-class Child:
-    """One process by its role, and its successors."""
+class ChildProcess:
+    """A process with a role, and the processes that replace it after a crash."""
 
     def __init__(
         self,
@@ -69,132 +69,137 @@ class Child:
         self.role = role
         self.options = dict(options)
         self.deaths = 0
-        self.said: dict[str, Any] = {}  # What it told last.
+        self.last_message: dict[str, Any] = {}  # What the process sent last.
         self.log_path = logs / f"{role.replace(':', '-')}.log"
         self._lifeline, self._environ = lifeline, environ
         self._process: asyncio.subprocess.Process | None = None
-        self._spoke = asyncio.Event()
-        self._stopping = asyncio.Event()
-        self._keeping: asyncio.Task[None] | None = None
+        self._message_received = asyncio.Event()
+        self._stop_requested = asyncio.Event()
+        self._supervisor: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start it, and again whenever it dies, until ``stop``."""
-        self._keeping = asyncio.create_task(self._keep(), name=f"qo-{self.role}")
+        """Start the process, and restart it whenever it dies, until ``stop``."""
+        self._supervisor = asyncio.create_task(self._supervise(), name=f"qo-{self.role}")
 
     @property
     def started(self) -> bool:
-        return self._keeping is not None
+        return self._supervisor is not None
 
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 
-    async def first_words(self, within_s: float) -> dict[str, Any]:
-        """What it tells first. Raises its own error if that is one, Unavailable if it says nothing."""
+    async def first_message(self, within_s: float) -> dict[str, Any]:
+        """Return the first message of the process. Raises its error if it sent one, Unavailable if it sends nothing."""
         try:
             async with asyncio.timeout(within_s):
-                await self._spoke.wait()
+                await self._message_received.wait()
         except TimeoutError:
             raise Unavailable(f"the {self.role} does not start: see {self.log_path}") from None
         self.check()
-        if (code := self.said.get("code")) is not None:
-            raise ERRORS.get(code, QoError)(self.said["error"])
-        return self.said
+        if (code := self.last_message.get("code")) is not None:
+            raise ERRORS.get(code, QoError)(self.last_message["error"])
+        return self.last_message
 
     def check(self) -> None:
-        """Raises what the process itself says is wrong, where no restart would mend it."""
-        if self.said.get("code") == USAGE:
-            raise ConfigError(str(self.said["error"]))
-        kept = self._keeping
-        if kept is not None and kept.done() and not kept.cancelled() and (error := kept.exception()) is not None:
+        """Raise the error that the process has reported, if a restart would not help."""
+        if self.last_message.get("code") == USAGE:
+            raise ConfigError(str(self.last_message["error"]))
+        supervisor = self._supervisor
+        if (
+            supervisor is not None
+            and supervisor.done()
+            and not supervisor.cancelled()
+            and (error := supervisor.exception()) is not None
+        ):
             raise error
 
     async def stop(self) -> None:
-        """Ask it to end; after a while, end it."""
-        self._stopping.set()
-        if self._keeping is None:
+        """Send SIGTERM; after a grace period, kill the process."""
+        self._stop_requested.set()
+        if self._supervisor is None:
             return
         self.signal(signal.SIGTERM)
-        _, left = await asyncio.wait({self._keeping}, timeout=GRACE_S)
-        if left:
+        _, unfinished = await asyncio.wait({self._supervisor}, timeout=GRACE_S)
+        if unfinished:
             log.warning("%s did not end in %g s and was killed", self.role, GRACE_S)
             self.kill()
-            await asyncio.wait(left)
+            await asyncio.wait(unfinished)
 
     def kill(self) -> None:
-        """End it at once, for good, and whatever it has started."""
-        self._stopping.set()
+        """Kill the process and its children, and do not restart it."""
+        self._stop_requested.set()
         self.signal(signal.SIGKILL)
 
     def signal(self, number: int) -> None:
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 if number == signal.SIGKILL:
-                    os.killpg(self._process.pid, number)  # It leads a session: what it has started goes with it.
+                    os.killpg(self._process.pid, number)  # It leads a session, so its children end with it.
                 else:
                     self._process.send_signal(number)
 
-    async def _keep(self) -> None:
+    async def _supervise(self) -> None:
         try:
-            await self._revive()
+            await self._restart_until_stopped()
         finally:
-            self._spoke.set()  # Nothing more is to be heard of it.
+            self._message_received.set()  # No more messages will come.
 
-    async def _revive(self) -> None:
+    async def _restart_until_stopped(self) -> None:
         streak = 0
-        while not self._stopping.is_set():
+        while not self._stop_requested.is_set():
             began = time.monotonic()
-            code = await self._live()
-            if self._stopping.is_set() or code == USAGE:
+            code = await self._run_once()
+            if self._stop_requested.is_set() or code == USAGE:
                 return
             streak = 0 if time.monotonic() - began > HEALTHY_S else streak
             rest_s = BACKOFF_S[min(streak, len(BACKOFF_S) - 1)]
             streak, self.deaths = streak + 1, self.deaths + 1
-            log.warning("%s ended with %s; it is started again in %g s", self.role, code, rest_s)
-            await rest(self._stopping, rest_s)
+            log.warning("%s ended with %s; it is restarted in %g s", self.role, code, rest_s)
+            await wait_or_stop(self._stop_requested, rest_s)
 
-    async def _live(self) -> int:
-        """One process, from start to end; its exit code."""
+    async def _run_once(self) -> int:
+        """Run one process from start to end, and return its exit code."""
         with private.open_log(self.log_path) as out:
             self._process = await self._spawn(out)
-            if self._stopping.is_set():
+            if self._stop_requested.is_set():
                 self.signal(signal.SIGTERM)
             assert self._process.stdout is not None
             async for line in self._process.stdout:
-                self._hear(line)
+                self._receive(line)
             code = await self._process.wait()
-        if not self._spoke.is_set() and code == USAGE:
-            self.said = {"error": f"the {self.role} cannot start: see {self.log_path}", "code": code}
+        if not self._message_received.is_set() and code == USAGE:
+            self.last_message = {"error": f"the {self.role} cannot start: see {self.log_path}", "code": code}
         return code
 
-    def _hear(self, line: bytes) -> None:
+    def _receive(self, line: bytes) -> None:
         with suppress(ValueError):
-            if isinstance(said := json.loads(line), dict):
-                self.said = cast("dict[str, Any]", said)
-                self._spoke.set()
+            if isinstance(message := json.loads(line), dict):
+                self.last_message = cast("dict[str, Any]", message)
+                self._message_received.set()
 
     async def _spawn(self, log_file: IO[bytes]) -> asyncio.subprocess.Process:
         arguments = [self.role, str(self._lifeline.reading), json.dumps(self.options)]
         try:
             return await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-P",  # Modules are looked for where PYTHONPATH says, in its order, and nowhere else first.
+                "-P",  # Import modules from PYTHONPATH first, not from the current directory.
                 "-m",
-                "qo.up.part",
+                "qo.up.child_main",
                 *arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log_file,
                 env=self._environ,
                 pass_fds=(self._lifeline.reading,),
-                start_new_session=True,  # Ctrl+C is for us: we end the others in their order.
+                start_new_session=True,  # Ctrl+C must reach only this process, which ends the others in order.
             )
         except OSError as error:
             raise QoError(f"the {self.role} cannot be started: {error}") from error
 
 
-async def rest(stop: asyncio.Event, seconds: float) -> None:
-    """So long, or until the event is set."""
+async def wait_or_stop(stop: asyncio.Event, seconds: float) -> None:
+    """Wait for the time, or until the event is set."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stop.wait()

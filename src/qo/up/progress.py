@@ -1,4 +1,4 @@
-"""How far the live versions of all pipelines are: for who waits for them, and for who looks on."""
+"""Survey the progress of all live pipelines, to print it and to decide when everything is done."""
 
 from __future__ import annotations
 
@@ -21,47 +21,49 @@ class Running:
 
     job: str
     about: str  # Its partition or cursor.
-    stages: str  # How far its Spark jobs are, in words; empty: nothing is known.
+    stages: str  # The progress of its Spark jobs, in words; empty if unknown.
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    versions: tuple[VersionState, ...]  # By pipeline; what is built beside an active version comes after it.
+    versions: tuple[VersionState, ...]  # By pipeline; a version that is built comes after the active one.
     events: int  # Not routed yet, up to EVENTS_MAX.
     running: tuple[Running, ...]
-    concerned: frozenset[str] = frozenset()  # Pipelines that such events concern.
-    awake: frozenset[str] = frozenset()  # Pipelines with an always-on source that may not have said all it knows.
-    epoch: int = 0  # Of the topology that this is about.
-    spreading: bool = False  # Something was replaced or removed, and its readers have not heard of it yet.
-    comparing: frozenset[str] = frozenset()  # Pipelines of which it is yet to be seen whether something is stale.
+    affected: frozenset[str] = frozenset()  # Pipelines that these events affect.
+    starting: frozenset[str] = (
+        frozenset()
+    )  # Pipelines with an always-on source that may still emit its first events.
+    epoch: int = 0  # The epoch of the topology.
+    spreading: bool = False  # Some invalidation has not reached all readers yet.
+    comparing: frozenset[str] = frozenset()  # Pipelines that have yet to be checked for stale data.
     stuck: tuple[StuckTask, ...] = ()  # Open tasks that cannot end before a failed task upstream is repaired.
 
     @property
     def dags(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(each.dag for each in self.versions))
 
-    def open(self, dag: str) -> int:
+    def open_tasks(self, dag: str) -> int:
         return sum(each.open for each in self.versions if each.dag == dag)
 
-    def quiet(self, dags: Collection[str], blocked: int = 0) -> bool:
-        """Whether these pipelines have nothing left to do but so many tasks that wait for something else."""
-        return sum(map(self.open, dags)) <= blocked and not self._unsettled & set(dags)
+    def is_idle(self, dags: Collection[str], blocked: int = 0) -> bool:
+        """Return whether these pipelines have nothing left to do, except ``blocked`` tasks that wait for others."""
+        return sum(map(self.open_tasks, dags)) <= blocked and not self._unsettled & set(dags)
 
-    def over(self, dags: Collection[str]) -> bool:
-        """Whether these pipelines have nothing left that could end by itself, but something is stuck."""
+    def is_blocked(self, dags: Collection[str]) -> bool:
+        """Return whether all open tasks of these pipelines are stuck, and there are some."""
         stuck = [each for each in self.stuck if each.dag in dags]
-        left = sum(self.open(each) for each in dags) - len(stuck)
-        return bool(stuck) and left <= 0 and not self._unsettled & set(dags)
+        others = sum(self.open_tasks(each) for each in dags) - len(stuck)
+        return bool(stuck) and others <= 0 and not self._unsettled & set(dags)
 
     @property
     def _unsettled(self) -> frozenset[str]:
-        """Pipelines that may get tasks which are not there yet."""
+        """Pipelines that may still get new tasks."""
         every = frozenset(self.dags) if self.spreading else frozenset[str]()
-        return self.concerned | self.awake | self.comparing | every
+        return self.affected | self.starting | self.comparing | every
 
 
 def survey(tx: Tx, *, settle_s: float) -> Survey:
-    """``settle_s``: how long an always-on source must have run before its silence counts."""
+    """Survey all live pipelines. An always-on source counts as starting until it has run for ``settle_s``."""
     live = topology.load(tx)
     jobs = progress.jobs_in_order(live)
     states = progress.job_states(tx, live, jobs)
@@ -70,8 +72,8 @@ def survey(tx: Tx, *, settle_s: float) -> Survey:
         versions=progress.version_states(jobs, states),
         events=sum(events.values()),
         running=_describe_running(live, progress.running_tasks(tx, live)),
-        concerned=_concerned(live, events),
-        awake=_awake(tx, [job for job in jobs if states[job.edition_id].always_on], settle_s),
+        affected=_affected_dags(live, events),
+        starting=_starting_dags(tx, [job for job in jobs if states[job.edition_id].always_on], settle_s),
         epoch=live.epoch,
         spreading=progress.has_open_invalidations(tx),
         comparing=frozenset(job.dag for job in refresh.due_jobs(tx, live)),
@@ -85,8 +87,8 @@ def survey(tx: Tx, *, settle_s: float) -> Survey:
     )
 
 
-def _concerned(live: Topology, events: Mapping[str, int]) -> frozenset[str]:
-    """The pipelines that make or read these datasets."""
+def _affected_dags(live: Topology, events: Mapping[str, int]) -> frozenset[str]:
+    """Return the pipelines that write or read these datasets."""
     return frozenset(
         job.dag
         for job in live.jobs.values()
@@ -103,17 +105,20 @@ def _describe_running(live: Topology, tasks: Iterable[RunningTask]) -> tuple[Run
 
 
 def stages(report: Any) -> str:
-    """What a Spark task tells of itself, in a few words."""
-    told = cast("dict[str, Any]", report) if isinstance(report, dict) else {}
-    if isinstance(waiting := told.get("waiting"), str):
-        return waiting  # Nothing else moves meanwhile.
-    counted = {name: cast("dict[str, int]", told.get(name) or {}) for name in ("stages", "tasks")}
-    words = [f"{name} {n['done']}/{n['total']}" for name, n in counted.items() if n.keys() >= {"done", "total"}]
-    return ", ".join([str(told.get("phase", "")), *words]).strip(", ")
+    """Return the progress that a Spark task has reported, in a few words."""
+    fields = cast("dict[str, Any]", report) if isinstance(report, dict) else {}
+    if isinstance(waiting := fields.get("waiting"), str):
+        return waiting  # Meanwhile nothing else changes.
+    counts = {name: cast("dict[str, int]", fields.get(name) or {}) for name in ("stages", "tasks")}
+    words = [f"{name} {n['done']}/{n['total']}" for name, n in counts.items() if n.keys() >= {"done", "total"}]
+    return ", ".join([str(fields.get("phase", "")), *words]).strip(", ")
 
 
-def _awake(tx: Tx, sources: Iterable[LiveJob], settle_s: float) -> frozenset[str]:
-    """What an always-on source has to say at its start, it says soon; from then on nobody can know."""
+def _starting_dags(tx: Tx, sources: Iterable[LiveJob], settle_s: float) -> frozenset[str]:
+    """Return the pipelines with a source that has not run for ``settle_s`` yet.
+
+    A source emits what it has at its start soon; what comes later cannot be foreseen.
+    """
     return frozenset(
         job.dag
         for job in sources

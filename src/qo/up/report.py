@@ -1,4 +1,4 @@
-"""What is printed at the end: the tables, where they came from, how long it took, and what went wrong."""
+"""Print the report at the end: the tables, their origins, the times taken, and the failures."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from qo.dispatcher.views.progress import Failure, Timing, failures, timings, ver
 from qo.dispatcher.views.published import Table, tables
 from qo.dispatcher.views.stuck import StuckTask
 from qo.up import results
-from qo.up.machine import Deployed
+from qo.up.installation import DeployedVersion
 from qo.up.progress import Survey
 from qo.up.rollout import Rollout
 from qo.up.view import label, open_jobs
-from qo.up.watch import Ran
+from qo.up.watch import WatchResult
 
 ROWS = 4
 COLUMNS = 10
 ERROR_LINES = 6
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that is told of one pipeline, read in one go."""
+    """The report of one pipeline, read in one transaction."""
 
     plan: Plan
     tables: Sequence[Table]
@@ -40,8 +40,11 @@ class Report:
 
 
 def report(tx: Tx, rollout: Rollout, since: datetime) -> Report:
-    """Tables are those of the version that serves, which may be another one than we deployed. Of tasks, ours count; if
-    our version is gone meanwhile, those of the one that serves."""
+    """Read the report of a pipeline.
+
+    The tables are those of the active version, which may not be the one that was deployed. The tasks are those of the
+    deployed version; if that is no longer live, those of the active one.
+    """
     dag, version = rollout.dag, rollout.deployed.version
     active = cutover.active(tx, dag)
     assert active is not None  # The first version of a pipeline is active at once.
@@ -56,122 +59,120 @@ def report(tx: Tx, rollout: Rollout, since: datetime) -> Report:
     )
 
 
-def tell_deployed(deployed: Deployed, say: Say) -> None:
-    """What a deploy means: nothing, everything, or a part that is rebuilt beside what serves."""
+def print_deployed(deployed: DeployedVersion, print_line: PrintLine) -> None:
+    """Print what a deploy changes: nothing, everything, or jobs that are rebuilt beside the active version."""
     diff = deployed.answer["diff"]
     name = f"{deployed.answer['dag']} version {deployed.version}"
     if not deployed.answer["changed"]:
-        say(f"{name} is deployed already")
+        print_line(f"{name} is deployed already")
     elif diff["against"] is None:
-        say(f"{name} is new: {plural(len(diff['added']), 'job')}")
+        print_line(f"{name} is new: {plural(len(diff['added']), 'job')}")
     elif not deployed.rebuilt:
-        say(f"{name} takes over from {diff['against']}: nothing is to be built again")
+        print_line(f"{name} replaces version {diff['against']}: nothing has to be rebuilt")
     else:
-        say(f"{name} is built beside version {diff['against']}, which goes on serving")
+        print_line(f"{name} is built beside version {diff['against']}, which keeps serving")
         for each in diff["rebuilt"]:
-            say(f"  rebuilt       {each['job']}: {each['why']}")
+            print_line(f"  rebuilt       {each['job']}: {each['why']}")
         if diff["carried_over"]:
-            say(f"  carried over  {', '.join(diff['carried_over'])}")
+            print_line(f"  carried over  {', '.join(diff['carried_over'])}")
 
 
-def tell(found: Report, say: Say) -> None:
-    """Tables first: they are what it was all for."""
-    for table in found.tables:
-        _table(table, say)
-    say("")
-    say("Where they come from")
-    ways = results.origins(found.plan)
-    width = max((len(name) for name, _ in ways), default=0)
-    for name, way in ways:
-        say(f"  {name.ljust(width)}  {way}")
-    _timings(found.timings, say)
+def print_tables(report: Report, print_line: PrintLine) -> None:
+    """Print the tables, their origins, and the times of the jobs."""
+    for table in report.tables:
+        _print_table(table, print_line)
+    print_line("")
+    print_line("Where they come from")
+    origins = results.origins(report.plan)
+    width = max((len(name) for name, _ in origins), default=0)
+    for name, way in origins:
+        print_line(f"  {name.ljust(width)}  {way}")
+    _print_timings(report.timings, print_line)
 
 
-def document(found: Report, rollout: Rollout) -> dict[str, Any]:
-    """The same for programs."""
+def document(report: Report, rollout: Rollout) -> dict[str, Any]:
+    """Return the report for programs."""
     deployed = rollout.deployed
     return {
-        "dag": found.plan.dag.name,
+        "dag": report.plan.dag.name,
         "version": deployed.version,
         "rebuilt": deployed.rebuilt if deployed.answer["changed"] else [],
         "activated": rollout.activated,
         "tables": [
             {"name": each.name, "job": each.job, "rows": each.rows, "pieces": each.pieces, "bytes": each.bytes}
-            for each in found.tables
+            for each in report.tables
         ],
-        "jobs": [{"job": each.job, "tasks": each.tasks, "busy_s": each.busy_s} for each in found.timings],
+        "jobs": [{"job": each.job, "tasks": each.tasks, "busy_s": each.busy_s} for each in report.timings],
         "failed": [
             {"task_id": each.task_id, "job": each.job, "about": each.about, "error": each.error}
-            for each in found.failures
+            for each in report.failures
         ],
     }
 
 
-def tell_staged(rollout: Rollout, say: Say) -> None:
-    """Of a version that does not serve at the end: why."""
+def print_staged(rollout: Rollout, print_line: PrintLine) -> None:
+    """Print why the version is not active at the end, if so."""
     if rollout.staged is not None:
-        why = rollout.obstacle or "it is not built yet; qo up goes on with it"
-        say(f"{rollout.dag}: version {rollout.deployed.version} was not activated: {why}")
+        why = rollout.obstacle or "it is not built yet; the next qo up continues"
+        print_line(f"{rollout.dag}: version {rollout.deployed.version} was not activated: {why}")
 
 
-def tell_open(seen: Survey, say: Say) -> None:
-    """What is left to do, by version."""
-    for version in seen.versions:
+def print_open(survey: Survey, print_line: PrintLine) -> None:
+    """Print the open tasks, by version."""
+    for version in survey.versions:
         if version.open:
-            say(f"open: {label(version)}: {', '.join(open_jobs(seen, version))}")
+            print_line(f"open: {label(version)}: {', '.join(open_jobs(survey, version))}")
 
 
-def open_document(seen: Survey) -> list[dict[str, Any]]:
-    """The same for programs."""
+def open_document(survey: Survey) -> list[dict[str, Any]]:
+    """Return the report for programs."""
     return [
         {"dag": version.dag, "version": version.number, "job": each.name, "tasks": each.open}
-        for version in seen.versions
+        for version in survey.versions
         for each in version.jobs
         if each.open
     ]
 
 
-def tell_rest(failed: Sequence[Failure], say: Say) -> None:
-    """Of a run in which nothing has run: whether that is well."""
-    well = "what has failed before is not tried again by itself" if failed else "everything is as it should be"
-    say(f"nothing was to be done: {well}")
+def print_nothing_done(failed: Sequence[Failure], print_line: PrintLine) -> None:
+    """Print why there was nothing to do."""
+    why = "tasks that failed before are not retried automatically" if failed else "everything is up to date"
+    print_line(f"nothing to do: {why}")
 
 
-def tell_stuck(stuck: Sequence[StuckTask], say: Say) -> None:
+def print_stuck(stuck: Sequence[StuckTask], print_line: PrintLine) -> None:
     for each in stuck:
         why = f": {each.reason}" if each.reason else ""
-        say(
+        print_line(
             f"unfinished: {each.job} {each.about} (task {each.task_id}), rescheduled {plural(each.times, 'time')}{why}"
         )
     if stuck:
         jobs = sorted({name for each in stuck for name in each.failed})
-        say(
-            f"    it cannot go on before the failed tasks of {', '.join(jobs)} are mended; then qo up goes on with it"
-        )
+        print_line(f"    it waits for the failed tasks of {', '.join(jobs)}: replay those, then run qo up again")
 
 
-def tell_failures(failed: Sequence[Failure], say: Say) -> None:
+def print_failures(failed: Sequence[Failure], print_line: PrintLine) -> None:
     for each in failed:
-        say(f"failed: {each.job} {each.about} (task {each.task_id})")
+        print_line(f"failed: {each.job} {each.about} (task {each.task_id})")
         for line in each.error.splitlines()[:ERROR_LINES]:
-            say(f"    {line}")
+            print_line(f"    {line}")
     if failed:
-        say("when the cause is mended, qo run replay TASK... runs them again")
+        print_line("fix the cause, then run them again with qo run replay TASK...")
 
 
-def _table(table: Table, say: Say) -> None:
-    say("")
+def _print_table(table: Table, print_line: PrintLine) -> None:
+    print_line("")
     size = f"{plural(table.rows, 'row')} in {plural(table.pieces, 'piece')}, {_size(table.bytes)}"
-    say(f"{table.name}: {size}, made by {table.job}")
+    print_line(f"{table.name}: {size}, made by {table.job}")
     header, rows = results.sample(table, ROWS)
     if not header:
         return
     cells = [_narrow(row) for row in (header, *rows)]
     widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
     for row in cells:
-        say("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print_line("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     if table.rows > len(rows):
-        say("  …")
+        print_line("  …")
 
 
 def _narrow(row: list[str]) -> list[str]:
@@ -186,26 +187,26 @@ def _size(size: float) -> str:
     return f"{size:.1f} GB"
 
 
-def _timings(found: Sequence[Timing], say: Say) -> None:
-    if not found:
+def _print_timings(timings: Sequence[Timing], print_line: PrintLine) -> None:
+    if not timings:
         return
-    say("")
-    say("How long it took")
-    width = max(len(each.job) for each in found)
-    for each in found:
+    print_line("")
+    print_line("How long it took")
+    width = max(len(each.job) for each in timings)
+    for each in timings:
         span = (each.ended - each.began).total_seconds()
         noun = "task " if each.tasks == 1 else "tasks"
-        say(
+        print_line(
             f"  {each.job.ljust(width)}  {each.tasks:5,} {noun}  {1000 * each.busy_s / each.tasks:7,.0f} ms each  "
             f"{span:6.1f} s from first to last"
         )
 
 
-def tell_phases(found: Sequence[Report], ran: Ran, say: Say) -> None:
-    """Of all pipelines together."""
-    if not any(each.timings for each in found):
+def print_phases(reports: Sequence[Report], result: WatchResult, print_line: PrintLine) -> None:
+    """Print the times of all pipelines together."""
+    if not any(each.timings for each in reports):
         return
-    say(f"  {', '.join(f'{name} {took:.1f} s' for name, took in ran.seconds.items())}")
-    work_s = ran.seconds.get("work", 0.0)
-    tasks = sum(each.tasks for report in found for each in report.timings)
-    say(f"  {plural(tasks, 'task')}, {tasks / work_s if work_s else 0:.1f} a second")
+    print_line(f"  {', '.join(f'{name} {took:.1f} s' for name, took in result.seconds.items())}")
+    work_s = result.seconds.get("work", 0.0)
+    tasks = sum(each.tasks for report in reports for each in report.timings)
+    print_line(f"  {plural(tasks, 'task')}, {tasks / work_s if work_s else 0:.1f} a second")

@@ -1,4 +1,4 @@
-"""What a pipeline has published: a few rows of each table, and where all of it came from."""
+"""Sample rows and origins of the tables that a pipeline has published."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ CELL_MAX = 28
 
 
 def sample(table: Table, rows: int) -> tuple[list[str], list[list[str]]]:
-    """The names of the columns, and a few rows as text. Only files on this machine are read; others give none. A file
-    may be older than some of the columns."""
-    found: list[dict[str, str]] = []
+    """Return the names of the columns, and a few rows as text. Only local files are read.
+
+    A column that a file lacks is empty.
+    """
+    samples: list[dict[str, str]] = []
     for path in _files(table.sample):
-        found += _parquet(path, rows) if path.suffix == ".parquet" else _lines(path, rows)
-        if len(found) >= rows:
+        samples += _parquet(path, rows) if path.suffix == ".parquet" else _lines(path, rows)
+        if len(samples) >= rows:
             break
-    header = list(dict.fromkeys(name for row in found[:rows] for name in row))
-    return header, [[row.get(name, "") for name in header] for row in found[:rows]]
+    header = list(dict.fromkeys(name for row in samples[:rows] for name in row))
+    return header, [[row.get(name, "") for name in header] for row in samples[:rows]]
 
 
 def _files(pieces: Sequence[Piece]) -> Iterator[Path]:
@@ -37,7 +39,7 @@ def _files(pieces: Sequence[Piece]) -> Iterator[Path]:
 
 
 def _parquet(path: Path, rows: int) -> list[dict[str, str]]:
-    parquet: Any = importlib.import_module("pyarrow.parquet")  # Only who has such files waits for it.
+    parquet: Any = importlib.import_module("pyarrow.parquet")  # Slow to import, and needed only for such files.
     file = parquet.ParquetFile(path)
     try:
         batch = next(file.iter_batches(batch_size=rows), None)
@@ -54,7 +56,7 @@ def _lines(path: Path, rows: int) -> list[dict[str, str]]:
 
 
 def cell(value: Any) -> str:
-    """A value for a narrow column."""
+    """Return the value as text that fits into a narrow column."""
     if value is None:
         return ""
     text = f"{value:.2f}" if isinstance(value, float) else str(value)
@@ -62,16 +64,16 @@ def cell(value: Any) -> str:
 
 
 def origins(plan: Plan) -> list[tuple[str, str]]:
-    """Each published name with the way that leads to it, from its source on; what is read beside is in brackets."""
+    """Return each published name with the jobs that lead to it from its source; other inputs are in brackets."""
     jobs = {job.job.name: job.job for job in plan.jobs}
 
-    def way(name: str) -> str:
+    def path_to(name: str) -> str:
         job = jobs[name]
-        above = [(upstream(plan.dag, each), each.trigger) for each in job.inputs]
-        first = next((made for made, trigger in above if trigger and made is not None), None)
-        beside = sorted({made for made, _ in above if made is not None and made != first})
-        said = f"{name} [{', '.join(beside)}]" if beside else name
-        return f"{way(first)} -> {said}" if first is not None else said
+        inputs = [(upstream(plan.dag, each), each.trigger) for each in job.inputs]
+        first = next((job_name for job_name, trigger in inputs if trigger and job_name is not None), None)
+        beside = sorted({job_name for job_name, _ in inputs if job_name is not None and job_name != first})
+        step = f"{name} [{', '.join(beside)}]" if beside else name
+        return f"{path_to(first)} -> {step}" if first is not None else step
 
     published = ((name, publish.from_.job or "") for name, publish in plan.dag.publish.items())
-    return [(name, way(job)) for name, job in published]
+    return [(name, path_to(job)) for name, job in published]

@@ -1,4 +1,4 @@
-"""The way of one version that we deployed, until it serves: built, called ready, activated."""
+"""The rollout of a deployed version: it is built, marked ready, and activated."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ from qo.core.task import Status
 from qo.dispatcher.versions import rebuilding
 from qo.dispatcher.views.live_versions import LivePipeline
 from qo.errors import Refused
-from qo.up.machine import Deployed, Site
+from qo.up.installation import DeployedVersion, Installation
 
-REFUSALS_MAX = 3  # Refused so often in a row although it is built, it is refused for another reason.
+REFUSALS_MAX = 3  # A built version that is refused this often in a row is refused for another reason.
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """How far a version is that is built beside the one that serves. What it has taken over from that one, and what
-    failed there, is no part of it."""
+    """The progress of a version that is built beside the active one. Jobs that both share do not count."""
 
-    built: bool = False  # Nothing of it is open any more but what waits for a failed task; some may have failed.
+    built: bool = False  # No task is open, except those that wait for a failed one; some may have failed.
     failed: int = 0
-    blocked: int = 0  # Tasks that wait until what has failed is done.
+    blocked: int = 0  # Tasks that wait for failed ones.
     waits: tuple[str, ...] = ()  # Which jobs wait for others, and for which, in words.
 
 
 @dataclass(slots=True)
 class Rollout:
-    deployed: Deployed
-    keep: bool = False  # Build it, and leave it at that.
-    staged: Staged | None = None  # None: it serves, or somebody has deployed another one in its place.
-    activated: Mapping[str, Any] | None = None  # By us.
-    refusal: str | None = None  # Why the dispatcher does not let it take over.
+    deployed: DeployedVersion
+    keep: bool = False  # Build it, but do not activate it.
+    staged: Staged | None = None  # None if it is active, or if another version was deployed in its place.
+    activated: Mapping[str, Any] | None = None  # The answer, if this rollout has activated it.
+    refusal: str | None = None  # Why the dispatcher refuses to activate it.
     _refused_at: int = -1
     _refusals: int = 0  # In a row.
 
@@ -47,12 +46,12 @@ class Rollout:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing more is to be expected of it by itself."""
+        """Whether it will not change any more by itself."""
         return self.staged is None or (self.staged.built and self.obstacle is not None)
 
     @property
     def obstacle(self) -> str | None:
-        """Why it does not serve though it is deployed; None: it does, or will."""
+        """Why it will not become active; None if it is, or will be."""
         if self.staged is None:
             return None
         if self.staged.failed:
@@ -61,40 +60,40 @@ class Rollout:
             return self.refusal
         if self.keep and self.staged.built:
             which = f"{self.dag} {self.deployed.version}"
-            return f"it is built, and kept; qo dag ready {which} and qo dag activate {which} let it take over"
+            return f"it is built, and kept; activate it with qo dag ready {which} and qo dag activate {which}"
         return None
 
-    async def advance(self, site: Site, live: LivePipeline, epoch: int) -> bool:
-        """See how far it is, and let it take over as soon as it is built. Whether it has taken over now.
+    async def advance(self, installation: Installation, live: LivePipeline, epoch: int) -> bool:
+        """Read its progress, activate it as soon as it is built, and return whether it was activated now.
 
-        ``epoch``: of the topology, as it was looked at; what was refused then is tried again when it has changed.
+        After a refusal it is tried again when ``epoch``, that of the topology, has changed.
         """
         version = self.deployed.version
         if self.staged is None or live.beside is None or live.beside.number != version:
             self.staged = None
             return False
-        found = await site.read(lambda tx: rebuilding.rebuild(tx, self.dag, version))
-        waits = tuple(f"{self.dag}: {each.job} of version {version} {each.reason}" for each in found.waits)
-        failed = found.tasks.get(Status.FAILED, 0)
-        self.staged = Staged(found.caught_up or found.stuck, failed, found.blocked, waits)
-        if not found.caught_up or failed or self.keep or self._refused_at == epoch:
+        rebuild = await installation.read(lambda tx: rebuilding.rebuild(tx, self.dag, version))
+        waits = tuple(f"{self.dag}: {each.job} of version {version} {each.reason}" for each in rebuild.waits)
+        failed = rebuild.tasks.get(Status.FAILED, 0)
+        self.staged = Staged(rebuild.caught_up or rebuild.stuck, failed, rebuild.blocked, waits)
+        if not rebuild.caught_up or failed or self.keep or self._refused_at == epoch:
             return False
         try:
-            answer = await self._activate(site, live.beside.status)
+            answer = await self._activate(installation, live.beside.status)
         except Refused as error:
-            # Perhaps something new came up just now, or another was deployed: the next look tells.
+            # New data may have arrived, or another version: the next call will see it.
             self._refusals += 1
             if self._refusals == REFUSALS_MAX:
                 self.refusal, self._refused_at, self._refusals = str(error), epoch, 0
             return False
         self.staged = self.refusal = None
-        if answer["changed"]:  # Else somebody was quicker.
+        if answer["changed"]:  # Otherwise somebody else was faster.
             self.activated = answer
         return bool(answer["changed"])
 
-    async def _activate(self, site: Site, status: VersionStatus) -> Mapping[str, Any]:
+    async def _activate(self, installation: Installation, status: VersionStatus) -> Mapping[str, Any]:
         path = f"/v1/dags/{self.dag}"
-        async with site.client() as client:
+        async with installation.client() as client:
             if status is VersionStatus.STAGED:
                 await client.post(f"{path}/versions/{self.deployed.version}/ready")
             return await client.put(f"{path}/active", {"version": self.deployed.version})

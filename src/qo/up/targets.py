@@ -1,4 +1,4 @@
-"""The pipelines that ``qo up`` is given: read, held against each other, and put in the order to deploy them in."""
+"""Load the pipelines of ``qo up``, and sort them in the order in which they are deployed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qo.pipeline.target import resolve
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """What to run: the DAG, the text to deploy, and where its operators are."""
+    """A pipeline to run: its DAG, the text to deploy, and the directory of its operators."""
 
     dag: Dag
     source: str
@@ -32,41 +32,46 @@ class Pipeline:
 
     @property
     def runtimes(self) -> list[str]:
-        """Those that a worker runs."""
-        named = {job.runtime for job in self.dag.jobs}
-        return sorted(name for name in named if REGISTRY.get(name).launcher is Launcher.QUEUE)
+        """The runtimes of its jobs that need a worker."""
+        names = {job.runtime for job in self.dag.jobs}
+        return sorted(name for name in names if REGISTRY.get(name).launcher is Launcher.QUEUE)
 
 
 def read(target: str) -> tuple[Pipeline, tuple[str, ...]]:
-    """A pipeline, known by the code of its operators too; and what to warn of. Raises UsageError."""
+    """Load a pipeline with the code of its operators; return it and the warnings. Raises UsageError."""
     whole = load_for_deploy(target)
     return Pipeline(whole.dag, whole.source, resolve(target).directory, whole.bundle), whole.warnings
 
 
 def read_all(targets: Sequence[str]) -> tuple[list[Pipeline], list[str]]:
-    """All of them, each after those whose datasets it reads; and what to warn of.
+    """Load all pipelines, each after those whose datasets it reads; return them and the warnings.
 
-    Raises UsageError where one cannot be read, or is given twice.
+    Raises UsageError if one cannot be read, or is given twice.
     """
-    found: dict[str, Pipeline] = {}
+    by_name: dict[str, Pipeline] = {}
     warnings: list[str] = []
     for target in targets:
-        pipeline, own = read(target)
-        if pipeline.name in found:
-            raise UsageError(f"{target} is {pipeline.name!r}, as another target is: give each pipeline once")
-        found[pipeline.name] = pipeline
-        warnings += own
-    return _publishers_first(found.values()), warnings
+        pipeline, own_warnings = read(target)
+        if pipeline.name in by_name:
+            raise UsageError(
+                f"{target} is the pipeline {pipeline.name!r}, as is another target: give each pipeline once"
+            )
+        by_name[pipeline.name] = pipeline
+        warnings += own_warnings
+    return _publishers_first(by_name.values()), warnings
 
 
 def import_path(pipelines: Iterable[Pipeline]) -> list[Path]:
-    """Where workers look for modules, in this order: as whoever worked out what code is known by."""
+    """Return the directories from which workers import modules: the same as when the code was fingerprinted."""
     return list(dict.fromkeys((*(each.directory for each in pipelines), Path.cwd())))
 
 
 def require_java(pipelines: Iterable[Pipeline], settings: Settings) -> None:
-    """Better now than in the log of a worker. Raises ConfigError."""
-    elsewhere = settings.spark.remote not in (None, "local")  # A local server is started here, and needs it too.
+    """Raise ConfigError if a pipeline needs Java and there is none: better now than in the log of a worker."""
+    elsewhere = settings.spark.remote not in (
+        None,
+        "local",
+    )  # A local Connect server is started here, and needs Java, too.
     if elsewhere or not any("spark" in each.runtimes for each in pipelines):
         return
     try:
@@ -80,23 +85,22 @@ def require_java(pipelines: Iterable[Pipeline], settings: Settings) -> None:
 
 
 def _publishers_first(pipelines: Iterable[Pipeline]) -> list[Pipeline]:
-    """What reads a published dataset can only be deployed once that is published. A circle is the dispatcher's to
-    refuse."""
-    given = list(pipelines)
-    owners = {name: each for each in given for name in each.dag.publish}
+    """Sort the pipelines: a reader of a published dataset comes after its publisher. The dispatcher refuses cycles."""
+    unsorted = list(pipelines)
+    owners = {name: each for each in unsorted for name in each.dag.publish}
     ordered: list[Pipeline] = []
-    seen: set[str] = set()
+    visited: set[str] = set()
 
     def add(pipeline: Pipeline) -> None:
-        if pipeline.name in seen:
+        if pipeline.name in visited:
             return
-        seen.add(pipeline.name)
+        visited.add(pipeline.name)
         for job in pipeline.dag.jobs:
             for each in job.inputs:
                 if each.from_.dataset in owners:
                     add(owners[each.from_.dataset])
         ordered.append(pipeline)
 
-    for each in given:
+    for each in unsorted:
         add(each)
     return ordered

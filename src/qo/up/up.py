@@ -1,4 +1,4 @@
-"""``qo up`` without its command line: check everything that can be checked, then run the site and tell of it."""
+"""``qo up`` without its command line: check what can be checked, run the installation, and print a report."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 from qo.api.redeploying import Confirm
 from qo.config import sources
 from qo.errors import QoError, Refused, UsageError
-from qo.up import arrivals, report
+from qo.up import file_sources, report
+from qo.up.installation import DeployedVersion, Installation
 from qo.up.lock import Lock
-from qo.up.machine import Deployed, Site
 from qo.up.report import Report
 from qo.up.rollout import Rollout
 from qo.up.targets import Pipeline, read_all, require_java
 from qo.up.view import View
-from qo.up.watch import Ran, Watch
+from qo.up.watch import Watch, WatchResult
 from qo.worker.shutdown import stop_on_signals
 
 T = TypeVar("T")
@@ -31,141 +31,143 @@ EXIT_INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What was asked for."""
+class UpRequest:
+    """The arguments of ``qo up``."""
 
     targets: Sequence[str]
     flags: Mapping[str, Any]
     config: Path | None
     once: bool
     keep: bool
-    again: bool = False  # Also a version that was rolled back.
-    confirm: Confirm | None = None  # Asks whether it should be; None: nobody can be asked.
+    again: bool = False  # Deploy even a version that was rolled back.
+    confirm: Confirm | None = None  # Asks the user about that; None if nobody can be asked.
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    code: int  # What to exit with.
-    document: Mapping[str, Any]  # All that was told, for programs.
+    code: int  # The exit code.
+    document: Mapping[str, Any]  # The report for programs.
 
 
-def up(wanted: Wanted, view: View) -> Outcome:
-    """Run until told to stop or, once, until all is done.
+def up(request: UpRequest, view: View) -> Outcome:
+    """Run until a signal or, with ``once``, until nothing is left to do.
 
     Raises UsageError for a pipeline that cannot be read, ConfigError for settings that cannot work (no Java, a port
-    that is taken), Refused if another one runs in this directory or the version was rolled back.
+    in use), Refused if ``qo up`` runs in this directory already or the version was rolled back.
     """
     began = time.monotonic()
-    settings = sources.load(wanted.flags, config_path=wanted.config)
+    settings = sources.load(request.flags, config_path=request.config)
     if not settings.location.is_shared:
-        raise UsageError(
-            "the store memory: lives inside one process, and an installation has several: use local:PATH"
-        )
-    pipelines, warnings = read_all(wanted.targets)
+        raise UsageError("the store memory: lives inside one process, and qo up starts several: use local:PATH")
+    pipelines, warnings = read_all(request.targets)
     for text in warnings:
-        view.say(f"warning: {text}")
+        view.print_line(f"warning: {text}")
     require_java(pipelines, settings)
     with Lock(HOME / "up.lock"):
-        return asyncio.run(_up(wanted, pipelines, view, began))
+        return asyncio.run(_up(request, pipelines, view, began))
 
 
-async def _up(wanted: Wanted, pipelines: Sequence[Pipeline], view: View, began: float) -> Outcome:
+async def _up(request: UpRequest, pipelines: Sequence[Pipeline], view: View, began: float) -> Outcome:
     stop = asyncio.Event()
-    async with Site(wanted.flags, wanted.config, pipelines, HOME / "logs") as site:
-        stop_on_signals(stop, again=site.kill)
+    async with Installation(request.flags, request.config, pipelines, HOME / "logs") as installation:
+        stop_on_signals(stop, again=installation.kill)
         try:
-            since, deployed = await _unless(stop, _start(site, pipelines, view, wanted))
+            since, deployed = await _run_unless_stopped(stop, _start(installation, pipelines, view, request))
         except Stopped:
             documents = [{"dag": each.name, "version": None} for each in pipelines]
-            return Outcome(EXIT_INTERRUPTED if wanted.once else 0, _document(documents))
+            return Outcome(EXIT_INTERRUPTED if request.once else 0, _document(documents))
         for pipeline, each in zip(pipelines, deployed, strict=True):
             if each.answer["changed"] and each.rebuilt:
-                site.start_workers(pipeline.runtimes)
+                installation.start_workers(pipeline.runtimes)
         started_s = time.monotonic() - began
-        rollouts = [Rollout(each, wanted.keep) for each in deployed]
+        rollouts = [Rollout(each, request.keep) for each in deployed]
         with view:
-            ran = await Watch(site, rollouts, view, once=wanted.once).run(stop)
-        ran.seconds = {"start": started_s, **ran.seconds}
-        found = await site.read(lambda tx: [report.report(tx, each, since) for each in rollouts])
-        return _told(found, ran, site, view)
+            result = await Watch(installation, rollouts, view, once=request.once).run(stop)
+        result.seconds = {"start": started_s, **result.seconds}
+        reports = await installation.read(lambda tx: [report.report(tx, each, since) for each in rollouts])
+        return _print_report(reports, result, installation, view)
 
 
 async def _start(
-    site: Site, pipelines: Sequence[Pipeline], view: View, wanted: Wanted
-) -> tuple[datetime, list[Deployed]]:
-    """Until all pipelines are deployed: what they were deployed as, and from when on it counts."""
-    await site.start()
-    view.say(f"the dispatcher is at {site.public}")
-    since = await site.read(lambda tx: tx.now)
-    deployed = [await site.deploy(each, again=wanted.again, confirm=wanted.confirm) for each in pipelines]
-    await _tell_dashboard(site, view)
+    installation: Installation, pipelines: Sequence[Pipeline], view: View, request: UpRequest
+) -> tuple[datetime, list[DeployedVersion]]:
+    """Start the dispatcher and deploy all pipelines; return the time before that, and the deployed versions."""
+    await installation.start()
+    view.print_line(f"the dispatcher is at {installation.public}")
+    since = await installation.read(lambda tx: tx.now)
+    deployed = [
+        await installation.deploy(each, again=request.again, confirm=request.confirm) for each in pipelines
+    ]
+    await _print_dashboard(installation, view)
     for pipeline, each in zip(pipelines, deployed, strict=True):
-        report.tell_deployed(each, view.say)
-        for text in await arrivals.unreadable(pipeline.dag, site.settings):
-            view.say(f"warning: {text}")
+        report.print_deployed(each, view.print_line)
+        for text in await file_sources.describe_unreadable(pipeline.dag, installation.settings):
+            view.print_line(f"warning: {text}")
     return since, deployed
 
 
-async def _tell_dashboard(site: Site, view: View) -> None:
+async def _print_dashboard(installation: Installation, view: View) -> None:
     try:
-        link = await site.dashboard()
-        view.say("the dashboard is at")
-        view.say(link)  # On a line of its own: it is long, and to be copied.
+        link = await installation.dashboard_link()
+        view.print_line("the dashboard is at")
+        view.print_line(link)  # On a line of its own, to be copied.
     except QoError as error:
-        view.say(f"warning: there is no dashboard: {error}")  # Nothing else needs it.
+        view.print_line(f"warning: the dashboard is not available: {error}")  # Nothing else needs it.
 
 
 class Stopped(Exception):
-    """Who runs it wants it to end."""
+    """A signal arrived before all pipelines were deployed."""
 
 
-async def _unless(stop: asyncio.Event, doing: Coroutine[Any, Any, T]) -> T:
-    """Do it, or give it up once the event is set. Raises Stopped."""
-    wanted, stopped = asyncio.create_task(doing), asyncio.create_task(stop.wait())
-    await asyncio.wait({wanted, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    if wanted.done():
-        return wanted.result()
-    wanted.cancel()
-    await asyncio.wait({wanted})
+async def _run_unless_stopped(stop: asyncio.Event, coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run the coroutine; cancel it and raise Stopped when the event is set."""
+    work, stopping = asyncio.create_task(coroutine), asyncio.create_task(stop.wait())
+    await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if work.done():
+        return work.result()
+    work.cancel()
+    await asyncio.wait({work})
     raise Stopped
 
 
-def _told(found: Sequence[Report], ran: Ran, site: Site, view: View) -> Outcome:
-    say = view.say
-    for rollout in ran.rollouts:
-        report.tell_staged(rollout, say)
-    failed = [failure for each in found for failure in each.failures]
-    if not any(each.timings for each in found):
-        report.tell_rest(failed, say)
-    for each in found:
-        if len(found) > 1:
-            say("")
-            say(f"Pipeline {each.plan.dag.name}")
-        report.tell(each, say)
-    report.tell_phases(found, ran, say)
-    say("")
-    say(f"data {site.settings.dispatcher.data}, logs {site.logs}")
-    if ran.seen is not None:
-        report.tell_open(ran.seen, say)
-    report.tell_failures(failed, say)
-    report.tell_stuck(ran.stuck, say)
-    refused = any(each.staged is not None and each.refusal is not None for each in ran.rollouts)
+def _print_report(
+    reports: Sequence[Report], result: WatchResult, installation: Installation, view: View
+) -> Outcome:
+    print_line = view.print_line
+    for rollout in result.rollouts:
+        report.print_staged(rollout, print_line)
+    failed = [failure for each in reports for failure in each.failures]
+    if not any(each.timings for each in reports):
+        report.print_nothing_done(failed, print_line)
+    for each in reports:
+        if len(reports) > 1:
+            print_line("")
+            print_line(f"Pipeline {each.plan.dag.name}")
+        report.print_tables(each, print_line)
+    report.print_phases(reports, result, print_line)
+    print_line("")
+    print_line(f"data {installation.settings.dispatcher.data}, logs {installation.logs}")
+    if result.last_survey is not None:
+        report.print_open(result.last_survey, print_line)
+    report.print_failures(failed, print_line)
+    report.print_stuck(result.stuck, print_line)
+    refused = any(each.staged is not None and each.refusal is not None for each in result.rollouts)
     code = (
         EXIT_FAILED
-        if failed or ran.stuck
+        if failed or result.stuck
         else EXIT_INTERRUPTED
-        if ran.interrupted
+        if result.interrupted
         else Refused.exit_code
         if refused
         else 0
     )
-    documents = [report.document(each, rollout) for each, rollout in zip(found, ran.rollouts, strict=True)]
-    opened = [] if ran.seen is None else report.open_document(ran.seen)
-    stuck = [asdict(each) for each in ran.stuck]
-    return Outcome(code, _document(documents, open=opened, unfinished=stuck, seconds=ran.seconds))
+    documents = [report.document(each, rollout) for each, rollout in zip(reports, result.rollouts, strict=True)]
+    open_tasks = [] if result.last_survey is None else report.open_document(result.last_survey)
+    stuck = [asdict(each) for each in result.stuck]
+    return Outcome(code, _document(documents, open=open_tasks, unfinished=stuck, seconds=result.seconds))
 
 
 def _document(pipelines: Sequence[Mapping[str, Any]], **common: Any) -> dict[str, Any]:
-    """One pipeline stands by itself, several in a list."""
+    """Return the report: the fields of a single pipeline at the top, several pipelines in a list."""
     return {**pipelines[0], **common} if len(pipelines) == 1 else {"pipelines": list(pipelines), **common}

@@ -1,4 +1,4 @@
-"""How far everything is, for people: lines that stay in place on a terminal, now and then a line elsewhere."""
+"""Print the progress for people: a table that is redrawn on a terminal, otherwise a line now and then."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from qo.core.pipeline.topology import VersionStatus
 from qo.dispatcher.views.progress import JobState, VersionState
 from qo.up.progress import Survey
 
-EVERY_S = 5.0  # Between two lines where nothing can be drawn.
-STILL_S = 30.0  # After so long without a change, people want to know what is waited for.
+LINE_EVERY_S = 5.0  # Between two lines where no table can be drawn.
+NO_CHANGE_S = 30.0  # After this long without a change, print what is waited for.
 BAR = 24
 
 
@@ -24,21 +24,21 @@ class View(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def look(self, seen: Survey, troubles: Sequence[str]) -> None:
-        """Show it."""
+    def show(self, survey: Survey, problems: Sequence[str]) -> None:
+        """Show the progress and the problems."""
         ...
 
-    def say(self, text: str) -> None:
-        """A line that stays."""
+    def print_line(self, text: str) -> None:
+        """Print a line that stays."""
         ...
 
 
 def open_view(*, color: bool) -> View:
-    return DrawnView(color=color) if sys.stdout.isatty() else PlainView()
+    return TableView(color=color) if sys.stdout.isatty() else PlainView()
 
 
 class SilentView:
-    """For programs, which are told at the end."""
+    """Prints nothing: for programs, which get a report at the end."""
 
     def __enter__(self) -> Self:
         return self
@@ -48,79 +48,79 @@ class SilentView:
     ) -> None:
         pass
 
-    def look(self, seen: Survey, troubles: Sequence[str]) -> None:
+    def show(self, survey: Survey, problems: Sequence[str]) -> None:
         pass
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         pass
 
 
 class PlainView(SilentView):
-    """Lines every few seconds, and only those in which something has changed; at the end, how it ended."""
+    """Prints the lines that have changed every few seconds, and the last state at the end."""
 
     def __init__(self) -> None:
-        self._next = 0.0
-        self._told: tuple[str, ...] = ()
+        self._next_line_at = 0.0
+        self._printed: tuple[str, ...] = ()
         self._latest: tuple[str, ...] = ()
-        self._moved = time.monotonic()
+        self._changed_at = time.monotonic()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._tell_new(self._latest)
+        self._print_new(self._latest)
 
-    def look(self, seen: Survey, troubles: Sequence[str]) -> None:
-        self._latest = (*summaries(seen), *troubles)
+    def show(self, survey: Survey, problems: Sequence[str]) -> None:
+        self._latest = (*summaries(survey), *problems)
         now = time.monotonic()
-        if now < self._next:
+        if now < self._next_line_at:
             return
-        self._next = now + EVERY_S
-        if self._tell_new(self._latest):
-            self._moved = now
-        elif now > self._moved + STILL_S:
-            self.say(waiting(seen))
-            self._moved = now
+        self._next_line_at = now + LINE_EVERY_S
+        if self._print_new(self._latest):
+            self._changed_at = now
+        elif now > self._changed_at + NO_CHANGE_S:
+            self.print_line(describe_waiting(survey))
+            self._changed_at = now
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
-    def _tell_new(self, lines: tuple[str, ...]) -> bool:
-        new = [line for line in lines if line not in self._told]
+    def _print_new(self, lines: tuple[str, ...]) -> bool:
+        new = [line for line in lines if line not in self._printed]
         for line in new:
-            self.say(line)
-        self._told = lines
+            self.print_line(line)
+        self._printed = lines
         return bool(new)
 
 
-def summaries(seen: Survey) -> list[str]:
-    """A line for each live version, with all its jobs; named where there are several."""
+def summaries(survey: Survey) -> list[str]:
+    """Return a line for each live version, with all its jobs; labelled if there are several versions."""
     lines: list[str] = []
-    for version in seen.versions:
-        shown = [each for each in version.jobs if each.total and each.source is None]
-        text = "  ".join(f"{each.name} {each.completed}/{each.total}{_remarks(each)}" for each in shown)
+    for version in survey.versions:
+        jobs = [each for each in version.jobs if each.total and each.source is None]
+        text = "  ".join(f"{each.name} {each.completed}/{each.total}{_remarks(each)}" for each in jobs)
         if text:
-            lines.append(f"{label(version)}: {text}" if len(seen.versions) > 1 else text)
+            lines.append(f"{label(version)}: {text}" if len(survey.versions) > 1 else text)
     return lines
 
 
 def label(version: VersionState) -> str:
-    """What a version is, in a few words."""
+    """Return the name and state of a version."""
     if version.active:
         return version.dag
     state = "ready to take over" if version.status is VersionStatus.READY else "being built"
     return f"{version.dag} version {version.number}, {state}"
 
 
-def waiting(seen: Survey) -> str:
-    """What is left to do, where nothing seems to happen."""
-    left = [text for version in seen.versions for text in open_jobs(seen, version)]
-    return f"nothing has ended for a while; open are: {', '.join(left) or 'no tasks'}; {seen.events} new events"
+def describe_waiting(survey: Survey) -> str:
+    """Return which tasks are open, for a time without progress."""
+    jobs = [text for version in survey.versions for text in open_jobs(survey, version)]
+    return f"no task has ended for a while; open: {', '.join(jobs) or 'no tasks'}; {survey.events} new events"
 
 
-def open_jobs(seen: Survey, version: VersionState) -> list[str]:
-    """Jobs with open tasks, and why they may wait; by their full names where there are several pipelines."""
-    prefix = f"{version.dag}." if len(seen.dags) > 1 else ""
+def open_jobs(survey: Survey, version: VersionState) -> list[str]:
+    """Return the jobs with open tasks, and whether they are paused; by full name if there are several pipelines."""
+    prefix = f"{version.dag}." if len(survey.dags) > 1 else ""
     return [
         f"{prefix}{each.name} ({each.running} running, {each.pending} waiting{', paused' if each.paused else ''})"
         for each in version.jobs
@@ -135,8 +135,8 @@ def _remarks(job: JobState) -> str:
     return f" ({', '.join(remarks)})" if remarks else ""
 
 
-class DrawnView:
-    """A table that is drawn over, four times a second at most."""
+class TableView:
+    """Draws a table, and redraws it with each call of ``show``."""
 
     def __init__(self, *, color: bool) -> None:
         from rich.console import Console
@@ -154,14 +154,16 @@ class DrawnView:
     ) -> None:
         self._live.__exit__(kind, error, trace)
 
-    def look(self, seen: Survey, troubles: Sequence[str]) -> None:
-        self._live.update(_drawn(seen, troubles), refresh=True)
+    def show(self, survey: Survey, problems: Sequence[str]) -> None:
+        self._live.update(_make_table(survey, problems), refresh=True)
 
-    def say(self, text: str) -> None:
-        self._console.print(text, soft_wrap=True)  # The terminal folds what is long, and copies it whole.
+    def print_line(self, text: str) -> None:
+        self._console.print(
+            text, soft_wrap=True
+        )  # A long line is wrapped by the terminal, and can still be copied whole.
 
 
-def _drawn(seen: Survey, troubles: Sequence[str]) -> Any:
+def _make_table(survey: Survey, problems: Sequence[str]) -> Any:
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -173,8 +175,8 @@ def _drawn(seen: Survey, troubles: Sequence[str]) -> Any:
     table.add_column("failed", justify="right")
     table.add_column("partitions", justify="right")
     table.add_column("rows", justify="right")
-    for version in seen.versions:
-        if len(seen.versions) > 1:
+    for version in survey.versions:
+        if len(survey.versions) > 1:
             table.add_row(Text(label(version), "bold"))
         for each in version.jobs:
             if each.source is not None:
@@ -187,8 +189,8 @@ def _drawn(seen: Survey, troubles: Sequence[str]) -> Any:
             count = f"{each.completed:,}" if each.source is not None else f"{each.completed:,}/{each.total:,}"
             running = _number(each.running)
             table.add_row(each.name, bar, count, running, failed, _number(each.partitions), _number(each.rows))
-    lines = [Text(f"  {one.job} {one.about}  {one.stages}", "dim") for one in seen.running]
-    return Group(table, *lines, *(Text(text, "yellow") for text in troubles))
+    lines = [Text(f"  {one.job} {one.about}  {one.stages}", "dim") for one in survey.running]
+    return Group(table, *lines, *(Text(text, "yellow") for text in problems))
 
 
 def _number(n: int) -> str:

@@ -1,4 +1,4 @@
-"""Looking on while an installation works: start what is needed, cut over, say what changes, end when all is done."""
+"""Watch an installation: start the processes it needs, activate versions, print changes, end when all is done."""
 
 from __future__ import annotations
 
@@ -14,131 +14,133 @@ from qo.dispatcher.state.database import Tx
 from qo.dispatcher.views.live_versions import Live, LivePipeline, ended_versions, live_pipelines
 from qo.dispatcher.views.stuck import StuckTask
 from qo.pipeline.sources import SOURCES
-from qo.up.arrivals import announced
-from qo.up.changes import Fates, describe_changes
-from qo.up.machine import Site
-from qo.up.processes import rest
+from qo.up.changes import EndStatuses, describe_changes
+from qo.up.file_sources import is_fully_announced
+from qo.up.installation import Installation
+from qo.up.processes import wait_or_stop
 from qo.up.progress import Survey, survey
 from qo.up.rollout import Rollout
 from qo.up.view import View
 
-LOOK_S = 0.5
-SETTLE_S = 3.0  # An always-on source that has been silent for so long is taken to have said what it knows.
-QUIET_LOOKS = 3  # Between an event and what it starts, there is a moment in which neither is to be seen.
+POLL_S = 0.5
+SETTLE_S = 3.0  # An always-on source that has run for this long is taken to have emitted what it had at its start.
+IDLE_SNAPSHOTS = 3  # Between an event and the task it creates there is a moment in which neither is visible.
 
 
 @dataclass(slots=True)
-class Ran:
-    """What became of it."""
+class WatchResult:
+    """What happened until the watch ended."""
 
     rollouts: Sequence[Rollout]
-    seen: Survey | None = None  # As it was last.
+    last_survey: Survey | None = None
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     interrupted: bool = False
-    stuck: Sequence[StuckTask] = ()  # What it was ended in spite of.
+    stuck: Sequence[StuckTask] = ()  # The tasks that could not end.
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Snapshot:
     survey: Survey
     live: Live
-    fates: Fates
+    end_statuses: EndStatuses
 
 
 class Watch:
-    """``once``: end when the pipelines that we deployed have nothing left to do. Others' are served, and not waited
-    for."""
+    """Watches until a signal; with ``once``, until the pipelines of this ``qo up`` have nothing left to do.
 
-    def __init__(self, site: Site, rollouts: Sequence[Rollout], view: View, *, once: bool) -> None:
-        self._site, self._rollouts, self._view, self._once = site, rollouts, view, once
+    Pipelines that others have deployed are served, but not waited for.
+    """
+
+    def __init__(self, installation: Installation, rollouts: Sequence[Rollout], view: View, *, once: bool) -> None:
+        self._installation, self._rollouts, self._view, self._once = installation, rollouts, view, once
         self._dags = {each.dag for each in rollouts}
         self._live: Live | None = None
-        self._said: set[str] = set()
+        self._printed: set[str] = set()
 
-    async def run(self, stop: asyncio.Event) -> Ran:
-        """Until told to stop or, once, until all is done. Raises the error of a process that cannot work."""
-        ran = Ran(self._rollouts)
-        began, quiet = time.monotonic(), 0
+    async def run(self, stop: asyncio.Event) -> WatchResult:
+        """Watch until the end. Raises the error of a process that cannot work."""
+        result = WatchResult(self._rollouts)
+        began, idle = time.monotonic(), 0
         while not stop.is_set():
-            look = await self._site.read(self._look)
-            ran.seen = look.survey
-            self._tell(look)
-            self._view.look(look.survey, [*self._site.troubles(), *self._waits()])
-            if await self._advance(look):
-                ran.seconds["rebuild"] = time.monotonic() - began
-            if self._is_done(look.survey) or (self._once and look.survey.over(self._dags)):
-                quiet, ran.stuck = quiet + 1, look.survey.stuck
-            elif not self._tries_again(look.survey, ran.stuck):
-                quiet, ran.stuck = 0, ()
-            # What is announced after a look is not in it: only looks from here on count.
-            if self._once and quiet == 1 and not await self._all_announced():
-                quiet = 0
-            if self._once and quiet == QUIET_LOOKS:
+            snapshot = await self._installation.read(self._read_snapshot)
+            result.last_survey = snapshot.survey
+            self._print_changes(snapshot)
+            self._view.show(snapshot.survey, [*self._installation.problems(), *self._describe_waits()])
+            if await self._advance(snapshot):
+                result.seconds["rebuild"] = time.monotonic() - began
+            if self._is_done(snapshot.survey) or (self._once and snapshot.survey.is_blocked(self._dags)):
+                idle, result.stuck = idle + 1, snapshot.survey.stuck
+            elif not self._is_retrying(snapshot.survey, result.stuck):
+                idle, result.stuck = 0, ()
+            # Events that arrive after a snapshot are not in it: only later snapshots count.
+            if self._once and idle == 1 and not await self._all_announced():
+                idle = 0
+            if self._once and idle == IDLE_SNAPSHOTS:
                 break
-            await rest(stop, LOOK_S)
-        ran.interrupted = self._once and stop.is_set()
-        ran.stuck = () if ran.interrupted else [each for each in ran.stuck if each.dag in self._dags]
-        ran.seconds["work"] = time.monotonic() - began
-        return ran
+            await wait_or_stop(stop, POLL_S)
+        result.interrupted = self._once and stop.is_set()
+        result.stuck = () if result.interrupted else [each for each in result.stuck if each.dag in self._dags]
+        result.seconds["work"] = time.monotonic() - began
+        return result
 
-    def _look(self, tx: Tx) -> Look:
+    def _read_snapshot(self, tx: Tx) -> Snapshot:
         live = live_pipelines(tx)
-        return Look(survey(tx, settle_s=SETTLE_S), live, ended_versions(tx, self._live or {}, live))
+        return Snapshot(survey(tx, settle_s=SETTLE_S), live, ended_versions(tx, self._live or {}, live))
 
-    def _tell(self, look: Look) -> None:
-        """What others did since the last look, and what was started."""
+    def _print_changes(self, snapshot: Snapshot) -> None:
+        """Print what others changed since the last snapshot, and which processes were started."""
         if self._live is not None:
-            for text in describe_changes(self._live, look.live, look.fates):
-                self._view.say(text)
-        self._live = look.live
-        for text in self._site.serve(look.survey):
-            self._view.say(text)
-        if (url := self._site.spark_ui()) is not None:
-            self._say_once(f"Spark's UI is at {url}")
+            for text in describe_changes(self._live, snapshot.live, snapshot.end_statuses):
+                self._view.print_line(text)
+        self._live = snapshot.live
+        for text in self._installation.serve(snapshot.survey):
+            self._view.print_line(text)
+        if (url := self._installation.spark_ui()) is not None:
+            self._print_once(f"Spark's UI is at {url}")
 
-    async def _advance(self, look: Look) -> bool:
-        """Whether one of our versions has taken over now."""
-        moved = False
+    async def _advance(self, snapshot: Snapshot) -> bool:
+        """Activate versions that are built; return whether one was activated now."""
+        activated = False
         for each in self._rollouts:
-            live = look.live.get(each.dag, LivePipeline())
-            if await each.advance(self._site, live, look.survey.epoch):
-                moved = True
-                self._tell_takeover(each, live)
+            live = snapshot.live.get(each.dag, LivePipeline())
+            if await each.advance(self._installation, live, snapshot.survey.epoch):
+                activated = True
+                self._print_takeover(each, live)
             elif each.settled and each.obstacle is not None and not self._once:
-                self._say_once(f"{each.dag}: version {each.deployed.version} was not activated: {each.obstacle}")
-        return moved
+                self._print_once(f"{each.dag}: version {each.deployed.version} was not activated: {each.obstacle}")
+        return activated
 
-    def _tell_takeover(self, rollout: Rollout, live: LivePipeline) -> None:
+    def _print_takeover(self, rollout: Rollout, live: LivePipeline) -> None:
         assert rollout.activated is not None
         assert live.beside is not None
-        self._view.say(
+        self._view.print_line(
             f"{rollout.dag}: version {rollout.deployed.version} has taken over from {rollout.activated['replaced']}, "
             f"all tables at once; qo dag rollback {rollout.dag} goes back"
         )
-        # It is no news at the next look.
+        # So that the next snapshot does not print it again.
         active = replace(live.beside, status=VersionStatus.ACTIVE)
         self._live = {**(self._live or {}), rollout.dag: LivePipeline(active)}
 
-    def _waits(self) -> list[str]:
-        """What keeps our versions from being built, in words."""
+    def _describe_waits(self) -> list[str]:
+        """Return what our versions wait for while they are built, in words."""
         return [text for each in self._rollouts if each.staged is not None for text in each.staged.waits]
 
-    def _is_done(self, seen: Survey) -> bool:
+    def _is_done(self, survey: Survey) -> bool:
         blocked = sum(each.staged.blocked for each in self._rollouts if each.staged is not None)
-        return all(each.settled for each in self._rollouts) and seen.quiet(self._dags, blocked)
+        return all(each.settled for each in self._rollouts) and survey.is_idle(self._dags, blocked)
 
-    def _tries_again(self, seen: Survey, stuck: Sequence[StuckTask]) -> bool:
-        """Whether what is open beside the stuck tasks is only one of them, at another attempt."""
-        left = sum(seen.open(each) for each in self._dags)
-        return bool(stuck) and not seen.stuck and left <= len(stuck) and not seen.concerned & self._dags
+    def _is_retrying(self, survey: Survey, stuck: Sequence[StuckTask]) -> bool:
+        """Return whether the only open tasks are the stuck ones, one of which is being attempted again."""
+        open_count = sum(survey.open_tasks(each) for each in self._dags)
+        return bool(stuck) and not survey.stuck and open_count <= len(stuck) and not survey.affected & self._dags
 
     async def _all_announced(self) -> bool:
         kinds = [kind for kind, spec in SOURCES.items() if spec.place is not None]
-        answers = [await self._site.read(partial(live_sources.list_sources, kind=kind)) for kind in kinds]
-        ours = [each for answer in answers for each in answer.sources if each.dag in self._dags]
-        return all([await announced(each, self._site.settings) for each in ours])
+        listings = [await self._installation.read(partial(live_sources.list_sources, kind=kind)) for kind in kinds]
+        ours = [each for answer in listings for each in answer.sources if each.dag in self._dags]
+        return all([await is_fully_announced(each, self._installation.settings) for each in ours])
 
-    def _say_once(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self._view.say(text)
+    def _print_once(self, text: str) -> None:
+        if text not in self._printed:
+            self._printed.add(text)
+            self._view.print_line(text)

@@ -92,5 +92,5 @@ def processes(qo: Qo) -> dict[int, list[str]]:
 
 def parts(qo: Qo) -> dict[str, int]:
     """The processes of an installation by their roles."""
-    named = {pid: words for pid, words in processes(qo).items() if "qo.up.part" in words}
-    return {words[words.index("qo.up.part") + 1]: pid for pid, words in named.items()}
+    named = {pid: words for pid, words in processes(qo).items() if "qo.up.child_main" in words}
+    return {words[words.index("qo.up.child_main") + 1]: pid for pid, words in named.items()}

@@ -42,11 +42,11 @@ def up(
     --again; on a terminal you are asked instead.
     """
     with require_extra():
-        from qo.up.up import Wanted, up
+        from qo.up.up import UpRequest, up
         from qo.up.view import SilentView, open_view
 
         ask_user = confirm if is_interactive(session) else None
-        request = Wanted(
+        request = UpRequest(
             targets or ["."],
             session.flags,
             session.config_path,

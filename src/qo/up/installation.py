@@ -1,6 +1,6 @@
-"""A whole installation on one machine: its processes, its state, and what is deployed to it.
+"""An installation on one machine: its processes, its state, and the pipelines that are deployed to it.
 
-with Site(...):  start (the dispatcher) -> deploy -> serve (scheduler and workers, as they are needed)
+async with Installation(...):  start (the dispatcher) -> deploy -> serve (scheduler and workers, as they are needed)
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from qo.pipeline.registry import Launcher
 from qo.pipeline.sources import SOURCES
 from qo.store import private
 from qo.store.secret_files import read_secret
-from qo.up.part import DASHBOARD, SPARK_UI, WORKER
-from qo.up.processes import Child, Lifeline
+from qo.up.child_main import DASHBOARD, SPARK_UI, WORKER
+from qo.up.processes import ChildProcess, Lifeline
 from qo.up.progress import Survey
 from qo.up.targets import Pipeline, import_path
 
-START_S = 60.0  # For the dispatcher to answer.
-DASHBOARD_S = 10.0  # For the dashboard to say where it is; without it, all else goes on.
+START_S = 60.0  # How long the dispatcher may take to answer.
+DASHBOARD_S = 10.0  # How long the dashboard may take to start; without it, everything else goes on.
 FREE_PORT = "127.0.0.1:0"
 DISPATCHER, SCHEDULER = "dispatcher", "scheduler"
 
-# What suits the processes of one machine; the defaults have requests to a bucket in mind. Each can be set.
-HERE: Mapping[str, Any] = {
+# Defaults for processes on one machine; the general ones are chosen for a bucket. Each can be set.
+LOCAL_DEFAULTS: Mapping[str, Any] = {
     "dispatcher.listen": FREE_PORT,
     "dispatcher.internal_listen": FREE_PORT,
     "worker.poll_min_ms": "20",
@@ -48,7 +48,7 @@ HERE: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Deployed:
+class DeployedVersion:
     version: int
     status: str
     answer: Mapping[str, Any]
@@ -62,19 +62,19 @@ class Deployed:
         return [each["job"] for each in self.answer["diff"]["rebuilt"]]
 
 
-class Site:
-    """The processes and the state of an installation. Use it as a context: all processes end with it."""
+class Installation:
+    """The processes and the state of an installation. A context manager: all processes end with it."""
 
     def __init__(
         self, flags: Mapping[str, Any], config: Path | None, pipelines: Sequence[Pipeline], logs: Path
     ) -> None:
-        given = sources.load(flags, config_path=config)
-        chosen = {key: value for key, value in HERE.items() if given.origin(key) == DEFAULT}
-        self._flags: dict[str, Any] = {**chosen, **{k: v for k, v in flags.items() if v is not None}}
+        configured = sources.load(flags, config_path=config)
+        defaults = {key: value for key, value in LOCAL_DEFAULTS.items() if configured.origin(key) == DEFAULT}
+        self._flags: dict[str, Any] = {**defaults, **{k: v for k, v in flags.items() if v is not None}}
         self._config = config
         self.settings: Settings = sources.load(self._flags, config_path=config)
         self._pipelines = pipelines
-        # Without these, what we are to run cannot run; others' pipelines may need more.
+        # The pipelines of this ``qo up`` need these; pipelines that others deploy may need more.
         self._required = {
             DISPATCHER,
             SCHEDULER,
@@ -83,8 +83,8 @@ class Site:
         self.logs = logs
         self.public = ""
         self._lifeline = Lifeline()
-        self._children: dict[str, Child] = {}  # By role; the dispatcher comes first.
-        self._dashboard: Child | None = None
+        self._children: dict[str, ChildProcess] = {}  # By role; the dispatcher comes first.
+        self._dashboard: ChildProcess | None = None
         self._state: State | None = None
 
     async def __aenter__(self) -> Self:
@@ -96,7 +96,7 @@ class Site:
     ) -> None:
         children = list(self._children.values())
         first, rest = children[:1], children[1:]
-        # The dispatcher last: the others have something to tell it.
+        # The dispatcher last: the others still report to it.
         await asyncio.gather(*(each.stop() for each in rest))
         await asyncio.gather(*(each.stop() for each in first))
         if self._state is not None:
@@ -104,17 +104,17 @@ class Site:
         self._lifeline.close()
 
     def kill(self) -> None:
-        """End all processes at once: what they had under way is as after any crash."""
+        """Kill all processes; their running tasks are recovered as after a crash."""
         for each in self._children.values():
             each.kill()
 
     async def start(self) -> None:
-        """The dispatcher, until it answers. Raises its own error if it cannot, as for a port that is taken."""
+        """Start the dispatcher and wait until it answers. Raises its error if it cannot start, as for a port in use."""
         dispatcher = self._child(DISPATCHER)
         dispatcher.start()
-        addresses = await dispatcher.first_words(START_S)
+        addresses = await dispatcher.first_message(START_S)
         self.public, internal = addresses["public"], addresses["internal"]
-        # Should it die, its successor is found where it was; and from here on, all know where that is.
+        # A restarted dispatcher listens at the same address, and all other processes get that address.
         self._flags |= {
             "dispatcher.listen": self.public.removeprefix("http://"),
             "dispatcher.internal_listen": internal.removeprefix("http://"),
@@ -127,30 +127,34 @@ class Site:
         self._dashboard.options["flags"] = {**self._flags, "dispatcher.url": self.public}
         self._dashboard.start()
 
-    async def dashboard(self) -> str:
-        """Where the dashboard is; whoever has the link may use it. Raises the error of one that does not start."""
+    async def dashboard_link(self) -> str:
+        """Return the link of the dashboard; whoever has it may use it. Raises the error of one that does not start."""
         assert self._dashboard is not None
-        return str((await self._dashboard.first_words(DASHBOARD_S))["link"])
+        return str((await self._dashboard.first_message(DASHBOARD_S))["link"])
 
-    async def deploy(self, pipeline: Pipeline, *, again: bool = False, confirm: Confirm | None = None) -> Deployed:
-        """``again``: also a version that was rolled back; else ``confirm`` asks, or Refused is raised."""
+    async def deploy(
+        self, pipeline: Pipeline, *, again: bool = False, confirm: Confirm | None = None
+    ) -> DeployedVersion:
+        """Deploy the pipeline. Raises Refused for a version that was rolled back, without ``again`` and ``confirm``."""
         dag, source = pipeline.dag.name, pipeline.source
         async with self.client() as client:
             if confirm is not None and not again:
                 again = await confirm_again(client, dag, {"source": source}, confirm)
             answer = await deploy_version(client, dag, source, pipeline.bundle, again=again)
-        return Deployed(answer["version"], answer["status"], answer)
+        return DeployedVersion(answer["version"], answer["status"], answer)
 
     def start_workers(self, runtimes: Iterable[str]) -> None:
-        """Those that are not there yet, at once: what they need to begin with takes its time."""
+        """Start the workers of these runtimes that do not run yet, early, since their start takes a while."""
         for runtime in runtimes:
             self._ensure(f"{WORKER}{runtime}")
 
-    def serve(self, seen: Survey) -> list[str]:
-        """Start what the live pipelines need and is not there yet, whoever deployed them: a worker for each runtime
-        that tasks wait for, and a scheduler. In words, what was started for pipelines other than ours."""
+    def serve(self, survey: Survey) -> list[str]:
+        """Start the missing processes of live pipelines: a worker for each runtime with open tasks, and a scheduler.
+
+        Returns a sentence for each process that was started for pipelines that others deployed.
+        """
         started: list[str] = []
-        for version in seen.versions:
+        for version in survey.versions:
             for job in version.jobs:
                 role = None
                 if job.source is not None and SOURCES[job.source].poller is not None:
@@ -160,62 +164,64 @@ class Site:
                 ):
                     role = f"{WORKER}{job.runtime}"
                 if role is not None and self._ensure(role) and role not in self._required:
-                    started.append(f"{role} is started, for {version.dag}")
+                    started.append(f"started {role} for {version.dag}")
         return started
 
-    def troubles(self) -> list[str]:
-        """What has gone wrong with processes, in words. Raises the error of one of ours that cannot work at all."""
-        found: list[str] = []
+    def problems(self) -> list[str]:
+        """Return the problems of processes, in words. Raises the error of a required process that cannot work."""
+        problems: list[str] = []
         for each in self._children.values():
             try:
                 each.check()
             except ConfigError as error:
                 if each.role in self._required:
                     raise
-                found.append(f"{each.role} cannot work: {error}")
+                problems.append(f"{each.role} cannot work: {error}")
             if each.deaths:
-                found.append(f"{each.role} died {plural(each.deaths, 'time')}, see {each.log_path}{_again(each)}")
-        return found
+                problems.append(
+                    f"{each.role} died {plural(each.deaths, 'time')}, see {each.log_path}{_new_link(each)}"
+                )
+        return problems
 
     def spark_ui(self) -> str | None:
-        """Where Spark's own interface is, if it is served."""
+        """Return the address of Spark's UI, if it is served."""
         worker = self._children.get(f"{WORKER}spark")
-        return None if worker is None else worker.said.get(SPARK_UI)
+        return None if worker is None else worker.last_message.get(SPARK_UI)
 
     async def read(self, question: Callable[[Tx], Any]) -> Any:
-        """Ask the state something."""
+        """Call ``question`` with a transaction of the state, on a thread."""
 
-        def asked() -> Any:
+        def call() -> Any:
             assert self._state is not None
             with self._state.read() as tx:
                 return question(tx)
 
-        return await asyncio.to_thread(asked)
+        return await asyncio.to_thread(call)
 
     def client(self) -> UserClient:
-        chosen = self.settings.dispatcher
-        # Its own: a token in the settings may be meant for another dispatcher.
-        token = read_secret(Path(chosen.secrets_dir, "admin.token")).decode().strip()
+        dispatcher = self.settings.dispatcher
+        # The token of this dispatcher: the one in the settings may be for another.
+        token = read_secret(Path(dispatcher.secrets_dir, "admin.token")).decode().strip()
         return UserClient(self.public, token, patience_s=30.0)
 
     def _ensure(self, role: str) -> bool:
-        """Start it, unless it was. Whether it was started now."""
+        """Start the process of a role, unless it runs; return whether it was started now."""
         if role in self._children:
             return False
         self._child(role).start()
         return True
 
-    def _child(self, role: str) -> Child:
+    def _child(self, role: str) -> ChildProcess:
         paths = [*map(str, import_path(self._pipelines)), os.environ.get("PYTHONPATH", "")]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        made = Child(role, self._options(), lifeline=self._lifeline, environ=environ, logs=self.logs)
-        self._children[role] = made
-        return made
+        child = ChildProcess(role, self._options(), lifeline=self._lifeline, environ=environ, logs=self.logs)
+        self._children[role] = child
+        return child
 
     def _options(self) -> dict[str, Any]:
         return {"flags": self._flags, "config": None if self._config is None else str(self._config)}
 
 
-def _again(child: Child) -> str:
-    """A dashboard that was started again has another key, and so another link."""
-    return f"; it is at {child.said['link']} now" if "link" in child.said else ""
+def _new_link(child: ChildProcess) -> str:
+    """Return the new link of a restarted dashboard: its key, and so its link, have changed."""
+    return f"; it is at {child.last_message['link']} now" if "link" in child.last_message else ""

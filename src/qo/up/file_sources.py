@@ -1,5 +1,7 @@
-"""What there is for file sources: whether their places can be looked at, and whether the scheduler has announced every
-file. Who runs a pipeline once waits for that."""
+"""Check file sources: whether their places can be listed, and whether the scheduler has announced every file.
+
+``qo up --once`` waits for the latter.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from qo.scheduler.files import open_place_of
 from qo.scheduler.sightings import Sightings
 
 
-async def unreadable(dag: Dag, settings: Settings) -> list[str]:
-    """Sources of which nothing can come as it is, and why: better said at once than in the log of the scheduler."""
-    found: list[str] = []
+async def describe_unreadable(dag: Dag, settings: Settings) -> list[str]:
+    """Return a warning for each source whose files cannot be listed, which otherwise only the scheduler's log shows."""
+    warnings: list[str] = []
     for job in dag.jobs:
         if job.source is None or SOURCES[job.source.kind].place is None:
             continue
@@ -29,17 +31,17 @@ async def unreadable(dag: Dag, settings: Settings) -> list[str]:
             finally:
                 await place.close()
         except (QoError, OSError) as error:
-            found.append(f"{job.name} finds no files: {error}")
-    return found
+            warnings.append(f"{job.name} finds no files: {error}")
+    return warnings
 
 
-async def announced(source: LiveSource, settings: Settings) -> bool:
-    """Whether what a file source remembers is what lies there now.
+async def is_fully_announced(source: LiveSource, settings: Settings) -> bool:
+    """Return whether the scheduler has announced all files of a source.
 
-    The scheduler keeps a digest of all it has announced; the same digest over what is there tells, without asking for
-    a single file, that nothing is left to say.
+    The scheduler keeps a digest of the files that it has announced. It is compared with the digest of the files that
+    are there now.
     """
-    seen = Sightings()
+    sightings = Sightings()
     pattern = str(source.config.get("pattern") or "*")
     try:
         place = await open_place_of(source.kind, source.config, settings)
@@ -47,11 +49,11 @@ async def announced(source: LiveSource, settings: Settings) -> bool:
             async for page in place.files():
                 for each in page:
                     if matches(each.path, pattern):
-                        seen.mark_announced(each.path, each.etag)
+                        sightings.mark_announced(each.path, each.etag)
         finally:
             await place.close()
     except (QoError, OSError):
-        return True  # Nothing can be announced from there; the scheduler's log and qo source list say why.
-    if len(seen) == 0 and source.memory is None:
+        return True  # No file can be announced; the scheduler's log and qo source list say why.
+    if len(sightings) == 0 and source.memory is None:
         return True
-    return seen.memory() == source.memory
+    return sightings.memory() == source.memory
