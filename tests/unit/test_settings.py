@@ -265,4 +265,4 @@ def document_row(setting: Setting) -> str:
         number = isinstance(setting.default, float)
         default = f"`{setting.default:g}`" if number else f"`{setting.default}`"
     variables = ", ".join(f"`{name}`" for name in setting.env)
-    return f"| `{setting.key}` | {variables} | {default} | {setting.kind.wanted} | {setting.help} |"
+    return f"| `{setting.key}` | {variables} | {default} | {setting.kind.description} | {setting.help} |"

@@ -1,4 +1,4 @@
-"""What a setting may hold: how its text is read, and which values it takes."""
+"""The kinds of settings: how their text is parsed, and which values they accept."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
 
 
-class Unfit(Exception):
-    """The value is not what the setting holds. The text, if any, says more than ``Kind.wanted``."""
+class InvalidValue(Exception):
+    """The setting does not accept the value. The text, if any, says more than ``Kind.description``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """``from_text`` reads a variable or flag; ``accept`` takes a value as TOML or Python gives it, and gives
-    it back in its one spelling. Both raise Unfit."""
+    """The kind of a setting.
 
-    wanted: str
+    ``from_text`` parses the text of a variable or flag. ``accept`` validates a value, as TOML or Python has it, and
+    returns it in its normal form. Both raise InvalidValue.
+    """
+
+    description: str  # Of the values that are accepted.
     from_text: Callable[[str], Any]
     accept: Callable[[Any], Any]
 
@@ -37,14 +40,14 @@ def _same(text: str) -> str:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise Unfit
+        raise InvalidValue
     return value
 
 
 def whole(low: int, high: int | None = None) -> Kind:
     def accept(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise Unfit
+            raise InvalidValue
         return cast("int", _within(value, low, high))
 
     return Kind(f"a whole number {_range(low, high)}", _whole_from_text, accept)
@@ -52,14 +55,14 @@ def whole(low: int, high: int | None = None) -> Kind:
 
 def _whole_from_text(text: str) -> int:
     if not re.fullmatch(r"[+-]?[0-9]+", text):
-        raise Unfit  # int() would also take "1_000" and Arabic-Indic digits.
+        raise InvalidValue  # int() would also take "1_000" and Arabic-Indic digits.
     return int(text)
 
 
 def number(low: float, high: float | None = None) -> Kind:
     def accept(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise Unfit
+            raise InvalidValue
         return float(_within(value, low, high))
 
     return Kind(f"a number {_range(low, high)}", _number_from_text, accept)
@@ -69,12 +72,12 @@ def _number_from_text(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise Unfit from None
+        raise InvalidValue from None
 
 
 def _within(value: float, low: float, high: float | None) -> float:
     if not low <= value <= (float("inf") if high is None else high) or value == float("inf"):
-        raise Unfit  # Also for NaN, which compares false.
+        raise InvalidValue  # Also for NaN, which compares false.
     return value
 
 
@@ -84,14 +87,14 @@ def _range(low: float, high: float | None) -> str:
 
 def _accept_flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise Unfit
+        raise InvalidValue
     return value
 
 
 def _flag_from_text(text: str) -> bool:
     lowered = text.strip().lower()
     if lowered not in _TRUE | _FALSE:
-        raise Unfit
+        raise InvalidValue
     return lowered in _TRUE
 
 
@@ -103,7 +106,7 @@ def choice(members: type[StrEnum], aliases: dict[str, str] | None = None) -> Kin
         name = _text(value).strip().lower()
         name = (aliases or {}).get(name, name)
         if name not in names:
-            raise Unfit
+            raise InvalidValue
         return members(name)
 
     names = [str(member) for member in members]
@@ -112,16 +115,16 @@ def choice(members: type[StrEnum], aliases: dict[str, str] | None = None) -> Kin
 
 def _accept_text(value: Any) -> str:
     if not _text(value):
-        raise Unfit
+        raise InvalidValue
     return value
 
 
-TEXT = Kind("a text that is not empty", _same, _accept_text)
+TEXT = Kind("a non-empty text", _same, _accept_text)
 
 
 def _accept_name(value: Any) -> str:
     if not _NAME.match(_text(value)):
-        raise Unfit
+        raise InvalidValue
     return value
 
 
@@ -134,10 +137,10 @@ def _shards_from_text(text: str) -> list[str]:
 
 def _accept_shards(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
-        raise Unfit
+        raise InvalidValue
     shards = tuple(_text(shard).lower() for shard in cast("list[Any]", value))
     if any(not _SHARD.match(shard) for shard in shards):
-        raise Unfit
+        raise InvalidValue
     return shards
 
 
@@ -148,7 +151,7 @@ def _accept_store(value: Any) -> str:
     try:
         location.parse(_text(value))
     except ValueError as error:
-        raise Unfit(str(error)) from None
+        raise InvalidValue(str(error)) from None
     return value
 
 
@@ -156,17 +159,17 @@ STORE = Kind(location.FORMS, _same, _accept_store)
 
 
 def endpoint(instead: str) -> Kind:
-    """``instead``: what to set for who would put a name and a password into the URL."""
+    """Return the kind of a URL without credentials; ``instead`` names the settings to use for those."""
 
     def accept(value: Any) -> str:
         try:
             parts = urlsplit(_text(value))
         except ValueError:
-            raise Unfit from None  # For example an unclosed IPv6 bracket.
+            raise InvalidValue from None  # For example an unclosed IPv6 bracket.
         if parts.username or parts.password:
-            raise Unfit(f"credentials do not belong in the URL; set {instead}")
+            raise InvalidValue(f"credentials do not belong in the URL; set {instead}")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise Unfit
+            raise InvalidValue
         return value.rstrip("/")
 
     return Kind("a URL such as http://127.0.0.1:9000", _same, accept)
@@ -179,7 +182,7 @@ _NONE = {"none", "never", "off"}
 
 
 def optional(kind: Kind) -> Kind:
-    """The same, or none at all: said as a word, because TOML has no null."""
+    """Return the kind that also accepts ``none``, a word because TOML has no null."""
 
     def from_text(text: str) -> Any:
         return None if text.strip().lower() in _NONE else kind.from_text(text)
@@ -187,7 +190,7 @@ def optional(kind: Kind) -> Kind:
     def accept(value: Any) -> Any:
         return None if value is None or str(value).strip().lower() in _NONE else kind.accept(value)
 
-    return Kind(f"{kind.wanted}, or none", from_text, accept)
+    return Kind(f"{kind.description}, or none", from_text, accept)
 
 
 def _accept_listen(value: Any) -> str:
@@ -195,7 +198,7 @@ def _accept_listen(value: Any) -> str:
         return "off"
     host, _, port = text.rpartition(":")
     if not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65_535:
-        raise Unfit
+        raise InvalidValue
     return text
 
 
@@ -204,7 +207,7 @@ LISTEN = Kind("an address such as 127.0.0.1:8090 (port 0: any free one), or off"
 
 def _accept_address(value: Any) -> str:
     if (text := _accept_listen(value)) == "off":
-        raise Unfit
+        raise InvalidValue
     return text
 
 
@@ -214,9 +217,9 @@ ADDRESS = Kind("an address such as 127.0.0.1:8470 (port 0: any free one)", _same
 def _accept_state(value: Any) -> str:
     scheme, _, rest = _text(value).partition(":")
     if scheme == "postgres":
-        scheme = "postgresql"  # Both are written; one is kept.
+        scheme = "postgresql"  # Both are in use; this is the normal form.
     if scheme not in ("sqlite", "postgresql") or not rest or (scheme != "sqlite" and not rest.startswith("//")):
-        raise Unfit
+        raise InvalidValue
     return f"{scheme}:{rest}"
 
 
@@ -228,11 +231,11 @@ def _accept_data(value: Any) -> str:
     if scheme == "file" and rest:
         return value.rstrip("/") or value
     if scheme != "s3":
-        raise Unfit
+        raise InvalidValue
     try:
         location.parse(value)
     except ValueError as error:
-        raise Unfit(str(error)) from None
+        raise InvalidValue(str(error)) from None
     return value.rstrip("/")
 
 
@@ -242,13 +245,13 @@ DATA = Kind("file:PATH or s3://BUCKET/PREFIX", _same, _accept_data)
 def _pairs_from_text(text: str) -> dict[str, str]:
     pairs = [each.partition("=") for each in text.split(",") if each.strip()]
     if not all(sign for _, sign, _ in pairs):
-        raise Unfit
+        raise InvalidValue
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def _accept_pairs(value: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, dict):
-        raise Unfit
+        raise InvalidValue
     pairs = cast("dict[str, Any]", value)
     return tuple((key, _text(each)) for key, each in pairs.items())
 
@@ -262,11 +265,11 @@ def _words_from_text(text: str) -> list[str]:
 
 def _accept_words(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
-        raise Unfit
+        raise InvalidValue
     return tuple(_accept_text(each) for each in cast("list[Any]", value))
 
 
-WORDS = Kind("words with commas between them, or a list", _words_from_text, _accept_words)
+WORDS = Kind("words separated by commas, or a list", _words_from_text, _accept_words)
 
 
 _ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?\Z")
@@ -275,10 +278,10 @@ _ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1
 def _accept_origins(value: Any) -> tuple[str, ...]:
     origins = tuple(each.lower() for each in _accept_words(value))
     if not all(_ORIGIN.match(each) for each in origins):
-        raise Unfit  # A wildcard, too: then any page could use the token of who looks at it.
+        raise InvalidValue  # Not even a wildcard: any page could then use the token of the user who visits it.
     return origins
 
 
 ORIGINS = Kind(
-    "origins such as https://bucket.example.com, with commas between them", _words_from_text, _accept_origins
+    "origins such as https://bucket.example.com, separated by commas", _words_from_text, _accept_origins
 )

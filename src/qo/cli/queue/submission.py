@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from qo.cli.durations import parse_duration_s, parse_instant
 from qo.config import kinds
-from qo.config.kinds import Kind, Unfit
+from qo.config.kinds import InvalidValue, Kind
 from qo.core import wire
 from qo.core.task import PRIORITY_MAX, RetryPolicy
 from qo.errors import UsageError
@@ -38,8 +38,8 @@ def _check_kind(kind: Kind) -> Check:
     def check(value: Any, name: str) -> Any:
         try:
             return kind.accept(value)
-        except Unfit:
-            raise UsageError(f"{name} must be {kind.wanted}, not {value!r}") from None
+        except InvalidValue:
+            raise UsageError(f"{name} must be {kind.description}, not {value!r}") from None
 
     return check
 

@@ -278,8 +278,8 @@ def _dispatcher_token(settings: Settings, *, read_only: bool, hours: float) -> t
 def _validate(kind: kinds.Kind, value: Any, option: str) -> Any:
     try:
         return kind.accept(value)
-    except kinds.Unfit:
-        raise UsageError(f"{option} takes {kind.wanted}, not {value!r}") from None
+    except kinds.InvalidValue:
+        raise UsageError(f"{option} takes {kind.description}, not {value!r}") from None
 
 
 @contextmanager
