@@ -148,7 +148,7 @@ class SpokenLate(Watch):
     async def _all_announced(self) -> bool:
         if self.speaking:
             self.speaking = False
-            async with self._site.client() as client:
+            async with self._installation.client() as client:
                 await client.post(
                     "/v1/sources/letters/inbox/events",
                     {"idempotency_key": "a", "events": [{"partition_key": "a"}]},
