@@ -252,7 +252,7 @@ def open_files(input: Any) -> list[str]:
 def environment(input: Any) -> dict[str, Any]:
     return {
         "stdin": sys.stdin.read(),
-        "term_is_ours": "break_off" in str(signal.getsignal(signal.SIGTERM)),
+        "term_is_ours": "on_sigterm" in str(signal.getsignal(signal.SIGTERM)),
         "usr1": signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL,
         "int": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
         "cwd": os.getcwd(),

@@ -22,7 +22,7 @@ from qo.testing import virtual
 from qo.worker.api.context import Context
 from qo.worker.api.signals import Reject, Reschedule, Retry
 from qo.worker.loop.outcome import text_of
-from qo.worker.service import fresh_worker_id
+from qo.worker.service import make_worker_id
 from qo.worker.worker import Worker
 from support.stores.queues import AT_ONCE, app_of, config, ended, hasty, until, virtual_queue, working
 
@@ -369,5 +369,5 @@ async def _true(value: bool) -> bool:
 @pytest.mark.parametrize("host", ["büro-säule", "…", "a" * 300, ""])
 def test_a_host_of_any_name_gives_its_workers_a_valid_one(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: host)
-    name = fresh_worker_id(Queue(MemoryStore()))
+    name = make_worker_id(Queue(MemoryStore()))
     assert validate_worker_id(name) == name

@@ -231,7 +231,7 @@ def test_an_owner_that_was_busy_for_long_goes_on_where_it_stopped_even_if_nobody
         await fleet.queue.submit_many([NewTask("t", n) for n in range(200)])
         for lookout in fleet.lookouts():
             await fleet.crash(lookout)
-        owner.ownership._ring()
+        owner.ownership._request_look()
         assert owner.ownership.may_look()
         assert len(await owner.feed.take(1)) == 1
         owner.room = False

@@ -79,8 +79,8 @@ def subject() -> Iterator[Subject]:
 
 
 def test_statistics_are_told_as_json(subject: Subject):
-    subject.stats.took()
-    subject.stats.ran("resize", 1, 0.25, Acked())
+    subject.stats.count_claim()
+    subject.stats.count_run("resize", 1, 0.25, Acked())
     status, body, headers = subject.ask("/stats")
     assert (status, headers["Content-Type"]) == (200, "application/json")
     told = msgspec.json.decode(body)
@@ -91,7 +91,7 @@ def test_statistics_are_told_as_json(subject: Subject):
 
 
 def test_metrics_are_told_as_prometheus_reads_them(subject: Subject):
-    subject.stats.took()
+    subject.stats.count_claim()
     status, body, headers = subject.ask("/metrics")
     assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     found = {family.name: family for family in text_string_to_metric_families(body.decode())}
@@ -268,7 +268,7 @@ def test_slow_clients_do_not_keep_others_from_their_answer(subject: Subject):
 
 def test_clients_that_do_not_read_their_answer_do_not_keep_others_from_theirs(subject: Subject):
     for n in range(200):
-        subject.stats.ran(f"{n:0200}", 0, 0.1, Acked())
+        subject.stats.count_run(f"{n:0200}", 0, 0.1, Acked())
     with ExitStack() as stack:
         for _ in range(20):
             client = socket.socket()
@@ -338,9 +338,9 @@ def test_many_scrapes_at_once_while_the_worker_counts_are_all_whole(subject: Sub
         n = 0
         while not done.is_set():
             n += 1
-            subject.stats.took()
-            subject.stats.ran(f"type-{n % 300}", n % 8, 0.01, outcomes[n % 3])
-            subject.stats.settled(outcomes[n % 3])
+            subject.stats.count_claim()
+            subject.stats.count_run(f"type-{n % 300}", n % 8, 0.01, outcomes[n % 3])
+            subject.stats.count_outcome(outcomes[n % 3])
 
     counting = threading.Thread(target=count)
     counting.start()

@@ -39,7 +39,7 @@ from qo.worker.layers import concurrency_limit
 from qo.worker.layers.stack import Service
 from qo.worker.loop.outcome import Outcome
 from qo.worker.loop.state import State
-from qo.worker.observe.status import judge
+from qo.worker.observe.status import find_problems
 from qo.worker.worker import Worker
 from support.stores.queues import app_of, config, drain, ended, until, virtual_queue, working
 from support.worker.attempts import Attempts
@@ -334,11 +334,11 @@ async def test_a_worker_whose_every_slot_is_stuck_is_not_well() -> None:
     async with working(queue, app, concurrency=2, cancel_grace_s=0.2) as worker:
         await queue.submit("hang", None, ONCE)
         await until(holds(lambda: worker.snapshot().stuck == 1))
-        assert judge(worker.health()) == []
+        assert find_problems(worker.health()) == []
         await queue.submit("hang", None, ONCE)
-        assert "stuck" in (await until(holds(lambda: judge(worker.health()))))[0]
+        assert "stuck" in (await until(holds(lambda: find_problems(worker.health()))))[0]
         release.set()
-        await until(holds(lambda: judge(worker.health()) == []))
+        await until(holds(lambda: find_problems(worker.health()) == []))
 
 
 def due(task_id: str) -> Due:

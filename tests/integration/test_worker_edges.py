@@ -28,7 +28,7 @@ from qo.store.port import LIST_LIMIT_MAX, Page, PutResult, Stored
 from qo.testing import virtual
 from qo.worker.api.app import App
 from qo.worker.api.context import Context
-from qo.worker.api.handler import describe
+from qo.worker.api.handler import make_handler
 from qo.worker.config import LeaseTimes
 from qo.worker.layers import ServiceOptions
 from qo.worker.loop.cancel import Why
@@ -37,7 +37,7 @@ from qo.worker.loop.hold import Hold, Holds, Phase
 from qo.worker.loop.keeper import Keeper
 from qo.worker.loop.state import State
 from qo.worker.observe.stats import Stats
-from qo.worker.observe.status import judge
+from qo.worker.observe.status import find_problems
 from qo.worker.service import run_worker
 from qo.worker.worker import Worker
 from support.stores.queues import StoreClock, app_of, claimed, config, drain, ended, until, virtual_queue, working
@@ -215,7 +215,7 @@ async def test_a_worker_keeps_the_leases_of_tasks_that_are_longer_than_a_lease_a
 async def test_a_keeper_that_cannot_connect_still_tells_that_a_lease_is_lost() -> None:
     queue, holds, told = virtual_queue(), Holds(), list[Why]()
     claim = await claimed(queue, (await queue.submit("work")).id, lease_s=60)
-    holds.add(Hold(claim, describe("work", work), Clock(None), now=now(), leased_until=lease_time() + 60))
+    holds.add(Hold(claim, make_handler("work", work), Clock(None), now=now(), leased_until=lease_time() + 60))
     keeper = Keeper(holds, Stats(), LeaseTimes(60, 20, 5), stop_attempt=lambda hold, why: told.append(why))
     keeping = asyncio.create_task(keeper.run(never))
     await asyncio.sleep(60)
@@ -326,7 +326,7 @@ async def test_types_that_share_a_limit_claim_together_no_more_than_it_allows() 
         nonlocal most
         most = max(most, worker.stats.held)
 
-    worker.stats.changed = look
+    worker.stats.on_change = look
     stats = await worker.run()
     assert (stats.acked, stats.claimed, most) == (len(tasks), len(tasks), 2)
 
@@ -339,10 +339,10 @@ async def test_a_worker_is_well_while_it_starts_slowly() -> None:
         await starting.begun.wait()
         for _ in range(100):
             assert worker.state is State.STARTING
-            assert judge(worker.health()) == []
+            assert find_problems(worker.health()) == []
             await asyncio.sleep(1)
         await worker.reached(State.RUNNING)
-        assert judge(worker.health()) == []
+        assert find_problems(worker.health()) == []
 
 
 async def test_a_worker_that_fell_silent_is_warned_of_once_each_time(

@@ -24,7 +24,7 @@ def test_every_task_is_started_once_or_taken_back_and_none_waits_beside_an_idle_
     for number, step in enumerate(steps):
         match step:
             case "arrive":
-                slot = inboxes.put(number)
+                slot = inboxes.add(number)
                 if slot is None:
                     waiting.append(number)
                 else:
@@ -54,7 +54,7 @@ def test_idle_slots_take_turns() -> None:
     inboxes: Inboxes[str] = Inboxes(3, 1)
     order: list[int] = []
     for _ in range(6):
-        slot = inboxes.put("task")
+        slot = inboxes.add("task")
         assert slot is not None
         order.append(slot.index)
         assert inboxes.free(slot) is None
@@ -63,11 +63,11 @@ def test_idle_slots_take_turns() -> None:
 
 def test_what_waits_behind_a_slow_task_is_taken_by_the_first_slot_that_is_free() -> None:
     inboxes: Inboxes[str] = Inboxes(2, 2)
-    slow, quick = inboxes.put("slow"), inboxes.put("quick")
+    slow, quick = inboxes.add("slow"), inboxes.add("quick")
     assert slow is not None
     assert quick is not None
     for name in ("a", "b", "c"):
-        assert inboxes.put(name) is None
+        assert inboxes.add(name) is None
     assert len(slow.inbox) + len(quick.inbox) == 3
     taken = [inboxes.free(quick) for _ in range(4)]
     assert set(taken) == {"a", "b", "c", None}
@@ -76,7 +76,7 @@ def test_what_waits_behind_a_slow_task_is_taken_by_the_first_slot_that_is_free()
 
 def test_without_prefetch_nothing_is_claimed_for_a_busy_slot() -> None:
     inboxes: Inboxes[str] = Inboxes(2, 0)
-    inboxes.put("one")
+    inboxes.add("one")
     assert (inboxes.room(ahead=True), inboxes.room(ahead=False)) == (1, 1)
-    inboxes.put("two")
+    inboxes.add("two")
     assert (inboxes.room(ahead=True), inboxes.room(ahead=False)) == (0, 0)

@@ -64,7 +64,7 @@ class Run:
                 self.running -= 1
 
         try:
-            await limit(calling(work))(attempt(str(number), patient=arrival.patient))
+            await limit(calling(work))(attempt(str(number), may_wait=arrival.patient))
         except Overloaded as refused:
             self.refused[number] = refused.retry_after_s
 

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from qo.worker.loop.outcome import Acked, Dead, Lost, Outcome, Released, Retried
 from qo.worker.loop.state import State
 from qo.worker.observe.metrics import TASK_DURATION, Metrics
-from qo.worker.observe.stats import Histogram, Stats, in_balance, plain_counts, snapshot, tellable
+from qo.worker.observe.stats import Histogram, Stats, is_balanced, plain_counts, printable_type, snapshot
 
 pytestmark = pytest.mark.fast
 
@@ -27,16 +27,16 @@ seconds = st.floats(0, 1e5) | st.sampled_from([0.001, 0.0025, 1800.0])
 def test_every_claim_has_one_outcome_after_every_step(history: list[Outcome | None]) -> None:
     stats, held = Stats(), 0
     seen: list[bool] = []
-    stats.changed = lambda: seen.append(stats.balanced)
+    stats.on_change = lambda: seen.append(stats.is_balanced)
     for step in history:
         if step is None:
-            stats.took()
+            stats.count_claim()
             held += 1
         elif held:
-            stats.settled(step)
+            stats.count_outcome(step)
             held -= 1
         assert stats.held == held
-        assert in_balance(plain_counts(stats))
+        assert is_balanced(plain_counts(stats))
     assert all(seen)
     assert stats.claimed == sum(step is None for step in history)
 
@@ -46,10 +46,10 @@ def test_every_claim_has_one_outcome_after_every_step(history: list[Outcome | No
 def test_books_with_one_wrong_count_are_out_of_balance(claims: int, wrong: str) -> None:
     stats = Stats()
     for _ in range(claims):
-        stats.took()
-        stats.settled(Acked())
+        stats.count_claim()
+        stats.count_outcome(Acked())
     setattr(stats, wrong, getattr(stats, wrong) + 1)
-    assert not stats.balanced
+    assert not stats.is_balanced
 
 
 @CALM
@@ -79,7 +79,7 @@ def test_quantiles_grow_with_their_share(values: list[float]) -> None:
 def test_any_task_types_give_an_exposition_that_parses(task_types: list[str]) -> None:
     stats = Stats()
     for task_type in task_types:
-        stats.ran(task_type, 0, 0.1, Acked())
+        stats.count_run(task_type, 0, 0.1, Acked())
     seen = snapshot(
         stats, worker_id="w", state=State.RUNNING, uptime_s=1.0, slots=1, busy=0, waiting=0, settling=0, stuck=0,
         oldest_held_s=None, kinds={}, paused_types=[], shards=[],
@@ -91,5 +91,5 @@ def test_any_task_types_give_an_exposition_that_parses(task_types: list[str]) ->
         for sample in family.samples
         if sample.name == f"{TASK_DURATION}_count"
     }
-    assert set(told) == {tellable(task_type) for task_type in task_types}
+    assert set(told) == {printable_type(task_type) for task_type in task_types}
     assert sum(told.values()) == len(task_types)

@@ -11,7 +11,7 @@ import pydantic
 import pytest
 
 from qo.core import wire
-from qo.worker.api.handler import Handler, describe
+from qo.worker.api.handler import Handler, make_handler
 from qo.worker.api.inputs import convert, dump
 from qo.worker.api.signals import Reject
 
@@ -54,7 +54,7 @@ def handler(declared: Any) -> Handler:
         pass
 
     work.__annotations__["input"] = declared
-    return describe("work", work)
+    return make_handler("work", work)
 
 
 @pytest.mark.parametrize(

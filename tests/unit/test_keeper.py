@@ -10,7 +10,7 @@ import pytest
 from qo.errors import Unavailable
 from qo.queue.queue import Queue
 from qo.testing import virtual
-from qo.worker.api.handler import describe
+from qo.worker.api.handler import make_handler
 from qo.worker.config import LeaseTimes
 from qo.worker.loop.cancel import Why
 from qo.worker.loop.clock import Clock, lease_time, now
@@ -46,7 +46,9 @@ async def bench(*, timeout_s: float | None = None) -> Bench:
     queue, holds, stats = virtual_queue(), Holds(), Stats()
     task = await queue.submit("work")
     claim = await claimed(queue, task.id, lease_s=LEASE_S)
-    hold = Hold(claim, describe("work", work), Clock(timeout_s), now=now(), leased_until=lease_time() + LEASE_S)
+    hold = Hold(
+        claim, make_handler("work", work), Clock(timeout_s), now=now(), leased_until=lease_time() + LEASE_S
+    )
     hold.enter(Phase.RUNNING, now())
     holds.add(hold)
     news: list[tuple[float, Why]] = []

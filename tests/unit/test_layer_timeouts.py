@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qo.testing import virtual
-from qo.worker.api.handler import describe
+from qo.worker.api.handler import make_handler
 from qo.worker.api.request import Request
 from qo.worker.api.signals import Reject, Reschedule, Retry
 from qo.worker.executors.threads import ThreadExecutor
@@ -259,7 +259,7 @@ async def test_a_plain_function_on_a_thread_times_out_and_is_asked_to_stop() -> 
         asked.set()
         request.cancel.check()
 
-    request = attempt(timeout_s=0.01, handler=describe("work", plain))
+    request = attempt(timeout_s=0.01, handler=make_handler("work", plain))
     outcome = await stack(timeout(), catch())(calling(threads.call))(request)
     assert outcome == Retried("timed out after 0.01 s", timed_out=True)
     assert await asyncio.to_thread(asked.wait, 60)

@@ -96,7 +96,7 @@ async def test_the_default_layers_hand_the_outcome_through() -> None:
     options = ServiceOptions(concurrency_limit=2, rate_limit=Rate(5))
     request = attempt(timeout_s=30.0)
     assert await stack(*default_layers(options))(calling(answer))(request) == Acked(42)
-    assert request.patient
+    assert request.may_wait
     assert request.started
     assert not request.places
 
@@ -132,12 +132,12 @@ def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
 
 async def test_shedding_gives_the_task_back_and_never_burns_a_retry() -> None:
     async def full(request: Request) -> Outcome:
-        assert not request.patient
+        assert not request.may_wait
         raise Overloaded("everything is taken", 7.0)
 
     request = attempt()
     assert await load_shed()(full)(request) == Released("no room: everything is taken", 7.0, shed=True)
-    assert request.patient
+    assert request.may_wait
 
 
 async def test_a_refusal_passes_through_the_layer_that_catches() -> None:
@@ -255,7 +255,7 @@ async def test_a_full_limit_refuses_a_request_that_is_not_to_wait() -> None:
     (running,) = started(service, "runs")
     await settle()
     with pytest.raises(Overloaded) as refused:
-        await service(attempt(patient=False))
+        await service(attempt(may_wait=False))
     assert refused.value.retry_after_s > 0
     door.open.set()
     await running
@@ -267,14 +267,14 @@ def test_a_rate_limit_refuses_until_there_is_room_again() -> None:
         service = limit(calling(instantly))
         assert limit.room() == 2
         for _ in range(2):
-            assert await service(attempt(patient=False)) == Acked()
+            assert await service(attempt(may_wait=False)) == Acked()
         assert limit.room() == 0
         with pytest.raises(Overloaded) as refused:
-            await service(attempt(patient=False))
+            await service(attempt(may_wait=False))
         assert refused.value.retry_after_s == pytest.approx(10.0)
         await asyncio.sleep(refused.value.retry_after_s)
         assert limit.room() == 2
-        assert await service(attempt(patient=False)) == Acked()
+        assert await service(attempt(may_wait=False)) == Acked()
         await asyncio.sleep(1_000)
         assert limit.room() == 2
 
@@ -293,7 +293,7 @@ def test_a_rate_limit_makes_patient_requests_wait_in_their_order() -> None:
         await asyncio.sleep(0)
         assert limit.room() == 0
         with pytest.raises(Overloaded) as refused:
-            await limit(calling(work))(attempt(patient=False))
+            await limit(calling(work))(attempt(may_wait=False))
         assert refused.value.retry_after_s == pytest.approx(3.0)  # After the four that wait.
         tasks[3].cancel()  # Its turn goes to the next.
         await asyncio.gather(*tasks, return_exceptions=True)

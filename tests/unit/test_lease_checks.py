@@ -15,9 +15,9 @@ from qo.store.memory import MemoryStore
 from qo.testing import virtual
 from qo.worker.api.app import App
 from qo.worker.api.request import Request
-from qo.worker.executors.answers import answer
 from qo.worker.executors.child import Child
-from qo.worker.executors.messages import BEGIN, Answer, Ask, Facts, Job
+from qo.worker.executors.context_calls import answer_call
+from qo.worker.executors.messages import BEGIN, Answer, ContextCall, Facts, Job
 from qo.worker.executors.processes import ProcessExecutor
 from qo.worker.executors.threads import ThreadExecutor
 from qo.worker.layers.catch import catch
@@ -25,7 +25,7 @@ from qo.worker.layers.stack import Service
 from qo.worker.loop import suspension
 from qo.worker.loop.clock import lease_time, now
 from qo.worker.loop.hold import Hold, Lease
-from qo.worker.loop.outcome import Acked, Outcome, OutcomeError, Released, not_begun
+from qo.worker.loop.outcome import Acked, Outcome, OutcomeError, Released, unstarted_outcome
 from support.stores.queues import claimed, drain, virtual_queue
 from support.worker.attempts import LEASE_S, Attempts
 
@@ -87,9 +87,9 @@ def test_a_handler_whose_layer_waited_longer_than_its_lease_does_not_begin(machi
 async def test_the_keeper_notices_on_waking_that_leases_ran_out_while_the_machine_slept(machine: Machine) -> None:
     hold = await _hold(Attempts())
     lease = Lease(hold, LEASE_S / 12)
-    assert lease.lasts()
+    assert lease.is_valid()
     machine.sleep(LEASE_S)
-    assert not lease.lasts()
+    assert not lease.is_valid()
 
 
 async def test_a_thread_looks_at_the_lease_once_more(machine: Machine) -> None:
@@ -103,7 +103,7 @@ async def test_a_thread_looks_at_the_lease_once_more(machine: Machine) -> None:
             await threads.call(request)
     finally:
         threads.close()
-    assert told.value.outcome == not_begun()
+    assert told.value.outcome == unstarted_outcome()
     assert ran == []
 
 
@@ -124,7 +124,7 @@ async def test_a_child_that_took_longer_to_load_than_its_lease_lasts_does_not_be
         return Acked(await executor.call(request))
 
     try:
-        assert await catch()(call)(request) == not_begun()
+        assert await catch()(call)(request) == unstarted_outcome()
         request.lease = None
         assert await catch()(call)(request) == Acked(42), "the room is free again"
     finally:
@@ -135,19 +135,19 @@ async def test_a_child_is_told_until_when_it_may_begin(machine: Machine) -> None
     attempts = Attempts()
     request = await attempts.request(double, 21)
     request.lease = Lease(await _hold(attempts), LEASE_S / 12)
-    facts = (await answer(request, Ask(1, 1, BEGIN, pickle.dumps(())))).facts
+    facts = (await answer_call(request, ContextCall(1, 1, BEGIN, pickle.dumps(())))).facts
     assert facts.begin_by is not None
     assert 0 < facts.begin_by - suspension.boot_time() <= LEASE_S * 11 / 12
 
 
 @pytest.mark.parametrize(("early_s", "begins"), [(60.0, True), (-0.001, False)])
 def test_a_child_that_was_stopped_beyond_that_does_not_begin(early_s: float, begins: bool) -> None:
-    class Line:
-        def ask(self, job: int, verb: str) -> Answer:
+    class Channel:
+        def call(self, job: int, method: str) -> Answer:
             return Answer(0, None, None, Facts(begin_by=suspension.boot_time() + early_s))
 
     job = Job(1, "double", pickle.dumps(double), pickle.dumps(21), None, None, "w")
-    output, failure = Child(Line())._done(job)  # pyright: ignore
+    output, failure = Child(Channel())._run_job(job)  # pyright: ignore
     if begins:
         assert (pickle.loads(output), failure) == (42, None)
     else:

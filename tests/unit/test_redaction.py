@@ -72,7 +72,7 @@ def test_secrets_of_the_process_are_in_no_error(monkeypatch: pytest.MonkeyPatch)
     }
     for name, value in planted.items():
         monkeypatch.setenv(name, value)
-    secrets.hold("canary-of-a-job")
+    secrets.register_secret("canary-of-a-job")
     try:
         raise RuntimeError(f"failed with {dict(os.environ)}, canary-of-a-job and new-canary-of-workers")
     except RuntimeError as error:

@@ -14,7 +14,7 @@ from qo.worker.loop.state import State
 from qo.worker.observe import metrics
 from qo.worker.observe.metrics import Metrics
 from qo.worker.observe.stats import BUCKETS_S, OTHER, TYPES_MAX, Histogram, Stats, StatsSnapshot, snapshot
-from qo.worker.observe.status import Health, judge
+from qo.worker.observe.status import Health, find_problems
 
 pytestmark = pytest.mark.fast
 
@@ -70,12 +70,12 @@ def test_a_wait_that_two_clocks_make_negative_counts_as_none():
 
 def test_a_snapshot_does_not_change_when_the_worker_goes_on():
     stats = Stats()
-    stats.took()
-    stats.ran("t", 0, 0.2, Acked())
+    stats.count_claim()
+    stats.count_run("t", 0, 0.2, Acked())
     before = seen(stats)
     text = msgspec.json.encode(before)
-    stats.settled(Acked())
-    stats.ran("u", 0, 0.3, Retried("no"))
+    stats.count_outcome(Acked())
+    stats.count_run("u", 0, 0.3, Retried("no"))
     assert msgspec.json.encode(before) == text
     assert (before.processed, before.succeeded, before.failed, before.last_latency_s) == (1, 1, 0, 0.2)
     assert seen(stats).latency_s["u"]["p99"] == 0.3
@@ -83,7 +83,7 @@ def test_a_snapshot_does_not_change_when_the_worker_goes_on():
 
 def test_times_are_told_in_plain_seconds():
     stats = Stats()
-    stats.ran("t", 0, 4_000.0, Acked())
+    stats.count_run("t", 0, 4_000.0, Acked())
     told = msgspec.json.decode(msgspec.json.encode(seen(stats, oldest_held_s=1.5)))
     assert (told["uptime_s"], told["oldest_held_s"]) == (60.5, 1.5)
     assert told["latency_s"]["t"] == {"count": 1, "mean": 4_000.0, "p50": 4_000.0, "p95": 4_000.0, "p99": 4_000.0}
@@ -93,7 +93,7 @@ def test_the_number_of_task_types_told_apart_is_bounded():
     stats = Stats()
     for n in range(TYPES_MAX + 50):
         for _ in range(2):
-            stats.ran(f"type-{n}", 0, 0.1, Acked())
+            stats.count_run(f"type-{n}", 0, 0.1, Acked())
     assert len(stats.latency) == TYPES_MAX + 1
     assert stats.latency[OTHER].count == 100
     found = scraped(stats)
@@ -120,7 +120,7 @@ def test_the_number_of_task_types_told_apart_is_bounded():
 )
 def test_a_strange_task_type_is_told_as_it_is(task_type: str):
     stats = Stats()
-    stats.ran(task_type, 0, 0.1, Acked())
+    stats.count_run(task_type, 0, 0.1, Acked())
     assert value(scraped(stats), f"{metrics.TASK_DURATION}_count", task_type=task_type) == 1
 
 
@@ -128,7 +128,7 @@ def test_a_strange_task_type_is_told_as_it_is(task_type: str):
 def test_a_task_type_that_cannot_be_told_spoils_no_scrape(task_type: str):
     stats = Stats()
     for _ in range(2):
-        stats.ran(task_type, 0, 0.1, Acked())
+        stats.count_run(task_type, 0, 0.1, Acked())
     [(_, count)] = [item for item in scraped(stats).items() if item[0][0] == f"{metrics.TASK_DURATION}_count"]
     assert count == 2
     assert msgspec.json.encode(seen(stats))
@@ -143,9 +143,9 @@ def test_every_counter_of_the_worker_is_a_metric():
 def test_metrics_say_what_the_counters_say():
     stats = Stats(looks=7, requests=11, dollars=0.25, loop_lag_s=0.125)
     for outcome in (Acked(), Acked(), Retried("e", timed_out=True), Dead("e"), Released("r"), Lost("l")):
-        stats.took()
-        stats.settled(outcome)
-    stats.took()
+        stats.count_claim()
+        stats.count_outcome(outcome)
+    stats.count_claim()
     found = scraped(stats, oldest_held_s=3.5)
     assert value(found, "qo_worker_claims_total") == 7
     ends = {end: value(found, "qo_worker_outcomes_total", outcome=end) for end in metrics.ENDS}
@@ -187,7 +187,7 @@ def test_buckets_are_cumulative_and_end_with_the_count():
 
 def test_every_name_in_the_tables_is_told_and_no_other():
     stats = Stats(queue_depth=1)
-    stats.ran("t", 0, 0.1, Acked())
+    stats.count_run("t", 0, 0.1, Acked())
     text = Metrics(stats, lambda: seen(stats)).exposition().decode()
     told = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
     assert sorted(told) == sorted(metrics.NAMES)
@@ -202,14 +202,14 @@ def test_every_name_in_the_tables_is_told_and_no_other():
     ],
 )
 def test_a_worker_is_ill_for_a_reason(changes: dict[str, Any], word: str):
-    [reason] = judge(Health(**{**WELL, **changes}))
+    [reason] = find_problems(Health(**{**WELL, **changes}))
     assert word in reason
 
 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.FAILED])
 def test_a_worker_that_works_rests_or_leaves_is_well(state: State):
-    assert judge(Health(**{**WELL, "state": state, "loop_beat_s": 10.0, "keeper_beat_s": 30.0})) == []
+    assert find_problems(Health(**{**WELL, "state": state, "loop_beat_s": 10.0, "keeper_beat_s": 30.0})) == []
 
 
 def test_all_reasons_are_given():
-    assert len(judge(Health(State.FAILED, loop_beat_s=99, keeper_beat_s=99))) == 3
+    assert len(find_problems(Health(State.FAILED, loop_beat_s=99, keeper_beat_s=99))) == 3

@@ -20,7 +20,7 @@ from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
 from qo.telemetry.trace import context_of, current_traceparent
 from qo.testing import virtual
-from qo.worker.api.handler import describe
+from qo.worker.api.handler import make_handler
 from qo.worker.api.request import Request
 from qo.worker.api.signals import Reject
 from qo.worker.executors.threads import ThreadExecutor
@@ -144,7 +144,7 @@ def test_a_trace_leads_from_submit_through_a_plain_function_to_its_children(span
         with get_tracer("test").start_as_current_span("outside"):
             parent = await queue.submit("work")
         service = stack(*default_layers(ServiceOptions()))(calling(threads.call))
-        request = attempt(timeout_s=30.0, handler=describe("work", plain), traceparent=parent.traceparent)
+        request = attempt(timeout_s=30.0, handler=make_handler("work", plain), traceparent=parent.traceparent)
         outcome = await service(request)
         threads.close()
         assert isinstance(outcome, Acked)

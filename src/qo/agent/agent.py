@@ -45,7 +45,7 @@ from qo.worker.api.context import Context
 from qo.worker.api.signals import Reject, Reschedule, Retry
 from qo.worker.loop.cancel import CancelToken, Stopped, Why
 from qo.worker.loop.outcome import ERROR_CHARS_MAX, Acked, reason_of, text_of, traceback_of
-from qo.worker.observe.secrets import without_secrets
+from qo.worker.observe.secrets import redact_secrets
 
 log = logging.getLogger(__name__)
 
@@ -339,7 +339,7 @@ def _success(fence: dict[str, Any], held: HeldTask, run: Run) -> CompleteRequest
         said.model_dump_json()
     except (ValueError, TypeError) as error:
         # Better a failure that says why than a result that cannot leave this process.
-        why = without_secrets(str(error))
+        why = redact_secrets(str(error))
         told = f"what {run.work.operator} returned or wrote cannot be told to the dispatcher: {why}"
         return CompleteRequest(**fence, outcome=Outcome.FATAL, error=told[:ERROR_CHARS_MAX])
     return said

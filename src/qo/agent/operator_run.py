@@ -37,7 +37,7 @@ from qo.config.location import local_path
 from qo.errors import Forbidden, NotFound, QoError, UsageError
 from qo.store.secret_files import read_secret
 from qo.worker.loop.cancel import CancelToken
-from qo.worker.observe.secrets import hold
+from qo.worker.observe.secrets import register_secret
 
 if TYPE_CHECKING:
     from qo.agent.segments import Segments
@@ -283,7 +283,7 @@ class Run:
             raise Forbidden(f"{self.work.job} may not read the secret {name!r}: name it under its secrets")
         path = self._secrets_dir / f"secret-{name}"
         try:
-            return hold(read_secret(path).decode().rstrip("\n"))
+            return register_secret(read_secret(path).decode().rstrip("\n"))
         except FileNotFoundError:
             raise NotFound(f"this worker has no secret {name!r}: put it into {path}") from None
 

@@ -26,7 +26,7 @@ from qo.pipeline.registry import DEFAULT, Launcher
 from qo.queue.connecting import connect
 from qo.store.blocking_files import BlockingFiles
 from qo.worker.api.app import App
-from qo.worker.observe.secrets import hold
+from qo.worker.observe.secrets import register_secret
 from qo.worker.observe.stats import Stats
 from qo.worker.service import run_worker
 
@@ -86,7 +86,7 @@ async def open_agent(
     module, _, name = opener.partition(":")
     executor: Executor = find_function(module, name, module, "in qo")(settings, on_ui)
     token = presented_token(settings.dispatcher).token
-    hold(token)  # It may come from a file.
+    register_secret(token)  # It may come from a file.
 
     def connected() -> DispatcherClient:
         return DispatcherClient(internal_url(settings.dispatcher), token)

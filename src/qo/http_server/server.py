@@ -124,8 +124,8 @@ class Server:
         while keep_alive:
             head = None
             try:
-                head, wanted = parse_head(await self._read_head(reader))
-                keep_alive = wanted and self._limits.keep_alive
+                head, may_keep = parse_head(await self._read_head(reader))
+                keep_alive = may_keep and self._limits.keep_alive
                 length = body_length(head.headers)
                 reply = await self._guard(head, self._admit(head))
                 if reply is None:

@@ -103,7 +103,7 @@ def worker_config(queue: Queue, settings: Settings, stop_when_empty: bool) -> Wo
     chosen = settings.worker
     pace = Pace(min_s=chosen.poll_min_ms / 1000, max_s=chosen.poll_max_ms / 1000)
     return WorkerConfig(
-        worker_id=chosen.id or fresh_worker_id(queue),
+        worker_id=chosen.id or make_worker_id(queue),
         shards=chosen.shards,
         index_mode=chosen.index_mode,
         ready_page_size=chosen.ready_page_size,
@@ -151,7 +151,7 @@ def monitor_config(chosen: MonitorSettings) -> MonitorConfig:
     )
 
 
-def fresh_worker_id(queue: Queue) -> str:
+def make_worker_id(queue: Queue) -> str:
     """A name that no earlier process had, and that still says where to look."""
     host = (
         "".join(c if c.isascii() and c.isalnum() else "-" for c in socket.gethostname())[:40].strip("-")

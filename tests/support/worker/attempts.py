@@ -11,7 +11,7 @@ from qo.queue.options import Options
 from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
 from qo.worker.api.context import Context
-from qo.worker.api.handler import describe
+from qo.worker.api.handler import make_handler
 from qo.worker.api.producer import ProducerHandle
 from qo.worker.api.request import Request
 from qo.worker.loop.cancel import CancelToken
@@ -57,7 +57,7 @@ class Attempts:
         )
         return Request(
             task=claim.task,
-            handler=describe(name, function, kind=kind),
+            handler=make_handler(name, function, kind=kind),
             input=input,
             context=context,
             producer=producer,

@@ -33,7 +33,7 @@ class Books:
 
     def watch(self, worker: Worker) -> None:
         self.workers.append(worker)
-        worker.stats.changed = lambda: self._changed(worker)
+        worker.stats.on_change = lambda: self._changed(worker)
 
     def _changed(self, worker: Worker) -> None:
         self.steps += 1
@@ -43,7 +43,7 @@ class Books:
 
     def _check(self, worker: Worker, when: str, about_to_be_held: int = 0) -> None:
         stats, held = worker.stats, len(worker._holds)
-        if not stats.balanced:
+        if not stats.is_balanced:
             self.wrong.append(f"step {self.steps}: a claim has no outcome, or two, {when}: {stats}")
         if not held <= stats.held <= held + about_to_be_held:
             self.wrong.append(f"step {self.steps}: {stats.held} are counted as held, {held} are, {when}")

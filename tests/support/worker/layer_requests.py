@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from qo.core.task import Task
-from qo.worker.api.handler import describe
+from qo.worker.api.handler import make_handler
 from qo.worker.api.request import Request
 from qo.worker.layers.stack import Service
 from qo.worker.loop.cancel import CancelToken
@@ -21,7 +21,7 @@ async def _nothing(input: Any) -> None:
     pass
 
 
-HANDLER = describe("work", _nothing)
+HANDLER = make_handler("work", _nothing)
 
 
 def attempt(name: str = "t1", *, timeout_s: float | None = None, **fields: Any) -> Request:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qo.errors import NotFound, UsageError
-from qo.worker.api.handler import DEFAULT, Default, Handler, Rate, describe
+from qo.worker.api.handler import DEFAULT, Default, Handler, Rate, make_handler
 
 if TYPE_CHECKING:
     from qo.worker.layers.stack import Layer
@@ -52,7 +52,7 @@ class App:
         def register(function: F) -> F:
             if task_type in self._handlers:
                 raise UsageError(f"task type {task_type!r} has two handlers: remove or rename one")
-            self._handlers[task_type] = describe(
+            self._handlers[task_type] = make_handler(
                 task_type,
                 function,
                 kind=kind,

@@ -70,7 +70,7 @@ async def _unknown(input: Any, ctx: Any) -> None:
 UNKNOWN = Handler(task_type="", function=_unknown, kind=Kind.ASYNC, wants_context=True)
 
 
-def describe(task_type: str, function: Callable[..., Any], **asked: Any) -> Handler:
+def make_handler(task_type: str, function: Callable[..., Any], **asked: Any) -> Handler:
     """The handler that a function makes. UsageError if its signature or a wish does not fit."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = [p for p in inspect.signature(function).parameters.values() if p.kind in positional]

@@ -10,7 +10,7 @@ from qo.core.task import Task
 from qo.worker.api.handler import Handler
 from qo.worker.loop.cancel import CancelToken
 from qo.worker.loop.clock import Clock
-from qo.worker.loop.outcome import OutcomeError, not_begun
+from qo.worker.loop.outcome import OutcomeError, unstarted_outcome
 
 if TYPE_CHECKING:
     from qo.worker.api.context import Context
@@ -31,7 +31,7 @@ class Request:
     slot: int  # Which of the worker's slots runs it.
     lease: Lease | None = None  # None: it is kept elsewhere.
     started: bool = False  # Whether it has come through the layers to its handler.
-    patient: bool = True  # False: a layer that would have to wait refuses instead (raises Overloaded).
+    may_wait: bool = True  # False: a layer that would have to wait refuses instead (raises Overloaded).
     places: tuple[Callable[[], None], ...] = ()  # Gives up those that it holds in buffers while it waits.
 
     @property
@@ -46,8 +46,8 @@ class Request:
     def check_lease(self) -> None:
         """Raise OutcomeError if the lease is over, since another worker may have begun. Call it just before the
         handler."""
-        if self.lease is not None and not self.lease.lasts():
-            raise OutcomeError(not_begun())
+        if self.lease is not None and not self.lease.is_valid():
+            raise OutcomeError(unstarted_outcome())
 
     def leave_places(self) -> None:
         if self.places:

@@ -1,4 +1,4 @@
-"""How the function of a handler is called: one executor for each kind."""
+"""Executors call the functions of handlers: one for each kind of handler."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from qo.errors import UsageError
 
-if TYPE_CHECKING:  # Child processes load this package too, and are to start quickly.
+if TYPE_CHECKING:  # Child processes import this package too, and should start quickly.
     from qo.worker.api.app import App
     from qo.worker.api.handler import Kind
     from qo.worker.api.request import Request
@@ -19,19 +19,19 @@ KILL_AFTER_S_MAX = 5.0
 
 class Executor(Protocol):
     async def call(self, request: Request) -> Any:
-        """The value that the handler's function returns for this request, or the exception it raises.
+        """Call the handler's function for this request; return what it returns, raise what it raises.
 
-        When this is cancelled, the function must be made to stop. One that cannot be stopped is left behind and
-        keeps its slot: while it is ``is_running``, its place is not given to another task.
+        When this is cancelled, the function must be made to stop. A call that cannot be stopped is abandoned and
+        keeps its slot: while it ``is_running``, its slot is not given to another task.
         """
         ...
 
     def is_running(self, task_id: str) -> bool:
-        """Whether a call for this task was left behind and has not returned."""
+        """Whether a call for this task was abandoned and has not returned."""
         ...
 
     def close(self) -> None:
-        """Let go of threads and processes, without waiting for any."""
+        """Release threads and processes, without waiting for any."""
         ...
 
 
@@ -39,12 +39,14 @@ def executors_for(
     app: App,
     config: WorkerConfig,
     on_late_return: Callable[[], None],
-    given: Mapping[str, Executor] | None = None,
+    custom: Mapping[str, Executor] | None = None,
 ) -> dict[Kind, Executor]:
-    """Those that the handlers of an app need: the ``given`` ones, and our own for other kinds. Spark has none of ours.
+    """Return the executors that the handlers of an app need: ``custom`` ones, and built-in ones for the other kinds.
+
+    Spark has no built-in one. ``on_late_return`` is called whenever an abandoned call has ended.
 
     Raises UsageError for a handler that child processes could not find, so that a worker which would fail its tasks
-    does not start. ``on_late_return`` is called whenever a call that was left behind has ended.
+    does not start.
     """
     from qo.worker.api.handler import Kind
     from qo.worker.executors.loop import LoopExecutor
@@ -52,10 +54,10 @@ def executors_for(
     from qo.worker.executors.threads import ThreadExecutor
 
     try:
-        executors = {Kind(name): executor for name, executor in (given or {}).items()}
+        executors = {Kind(name): executor for name, executor in (custom or {}).items()}
     except ValueError as error:
         raise UsageError(f"{error}: executors are for {', '.join(Kind)}") from None
-    # What a worker does with types it does not know runs in its loop, too.
+    # The handler of unknown task types is async, too.
     needed = {Kind.ASYNC, *(handler.kind for handler in app.handlers)} - set(executors)
     if Kind.ASYNC in needed:
         executors[Kind.ASYNC] = LoopExecutor()
@@ -69,7 +71,7 @@ def executors_for(
             config.limits[Kind.PROCESS],
             tasks_max=config.process_tasks_max,
             memory_max_mb=config.process_memory_max_mb,
-            # In time for the task to be given back.
+            # Early enough to give the task back.
             kill_after_s=min(KILL_AFTER_S_MAX, config.cancel_grace_s / 2),
             on_late_return=on_late_return,
         )

@@ -1,4 +1,4 @@
-"""What a handler in a child process can see and do beside its input: as on a thread, through the worker."""
+"""The context of a handler in a child process: its methods are called by the worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from qo.worker.executors.messages import LOOK, Answer, Facts
 from qo.worker.loop.cancel import CancelToken
 
-if TYPE_CHECKING:  # A child that does not need these starts without them.
+if TYPE_CHECKING:  # A child that does not need these starts faster without them.
     from qo.core.task import Task
     from qo.queue.options import Options
     from qo.worker.api.context import TaskLog
@@ -18,18 +18,18 @@ LOOK_EVERY_S = 0.2
 
 
 class ChildContext:
-    """The surface of ``BlockingContext``. May be used by any thread of the handler's."""
+    """Has the interface of ``BlockingContext``. May be used by any thread of the handler."""
 
     def __init__(
-        self, task: Task, worker_id: str, cancel: CancelToken, ask: Callable[..., Answer], facts: Facts
+        self, task: Task, worker_id: str, cancel: CancelToken, call: Callable[..., Answer], facts: Facts
     ) -> None:
-        """``ask`` has the worker call a verb, and raises what the verb raises."""
+        """``call`` has the worker call a method of the context, and raises what the method raises."""
         self.task = task
         self.worker_id = worker_id
         self.cancel = cancel
-        self._ask = ask
+        self._call_worker = call
         self._log: TaskLog | None = None
-        self._know(facts)
+        self._update(facts)
 
     @property
     def task_id(self) -> str:
@@ -50,36 +50,36 @@ class ChildContext:
 
     @property
     def draining(self) -> bool:
-        if time.monotonic() - self._known_at > LOOK_EVERY_S:  # A handler may look in every turn of a tight loop.
-            self._do(LOOK)
+        if time.monotonic() - self._updated_at > LOOK_EVERY_S:  # A handler may read this in a tight loop.
+            self._call(LOOK)
         return self._facts.draining
 
     @property
     def log(self) -> TaskLog:
         if self._log is None:
-            from qo.worker.api.context import TaskLog  # It brings the queue along, which takes a while to load.
+            from qo.worker.api.context import TaskLog  # It imports the queue, which takes a while.
 
             self._log = TaskLog(self.task)
         return self._log
 
     def progress(self, value: Any) -> None:
-        self._do("progress", value)
+        self._call("progress", value)
 
     def extend(self, more_s: float) -> None:
-        self._do("extend", more_s)
+        self._call("extend", more_s)
 
     def renew(self, lease_s: float | None = None, *, progress: Any = None) -> None:
-        self._do("renew", lease_s, progress)
+        self._call("renew", lease_s, progress)
 
     def submit(self, task_type: str, input: Any = None, options: Options | None = None) -> Task:
-        return self._do("submit", task_type, input, options)
+        return self._call("submit", task_type, input, options)
 
-    def _do(self, verb: str, *arguments: Any) -> Any:
-        answer = self._ask(verb, *arguments)
-        self._know(answer.facts)
+    def _call(self, method: str, *arguments: Any) -> Any:
+        answer = self._call_worker(method, *arguments)
+        self._update(answer.facts)
         return answer.value
 
-    def _know(self, facts: Facts) -> None:
+    def _update(self, facts: Facts) -> None:
         self._facts = facts
-        self._known_at = time.monotonic()
-        self._deadline = None if facts.remaining_s is None else self._known_at + facts.remaining_s
+        self._updated_at = time.monotonic()
+        self._deadline = None if facts.remaining_s is None else self._updated_at + facts.remaining_s

@@ -1,4 +1,4 @@
-"""Handlers in the worker's event loop."""
+"""The executor of async handlers: it calls them in the worker's event loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from qo.worker.api.request import Request
 
 
 class LoopExecutor:
-    """Cancelling the call cancels the function, so that nothing is ever left behind."""
+    """Cancelling the call cancels the function, so that no call is ever abandoned."""
 
     async def call(self, request: Request) -> Any:
         function = request.handler.function

@@ -1,10 +1,10 @@
-"""What a worker and its child processes say to each other, and how it is cut into frames.
+"""The messages between a worker and its child processes, and their encoding as frames.
 
-    worker to child   Start, then Job, Answer and Cancel, over and over, and at last Leave
-    child to worker   Ask, Logged, and one Done for each Job
+    worker to child   Start, then Job, Answer and Cancel, over and over, and at last Exit
+    child to worker   ContextCall, LogMessage, and one JobResult for each Job
 
 A frame is a length and a pickle. Both ends are one program and trust each other. Values of handlers travel as bytes
-within a message, so that one which cannot be read spoils its own task and not the conversation.
+within a message, so that a value which cannot be read fails its own task and not the connection.
 """
 
 from __future__ import annotations
@@ -20,27 +20,26 @@ if TYPE_CHECKING:
     from qo.worker.loop.outcome import Outcome
 
 HEADER = struct.Struct("!Q")
-BEGIN = "begin"  # What a child asks before it calls a function.
-LOOK = "look"  # What it asks to learn the facts.
+BEGIN = "begin"  # Called by a child just before it calls a function.
+LOOK = "look"  # Called by a child to learn the facts.
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """The first message."""
 
-    surroundings: dict[str, Any]  # As multiprocessing describes them: import path, arguments, working directory.
-    log_levels: dict[str, int]  # By logger: what nobody would see need not be sent.
+    preparation_data: dict[str, Any]  # Of multiprocessing: import path, arguments, directory.
+    log_levels: dict[str, int]  # By logger: what the worker would not log need not be sent.
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    number: (
-        int  # What is said of it bears this: a thread or fork that outlived its job must not speak for the next.
-    )
-    name: str  # Of the function, for people.
-    function: bytes  # Pickled, which for a function means: where to find it.
+    # Messages about a job carry its number: a thread or fork that outlived its job must not speak for the next one.
+    number: int
+    name: str  # Of the function, for messages.
+    function: bytes  # Pickled: its module and name.
     input: bytes  # Pickled.
-    main: dict[str, Any] | None  # How to load the worker's main module; None: the function is not from there.
+    main: dict[str, Any] | None  # How to load the worker's main module; None: the function is in another one.
     task: bytes | None  # As JSON; None: the function wants no context.
     worker_id: str
 
@@ -49,32 +48,32 @@ class Job:
 class Facts:
     """What a context shows and only the worker knows."""
 
-    remaining_s: float | None = None  # None: as long as it takes.
+    remaining_s: float | None = None  # None: no limit.
     cancel_requested: bool = False
     draining: bool = False
-    begin_by: float | None = None  # By ``boot_time``: later, its lease may be somebody else's.
+    begin_by: float | None = None  # By ``boot_time``: later, another worker may have the lease.
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Set the token; if ``patience_s`` is given, break the function off so much later."""
+    """Set the cancel token; if ``patience_s`` is given, interrupt the function so much later."""
 
     why: Why
     patience_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
-    """End, now that nothing runs."""
+class Exit:
+    """End the child, now that nothing runs in it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """Call a verb of the context, or be told that the time of the attempt begins: the function is loaded."""
+class ContextCall:
+    """Call a method of the context; or BEGIN: the function is loaded, and the time of the attempt begins."""
 
     number: int
     job: int
-    verb: str
+    method: str
     arguments: bytes  # A pickled tuple.
 
 
@@ -87,19 +86,19 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class LogMessage:
     record: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class JobResult:
     job: int
-    output: bytes  # Pickled; without meaning if there is a failure.
+    output: bytes  # Pickled; meaningless if there is a failure.
     failure: Outcome | Stopped | None
     memory_mb: float
 
 
-Message = Start | Job | Cancel | Leave | Ask | Answer | Logged | Done
+Message = Start | Job | Cancel | Exit | ContextCall | Answer | LogMessage | JobResult
 
 
 def frame(message: Message) -> bytes:

@@ -1,7 +1,7 @@
-"""Plain functions in child processes: for what computes for long, needs much memory, or may crash.
+"""The executor of plain functions in child processes, for those that compute for long, need much memory, or may crash.
 
-Each child runs one function at a time and is kept for the next. A child that crashes takes nothing else with it, and
-one that does not stop when asked is killed: nothing runs on after its task was reported.
+Each child runs one function at a time and is kept for the next. A child that crashes fails only its own task, and one
+that does not stop when asked is killed: no function runs on after the outcome of its task was reported.
 """
 
 from __future__ import annotations
@@ -19,8 +19,18 @@ from qo.errors import Refused, UsageError
 from qo.worker.api.handler import Handler
 from qo.worker.api.request import Request
 from qo.worker.executors import child as child_module
-from qo.worker.executors.answers import answer, log_again
-from qo.worker.executors.messages import BEGIN, Answer, Ask, Cancel, Done, Facts, Job, Leave, Logged
+from qo.worker.executors.context_calls import answer_call, forward_log
+from qo.worker.executors.messages import (
+    BEGIN,
+    Answer,
+    Cancel,
+    ContextCall,
+    Exit,
+    Facts,
+    Job,
+    JobResult,
+    LogMessage,
+)
 from qo.worker.executors.process import Ended, Process, main_module, start_process
 from qo.worker.loop.cancel import Stopped, Why
 from qo.worker.loop.outcome import OutcomeError, Retried
@@ -40,10 +50,10 @@ class ProcessExecutor:
         on_late_return: Callable[[], None],
         kill_after_s: float = KILL_AFTER_S,
     ) -> None:
-        """At most ``slots`` children at work, started when first needed.
+        """Run at most ``slots`` functions at a time. Children are started when first needed.
 
         A child is replaced after ``tasks_max`` tasks, or when it has grown beyond ``memory_max_mb`` (0: never).
-        ``on_late_return`` is called whenever a call that was left behind has ended.
+        ``on_late_return`` is called whenever an abandoned call has ended.
         """
         if child_module.loading_main:
             raise UsageError(
@@ -57,32 +67,32 @@ class ProcessExecutor:
         self._room = asyncio.Semaphore(slots)
         self._children: set[Process] = set()  # All that have not ended.
         self._idle: list[Process] = []
-        self._left: dict[asyncio.Task[None], str] = {}
+        self._abandoned: dict[asyncio.Task[None], str] = {}
         self._numbers = itertools.count(1)
         self._closed = False
 
     async def call(self, request: Request) -> Any:
-        """As ``Executor.call``. When cancelled, it waits until the child has stopped or was killed, so that nobody
-        begins the task again beside it; when cancelled once more, it leaves that behind."""
+        """As ``Executor.call``. When cancelled, it waits until the child has stopped or was killed, so that no other
+        attempt runs beside it; when cancelled once more, it abandons the call."""
         job = _job(request, next(self._numbers))
-        with request.clock.stopped():  # Neither a lack of room nor a slow import is the attempt's fault.
+        with request.clock.pause():  # Neither a lack of room nor a slow import is the attempt's fault.
             await self._room.acquire()
             child, first = await self._load(request, job)
         serving = asyncio.create_task(_serve(child, request, job, first))
-        _pass_on(request, child, serving)
+        _forward_cancel(request, child, serving)
         try:
             await asyncio.wait({serving})
         except asyncio.CancelledError:
-            request.cancel.request(Why.SHUTDOWN)  # Whoever cancels for another reason has said so before.
-            await self._break_off(child, serving, request)
+            request.cancel.request(Why.SHUTDOWN)  # A caller with another reason has set it before.
+            await self._interrupt(child, serving, request)
             raise
         return self._result(child, serving)
 
     def is_running(self, task_id: str) -> bool:
-        return task_id in self._left.values()
+        return task_id in self._abandoned.values()
 
     def close(self) -> None:
-        """Kill all children, and wait no longer for their end than a moment."""
+        """Kill all children, and wait a moment for their end."""
         self._closed = True
         for child in self._children:
             child.kill()
@@ -90,10 +100,9 @@ class ProcessExecutor:
         for child in self._children:
             child.close(max(0.0, until - time.monotonic()))
 
-    # Before the function
-
-    async def _load(self, request: Request, job: Job) -> tuple[Process, Ask | Done]:
-        """A child in which the function is ready to be called, and what it said. Takes over the room."""
+    async def _load(self, request: Request, job: Job) -> tuple[Process, ContextCall | JobResult]:
+        """Return a child in which the function is ready to be called, and its first message. The caller's place among
+        the ``slots`` goes with the child."""
         while True:
             fresh = not self._idle
             try:
@@ -104,12 +113,12 @@ class ProcessExecutor:
             try:
                 async with asyncio.timeout(LOAD_S_MAX):
                     await child.send(job)
-                    return child, await _said(child, request, job)
+                    return child, await _receive_message(child, request, job)
             except Ended as ended:
                 if fresh:
                     self._room.release()
-                    raise OutcomeError(Retried(self._epitaph(ended))) from None
-                # It died while it was idle or by the hand of somebody else: nothing had begun.
+                    raise OutcomeError(Retried(self._describe_end(ended))) from None
+                # It died while it was idle, or was killed from outside: nothing had begun. Try the next one.
             except TimeoutError:
                 self._discard(child)
                 raise OutcomeError(
@@ -132,72 +141,68 @@ class ProcessExecutor:
         if child in self._idle:
             self._idle.remove(child)
 
-    # After it
-
-    def _result(self, child: Process, serving: asyncio.Task[Done]) -> Any:
+    def _result(self, child: Process, serving: asyncio.Task[JobResult]) -> Any:
         try:
-            done = serving.result()
+            result = serving.result()
         except Ended as ended:
             self._discard(child)
-            raise OutcomeError(Retried(self._epitaph(ended))) from None
+            raise OutcomeError(Retried(self._describe_end(ended))) from None
         except BaseException:
             self._discard(child)
             raise
-        self._keep(child, done)
-        if done.failure is not None:
-            raise done.failure if isinstance(done.failure, Stopped) else OutcomeError(done.failure)
-        return pickle.loads(done.output)
+        self._release(child, result)
+        if result.failure is not None:
+            raise result.failure if isinstance(result.failure, Stopped) else OutcomeError(result.failure)
+        return pickle.loads(result.output)
 
-    def _keep(self, child: Process, done: Done) -> None:
-        """Make room, with this child or without it."""
+    def _release(self, child: Process, result: JobResult) -> None:
+        """Free the slot, and keep the child for the next job unless it is worn or has grown."""
         child.tasks += 1
         worn = 0 < self._tasks_max <= child.tasks
-        grown = 0 < self._memory_max_mb < done.memory_mb
+        grown = 0 < self._memory_max_mb < result.memory_mb
         if not worn and not grown:
             self._idle.append(child)
         else:
-            child.post(Leave())
+            child.post(Exit())
             asyncio.get_running_loop().call_later(self._kill_after_s, child.kill)
         self._room.release()
 
     def _discard(self, child: Process) -> None:
-        """Kill a child. There is room again when it is dead."""
+        """Kill a child. Its slot is free when it is dead."""
         child.kill()
         child.ended.add_done_callback(lambda _: self._room.release())
 
-    def _epitaph(self, ended: Ended) -> str:
+    def _describe_end(self, ended: Ended) -> str:
         return "the worker ended and killed its child processes" if self._closed else str(ended)
 
-    # Instead of it
-
-    async def _break_off(self, child: Process, serving: asyncio.Task[Done], request: Request) -> None:
+    async def _interrupt(self, child: Process, serving: asyncio.Task[JobResult], request: Request) -> None:
         stopping = asyncio.create_task(self._stop(child, serving, request))
         try:
             await asyncio.shield(stopping)
         except asyncio.CancelledError:
-            self._left[stopping] = request.task.id
-            stopping.add_done_callback(self._returned)
+            self._abandoned[stopping] = request.task.id
+            stopping.add_done_callback(self._on_stopped)
             raise
 
-    def _returned(self, stopping: asyncio.Task[None]) -> None:
-        del self._left[stopping]
+    def _on_stopped(self, stopping: asyncio.Task[None]) -> None:
+        del self._abandoned[stopping]
         self._came_back()
 
-    async def _stop(self, child: Process, serving: asyncio.Task[Done], request: Request) -> None:
-        # Without a context, a function cannot see that it should stop: it is broken off at once.
+    async def _stop(self, child: Process, serving: asyncio.Task[JobResult], request: Request) -> None:
+        # Without a context, a function cannot see that it should stop: it is interrupted at once.
         patience_s = self._kill_after_s / 2 if request.handler.wants_context else 0.0
         child.post(Cancel(request.cancel.why or Why.SHUTDOWN, patience_s))
         await asyncio.wait({serving}, timeout=self._kill_after_s)
-        self._discard(child)  # Also if it stopped by itself: what it left half done is gone with it.
+        self._discard(child)  # Also if it stopped by itself: what it left half done ends with the process.
         await asyncio.wait({child.ended})
         serving.cancel()
         await asyncio.wait({serving})
         if not serving.cancelled():
-            serving.exception()  # Nobody wants it, but asyncio wants somebody to have looked.
+            serving.exception()  # Retrieved, so that asyncio does not log it.
 
 
 def check_function(handler: Handler) -> bytes:
-    """The function as it is sent to children. UsageError if they could not find it."""
+    """Return the function as it is sent to children. Raises UsageError if they could not find it."""
     try:
         return pickle.dumps(handler.function)
     except Exception as error:
@@ -221,42 +226,42 @@ def _job(request: Request, number: int) -> Job:
     )
 
 
-async def _said(child: Process, request: Request, job: Job) -> Ask | Done:
-    """What the child says next of this job, its log aside."""
+async def _receive_message(child: Process, request: Request, job: Job) -> ContextCall | JobResult:
+    """Return the next message about this job, apart from its log."""
     while True:
         match message := await child.receive():
-            case Logged():
-                log_again(request, message)
-            case Ask() if message.job != job.number:  # A thread that outlived its own job.
-                gone = Refused("the attempt that this context was given to has ended")
-                await child.send(Answer(message.number, None, gone, Facts()))
-            case Done() | Ask() if message.job == job.number:
+            case LogMessage():
+                forward_log(request, message)
+            case ContextCall() if message.job != job.number:  # A thread that outlived its own job.
+                error = Refused("the attempt that this context belongs to has ended")
+                await child.send(Answer(message.number, None, error, Facts()))
+            case JobResult() | ContextCall() if message.job == job.number:
                 return message
             case _:
                 pass
 
 
-async def _serve(child: Process, request: Request, job: Job, first: Ask | Done) -> Done:
-    """Do what the child asks for until it is done."""
+async def _serve(child: Process, request: Request, job: Job, first: ContextCall | JobResult) -> JobResult:
+    """Answer the calls of the child until it has a result."""
     message = first
-    while isinstance(message, Ask):
-        if message.verb == BEGIN:
+    while isinstance(message, ContextCall):
+        if message.method == BEGIN:
             request.check_lease()  # Loading may have taken long.
-        await child.send(await answer(request, message))
-        message = await _said(child, request, job)
+        await child.send(await answer_call(request, message))
+        message = await _receive_message(child, request, job)
     return message
 
 
-def _pass_on(request: Request, child: Process, serving: asyncio.Task[Done]) -> None:
-    """Tell the child when its handler is asked to stop, also if the call is not cancelled."""
+def _forward_cancel(request: Request, child: Process, serving: asyncio.Task[JobResult]) -> None:
+    """Set the child's cancel token when the handler is asked to stop, also if the call is not cancelled."""
     loop = asyncio.get_running_loop()
 
-    def tell(why: Why) -> None:
+    def post(why: Why) -> None:
         if not serving.done():
             child.post(Cancel(why))
 
     def from_anywhere(why: Why) -> None:
-        with suppress(RuntimeError):  # The loop has been closed, and the child ended with it.
-            loop.call_soon_threadsafe(tell, why)
+        with suppress(RuntimeError):  # The loop has been closed, and the child has ended.
+            loop.call_soon_threadsafe(post, why)
 
     request.cancel.on_request(from_anywhere)

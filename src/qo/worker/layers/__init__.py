@@ -22,9 +22,9 @@ __all__ = [
     "catch",
     "concurrency_limit",
     "default_layers",
-    "limits_of",
     "load_shed",
     "log",
+    "make_limits",
     "rate_limit",
     "timeout",
     "trace",
@@ -45,7 +45,7 @@ class ServiceOptions:
         check_number("concurrency_limit", self.concurrency_limit, 1, 1_000_000)
 
 
-def limits_of(concurrency: int | None, rate: Rate | None) -> tuple[ConcurrencyLimit | RateLimit, ...]:
+def make_limits(concurrency: int | None, rate: Rate | None) -> tuple[ConcurrencyLimit | RateLimit, ...]:
     """The limits that were asked for, in their order. Make them once for all services that shall share them."""
     limits: list[ConcurrencyLimit | RateLimit] = []
     if concurrency is not None:
@@ -61,7 +61,7 @@ def default_layers(options: ServiceOptions, limits: Sequence[Layer] | None = Non
     ``limits`` stand in the place of those that the options ask for: a worker shares these between all its services.
     """
     if limits is None:
-        limits = limits_of(options.concurrency_limit, options.rate_limit)
+        limits = make_limits(options.concurrency_limit, options.rate_limit)
     shed = (load_shed(),) if options.load_shed else ()
     waiting = (buffer(options.buffer),) if options.buffer is not None else ()
     return (*shed, *waiting, timeout(), *limits, trace(), log(), catch())

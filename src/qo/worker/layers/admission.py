@@ -16,13 +16,13 @@ def load_shed() -> Layer:
 
     def layer(inner: Service) -> Service:
         async def run(request: Request) -> Outcome:
-            patient, request.patient = request.patient, False
+            may_wait, request.may_wait = request.may_wait, False
             try:
                 return await inner(request)
             except Overloaded as full:
                 return Released(str(full), full.retry_after_s, shed=True)
             finally:
-                request.patient = patient
+                request.may_wait = may_wait
 
         return run
 
@@ -42,16 +42,16 @@ def buffer(size: int = 128) -> Layer:
     def layer(inner: Service) -> Service:
         async def run(request: Request) -> Outcome:
             if not places.take():
-                if not request.patient:
+                if not request.may_wait:
                     raise Overloaded(f"{size} wait already", AGAIN_AFTER_S)
-                with request.clock.stopped():
+                with request.clock.pause():
                     await places.wait()
-            patient, request.patient = request.patient, True
+            may_wait, request.may_wait = request.may_wait, True
             request.places += (leave,)
             try:
                 return await inner(request)
             finally:
-                request.patient = patient
+                request.may_wait = may_wait
                 request.leave_places()  # If it ended without having been started.
 
         return run

@@ -7,7 +7,7 @@ import asyncio
 from qo.worker.api.request import Overloaded, Request
 from qo.worker.layers.stack import Layer, Service
 from qo.worker.loop.cancel import Stopped
-from qo.worker.loop.outcome import Outcome, given_up, outcome_of
+from qo.worker.loop.outcome import Outcome, is_cancelled_by_worker, outcome_of
 
 
 def catch() -> Layer:
@@ -37,9 +37,9 @@ def _passes(error: BaseException, request: Request) -> bool:
     match error:
         case asyncio.CancelledError():
             # If nobody asked for it, something that the handler waited for was cancelled: a failure like any other.
-            return request.cancel.requested or given_up()
+            return request.cancel.requested or is_cancelled_by_worker()
         case Overloaded():
-            return not request.patient  # Somebody outside has asked for a refusal.
+            return not request.may_wait  # Somebody outside has asked for a refusal.
         case GeneratorExit():
             return _thrown_away()
         case _:

@@ -44,9 +44,9 @@ class ConcurrencyLimit:
         return run
 
     async def _wait(self, request: Request) -> None:
-        if not request.patient:
+        if not request.may_wait:
             raise Overloaded(f"{self._n} run already", AGAIN_AFTER_S)
-        with request.clock.stopped():
+        with request.clock.pause():
             await self._permits.wait()
 
 
@@ -86,7 +86,7 @@ class RateLimit:
             self._recent.popleft()
 
     async def _wait(self, request: Request, now: float) -> None:
-        if not request.patient:
+        if not request.may_wait:
             rounds, place = divmod(len(self._waiting), self._rate.starts)
             first = self._recent[place] if place < len(self._recent) else now
             wait_s = first + (rounds + 1) * self._rate.per_s - now
@@ -95,7 +95,7 @@ class RateLimit:
         self._waiting.append(turn)
         if self._timer is None:
             self._arm()
-        with request.clock.stopped():
+        with request.clock.pause():
             # A turn that comes in the moment of a cancellation is lost: one start less, never one more.
             await turn
 

@@ -9,7 +9,7 @@ from qo.worker.api.app import App
 from qo.worker.api.handler import UNKNOWN, Handler, Kind
 from qo.worker.api.request import Request
 from qo.worker.executors import Executor
-from qo.worker.layers import ServiceOptions, default_layers, limits_of
+from qo.worker.layers import ServiceOptions, default_layers, make_limits
 from qo.worker.layers.stack import Service, stack
 from qo.worker.loop.admission import Admission
 from qo.worker.loop.outcome import Acked, Outcome
@@ -19,11 +19,11 @@ def services(
     app: App, options: ServiceOptions, executors: Mapping[Kind, Executor], admission: Admission
 ) -> dict[str, Service]:
     """By task type. Limits of the whole worker are shared by all of them; those of a handler are its own."""
-    shared = limits_of(options.concurrency_limit, options.rate_limit)
+    shared = make_limits(options.concurrency_limit, options.rate_limit)
     built: dict[str, Service] = {}
     for handler in (*app.handlers, UNKNOWN):
-        limits = (*shared, *limits_of(handler.concurrency, handler.rate))
-        admission.guard(handler, limits)
+        limits = (*shared, *make_limits(handler.concurrency, handler.rate))
+        admission.add_gates(handler, limits)
         layers = (*default_layers(options, limits), *app.layers, *handler.layers)
         built[handler.task_type] = stack(*layers)(_calling(handler, executors, admission))
     return built
@@ -40,7 +40,7 @@ def _calling(handler: Handler, executors: Mapping[Kind, Executor], admission: Ad
         request.check_lease()
         if not request.started:  # A layer may call more than once.
             request.start()
-            admission.started(handler)
+            admission.count_started(handler)
         answer = await executor.call(request)
         return answer if isinstance(answer, Acked) else Acked(answer)
 

@@ -1,4 +1,5 @@
-"""Whether one more task may be taken, asked before it is claimed: what would have to wait stays for other workers."""
+"""Admission: whether there is room for one more task. Checked before the claim, so that other workers can have tasks
+that would have to wait here."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ class Gate(Protocol):
     """A limit within the service stack."""
 
     def room(self) -> int:
-        """How many more could start now."""
+        """Return how many more could start now."""
         ...
 
 
@@ -22,16 +23,16 @@ class Admission:
         self._limits = limits
         self._gates: dict[str, Sequence[Gate]] = {}
         self._unstarted: Counter[Gate] = Counter()  # Admitted, but not yet through the gate.
-        # From admitted until the work has really ended. A thread that was left behind has given its permits back.
+        # From admission until the handler has really ended. A thread that was given up has returned its permits before.
         self._of_kind: Counter[Kind] = Counter()
         self._of_type: Counter[str] = Counter()
 
-    def guard(self, handler: Handler, gates: Sequence[Gate]) -> None:
-        """Ask these before a task of this handler is taken."""
+    def add_gates(self, handler: Handler, gates: Sequence[Gate]) -> None:
+        """Check these limits before a task of this handler is taken."""
         self._gates[handler.task_type] = gates
 
     def room(self, handler: Handler) -> float:
-        """How many more of its tasks may be taken now."""
+        """Return how many more tasks of a handler may be taken now."""
         rooms = [gate.room() - self._unstarted[gate] for gate in self._gates.get(handler.task_type, ())]
         if (limit := self._limits.get(handler.kind)) is not None:
             rooms.append(limit - self._of_kind[handler.kind])
@@ -39,23 +40,23 @@ class Admission:
             rooms.append(handler.concurrency - self._of_type[handler.task_type])
         return min(rooms, default=float("inf"))
 
-    def enter(self, handler: Handler) -> None:
-        """Taken; to be followed by ``started`` and ``ended``, or by ``ended`` alone."""
+    def count_admitted(self, handler: Handler) -> None:
+        """Count a task as taken. ``count_started`` and ``count_ended`` must follow, or ``count_ended`` alone."""
         self._of_kind[handler.kind] += 1
         self._of_type[handler.task_type] += 1
         for gate in self._gates.get(handler.task_type, ()):
             self._unstarted[gate] += 1
 
-    def started(self, handler: Handler) -> None:
+    def count_started(self, handler: Handler) -> None:
         for gate in self._gates.get(handler.task_type, ()):
             self._unstarted[gate] -= 1
 
-    def ended(self, handler: Handler, *, started: bool) -> None:
+    def count_ended(self, handler: Handler, *, started: bool) -> None:
         self._of_kind[handler.kind] -= 1
         self._of_type[handler.task_type] -= 1
         if not started:
-            self.started(handler)
+            self.count_started(handler)
 
-    def held(self) -> dict[str, int]:
-        """How many are held, by kind."""
+    def held_by_kind(self) -> dict[str, int]:
+        """Return how many tasks are held, by kind of handler."""
         return {str(kind): count for kind, count in self._of_kind.copy().items() if count}

@@ -25,7 +25,7 @@ from qo.worker.loop.cancel import Why
 from qo.worker.loop.clock import now
 from qo.worker.loop.hold import Hold, Holds, Lease, Phase
 from qo.worker.loop.inbox import Inboxes, Slot
-from qo.worker.loop.outcome import Dead, Lost, Outcome, Released, Retried, not_begun, outcome_of
+from qo.worker.loop.outcome import Dead, Lost, Outcome, Released, Retried, outcome_of, unstarted_outcome
 from qo.worker.loop.settle import Settler
 from qo.worker.observe.stats import SlotStats, Stats
 from qo.worker.ports import Ports
@@ -102,7 +102,7 @@ class Attempts:
         self._holds.add(hold)
         if not open:
             await self._give_back(hold, "the worker takes no more tasks")
-        elif (slot := self._inboxes.put(hold)) is not None:
+        elif (slot := self._inboxes.add(hold)) is not None:
             await self._run(slot, hold)
 
     def give_back_waiting(self, reason: str, *, for_s: float = 0.0) -> int:
@@ -126,7 +126,7 @@ class Attempts:
         if hold.phase is Phase.WAITING:
             if self._inboxes.remove(hold):
                 hold.enter(Phase.SETTLING, now())
-                self._admission.ended(hold.handler, started=False)
+                self._admission.count_ended(hold.handler, started=False)
                 self._keep(asyncio.create_task(self._settle(hold, self._outcome_of_stop(hold))))
         elif hold.attempt is not None and not (why is Why.SHUTDOWN and hold.handler.kind is Kind.THREAD):
             # A thread cannot be interrupted, and nobody else must begin its task beside it. It was asked to stop; if
@@ -162,7 +162,7 @@ class Attempts:
     def _count(self, slot: Slot[Hold], hold: Hold, seconds: float, outcome: Outcome) -> None:
         average_s = self._average_s
         self._average_s = seconds if average_s is None else average_s + WEIGHT * (seconds - average_s)
-        self._stats.ran(hold.task.task_type, slot.index, seconds, outcome)
+        self._stats.count_run(hold.task.task_type, slot.index, seconds, outcome)
 
     def _free_slot_early(self, slot: Slot[Hold], hold: Hold) -> None:
         """Free the slot of a handler that has only to report elsewhere. While too many do that, it keeps its slot."""
@@ -173,7 +173,7 @@ class Attempts:
 
     def _free_slot(self, slot: Slot[Hold], hold: Hold) -> None:
         self._slot_stats[slot.index].task_id = None
-        self._admission.ended(hold.handler, started=hold.started)
+        self._admission.count_ended(hold.handler, started=hold.started)
         if (following := self._inboxes.free(slot)) is not None:
             self._keep(asyncio.create_task(self._run(slot, following), context=self._clean_context.copy()))
         self._ports.slot_freed()
@@ -216,10 +216,10 @@ class Attempts:
         except Exception as error:  # Missing, unreadable, or not what the handler declares.
             return outcome_of(error)
         request = self._request(slot, hold, value)
-        if request.lease is not None and not request.lease.lasts():
+        if request.lease is not None and not request.lease.is_valid():
             # The claim was answered very late, or the process slept: the keeper may not have noticed yet, and another
             # worker may have begun. The executor checks again when it calls the handler, since layers may wait.
-            return not_begun()
+            return unstarted_outcome()
         waited_s = (hold.task.updated_at - hold.task.available_at).total_seconds() + now() - hold.claimed_at
         self._stats.queue_wait.add(max(0.0, waited_s))
         try:
@@ -281,7 +281,7 @@ class Attempts:
 
     async def _give_back(self, hold: Hold, reason: str) -> None:
         hold.enter(Phase.SETTLING, now())
-        self._admission.ended(hold.handler, started=False)
+        self._admission.count_ended(hold.handler, started=False)
         await self._settle(hold, Released(reason))
 
     async def _settle(self, hold: Hold, outcome: Outcome) -> None:
@@ -298,7 +298,7 @@ class Attempts:
         if self._holds.get(hold.task.id) is not hold:
             return
         self._holds.remove(hold)
-        self._stats.settled(final)
+        self._stats.count_outcome(final)
         # The slot was freed before. The signal matters only where reports, or the last of them, are waited for.
         if not self._holds or self.settling >= self._config.result_buffer - 1 or self._is_leaving():
             self._ports.slot_freed()

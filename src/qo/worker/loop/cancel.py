@@ -1,4 +1,4 @@
-"""Asking a handler to stop, and saying why. One token for each attempt."""
+"""Asking a handler to stop, with the reason. Each attempt has one token."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from enum import StrEnum
 
 
 class Why(StrEnum):
-    """Decides what becomes of the claim once the handler has stopped."""
+    """Why an attempt is to stop. It decides the outcome of the claim once the handler has stopped."""
 
-    CANCELLED = "cancelled while running"  # Somebody asked for it: no further attempt.
+    CANCELLED = "cancelled while running"  # On request: no further attempt.
     TIMEOUT = "timed out"  # A failed attempt.
     SHUTDOWN = "the worker is shutting down"  # Given back, at no cost.
     LOST = "the lease was lost"  # Nothing is written: another attempt may be under way.
 
 
 class Stopped(Exception):
-    """Raised by ``CancelToken.check`` in a handler that was asked to stop. Let it pass."""
+    """Raised by ``CancelToken.check`` in a handler that was asked to stop. Do not catch it."""
 
 
 class CancelToken:
-    """May be asked from any thread. The first reason given stays."""
+    """May be used from any thread. The first reason given stays."""
 
     def __init__(self) -> None:
         self._why: Why | None = None
         self._callbacks: list[Callable[[Why], None]] = []
         self._lock = threading.Lock()
-        self._asked: threading.Event | None = None  # Made by the first who waits.
+        self._event: threading.Event | None = None  # Made by the first call of ``wait``.
 
     @property
     def requested(self) -> bool:
@@ -38,7 +38,7 @@ class CancelToken:
         return self._why
 
     def request(self, why: Why) -> bool:
-        """Ask the handler to stop; False if somebody has asked before."""
+        """Ask the handler to stop; False if it was asked before."""
         with self._lock:
             if self._why is not None:
                 return False
@@ -49,7 +49,7 @@ class CancelToken:
         return True
 
     def on_request(self, callback: Callable[[Why], None]) -> None:
-        """Call this when the handler is asked to stop; at once if it has been."""
+        """Call ``callback`` when the handler is asked to stop; at once if it was asked before."""
         with self._lock:
             if self._why is None:
                 self._callbacks.append(callback)
@@ -57,13 +57,13 @@ class CancelToken:
         callback(self._why)
 
     def check(self) -> None:
-        """For loops in plain functions, which cannot be interrupted: raises Stopped once asked to stop."""
+        """Raise Stopped if the handler was asked to stop. For loops in plain functions, which cannot be interrupted."""
         if self._why is not None:
             raise Stopped(str(self._why))
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Block until asked to stop (True) or the time is over. For plain functions: a sleep that can be ended."""
-        if self._asked is None:
-            self._asked = asked = threading.Event()
-            self.on_request(lambda why: asked.set())
-        return self._asked.wait(timeout_s)
+        """Block until asked to stop (True) or the time is over. For plain functions, in place of ``time.sleep``."""
+        if self._event is None:
+            self._event = event = threading.Event()
+            self.on_request(lambda why: event.set())
+        return self._event.wait(timeout_s)

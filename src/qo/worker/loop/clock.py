@@ -1,4 +1,4 @@
-"""How long an attempt may still run."""
+"""Clocks: how long an attempt may still run, and the times by which a worker measures."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from qo.worker.loop import suspension
 
 
 class Clock:
-    """Started by the timeout layer. Stands still while the attempt waits for a permit: that is not its fault."""
+    """The time limit of one attempt, started by the timeout layer. It pauses while the attempt waits for a permit."""
 
     def __init__(self, timeout_s: float | None, remedy: str = "") -> None:
-        """``remedy`` says, to who finds that the time was too short, which setting it came from."""
-        self.timeout_s = timeout_s  # None: as long as it takes.
+        """``remedy`` names the setting that the timeout came from, for the error message."""
+        self.timeout_s = timeout_s  # None: no limit.
         self.remedy = remedy
         self.expired = False
-        self._standing = False
-        self._begun = 0.0
+        self._is_paused = False
+        self._started_at = 0.0
         self._deadline: float | None = None
-        self._timer: asyncio.TimerHandle | None = None  # None: not started, standing still, or over.
+        self._timer: asyncio.TimerHandle | None = None  # None: not started, paused, or over.
         self._expire: Callable[[], None] | None = None
 
     def start(self, expire: Callable[[], None]) -> None:
-        """Begin to count, and call this when the time is over. A clock without a timeout never calls."""
+        """Start the clock, and call ``expire`` when the time is over; never, if there is no timeout."""
         if self.timeout_s is None:
             return
-        self._begun = now()
-        self._deadline = self._begun + self.timeout_s
+        self._started_at = now()
+        self._deadline = self._started_at + self.timeout_s
         self._expire = expire
         self._arm()
 
     def stop(self) -> None:
-        """The attempt has ended."""
+        """Stop the clock for good: the attempt has ended."""
         self._expire = None
         if self._timer is not None:
             self._timer.cancel()
@@ -41,42 +41,43 @@ class Clock:
 
     @property
     def deadline(self) -> float | None:
-        """When the attempt is stopped, by the event loop's time; None: never, or not while it stands still."""
-        return None if self._standing else self._deadline
+        """When the attempt is stopped, by the event loop's time; None: never, or the clock is paused."""
+        return None if self._is_paused else self._deadline
 
     @property
     def allowed_s(self) -> float:
-        """How much time the attempt was given in all, extensions included."""
-        return (self._deadline or self._begun) - self._begun
+        """How much time the attempt has in all, extensions included."""
+        return (self._deadline or self._started_at) - self._started_at
 
     def extend(self, more_s: float) -> None:
-        """Let the attempt run for so long from now, at least."""
+        """Let the attempt run for at least so long from now."""
         if self._deadline is not None and not self.expired:
             self._deadline = max(self._deadline, now() + more_s)
 
     @contextmanager
-    def stopped(self) -> Generator[None]:
+    def pause(self) -> Generator[None]:
+        """Pause the clock within the ``with`` block."""
         if self._timer is None or self._deadline is None:
             yield
             return
         since = now()
         self._timer.cancel()
         self._timer = None
-        self._standing = True
+        self._is_paused = True
         try:
             yield
         finally:
-            self._standing = False
+            self._is_paused = False
             waited_s = now() - since
-            self._begun += waited_s
+            self._started_at += waited_s
             self._deadline += waited_s
             self._arm()
 
     def _arm(self) -> None:
         if self._deadline is not None:
-            self._timer = asyncio.get_running_loop().call_at(self._deadline, self._ring, self._deadline)
+            self._timer = asyncio.get_running_loop().call_at(self._deadline, self._on_timer, self._deadline)
 
-    def _ring(self, armed_for: float) -> None:
+    def _on_timer(self, armed_for: float) -> None:
         if self._deadline is not None and self._deadline > armed_for:
             self._arm()  # Extended meanwhile.
             return
@@ -87,18 +88,18 @@ class Clock:
 
 
 def now() -> float:
-    """The event loop's time: all that happens within one worker is timed by it."""
+    """Return the event loop's time, by which everything within one worker is timed."""
     return asyncio.get_running_loop().time()
 
 
 def lease_time(loop: asyncio.AbstractEventLoop | None = None) -> float:
-    """What leases are timed by: the loop's time, and however long the machine has slept. From another thread, with
-    the worker's ``loop``."""
+    """Return the time by which leases are measured: the loop's time plus how long the machine has slept. Another thread
+    passes the worker's ``loop``."""
     return (loop or asyncio.get_running_loop()).time() + suspension.slept_s()
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop that we are in; None on a thread without one."""
+    """Return the loop of this thread; None if it has none."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

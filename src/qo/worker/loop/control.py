@@ -95,8 +95,8 @@ class Follower:
         try:
             desired = await read(self._queue.store)
             self._control.apply(orders_for(desired, self._worker_id, self._since))
-            named = [hold for hold in self._holds if hold.task.id in desired.cancels]
-            await gather_cancellable(self._cancel_if_requested(hold) for hold in named)
+            listed = [hold for hold in self._holds if hold.task.id in desired.cancels]
+            await gather_cancellable(self._cancel_if_requested(hold) for hold in listed)
         except QoError as error:
             log.warning("cannot see what operators want: %s", error)
         except Exception:

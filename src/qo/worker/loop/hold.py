@@ -1,4 +1,4 @@
-"""What a worker holds: claims that have not been settled."""
+"""The claims that a worker holds: those that are not settled yet."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from qo.worker.loop.clock import Clock, lease_time
 class Phase(StrEnum):
     WAITING = "waiting"  # In an inbox.
     RUNNING = "running"
-    SETTLING = "settling"  # The handler is done; its report is on the way.
+    SETTLING = "settling"  # The handler has ended; its outcome is being reported.
 
 
 class Hold:
-    """One claim, from the moment it is ours to the moment it is settled."""
+    """One claim, from the moment it succeeds to the moment it is settled."""
 
     __slots__ = (
         "__weakref__",
@@ -40,8 +40,8 @@ class Hold:
     )
 
     def __init__(self, claim: Claim, handler: Handler, clock: Clock, *, now: float, leased_until: float) -> None:
-        """``now`` is the loop's time at which the claim was *sent*. ``leased_until`` is by ``lease_time``: the lease
-        lasts at least so long."""
+        """``now`` is the loop's time at which the claim was *sent*. The lease lasts at least until ``leased_until``, by
+        ``lease_time``."""
         self.claim = claim
         self.handler = handler
         self.clock = clock
@@ -50,9 +50,9 @@ class Hold:
         self.leased_until = leased_until
         self.phase = Phase.WAITING
         self.phase_since = now
-        self.attempt: asyncio.Task[None] | None = None  # What runs it.
-        self.progress: Any = None  # The last word on it, if that was not written yet.
-        self.started = False  # Whether it came through the layers to its handler.
+        self.attempt: asyncio.Task[None] | None = None  # Runs the handler.
+        self.progress: Any = None  # The latest progress, if it is not written yet.
+        self.started = False  # Whether the layers let it through to its handler.
         self.left_slot = False  # Whether its slot went to another while its handler still runs.
 
     @property
@@ -64,7 +64,7 @@ class Hold:
 
 
 class Lease:
-    """Whether a handler may still begin: for whoever is about to call it, on any thread."""
+    """Tells the caller of a handler, on any thread, whether the handler may still begin."""
 
     __slots__ = ("_hold", "_loop", "_margin_s")
 
@@ -74,15 +74,15 @@ class Lease:
         self._margin_s = margin_s
         self._loop = asyncio.get_running_loop()
 
-    def lasts(self) -> bool:
-        return self.left_s() > 0
+    def is_valid(self) -> bool:
+        return self.remaining_s() > 0
 
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         return self._hold.leased_until - lease_time(self._loop) - self._margin_s
 
 
 class Holds:
-    """All that is held, by task id. Changed by the event loop only; the lease thread looks at copies."""
+    """All holds, by task id. Changed by the event loop only; the lease thread iterates over copies."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Hold] = {}

@@ -1,8 +1,8 @@
-"""Bounded inboxes, one for each slot: where claimed tasks wait for the moment that a slot is free.
+"""Bounded inboxes, one for each slot, in which claimed tasks wait until a slot is free.
 
-Pure bookkeeping: nothing here waits. A task goes to a slot that is idle, the slots taking turns; if none is, to the
-shortest inbox that has room. A slot that has nothing of its own takes what has waited longest elsewhere, so that
-no task waits behind a slow one while another slot is free.
+Pure bookkeeping: nothing here waits. A task goes to an idle slot, the slots taking turns; if there is none, to the
+shortest inbox. A slot whose inbox is empty takes the task that has waited longest in another one, so that no task waits
+behind a slow one while a slot is free.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ class Inboxes(Generic[T]):
         return self._idle
 
     def room(self, *, ahead: bool, stuck: int = 0) -> int:
-        """How many more tasks could be taken: by idle slots and, ``ahead`` of time, into the inboxes of busy ones.
-        So many of those are ``stuck``, and none should wait for them."""
+        """Return how many more tasks fit: into idle slots and, if ``ahead``, into inboxes (not of ``stuck`` slots)."""
         inboxes = self._capacity * (len(self.slots) - stuck) if ahead else 0
         return max(0, self.idle() + inboxes - len(self._waiting))
 
-    def put(self, item: T) -> Slot[T] | None:
-        """Hand over one task: the slot that shall start it now, or None if it waits.
+    def add(self, item: T) -> Slot[T] | None:
+        """Add one task. Return the slot that is to start it now, or None if it waits.
 
-        More than there is room for are taken in too: who claimed in time must not be turned away.
+        A task that was claimed is never turned away, even if there is no room.
         """
         if self._idle and (slot := self._next_idle()) is not None:
             slot.busy = True
@@ -55,7 +54,7 @@ class Inboxes(Generic[T]):
         return None
 
     def free(self, slot: Slot[T]) -> T | None:
-        """The slot has finished. What it shall start next, or None: then it is idle."""
+        """Free a slot that has finished. Return what it is to start next, or None: then it is idle."""
         if not self._waiting:
             slot.busy = False
             self._idle += 1
@@ -69,7 +68,7 @@ class Inboxes(Generic[T]):
         return item
 
     def remove(self, item: T) -> bool:
-        """Take out one task that has not been started; False if it is not waiting."""
+        """Remove one waiting task; False if it does not wait."""
         for slot, waiting in self._waiting:
             if waiting is item:
                 self._waiting.remove((slot, waiting))

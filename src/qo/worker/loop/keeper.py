@@ -126,7 +126,7 @@ class KeeperThread:
         self._open = open_queue
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="qo-keeper", daemon=True)
-        self._opened: Queue | None = None
+        self._queue: Queue | None = None
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -152,17 +152,17 @@ class KeeperThread:
             self._running.cancel()
 
     async def _open_once(self) -> Queue:
-        self._opened = await self._open()
-        return self._opened
+        self._queue = await self._open()
+        return self._queue
 
     async def _close(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        if self._opened is not None:
-            await self._opened.close()
+        if self._queue is not None:
+            await self._queue.close()
 
     @property
     def meter(self) -> Metered | None:
-        return None if self._opened is None else self._opened.meter
+        return None if self._queue is None else self._queue.meter

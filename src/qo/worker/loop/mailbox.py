@@ -132,13 +132,13 @@ class Mailbox:
         # A limit on starts per second raises no signal when there is room again.
         return pace, min(rest_s, FULL_AGAIN_AFTER_S) if self._feed.withheld else rest_s
 
-    async def _look(self, wanted: int) -> list[Due] | None:
+    async def _look(self, count: int) -> list[Due] | None:
         """Return up to so many candidates; None if the store could not be asked."""
         try:
             if not self._scope.may_look():
                 return []
             looks_before = self._feed.looks
-            candidates = await self._feed.take(wanted)
+            candidates = await self._feed.take(count)
         except StoreError as error:
             log.warning("cannot look for tasks: %s", error)
             return None
@@ -186,7 +186,7 @@ class Mailbox:
             handler = self._admit(due, task)
             if handler is not None:
                 admitted.append(handler)
-                self._admission.enter(handler)
+                self._admission.count_admitted(handler)
             return handler is not None
 
         config = self._config
@@ -197,14 +197,14 @@ class Mailbox:
             )
         except BaseException:
             if admitted:
-                self._admission.ended(admitted[0], started=False)
+                self._admission.count_ended(admitted[0], started=False)
             raise
         if isinstance(answer, Claim):
             clock = self._clock(answer.task, admitted[0])
-            self._stats.took()
+            self._stats.count_claim()
             return Hold(answer, admitted[0], clock, now=sent_at, leased_until=leased_until)
         if admitted:
-            self._admission.ended(admitted[0], started=False)
+            self._admission.count_ended(admitted[0], started=False)
             self._stats.claims_missed += 1
         await self._pass_over(due, answer, tasks[0] if tasks else None)
         return None

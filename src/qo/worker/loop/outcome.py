@@ -1,12 +1,12 @@
-"""What can become of a claim: exactly one of these five.
+"""The outcome of a claim: exactly one of these five.
 
     Acked     the work is done
     Retried   the attempt failed, and the task is tried again
-    Dead      no further attempt: no retry is left, it can never succeed, or somebody cancelled it
+    Dead      no further attempt: no retry is left, the task can never succeed, or it was cancelled
     Released  given back unharmed: it costs no retry
-    Lost      the lease is somebody else's now, or nobody could be told: nothing is written
+    Lost      the lease belongs to another worker, or the store did not answer: nothing is written
 
-The worker counts by the same words, and ``claimed == acked + retried + dead + released + lost + held`` always.
+The worker counts by the same names, and ``claimed == acked + retried + dead + released + lost + held`` always.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from qo.worker.api.signals import Reject, Reschedule, Retry
-from qo.worker.observe.secrets import without_secrets
+from qo.worker.observe.secrets import redact_secrets
 
-_OURS = str(Path(__file__).parents[2]) + os.sep
-_STANDARD = sysconfig.get_path("stdlib") + os.sep
+_QO = str(Path(__file__).parents[2]) + os.sep
+_STDLIB = sysconfig.get_path("stdlib") + os.sep
 
 ERROR_CHARS_MAX = 4_000
 TRACEBACK_CHARS_MAX = 32_000
@@ -31,7 +31,7 @@ TRACEBACK_CHARS_MAX = 32_000
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """A handler that is told elsewhere how its work went may give this itself, to have a failure counted as one."""
+    """A handler whose work is reported elsewhere may return this itself, to have a failure counted as one."""
 
     output: Any = None
     failed: bool = False
@@ -39,11 +39,11 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """The error kept is the real one, with where it came from."""
+    """``error`` is the handler's own error, and ``traceback`` where it came from."""
 
     error: str
     traceback: str | None = None
-    delay_s: float | None = None  # The handler's own wish, instead of the retry policy's.
+    delay_s: float | None = None  # Chosen by the handler instead of the retry policy.
     timed_out: bool = False
 
 
@@ -68,8 +68,8 @@ class Lost:
     reason: str
 
 
-def not_begun() -> Released:
-    """What becomes of a claim whose lease is gone before its handler was called."""
+def unstarted_outcome() -> Released:
+    """Return the outcome of a claim whose lease ran out before its handler was called."""
     return Released("its lease ran out before it was begun")
 
 
@@ -77,7 +77,7 @@ Outcome = Acked | Retried | Dead | Released | Lost
 
 
 class OutcomeError(Exception):
-    """Stands for what was raised where it could not be passed on as it was: in a child process, for example."""
+    """Carries an outcome as an exception, where the original one could not be passed on: from a child process, say."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(getattr(outcome, "error", None) or getattr(outcome, "reason", ""))
@@ -85,76 +85,77 @@ class OutcomeError(Exception):
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """What an exception of a handler means. CancelledError is for the worker to judge, who knows why it came."""
+    """Return the outcome that an exception of a handler means. CancelledError is not for this function: the worker
+    knows why it cancelled."""
     match error:
         case OutcomeError():
             return error.outcome
         case Reject():
-            # What it was raised from is the error itself; a bare one says all in its text.
+            # The traceback is that of the cause; without a cause, the text says everything.
             return Dead(text_of(error), None if error.__cause__ is None else traceback_of(error))
         case Retry():
             # A subclass may not have called our __init__.
             return Retried(text_of(error), delay_s=getattr(error, "delay_s", None))
         case Reschedule():
-            said = f": {reason}" if (reason := reason_of(error)) else ""
-            return Released(f"the handler asked to come back later{said}", error.delay_s, by_handler=True)
+            detail = f": {reason}" if (reason := reason_of(error)) else ""
+            return Released(f"the handler asked to come back later{detail}", error.delay_s, by_handler=True)
         case _:
             return Retried(text_of(error), traceback_of(error))
 
 
-def given_up() -> bool:
-    """Inside a handler's call: whether the worker cancelled it; otherwise something that it waited for was."""
+def is_cancelled_by_worker() -> bool:
+    """Whether the worker cancelled the current attempt; if not, something that its handler awaited was cancelled."""
     attempt = asyncio.current_task()
     return attempt is None or attempt.cancelling() > 0
 
 
 def text_of(error: BaseException) -> str:
-    """What to keep of an error, in text that can be written whatever the error is."""
+    """Return an error as text that can be stored, whatever the error is."""
     name = type(error).__name__
     try:
         text = str(error)
-    except BaseException:  # It is the handler's code that runs here.
+    except BaseException:  # The handler's own code runs here.
         text = ""
     if not text or not isinstance(error, (Reject, Retry)):
         text = f"{name}: {text}" if text else name
-    return without_secrets(_encodable(text))[:ERROR_CHARS_MAX]
+    return redact_secrets(_encodable(text))[:ERROR_CHARS_MAX]
 
 
 def reason_of(error: Reschedule) -> str | None:
-    """Why a handler wants to come back later, in text that can be written."""
+    """Return why a handler wants to come back later, as text that can be stored."""
     reason = getattr(error, "reason", None)  # A subclass may not have called our __init__.
-    return None if reason is None else without_secrets(_encodable(str(reason)))[:ERROR_CHARS_MAX]
+    return None if reason is None else redact_secrets(_encodable(str(reason)))[:ERROR_CHARS_MAX]
 
 
 def traceback_of(error: BaseException) -> str | None:
     try:
-        told = traceback.TracebackException.from_exception(error)
-        _begin_with_handler(told)
-        return without_secrets(_encodable("".join(told.format())))[-TRACEBACK_CHARS_MAX:]
+        summary = traceback.TracebackException.from_exception(error)
+        _drop_frames_before_handler(summary)
+        return redact_secrets(_encodable("".join(summary.format())))[-TRACEBACK_CHARS_MAX:]
     except BaseException:
         return None
 
 
-def _begin_with_handler(told: traceback.TracebackException) -> None:
+def _drop_frames_before_handler(summary: traceback.TracebackException) -> None:
     """Leave out the calls that led to the handler's own code: they are the same for every error."""
-    seen: set[int] = set()
-    waiting: list[traceback.TracebackException | None] = [told]
-    while waiting:
-        each = waiting.pop()
-        if each is None or id(each) in seen:
+    visited: set[int] = set()
+    pending: list[traceback.TracebackException | None] = [summary]
+    while pending:
+        current = pending.pop()
+        if current is None or id(current) in visited:
             continue
-        seen.add(id(each))
-        own = next((at for at, frame in enumerate(each.stack) if _is_handlers(frame.filename)), 0)
-        del each.stack[:own]
-        waiting += [each.__cause__, each.__context__, *(each.exceptions or ())]
+        visited.add(id(current))
+        first = next((at for at, frame in enumerate(current.stack) if _is_user_code(frame.filename)), 0)
+        del current.stack[:first]
+        pending += [current.__cause__, current.__context__, *(current.exceptions or ())]
 
 
-def _is_handlers(filename: str) -> bool:
-    """Whether code is neither ours nor Python's nor of a package."""
-    inside = filename.startswith((_OURS, _STANDARD, "<frozen "))
+def _is_user_code(filename: str) -> bool:
+    """Whether a file belongs neither to qo nor to Python nor to an installed package."""
+    inside = filename.startswith((_QO, _STDLIB, "<frozen "))
     return not inside and not {"site-packages", "dist-packages"} & set(Path(filename).parts)
 
 
 def _encodable(text: str) -> str:
-    """Without the lone surrogates that undecodable file names bring along: UTF-8 has none."""
+    """Replace lone surrogates, which come from undecodable file names and cannot be written as UTF-8."""
     return text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""From an outcome to the task in the store: each claim is settled once, and its report is worth repeating."""
+"""Settling a claim: writing its outcome to the task in the store, repeated until the store has taken it."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ REST_MAX_S = 5.0
 
 class Settler:
     def __init__(self, queue: Queue, stats: Stats, *, patience_s: float) -> None:
-        """``patience_s`` is how long a report is repeated while the store does not take it."""
+        """``patience_s`` is how long a report is repeated while the store fails."""
         self._queue = queue
         self._stats = stats
         self._patience_s = patience_s
 
     async def settle(self, claim: Claim, outcome: Outcome, *, progress: Any = None) -> Outcome:
-        """Write what became of a claim, and the last word on its progress if it is done.
+        """Write the outcome of a claim, with its latest progress if it is done.
 
-        Returns what it came to in the end; raises nothing but CancelledError.
+        Returns the outcome that counts in the end. Raises nothing but CancelledError.
         """
         try:
-            return await self._insist(claim, outcome, progress)
-        except LeaseLost as lost:
-            log.warning("task %s: its lease was lost before this could be reported: %s", claim.task.id, lost)
-            return Lost(str(lost))
+            return await self._write_until_taken(claim, outcome, progress)
+        except LeaseLost as error:
+            log.warning("task %s: its lease was lost before this could be reported: %s", claim.task.id, error)
+            return Lost(str(error))
         except StoreError as error:
             log.warning("task %s: %s; its lease will run out and it will be tried again", claim.task.id, error)
             return Lost(str(error))
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # An output's own code runs here.
-            # What the handler asked for cannot be done: an output that JSON cannot hold, for example.
+        except BaseException as error:  # Code of the output runs here.
+            # The outcome cannot be written: JSON cannot hold the output, for example.
             if not isinstance(outcome, Acked | Retried | Released):
                 log.exception("task %s could not be settled", claim.task.id)
                 return Lost(text_of(error))
-            worse = (
+            failure = (
                 Dead(str(error))
                 if isinstance(outcome, Acked) and isinstance(error, QoError)
                 else Dead(text_of(error), traceback_of(error))
             )
-            return await self.settle(claim, worse)
+            return await self.settle(claim, failure)
 
-    async def _insist(self, claim: Claim, outcome: Outcome, progress: Any) -> Outcome:
-        """The fence makes a repetition harmless, so a finished task is reported until the lease must be gone."""
+    async def _write_until_taken(self, claim: Claim, outcome: Outcome, progress: Any) -> Outcome:
+        """Report until the lease must have run out. The fence makes a repetition harmless."""
         rest_s, until = REST_FIRST_S, now() + self._patience_s
-        write = self._writing(claim, outcome, progress)
+        write = self._writer(claim, outcome, progress)
         while write is not None:
             try:
-                return self._judge(claim, outcome, await write())
+                return self._final_outcome(claim, outcome, await write())
             except LeaseLost:
                 raise
             except StoreError:
@@ -72,7 +72,7 @@ class Settler:
             rest_s = min(rest_s * 2, REST_MAX_S)
         return outcome
 
-    def _writing(self, claim: Claim, outcome: Outcome, progress: Any) -> Callable[[], Awaitable[Task]] | None:
+    def _writer(self, claim: Claim, outcome: Outcome, progress: Any) -> Callable[[], Awaitable[Task]] | None:
         queue = self._queue
         match outcome:
             case Acked(output):
@@ -88,8 +88,8 @@ class Settler:
             case Lost():
                 return None
 
-    def _judge(self, claim: Claim, outcome: Outcome, task: Task) -> Outcome:
-        """What the task has become may be other than what was reported."""
+    def _final_outcome(self, claim: Claim, outcome: Outcome, task: Task) -> Outcome:
+        """Return the outcome that the written task shows, which may differ from the reported one."""
         if task.status is Status.FAILED:
             self._stats.terminal_failures += 1
             log.warning("%s %s has failed for good: %s", task.task_type, task.id, task.last_error)
@@ -100,5 +100,5 @@ class Settler:
             timed_out = isinstance(outcome, Retried) and outcome.timed_out
             return Dead(task.last_error or "no attempt is left", timed_out=timed_out)
         if isinstance(outcome, Released) and task.status is Status.COMPLETED:
-            return Acked(task.output)  # Its report came through, though we broke it off.
+            return Acked(task.output)  # An earlier report came through although we gave it up.
         return outcome

@@ -67,7 +67,7 @@ class Gauge:
             settling=sum(hold.phase is Phase.SETTLING for hold in holds),
             stuck=self._attempts.stuck_slots,
             oldest_held_s=max((at - hold.claimed_at for hold in holds), default=None),
-            kinds=self._admission.held(),
+            kinds=self._admission.held_by_kind(),
             paused_types=sorted(self._control.paused_types),
             shards=list(self._scope.owned),
         )

@@ -1,4 +1,4 @@
-"""The worker's counts for Prometheus, made from ``Stats`` and a snapshot at each scrape: nothing is counted twice.
+"""The worker's counters for Prometheus, read from ``Stats`` and a snapshot at each scrape: nothing is counted twice.
 
 The tables below name every metric; docs/reference/metrics.md explains them, and a test compares the two.
 """
@@ -23,10 +23,14 @@ STATE = "qo_worker_state"
 TASK_DURATION = "qo_task_duration_seconds"
 QUEUE_WAIT = "qo_task_queue_wait_seconds"
 
-# The metric, the counter of ``Stats``, and what it says.
+# The metric, the counter of ``Stats``, and its description.
 COUNTERS = (
     ("qo_worker_claims_total", "claimed", "Tasks claimed."),
-    ("qo_worker_claims_missed_total", "claims_missed", "Candidates that somebody else took, or that were none."),
+    (
+        "qo_worker_claims_missed_total",
+        "claims_missed",
+        "Candidates that another worker took, or that could not be claimed.",
+    ),
     ("qo_worker_started_total", "started", "Attempts started."),
     (
         "qo_worker_timeouts_total",
@@ -51,27 +55,35 @@ COUNTERS = (
     ("qo_worker_store_dollars_total", "dollars", "What S3 would charge for these requests, in US dollars."),
 )
 
-# The metric, where it is read, and what it says. What is None is not known yet, and left out.
+# The metric, how it is read, and its description. A value of None is not known yet, and left out.
 GAUGES: tuple[tuple[str, Callable[[StatsSnapshot], float | None], str], ...] = (
-    ("qo_worker_held", lambda seen: seen.counts["held"], "Claims that are not settled yet."),
-    ("qo_worker_slots", lambda seen: seen.slots, "How many tasks can run at a time."),
-    ("qo_worker_slots_busy", lambda seen: seen.busy, "Slots that run a task."),
-    ("qo_worker_slots_stuck", lambda seen: seen.stuck, "Slots whose handler was given up but cannot be stopped."),
-    ("qo_worker_inbox_waiting", lambda seen: seen.waiting, "Claimed tasks that wait for a slot."),
-    ("qo_worker_settling", lambda seen: seen.settling, "Claims whose outcome is being reported."),
+    ("qo_worker_held", lambda snapshot: snapshot.counts["held"], "Claims that are not settled yet."),
+    ("qo_worker_slots", lambda snapshot: snapshot.slots, "How many tasks can run at a time."),
+    ("qo_worker_slots_busy", lambda snapshot: snapshot.busy, "Slots that run a task."),
+    (
+        "qo_worker_slots_stuck",
+        lambda snapshot: snapshot.stuck,
+        "Slots whose handler was given up but cannot be stopped.",
+    ),
+    ("qo_worker_inbox_waiting", lambda snapshot: snapshot.waiting, "Claimed tasks that wait for a slot."),
+    ("qo_worker_settling", lambda snapshot: snapshot.settling, "Claims whose outcome is being reported."),
     (
         "qo_worker_oldest_held_seconds",
-        lambda seen: seen.oldest_held_s or 0.0,
+        lambda snapshot: snapshot.oldest_held_s or 0.0,
         "How long the oldest claim is held.",
     ),
-    ("qo_worker_loop_lag_seconds", lambda seen: seen.counts["loop_lag_s"], "How late the event loop runs."),
-    ("qo_worker_queue_depth", lambda seen: seen.queue_depth, "Ready tasks that the last look saw."),
+    (
+        "qo_worker_loop_lag_seconds",
+        lambda snapshot: snapshot.counts["loop_lag_s"],
+        "How late the event loop runs.",
+    ),
+    ("qo_worker_queue_depth", lambda snapshot: snapshot.queue_depth, "Ready tasks that the last look saw."),
     (
         "qo_worker_unhandled_types",
-        lambda seen: seen.counts["unhandled_types"],
+        lambda snapshot: snapshot.counts["unhandled_types"],
         "Types of tasks that waited, and that this worker has no handler for.",
     ),
-    ("qo_worker_up_seconds", lambda seen: seen.uptime_s, "For how long the worker has been up."),
+    ("qo_worker_up_seconds", lambda snapshot: snapshot.uptime_s, "For how long the worker has been up."),
 )
 
 NAMES = (
@@ -85,7 +97,7 @@ NAMES = (
 
 
 class Metrics:
-    """A registry of its own, so that what else the process may count is not mixed in."""
+    """Collects the metrics of one worker, in a registry of its own: other metrics of the process are not mixed in."""
 
     def __init__(self, stats: Stats, snapshot: Callable[[], StatsSnapshot]) -> None:
         self._stats = stats
@@ -93,52 +105,52 @@ class Metrics:
         self._registry: CollectorRegistry | None = None
 
     def exposition(self) -> bytes:
-        """The Prometheus text format, version 0.0.4. Any thread may ask."""
-        # Imported by the first scrape: it takes longer than a worker's start should, and many are never scraped.
+        """Return the metrics in the Prometheus text format, version 0.0.4. Any thread may call this."""
+        # Imported by the first scrape: it would slow down the start of workers, many of which are never scraped.
         from prometheus_client import CollectorRegistry, generate_latest
 
         if self._registry is None:
             registry = CollectorRegistry()
             registry.register(self)
-            self._registry = registry  # Of two first scrapes at once, either's will do.
+            self._registry = registry  # If two first scrapes race, either registry will do.
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """What the registry asks of a collector."""
-        seen = self._snapshot()
-        yield from _counters(seen)
-        yield from _gauges(seen)
+        """Yield the metrics; called by the registry."""
+        snapshot = self._snapshot()
+        yield from _counters(snapshot)
+        yield from _gauges(snapshot)
         yield from _histograms(self._stats)
 
 
-def _counters(seen: StatsSnapshot) -> Iterator[Metric]:
+def _counters(snapshot: StatsSnapshot) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily
 
-    for name, counter, says in COUNTERS:
-        yield CounterMetricFamily(name, says, value=seen.counts[counter])
+    for name, counter, description in COUNTERS:
+        yield CounterMetricFamily(name, description, value=snapshot.counts[counter])
     outcomes = CounterMetricFamily(OUTCOMES, "What became of claims.", labels=["outcome"])
     for end in ENDS:
-        outcomes.add_metric([end], seen.counts[end])
+        outcomes.add_metric([end], snapshot.counts[end])
     yield outcomes
 
 
-def _gauges(seen: StatsSnapshot) -> Iterator[Metric]:
+def _gauges(snapshot: StatsSnapshot) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily
 
-    for name, read, says in GAUGES:
-        if (value := read(seen)) is not None:
-            yield GaugeMetricFamily(name, says, value=value)
+    for name, read, description in GAUGES:
+        if (value := read(snapshot)) is not None:
+            yield GaugeMetricFamily(name, description, value=value)
     states = GaugeMetricFamily(STATE, "1 for the state that the worker is in, 0 for the others.", labels=["state"])
     for state in State:
-        states.add_metric([state.value], seen.state is state)
+        states.add_metric([state.value], snapshot.state is state)
     yield states
 
 
 def _histograms(stats: Stats) -> Iterator[Metric]:
     from prometheus_client.core import HistogramMetricFamily
 
-    says = "How long attempts took, by task type; the types after the first 200 are counted as other."
-    durations = HistogramMetricFamily(TASK_DURATION, says, labels=["task_type"])
+    description = "How long attempts took, by task type; the types after the first 200 are counted as other."
+    durations = HistogramMetricFamily(TASK_DURATION, description, labels=["task_type"])
     for task_type, histogram in sorted(stats.latency.copy().items()):
         _add(durations, [task_type], histogram)
     yield durations

@@ -1,7 +1,7 @@
-"""The secrets that this process holds, so that the text of no error tells them.
+"""The secrets that this process knows, so that the text of no error contains them.
 
-A handler that fails may print its environment, or the arguments of a connection. Readers see the error, and some of
-what is in there would let them do what only a worker may.
+A handler that fails may print its environment, or the arguments of a connection. Whoever reads the error could use such
+a secret to act as a worker.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ import os
 from qo.config.settings import SETTINGS
 from qo.core.redaction import redact
 
-HELD_MAX = 1000
+SECRETS_MAX = 1000
 
 _AWS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-# Not those of Spark: they are many words, most of which are no secrets.
+# Without those of Spark: they are long texts, most of whose words are not secret.
 _VARIABLES = (
     *_AWS,
     *(name for row in SETTINGS if row.secret and not row.key.startswith("spark.") for name in row.env),
 )
 # A set that keeps its order. Processes have few secrets; jobs read theirs again and again.
-_held: dict[str, None] = {}
+_secrets: dict[str, None] = {}
 
 
-def hold(secret: str) -> str:
-    """Remember that this is one; the secret itself."""
-    _held.pop(secret, None)
-    _held[secret] = None
-    if len(_held) > HELD_MAX:
-        _held.pop(next(iter(_held)), None)
+def register_secret(secret: str) -> str:
+    """Redact this secret from now on. Return it."""
+    _secrets.pop(secret, None)
+    _secrets[secret] = None
+    if len(_secrets) > SECRETS_MAX:
+        _secrets.pop(next(iter(_secrets)), None)
     return secret
 
 
-def without_secrets(text: str) -> str:
-    set_here = [value for name in _VARIABLES if (value := os.environ.get(name))]
-    parts = [part for value in set_here for part in value.split(",")]  # Two tokens, while they change.
-    return redact(text, [*set_here, *parts, *list(_held)])
+def redact_secrets(text: str) -> str:
+    values = [value for name in _VARIABLES if (value := os.environ.get(name))]
+    parts = [part for value in values for part in value.split(",")]  # Two tokens, while they are being changed.
+    return redact(text, [*values, *parts, *list(_secrets)])

@@ -1,9 +1,9 @@
-"""What a worker counts, and how that looks from outside.
+"""What a worker counts, and snapshots of it.
 
 ``claimed == acked + retried + dead + released + lost + held`` after every step: each claim has one outcome.
 
-The event loop counts; other threads read without a lock. A reader may come in the middle of a step: whoever needs
-the sum to be right asks ``in_balance`` and looks again.
+The event loop counts; other threads read without a lock. A reader may come in the middle of a step: if it needs the sum
+to be right, it checks ``is_balanced`` and reads again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from qo.worker.loop.outcome import Acked, Dead, Lost, Outcome, Released, Retried
 from qo.worker.loop.state import State
 
-# Upper bounds in seconds; what takes longer falls into the last, unbounded one.
+# Upper bounds in seconds; the last bucket, for longer times, has none.
 BUCKETS_S = (
     0.001,
     0.0025,
@@ -37,8 +37,8 @@ BUCKETS_S = (
     1800.0,
 )
 
-TYPES_MAX = 200  # Told apart by name; a handler for everything could meet any number of them.
-OTHER = "other"  # Where the types after those are counted together.
+TYPES_MAX = 200  # Counted by name; a handler for unknown types could meet any number of them.
+OTHER = "other"  # All further types together.
 TYPE_CHARS_MAX = 200
 ENDS = ("acked", "retried", "dead", "released", "lost")
 
@@ -52,7 +52,7 @@ class Histogram:
     longest_s: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """Less than nothing counts as nothing: a wait may be measured by two clocks that disagree a little."""
+        """Count a duration. A negative one counts as 0: a wait may be measured by two clocks that differ a little."""
         seconds = max(0.0, seconds)
         self.longest_s = max(self.longest_s, seconds)
         self.counts[bisect_left(BUCKETS_S, seconds)] += 1
@@ -61,12 +61,12 @@ class Histogram:
         self.last_s = seconds
 
     def quantile(self, q: float) -> float | None:
-        """No less than the quantile, and in the same bucket; None before the first value."""
-        counts = list(self.counts)  # One moment of them, whoever adds meanwhile.
-        rank, seen = q * sum(counts), 0
+        """Return an upper bound of the quantile, in the same bucket; None before the first value."""
+        counts = list(self.counts)  # A copy: another thread may count meanwhile.
+        rank, total = q * sum(counts), 0
         for bound, count in zip((*BUCKETS_S, float("inf")), counts, strict=True):
-            seen += count
-            if count and seen >= rank:
+            total += count
+            if count and total >= rank:
                 return min(bound, self.longest_s)
         return None
 
@@ -77,18 +77,18 @@ class Histogram:
 
 @dataclass(slots=True)
 class SlotStats:
-    """One slot. One that is stuck shows here first."""
+    """The counters of one slot. A stuck slot shows here first."""
 
     processed: int = 0
     succeeded: int = 0
     failed: int = 0
     last_latency_s: float | None = None
-    task_id: str | None = None  # What it runs now.
+    task_id: str | None = None  # The task that it runs now.
 
 
 @dataclass(slots=True)
 class Stats:
-    """The counters themselves: changed by the event loop, except ``renewals`` and ``renew_failures``."""
+    """The counters: changed by the event loop, except ``renewals`` and ``renew_failures``."""
 
     claimed: int = 0
     acked: int = 0
@@ -100,9 +100,9 @@ class Stats:
 
     started: int = 0
     timeouts: int = 0
-    cancelled: int = 0  # Stopped because somebody asked for it; these are among the dead.
+    cancelled: int = 0  # Stopped on request; these are among the dead.
     shed: int = 0  # Given back because a layer had no room; these are among the released.
-    terminal_failures: int = 0  # Tasks that have failed for good here.
+    terminal_failures: int = 0  # Tasks that failed without a further attempt.
     unsuccessful: int = 0  # Wake-ups of pipeline tasks whose run has failed; these are among the acked.
     renewals: int = 0
     renew_failures: int = 0
@@ -110,11 +110,11 @@ class Stats:
     enqueued: int = 0
     looks: int = 0
     empty_looks: int = 0
-    claims_missed: int = 0  # Candidates that somebody else took, or that were none.
-    unhandled_types: int = 0  # Types of tasks that waited, and that this worker has no handler for.
+    claims_missed: int = 0  # Candidates that another worker took, or that could not be claimed.
+    unhandled_types: int = 0  # Types of waiting tasks that this worker has no handler for.
     loop_lag_s: float = 0.0
     queue_depth: int | None = None  # Ready tasks seen by the last look; None before the first.
-    requests: int = 0  # Sent to the store by this process, and what S3 would charge for them.
+    requests: int = 0  # Sent to the store by this process; ``dollars`` is what S3 would charge for them.
     dollars: float = 0.0
     last_error: str | None = None
     last_latency_s: float | None = None
@@ -122,7 +122,7 @@ class Stats:
     queue_wait: Histogram = field(default_factory=Histogram)  # From due to started.
     latency: dict[str, Histogram] = field(default_factory=dict[str, Histogram])  # Of handlers, by task type.
     slots: dict[int, SlotStats] = field(default_factory=dict[int, SlotStats])
-    changed: Callable[[], None] = lambda: None  # Called after every step that moves a claim: tests look then.
+    on_change: Callable[[], None] = lambda: None  # Called after every step that moves a claim; for tests.
 
     @property
     def completed(self) -> int:
@@ -130,15 +130,15 @@ class Stats:
 
     @property
     def failed(self) -> int:
-        """Attempts that failed, retried or not. One that was stopped on request has not."""
+        """Attempts that failed, retried or not, without those stopped on request."""
         return self.retried + self.dead - self.cancelled + self.unsuccessful
 
-    def took(self) -> None:
+    def count_claim(self) -> None:
         self.claimed += 1
         self.held += 1
-        self.changed()
+        self.on_change()
 
-    def settled(self, outcome: Outcome) -> None:
+    def count_outcome(self, outcome: Outcome) -> None:
         self.held -= 1
         match outcome:
             case Acked():
@@ -157,32 +157,32 @@ class Stats:
                 self.shed += outcome.shed
             case Lost():
                 self.lost += 1
-        self.changed()
+        self.on_change()
 
-    def ran(self, task_type: str, slot: int, seconds: float, outcome: Outcome) -> None:
-        self._of_type(task_type).add(seconds)
+    def count_run(self, task_type: str, slot: int, seconds: float, outcome: Outcome) -> None:
+        self._latency_of(task_type).add(seconds)
         self.last_latency_s = seconds
         if (one := self.slots.get(slot)) is None:
             one = self.slots.setdefault(slot, SlotStats())
         one.processed += 1
         one.succeeded += isinstance(outcome, Acked) and not outcome.failed
-        one.failed += _failed(outcome)
+        one.failed += _is_failure(outcome)
         one.last_latency_s = seconds
 
-    def _of_type(self, task_type: str) -> Histogram:
-        if (known := self.latency.get(task_type)) is not None:
-            return known
-        name = tellable(task_type)
+    def _latency_of(self, task_type: str) -> Histogram:
+        if (histogram := self.latency.get(task_type)) is not None:
+            return histogram
+        name = printable_type(task_type)
         if name not in self.latency and len(self.latency) >= TYPES_MAX:
             name = OTHER
         return self.latency.setdefault(name, Histogram())
 
     @property
-    def balanced(self) -> bool:
-        return in_balance(plain_counts(self))
+    def is_balanced(self) -> bool:
+        return is_balanced(plain_counts(self))
 
 
-def _failed(outcome: Outcome) -> bool:
+def _is_failure(outcome: Outcome) -> bool:
     match outcome:
         case Retried():
             return True
@@ -196,7 +196,7 @@ def _failed(outcome: Outcome) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsSnapshot:
-    """A moment of a worker, as ``/stats`` shows it."""
+    """A worker at one moment, as ``/stats`` shows it."""
 
     worker_id: str
     state: State
@@ -205,9 +205,9 @@ class StatsSnapshot:
     busy: int
     waiting: int  # In inboxes.
     settling: int
-    stuck: int  # Slots whose handler was given up but cannot be stopped.
+    stuck: int  # Slots whose handler was given up, but still runs.
     oldest_held_s: float | None
-    kinds: dict[str, int]  # What is held, by kind of handler.
+    kinds: dict[str, int]  # Held tasks, by kind of handler.
     paused_types: list[str]
     shards: list[str]  # Owned or chosen; empty: all.
     counts: dict[str, Any]  # Every plain counter of ``Stats`` by name.
@@ -237,8 +237,8 @@ def snapshot(
     paused_types: list[str],
     shards: list[str],
 ) -> StatsSnapshot:
-    """What is counted and what is seen, as one value that nobody changes any more. Any thread may ask."""
-    workers = {index: replace(one) for index, one in sorted(stats.slots.copy().items())}
+    """Copy the counters, and the given facts, into one immutable value. Any thread may call this."""
+    workers = {index: replace(slot) for index, slot in sorted(stats.slots.copy().items())}
     return StatsSnapshot(
         worker_id=worker_id,
         state=state,
@@ -279,12 +279,12 @@ def plain_counts(stats: Stats) -> dict[str, Any]:
     return {name: value for name, value in values.items() if isinstance(value, int | float | str | None)}
 
 
-def in_balance(counts: Mapping[str, Any]) -> bool:
-    """Whether every claim among these ``plain_counts`` is held or has had its one outcome."""
+def is_balanced(counts: Mapping[str, Any]) -> bool:
+    """Whether every claim in these ``plain_counts`` is held or has its one outcome."""
     return counts["claimed"] == counts["held"] + sum(counts[end] for end in ENDS)
 
 
-def tellable(task_type: str) -> str:
-    """A task type as every reader of statistics can take it: UTF-8 without NUL, of bounded length."""
+def printable_type(task_type: str) -> str:
+    """Return a task type that every reader of statistics accepts: UTF-8 without NUL, of bounded length."""
     encodable = task_type[:TYPE_CHARS_MAX].encode("utf-8", "replace").decode()
     return encodable.replace("\0", "\N{REPLACEMENT CHARACTER}")

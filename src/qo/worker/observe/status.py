@@ -1,7 +1,6 @@
-"""What a worker says of itself over HTTP: ``/stats``, ``/metrics``, ``/livez`` and ``/readyz``.
+"""A worker's status over HTTP: ``/stats``, ``/metrics``, ``/livez`` and ``/readyz``. It is read-only.
 
-The server has threads of its own, so that it answers although the event loop is blocked: that is when one asks.
-Nothing is steered here.
+The server has threads of its own, so that it answers while the worker's event loop is blocked: then it is needed most.
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ from qo.http_server.messages import Reply
 from qo.http_server.pages import CLIENT_TIMEOUT_S, PageServer, page_reply
 from qo.worker.loop.state import State
 from qo.worker.observe.metrics import CONTENT_TYPE, Metrics
-from qo.worker.observe.stats import Stats, StatsSnapshot, in_balance
+from qo.worker.observe.stats import Stats, StatsSnapshot, is_balanced
 
 LOOP_BLOCKED_S_MAX = 10.0
 KEEPER_BLOCKED_S_MAX = 30.0
 
-_LOOKS_MAX = 5
+_READS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
     state: State
-    loop_beat_s: float  # Since the event loop last turned.
-    keeper_beat_s: float  # Since the lease thread last turned.
-    all_stuck: bool = False  # Every slot is taken by a handler that was given up and cannot be stopped.
+    loop_beat_s: float  # Seconds since the event loop last turned.
+    keeper_beat_s: float  # Seconds since the lease thread last turned.
+    all_stuck: bool = False  # Every slot is taken by a handler that was given up, but still runs.
 
 
-def judge(health: Health) -> list[str]:
-    """Why the worker should be replaced; empty while it is well."""
+def find_problems(health: Health) -> list[str]:
+    """Return the reasons why the worker should be replaced; none while it is healthy."""
     reasons: list[str] = []
     if health.state is State.FAILED:
         reasons.append("the worker has failed: its mailbox died")
@@ -50,7 +49,7 @@ def judge(health: Health) -> list[str]:
 
 
 class StatusServer:
-    """``snapshot`` and ``health`` are called by threads of the server, at any moment."""
+    """Serves the pages. Threads of the server call ``snapshot`` and ``health``, at any moment."""
 
     def __init__(
         self,
@@ -65,11 +64,11 @@ class StatusServer:
         self._snapshot = snapshot
         self._health = health
         self._client_timeout_s = client_timeout_s
-        self._metrics = Metrics(stats, self._steady)
+        self._metrics = Metrics(stats, self._read_balanced)
         self._server: PageServer | None = None
 
     def start(self) -> str:
-        """Begin to serve. Returns where: the address as "host:port", with the port that was found for port 0.
+        """Begin to serve. Return the address as "host:port", with the port that was found for port 0.
 
         Raises ConfigError if the address cannot be listened on.
         """
@@ -86,17 +85,19 @@ class StatusServer:
         return self._server.address
 
     def stop(self) -> None:
-        """Free the port, and hang up on whoever is there. May be repeated."""
+        """Free the port, and disconnect every client. May be repeated."""
         server, self._server = self._server, None
         if server is not None:
             server.stop()
 
     def _stats(self) -> Reply:
-        return page_reply(HTTPStatus.OK, msgspec.json.encode(self._steady()) + b"\n", "application/json")
+        return page_reply(HTTPStatus.OK, msgspec.json.encode(self._read_balanced()) + b"\n", "application/json")
 
     def _livez(self) -> Reply:
-        if reasons := judge(self._health()):
-            return page_reply(HTTPStatus.SERVICE_UNAVAILABLE, "".join(f"{each}\n" for each in reasons).encode())
+        if reasons := find_problems(self._health()):
+            return page_reply(
+                HTTPStatus.SERVICE_UNAVAILABLE, "".join(f"{reason}\n" for reason in reasons).encode()
+            )
         return page_reply(HTTPStatus.OK, b"ok\n")
 
     def _readyz(self) -> Reply:
@@ -105,12 +106,12 @@ class StatusServer:
             return page_reply(HTTPStatus.OK, b"ok\n")
         return page_reply(HTTPStatus.SERVICE_UNAVAILABLE, f"{state.value}\n".encode())
 
-    def _steady(self) -> StatsSnapshot:
-        """A moment between two steps of the event loop, which goes on counting while we read."""
-        for _ in range(_LOOKS_MAX - 1):
-            with suppress(RuntimeError):  # Something grew while it was gone over.
-                seen = self._snapshot()
-                if in_balance(seen.counts):
-                    return seen
+    def _read_balanced(self) -> StatsSnapshot:
+        """Return a snapshot between two steps of the event loop, which goes on counting meanwhile."""
+        for _ in range(_READS_MAX - 1):
+            with suppress(RuntimeError):  # A dictionary grew while it was iterated.
+                snapshot = self._snapshot()
+                if is_balanced(snapshot.counts):
+                    return snapshot
             time.sleep(0.001)
-        return self._snapshot()  # Wrong counts are to be seen, not hidden.
+        return self._snapshot()  # Wrong counts are shown, not hidden.

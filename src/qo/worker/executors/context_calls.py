@@ -1,4 +1,4 @@
-"""What a worker does for a function in one of its child processes: the verbs of its context, and its log."""
+"""What a worker does for a function in a child process: it calls the methods of its context, and logs for it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 from qo.errors import QoError
 from qo.worker.api.context import Context
 from qo.worker.api.request import Request
-from qo.worker.executors.messages import Answer, Ask, Facts, Logged
+from qo.worker.executors.messages import Answer, ContextCall, Facts, LogMessage
 from qo.worker.loop.suspension import boot_time
 
 
-async def answer(request: Request, ask: Ask) -> Answer:
-    """The answer to any question; a verb that fails is answered with its error."""
+async def answer_call(request: Request, call: ContextCall) -> Answer:
+    """Call a method of the context. An error of the method becomes part of the answer."""
     value, failure = None, None
     try:
-        value = await _do(request.context, ask.verb, pickle.loads(ask.arguments))
+        value = await _call(request.context, call.method, pickle.loads(call.arguments))
     except Exception as error:
-        failure = _sendable(error)
-    return Answer(ask.number, value, failure, _facts(request))
+        failure = _picklable(error)
+    return Answer(call.number, value, failure, _facts(request))
 
 
-async def _do(context: Context, verb: str, arguments: tuple[Any, ...]) -> Any:
-    match verb:
+async def _call(context: Context, method: str, arguments: tuple[Any, ...]) -> Any:
+    match method:
         case "progress":
             context.progress(*arguments)
         case "extend":
@@ -36,7 +36,7 @@ async def _do(context: Context, verb: str, arguments: tuple[Any, ...]) -> Any:
         case "submit":
             return await context.submit(*arguments)
         case _:
-            pass  # The facts are all it wants.
+            pass  # The child wants only the facts.
     return None
 
 
@@ -46,20 +46,20 @@ def _facts(request: Request) -> Facts:
         remaining_s=None if deadline is None else deadline - asyncio.get_running_loop().time(),
         cancel_requested=context.cancel_requested,
         draining=context.draining,
-        begin_by=None if request.lease is None else boot_time() + request.lease.left_s(),
+        begin_by=None if request.lease is None else boot_time() + request.lease.remaining_s(),
     )
 
 
-def _sendable(error: Exception) -> Exception:
+def _picklable(error: Exception) -> Exception:
     try:
         return pickle.loads(pickle.dumps(error))
     except Exception:
         return QoError(f"{type(error).__name__}: {error}")
 
 
-def log_again(request: Request, logged: Logged) -> None:
-    """Hand what was logged in the child to the handlers that it would have reached here."""
-    record = logging.makeLogRecord(logged.record)
+def forward_log(request: Request, message: LogMessage) -> None:
+    """Log what the child has logged, as if it had happened in this process."""
+    record = logging.makeLogRecord(message.record)
     for name, value in (request.context.log.extra or {}).items():
         record.__dict__.setdefault(name, value)
     logger = logging.getLogger(record.name)
