@@ -18,7 +18,7 @@ from qo.core.task import Task
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
 from qo.store.memory import MemoryStore
-from qo.telemetry.trace import context_of, current_traceparent
+from qo.telemetry.trace import current_traceparent, parse_traceparent
 from qo.testing import virtual
 from qo.worker.api.handler import make_handler
 from qo.worker.api.request import Request
@@ -117,7 +117,7 @@ async def test_an_attempt_that_is_stopped_ends_its_span_with_the_reason(spans: I
 @pytest.mark.fast
 @pytest.mark.parametrize("garbage", GARBAGE)
 async def test_a_parent_that_nobody_can_read_is_none(garbage: str, spans: InMemorySpanExporter) -> None:
-    assert not context_of(garbage)
+    assert not parse_traceparent(garbage)
     assert await traced(instantly, traceparent=garbage) == Acked()
     assert only(spans).parent is None
 

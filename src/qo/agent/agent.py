@@ -40,7 +40,7 @@ from qo.api.contract.task import (
 from qo.api.internal_client import DispatcherClient
 from qo.core.task import Status
 from qo.errors import Contended, Forbidden, NotFound, QoError, Refused, Unauthenticated, Unavailable, UsageError
-from qo.telemetry.trace import tracer
+from qo.telemetry.trace import make_tracer
 from qo.worker.api.context import Context
 from qo.worker.api.signals import Reject, Reschedule, Retry
 from qo.worker.loop.cancel import CancelToken, Stopped, Why
@@ -87,7 +87,7 @@ class Agent:
         self._lineage = lineage or NoLineage()
         self._codes = codes
         self._processes = processes
-        self._tracer = tracer()
+        self._tracer = make_tracer()
 
     async def wake(self, input: Any, context: Context) -> str | Acked:
         """The handler of wake-ups. The answer, for who looks at the queue, is what became of it.
@@ -179,14 +179,14 @@ class Agent:
 
     async def _traced(self, held: HeldTask) -> Run:
         work = held.claimed.work
-        if self._tracer is None or not self._tracer.recording():
+        if self._tracer is None or not self._tracer.is_recording():
             return await self._run(held)
         about = {"qo.dag": work.dag, "qo.job": work.job, "qo.task_id": work.task_id, "qo.attempt": work.attempt}
-        with self._tracer.processing(f"{work.dag}.{work.job}", work.traceparent, about) as span:
+        with self._tracer.start_span(f"{work.dag}.{work.job}", work.traceparent, about) as span:
             try:
                 return await self._run(held)
             except Exception as error:
-                span.failed(text_of(error))
+                span.set_error(text_of(error))
                 raise
 
     async def _run(self, held: HeldTask) -> Run:

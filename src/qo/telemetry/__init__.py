@@ -1,1 +1,1 @@
-"""How qo joins the traces of its users. It imports OpenTelemetry only where somebody has installed it."""
+"""Tracing with OpenTelemetry, if it is installed."""

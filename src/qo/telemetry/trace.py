@@ -1,4 +1,4 @@
-"""Spans, and the W3C ``traceparent`` that ties the attempt at a task to where the task was submitted."""
+"""Spans, and the W3C ``traceparent`` that links the attempt at a task to the span that submitted it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 _SCOPE = "qo"
-ASK_EVERY = 64
+CHECK_EVERY = 64
 
 
 def current_traceparent() -> str | None:
-    """The current span's, if there is one. Who has not imported OpenTelemetry has none, and pays nothing."""
+    """Return the traceparent of the current span, if there is one. Costs nothing unless OpenTelemetry is imported."""
     if sys.modules.get("opentelemetry.trace") is None:
         return None
     from opentelemetry.trace import get_current_span
 
-    here = get_current_span().get_span_context()
-    if not here.is_valid:
+    current = get_current_span().get_span_context()
+    if not current.is_valid:
         return None
-    return f"00-{here.trace_id:032x}-{here.span_id:016x}-{here.trace_flags:02x}"
+    return f"00-{current.trace_id:032x}-{current.span_id:016x}-{current.trace_flags:02x}"
 
 
-def tracer() -> Tracer | None:
-    """What makes spans; None if OpenTelemetry is not installed."""
+def make_tracer() -> Tracer | None:
+    """Return a tracer; None if OpenTelemetry is not installed."""
     try:
         import opentelemetry.trace  # noqa: F401 # pyright: ignore[reportUnusedImport]
     except ImportError:
@@ -44,44 +44,46 @@ class Tracer:
         self._unset = trace.ProxyTracerProvider
         self._tracer = trace.get_tracer(_SCOPE)  # Follows a provider that is set later.
         self._recording = False
-        self._asked = 0
+        self._checks = 0
 
-    def recording(self) -> bool:
-        """Whether somebody has set up where spans go. That can happen at any time, and is never taken back."""
+    def is_recording(self) -> bool:
+        """Whether an SDK is configured to receive spans. That can happen at any time, and is never undone."""
         if not self._recording:
-            if self._asked % ASK_EVERY == 0:  # The answer is looked up in the environment, which takes a while.
+            if self._checks % CHECK_EVERY == 0:  # The check reads the environment, which is slow.
                 self._recording = not isinstance(self._provider(), self._unset)
-            self._asked += 1
+            self._checks += 1
         return self._recording
 
     @contextmanager
-    def processing(self, name: str, parent: str | None, about: Mapping[str, str | int]) -> Generator[Processing]:
-        """A span for work that was submitted elsewhere; current within."""
+    def start_span(
+        self, name: str, parent: str | None, attributes: Mapping[str, str | int]
+    ) -> Generator[WorkSpan]:
+        """Start a span for work that was submitted elsewhere; it is current within the ``with`` block."""
         from opentelemetry.trace import SpanKind
 
         with self._tracer.start_as_current_span(
             name,
-            context=context_of(parent),
+            context=parse_traceparent(parent),
             kind=SpanKind.CONSUMER,
-            attributes=about,
-            record_exception=False,  # The outcome tells what happened, and it is ours to judge.
+            attributes=attributes,
+            record_exception=False,  # The outcome decides whether the attempt failed, not the exception.
             set_status_on_exception=False,
         ) as span:
-            yield Processing(span)
+            yield WorkSpan(span)
 
 
-class Processing:
+class WorkSpan:
     def __init__(self, span: Span) -> None:
         self._span = span
 
-    def failed(self, error: str) -> None:
+    def set_error(self, error: str) -> None:
         from opentelemetry.trace import StatusCode
 
         self._span.set_status(StatusCode.ERROR, error)
 
 
-def context_of(traceparent: str | None) -> Context:
-    """The context that a ``traceparent`` names; an empty one if there is none or nobody could read it."""
+def parse_traceparent(traceparent: str | None) -> Context:
+    """Return the context that a ``traceparent`` names; an empty one if there is none or it is malformed."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 

@@ -111,7 +111,7 @@ async def _work(
         if worker.stats.started >= attempts_max:
             worker.stop()
 
-    worker.stats.changed = stop_at_limit
+    worker.stats.on_change = stop_at_limit
     paused = asyncio.ensure_future(worker.reached(State.PAUSED))
     paused.add_done_callback(lambda _: worker.stop())  # A paused worker would wait until somebody resumes it.
     try:

@@ -1,4 +1,4 @@
-"""What a worker is told."""
+"""The configuration of a worker."""
 
 from __future__ import annotations
 
@@ -15,51 +15,47 @@ from qo.worker.api.handler import Kind
 from qo.worker.layers import ServiceOptions
 
 RENEWALS_PER_LEASE = 3
-NEARLY_GONE = 1 / 12  # The part of a lease that is left when the handler is stopped.
-LEASE_PER_DOUBT = 10 / 3  # So that a renewal which failed once is repeated in time.
+MARGIN_SHARE = 1 / 12  # The part of a lease that is left when the handler is stopped.
+LEASE_PER_DOUBT = 10 / 3  # Enough to repeat a failed renewal in time.
 
 
 class LeaseTimes(NamedTuple):
     lease_s: float
     renew_s: float
-    margin_s: float  # With so much left of a lease it counts as lost.
+    margin_s: float  # A lease with less than this left counts as lost.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     worker_id: str
 
-    # Finding tasks
     shards: tuple[str, ...] = ()  # Empty: all.
     index_mode: IndexMode = IndexMode.HYBRID
     ready_page_size: int = 100
     log_scan_page_size: int = 50
     pace: Pace = field(default_factory=Pace)
-    dequeue_backoff_s: float = 0.05  # After a look whose finds went to others.
+    dequeue_backoff_s: float = 0.05  # After a look whose tasks were claimed by other workers.
     stop_when_empty: bool = False
     unknown_types: UnknownTypes = UnknownTypes.LEAVE
 
-    # Running them
     concurrency: int = 16  # Slots, each with its inbox.
     inbox_capacity: int = 1
-    threads: int | None = None  # Of plain functions at a time; None: as many as there are slots.
-    processes: int | None = None  # Of process-bound handlers at a time; None: one for each core.
+    threads: int | None = None  # Plain functions at a time; None: as many as there are slots.
+    processes: int | None = None  # Handlers in child processes at a time; None: one for each core.
     process_tasks_max: int = 1_000  # A child process is replaced after so many; 0: never.
-    process_memory_max_mb: int = 0  # Or once it has grown beyond this; 0: never.
+    process_memory_max_mb: int = 0  # A child process is replaced when it uses more than this; 0: never.
     spark_slots: int = 4
     service: ServiceOptions = field(default_factory=ServiceOptions)
-    producer_buffer: int = 128  # Submissions of handlers under way at a time.
-    result_buffer: int = 128  # Reports to the store under way at a time, beyond which nothing is claimed.
+    producer_buffer: int = 128  # Submissions by handlers at a time.
+    result_buffer: int = 128  # Reports to the store at a time; while there are more, nothing is claimed.
 
-    # Holding them
     lease_s: float = 60.0
-    clock_doubt_s: float = 0.0  # By how much two workers' ideas of the store's time may differ.
+    clock_doubt_s: float = 0.0  # By how much two workers' estimates of the store's time may differ.
     heartbeat_s: float = 15.0
     control_s: float = 5.0
 
-    # Stopping
-    shutdown_grace_s: float = 30.0  # For what runs to finish.
-    cancel_grace_s: float = 10.0  # For what was cancelled to stop.
+    shutdown_grace_s: float = 30.0  # For running tasks to finish.
+    cancel_grace_s: float = 10.0  # For cancelled tasks to stop.
 
     http: str = "off"
     shard_leasing: LeasingConfig | None = None
@@ -84,12 +80,12 @@ class WorkerConfig:
 
     @property
     def lease_margin_s(self) -> float:
-        """How much of a lease is left when its handler is stopped, or not begun any more: others may believe that it
-        has run out so much earlier."""
-        return max(self.lease_s * NEARLY_GONE, self.clock_doubt_s)
+        """How much of a lease is left when its handler is stopped, or no longer started: another worker may believe
+        that the lease has run out so much earlier."""
+        return max(self.lease_s * MARGIN_SHARE, self.clock_doubt_s)
 
     @property
     def limits(self) -> Mapping[Kind, int]:
-        """How many of a kind may be held at a time; no entry: as many as there is room for."""
+        """How many tasks of a kind of handler may be held at a time; no entry: no limit."""
         limits = {Kind.PROCESS: self.processes or os.cpu_count() or 1, Kind.SPARK: self.spark_slots}
         return {**limits, Kind.THREAD: self.threads} if self.threads is not None else limits

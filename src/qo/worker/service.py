@@ -1,4 +1,4 @@
-"""A worker as a process: from settings, with its monitor beside it, and signals that end it well."""
+"""A worker as a process: made from settings, with a monitor beside it, and stopped by signals."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ async def run_worker(
     With ``kills``, the third ends the process, and so does a shutdown that takes longer than its graces allow.
     """
     config = worker_config(queue, settings, stop_when_empty)
-    there = fixed(settings)
+    same_store = with_absolute_path(settings)
 
     async def open_again() -> Queue:
-        return await connect(there)
+        return await connect(same_store)
 
-    # What lies in memory cannot be opened twice.
-    second = open_again if settings.location.is_shared else None
-    worker = Worker(queue, app, config, executors=executors, open_queue=second)
-    _introduce(app, config, settings)
+    # A store in memory cannot be opened twice.
+    open_queue = open_again if settings.location.is_shared else None
+    worker = Worker(queue, app, config, executors=executors, open_queue=open_queue)
+    _log_start(app, config, settings)
     loop = asyncio.get_running_loop()
     shutdown = Shutdown(
         drain=lambda: loop.call_soon_threadsafe(worker.stop),
@@ -63,20 +63,20 @@ async def run_worker(
     shutdown.install()
     monitor = None
     if not settings.worker.no_monitor:
-        beside = Monitor(queue, monitor_config(settings.monitor))
-        monitor = asyncio.create_task(beside.run(asyncio.Event(), on_duty=lambda: worker.on_duty))
+        checks = Monitor(queue, monitor_config(settings.monitor))
+        monitor = asyncio.create_task(checks.run(asyncio.Event(), on_duty=lambda: worker.on_duty))
     try:
         return await worker.run()
     finally:
         if monitor is not None:
-            monitor.cancel()  # Everything it does can be broken off: another monitor will do it.
+            monitor.cancel()  # It can be interrupted anywhere: another monitor will do its work.
             await asyncio.gather(monitor, return_exceptions=True)
         shutdown.restore()
 
 
-def fixed(settings: Settings) -> Settings:
-    """With the same store, whatever directory a handler changes to: leases are renewed by a connection that is opened
-    when the first is due, and an empty store elsewhere would know of none."""
+def with_absolute_path(settings: Settings) -> Settings:
+    """Return settings that mean the same store even if a handler changes the working directory: the connection that
+    renews leases is opened later, when the first renewal is due."""
     return replace(settings, store=settings.location.text)
 
 
@@ -90,69 +90,73 @@ async def run_monitor(queue: Queue, settings: Settings) -> None:
         restore()
 
 
-def _introduce(app: App, config: WorkerConfig, settings: Settings) -> None:
-    handled = ", ".join(app.task_types) or "none"
+def _log_start(app: App, config: WorkerConfig, settings: Settings) -> None:
+    task_types = ", ".join(app.task_types) or "none"
     log.info(
-        "worker %s on %s, %d at a time; types: %s", config.worker_id, settings.store, config.concurrency, handled
+        "worker %s on %s, %d at a time; types: %s",
+        config.worker_id,
+        settings.store,
+        config.concurrency,
+        task_types,
     )
     if not app.task_types:
         log.warning("the app has no handlers, so this worker will run nothing: register some with @app.task(NAME)")
 
 
 def worker_config(queue: Queue, settings: Settings, stop_when_empty: bool) -> WorkerConfig:
-    chosen = settings.worker
-    pace = Pace(min_s=chosen.poll_min_ms / 1000, max_s=chosen.poll_max_ms / 1000)
+    values = settings.worker
+    pace = Pace(min_s=values.poll_min_ms / 1000, max_s=values.poll_max_ms / 1000)
     return WorkerConfig(
-        worker_id=chosen.id or make_worker_id(queue),
-        shards=chosen.shards,
-        index_mode=chosen.index_mode,
-        ready_page_size=chosen.ready_page_size,
-        log_scan_page_size=chosen.log_scan_page_size,
+        worker_id=values.id or make_worker_id(queue),
+        shards=values.shards,
+        index_mode=values.index_mode,
+        ready_page_size=values.ready_page_size,
+        log_scan_page_size=values.log_scan_page_size,
         pace=pace,
-        dequeue_backoff_s=chosen.dequeue_backoff_ms / 1000,
+        dequeue_backoff_s=values.dequeue_backoff_ms / 1000,
         stop_when_empty=stop_when_empty,
-        unknown_types=chosen.unknown_types,
-        concurrency=chosen.concurrency,
-        inbox_capacity=chosen.inbox_capacity,
-        threads=chosen.threads,
-        processes=chosen.processes,
-        process_tasks_max=chosen.process_tasks_max,
-        process_memory_max_mb=chosen.process_memory_max_mb,
-        spark_slots=chosen.spark_slots,
-        service=ServiceOptions(timeout_s=chosen.timeout_s),
-        lease_s=chosen.lease_s,
+        unknown_types=values.unknown_types,
+        concurrency=values.concurrency,
+        inbox_capacity=values.inbox_capacity,
+        threads=values.threads,
+        processes=values.processes,
+        process_tasks_max=values.process_tasks_max,
+        process_memory_max_mb=values.process_memory_max_mb,
+        spark_slots=values.spark_slots,
+        service=ServiceOptions(timeout_s=values.timeout_s),
+        lease_s=values.lease_s,
         clock_doubt_s=APART_S if settings.location.is_remote else 0.0,
-        heartbeat_s=chosen.heartbeat_s,
-        control_s=chosen.control_s,
-        shutdown_grace_s=chosen.shutdown_grace_s,
-        cancel_grace_s=chosen.cancel_grace_s,
-        http=chosen.http,
-        shard_leasing=leasing_config(chosen.shard_leasing, pace),
+        heartbeat_s=values.heartbeat_s,
+        control_s=values.control_s,
+        shutdown_grace_s=values.shutdown_grace_s,
+        cancel_grace_s=values.cancel_grace_s,
+        http=values.http,
+        shard_leasing=leasing_config(values.shard_leasing, pace),
     )
 
 
-def leasing_config(chosen: ShardLeasingSettings, pace: Pace) -> LeasingConfig | None:
-    if not chosen.enabled:
+def leasing_config(settings: ShardLeasingSettings, pace: Pace) -> LeasingConfig | None:
+    if not settings.enabled:
         return None
     return LeasingConfig(
-        shards_per_worker=chosen.shards_per_worker,
-        ttl_s=chosen.lease_ttl_s,
-        renew_s=chosen.lease_renew_interval_s,
+        shards_per_worker=settings.shards_per_worker,
+        ttl_s=settings.lease_ttl_s,
+        renew_s=settings.lease_renew_interval_s,
         watch_s=pace.max_s,
     )
 
 
-def monitor_config(chosen: MonitorSettings) -> MonitorConfig:
+def monitor_config(settings: MonitorSettings) -> MonitorConfig:
     return MonitorConfig(
-        check_interval_s=chosen.check_interval_s,
-        worker_health_threshold_s=chosen.worker_health_threshold_s,
-        sweep_interval_s=chosen.sweep_interval_s,
-        sweep_page_size=chosen.sweep_page_size,
+        check_interval_s=settings.check_interval_s,
+        worker_health_threshold_s=settings.worker_health_threshold_s,
+        sweep_interval_s=settings.sweep_interval_s,
+        sweep_page_size=settings.sweep_page_size,
     )
 
 
 def make_worker_id(queue: Queue) -> str:
-    """A name that no earlier process had, and that still says where to look."""
+    """Return an id that no earlier process had, and that names the host and the process."""
     host = (
         "".join(c if c.isascii() and c.isalnum() else "-" for c in socket.gethostname())[:40].strip("-")
         or "worker"

@@ -1,7 +1,7 @@
-"""How signals end a worker: the first drains, the second cancels, the third kills.
+"""Ending a worker by signals: the first drains, the second cancels, the third kills.
 
-Signal handlers here set flags and nothing else, and a thread of its own watches the deadlines: neither an event loop
-that is blocked nor a thread that hangs can keep the process from ending in time.
+Signal handlers here only set flags, and a thread of its own watches the deadlines: neither a blocked event loop nor a
+thread that hangs can keep the process from ending in time.
 """
 
 from __future__ import annotations
@@ -15,39 +15,38 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # The last comes when a terminal is closed.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # SIGHUP comes when a terminal is closed.
 
 
 def stop_on_signals(stopped: asyncio.Event, again: Callable[[], object] | None = None) -> Callable[[], None]:
-    """Set the event on a stop signal, for what can end at any time; returns what undoes that. ``again``: what to do on
-    each further one."""
+    """Set the event on a stop signal, and call ``again`` on each further one. Return a function that undoes this."""
     loop = asyncio.get_running_loop()
-    heeded = _heeded()
+    numbers = _handled_signals()
 
-    def heed() -> None:
+    def on_signal() -> None:
         if stopped.is_set() and again is not None:
             again()
         stopped.set()
 
-    for number in heeded:
-        loop.add_signal_handler(number, heed)
+    for number in numbers:
+        loop.add_signal_handler(number, on_signal)
 
     def restore() -> None:
-        for number in heeded:
+        for number in numbers:
             loop.remove_signal_handler(number)
 
     return restore
 
 
-def _heeded() -> list[signal.Signals]:
-    """All but SIGHUP where it is ignored, as nohup has it. To ignore SIGINT, as shells have it for what they start in
-    the background, is no wish: who sends it to such a process means it."""
+def _handled_signals() -> list[signal.Signals]:
+    """Return the stop signals, without SIGHUP if it is ignored, as under nohup. SIGINT counts even if it is ignored, as
+    shells arrange for background processes: whoever sends it to such a process means it."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [number for number in SIGNALS if not (ignored and number is signal.SIGHUP)]
 
 
 class Shutdown:
-    """Use from the main thread, as signals want it."""
+    """Installs the signal handlers of a worker. Use it from the main thread, as signals require."""
 
     def __init__(
         self,
@@ -59,28 +58,28 @@ class Shutdown:
         exit_s: float,
         kills: bool,
     ) -> None:
-        """``drain`` and ``cancel`` are called in a signal handler, so they must return at once. Only with ``kills``
-        is the process ended whatever hangs: for a process that is nothing but a worker."""
-        self._acts = (drain, cancel)
+        """``drain`` and ``cancel`` are called in a signal handler, so they must return at once. With ``kills``, the
+        process is ended even if something hangs: for a process that is only a worker."""
+        self._actions = (drain, cancel)
         self._patience_s = (drain_s + cancel_s + exit_s, cancel_s + exit_s)
         self._kills = kills
         self._count = 0
         self._status = 1
-        self._before: dict[int, Any] = {}
+        self._previous: dict[int, Any] = {}
 
     def install(self) -> None:
-        for number in _heeded():
-            self._before[number] = signal.signal(number, self._on_signal)
+        for number in _handled_signals():
+            self._previous[number] = signal.signal(number, self._on_signal)
 
     def restore(self) -> None:
-        for number, before in self._before.items():
+        for number, before in self._previous.items():
             signal.signal(number, before)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._status = 128 + number
         self._count += 1
-        if self._count <= len(self._acts):
-            self._acts[self._count - 1]()
+        if self._count <= len(self._actions):
+            self._actions[self._count - 1]()
             self._watch(self._patience_s[self._count - 1])
         elif self._kills:
             os.write(2, b"killed by a third signal: leases will run out\n")
@@ -88,11 +87,11 @@ class Shutdown:
 
     def _watch(self, patience_s: float) -> None:
         if self._kills:
-            threading.Thread(target=self._wait, args=(patience_s,), name="qo-shutdown", daemon=True).start()
+            threading.Thread(target=self._kill_after, args=(patience_s,), name="qo-shutdown", daemon=True).start()
 
-    def _wait(self, patience_s: float) -> None:
+    def _kill_after(self, patience_s: float) -> None:
         time.sleep(patience_s)
-        # Not through logging: whoever hangs may hold its lock.
+        # Not through logging: the thread that hangs may hold its lock.
         os.write(
             2, f"the worker did not end within {patience_s:g} s: it is killed, its leases will run out\n".encode()
         )

@@ -15,7 +15,7 @@ from qo.store.metered import Metered
 from qo.worker.api.app import App
 from qo.worker.config import WorkerConfig
 from qo.worker.executors import Executor, executors_for
-from qo.worker.layers.services import services
+from qo.worker.layers.services import build_services
 from qo.worker.leasing.ownership import Ownership
 from qo.worker.loop.admission import Admission
 from qo.worker.loop.attempts import Attempts
@@ -122,7 +122,7 @@ class Worker:
             self._config,
             holds=self._holds,
             stats=self.stats,
-            services=services(app, self._config.service, self._executors, self._admission),
+            services=build_services(app, self._config.service, self._executors, self._admission),
             executors=self._executors,
             admission=self._admission,
             ports=self._ports,

@@ -1,1 +1,1 @@
-"""What a handler is, sees and may raise."""
+"""The interface of handlers: how they are registered, and what they receive and may raise."""

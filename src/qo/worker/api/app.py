@@ -42,9 +42,9 @@ class App:
     ) -> Callable[[F], F]:
         """Register a function for a task type. It takes the input and, if it has a second parameter, a Context.
 
-        ``kind`` says where it runs: an ``async def`` in the event loop, a plain function on a thread, or, if asked
-        for, in a "process" of its own. ``timeout_s`` stops an attempt (None: never); a task submitted with a
-        timeout of its own keeps that. ``concurrency`` and ``rate`` limit this type within one worker.
+        ``kind`` is where it runs: an ``async def`` in the event loop, a plain function on a thread or, with
+        kind="process", in a child process. ``timeout_s`` stops an attempt (None: never); the timeout of a submitted
+        task takes precedence. ``concurrency`` and ``rate`` limit this type within one worker.
         """
         if not isinstance(task_type, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError('name the task type that the function handles: @app.task("send_email")')
@@ -78,7 +78,7 @@ class App:
 
 
 def load_app(target: str) -> App:
-    """The app named by ``module:attribute``. The working directory is on the import path, as for ``python -m``."""
+    """Import the app ``module:attribute``. The working directory is on the import path, as for ``python -m``."""
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
         raise UsageError(f"{target!r} does not name an app: write module:attribute, for example tasks:app")
@@ -101,7 +101,7 @@ def load_app(target: str) -> App:
 
 
 def _where(error: BaseException) -> str:
-    """The line of the user's that went wrong, if one did."""
+    """Return the line of the user's code that failed, if one did."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
     own = [frame for frame in frames if not frame.filename.startswith(str(Path(__file__).parents[2]))]
     return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""

@@ -1,4 +1,4 @@
-"""What a handler can see and do beside its input."""
+"""The context of a handler: what it can read and do beside its input."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ PROGRESS_EVERY_S = 5.0
 
 
 class TaskLog(logging.LoggerAdapter[logging.Logger]):
-    """Says in every line which task and attempt it belongs to."""
+    """Adds the task and the attempt to every log line."""
 
     def __init__(self, task: Task) -> None:
-        about = {"task_id": task.id, "task_type": task.task_type, "attempt": task.attempt}
-        super().__init__(logging.getLogger("qo.task"), about)
+        fields = {"task_id": task.id, "task_type": task.task_type, "attempt": task.attempt}
+        super().__init__(logging.getLogger("qo.task"), fields)
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        about = self.extra or {}
-        which = f"{about['task_type']} {about['task_id']}#{about['attempt']}: "
-        if args:  # What a task type contains must not be taken for a place to fill in.
-            which = which.replace("%", "%%")
-        above = kwargs.pop("stacklevel", 1) + 1  # The line is the handler's, not this one.
-        super().log(level, f"{which}{msg}", *args, stacklevel=above, **kwargs)
+        fields = self.extra or {}
+        prefix = f"{fields['task_type']} {fields['task_id']}#{fields['attempt']}: "
+        if args:  # A "%" in a task type is not a placeholder.
+            prefix = prefix.replace("%", "%%")
+        stacklevel = kwargs.pop("stacklevel", 1) + 1  # Show the handler's line, not this one.
+        super().log(level, f"{prefix}{msg}", *args, stacklevel=stacklevel, **kwargs)
 
     def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
         kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
@@ -65,12 +65,12 @@ class Context:
         self.worker_id = worker_id
         self.producer = producer
         self.cancel = cancel
-        self._log: TaskLog | None = None  # Made when they are wanted: most handlers never ask.
+        self._log: TaskLog | None = None  # Made on first use: most handlers do not need them.
         self._progress: Progress | None = None
 
     @property
     def task(self) -> Task:
-        """As last read or written: the lease in it grows while the handler runs."""
+        """The task as last read or written: its lease is extended while the handler runs."""
         return self._claim.task
 
     @property
@@ -79,12 +79,12 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """1 for the first. With the task id, a fencing token for the handler's own side effects."""
+        """1 for the first attempt. With the task id, a fencing token for the handler's own side effects."""
         return self.task.attempt
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether the handler was asked to stop; ``cancel.why`` says why."""
+        """Whether the handler was asked to stop; ``cancel.why`` is the reason."""
         return self.cancel.requested or self.task.cancel_requested
 
     @property
@@ -104,24 +104,24 @@ class Context:
         return self._log
 
     def progress(self, value: Any) -> None:
-        """Tell how far the work has come: any JSON value. Returns at once; the latest is written every 5 s."""
+        """Report the progress: any JSON value. Returns at once; the latest value is written every 5 s."""
         if self._progress is None:
             self._progress = Progress(self._write_progress, PROGRESS_EVERY_S)
         self._progress.report(value)
 
     def free_slot(self) -> None:
-        """The work is done, and the handler only tells somebody of it, or waits: another task may begin in its place.
-        All else stays as it is: lease, timeout, and that its outcome is reported when it returns."""
+        """Let another task begin on this slot: the work is done, and the handler only reports it elsewhere, or waits.
+        Nothing else changes: the lease, the timeout, and that the outcome is reported when the handler returns."""
         self._free_slot()
 
     def extend(self, more_s: float) -> None:
-        """Let this attempt run for so long from now, at least. Its lease is renewed for as long as it runs."""
+        """Let this attempt run for at least so long from now. Its lease is renewed for as long as it runs."""
         check_number("more_s", more_s, 0.001, DELAY_S_MAX)
         self._clock.extend(more_s)
 
     async def renew(self, lease_s: float | None = None, *, progress: Any = None) -> None:
-        """Ask for more time (None: the timeout once more, from now), hold the task for at least as long even if this
-        worker dies, and tell how far the work has come. The answer shows in ``cancel_requested``.
+        """Extend the time limit (None: by the timeout, from now) and the lease, which then lasts as long even if this
+        worker dies, and report the progress. Updates ``cancel_requested``.
 
         Raises LeaseLost: stop then.
         """
@@ -135,7 +135,7 @@ class Context:
         return await self.producer.enqueue(task_type, input, options)
 
     def close(self) -> Any:
-        """The handler has ended. What it said last of its progress, if that is not written yet."""
+        """End the context with its handler. Return the latest progress, if it is not written yet."""
         self.producer.close()
         return None if self._progress is None else self._progress.close()
 
@@ -144,7 +144,7 @@ class Context:
 
 
 class BlockingContext:
-    """The same for a plain function: its verbs block. May be used on the handler's thread only."""
+    """The context of a plain function: its methods block. To be used on the handler's thread only."""
 
     def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
         self._context = context
@@ -168,7 +168,7 @@ class BlockingContext:
 
     @property
     def cancel(self) -> CancelToken:
-        """Threads cannot be interrupted: look at this in loops (``cancel.check()``), or wait on it."""
+        """Threads cannot be interrupted: check this in loops (``cancel.check()``), or wait on it."""
         return self._context.cancel
 
     @property
@@ -199,8 +199,8 @@ class BlockingContext:
     def submit(self, task_type: str, input: Any = None, options: Options | None = None) -> Task:
         return self._wait(self._context.submit(task_type, input, options))
 
-    async def _on_loop(self, act: Callable[[], None]) -> None:
-        act()
+    async def _on_loop(self, action: Callable[[], None]) -> None:
+        action()
 
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()

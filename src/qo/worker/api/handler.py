@@ -1,4 +1,4 @@
-"""A handler: the function of one task type, and what it asks of the worker that runs it."""
+"""A handler: the function of one task type, and its requirements."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Kind(StrEnum):
     ASYNC = "async"  # In the worker's event loop.
     THREAD = "thread"  # On a thread of the worker's: a plain function that waits more than it computes.
     PROCESS = "process"  # In a child process: computes for long, uses much memory, or may crash.
-    SPARK = "spark"  # By an executor that is given to the worker.
+    SPARK = "spark"  # In an executor that the worker gets from outside.
 
 
 class Default:
-    """Stands where nothing was said, because None says something: no limit."""
+    """The value of a limit that was not set. None would mean: no limit."""
 
     def __repr__(self) -> str:
         return "the worker's default"
@@ -38,7 +38,7 @@ DEFAULT: Final = Default()
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many starts in so many seconds, at most."""
+    """At most so many starts in so many seconds."""
 
     starts: int
     per_s: float = 1.0
@@ -53,10 +53,10 @@ class Handler:
     task_type: str
     function: Callable[..., Any]
     kind: Kind
-    wants_context: bool  # Read from the signature, never guessed by calling it.
-    input_type: Any = None  # What the input is converted to; None: it is passed as it is.
-    timeout_s: float | Default | None = DEFAULT  # None: none.
-    concurrency: int | None = None  # How many of this type one worker runs at a time, at most.
+    wants_context: bool  # From the signature.
+    input_type: Any = None  # The input is converted to it; None: it is passed as it is.
+    timeout_s: float | Default | None = DEFAULT  # None: no limit.
+    concurrency: int | None = None  # How many tasks of this type one worker runs at a time.
     rate: Rate | None = None
     layers: tuple[Layer, ...] = ()
 
@@ -70,8 +70,8 @@ async def _unknown(input: Any, ctx: Any) -> None:
 UNKNOWN = Handler(task_type="", function=_unknown, kind=Kind.ASYNC, wants_context=True)
 
 
-def make_handler(task_type: str, function: Callable[..., Any], **asked: Any) -> Handler:
-    """The handler that a function makes. UsageError if its signature or a wish does not fit."""
+def make_handler(task_type: str, function: Callable[..., Any], **options: Any) -> Handler:
+    """Make a handler from a function. Raises UsageError if its signature or an option is wrong."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = [p for p in inspect.signature(function).parameters.values() if p.kind in positional]
     needed = [p for p in parameters if p.default is inspect.Parameter.empty]
@@ -84,24 +84,24 @@ def make_handler(task_type: str, function: Callable[..., Any], **asked: Any) -> 
     return Handler(
         task_type=task_type,
         function=function,
-        kind=_kind(task_type, function, asked.pop("kind", None)),
+        kind=_kind(task_type, function, options.pop("kind", None)),
         wants_context=wants_context,
         input_type=_input_type(function, parameters[0]),
-        **_checked(task_type, asked),
+        **_check_options(task_type, options),
     )
 
 
-def _kind(task_type: str, function: Callable[..., Any], asked: str | None) -> Kind:
+def _kind(task_type: str, function: Callable[..., Any], name: str | None) -> Kind:
     is_async = inspect.iscoroutinefunction(function)
-    if asked is None:
+    if name is None:
         return Kind.ASYNC if is_async else Kind.THREAD
     try:
-        kind = Kind(asked)
+        kind = Kind(name)
     except ValueError:
-        raise UsageError(f"{asked!r} is no kind of handler: use one of {', '.join(Kind)}") from None
+        raise UsageError(f"{name!r} is not a kind of handler: use one of {', '.join(Kind)}") from None
     if is_async is not (kind is Kind.ASYNC):
-        wanted = "an async def" if kind is Kind.ASYNC else "a plain def"
-        raise UsageError(f"the handler of {task_type!r} is of kind {kind}, so it must be {wanted}")
+        form = "an async def" if kind is Kind.ASYNC else "a plain def"
+        raise UsageError(f"the handler of {task_type!r} is of kind {kind}, so it must be {form}")
     return kind
 
 
@@ -116,9 +116,9 @@ def _input_type(function: Callable[..., Any], parameter: inspect.Parameter) -> A
     return declared if isinstance(declared, type) else None
 
 
-def _checked(task_type: str, asked: dict[str, Any]) -> dict[str, Any]:
-    timeout_s = asked.get("timeout_s", DEFAULT)
+def _check_options(task_type: str, options: dict[str, Any]) -> dict[str, Any]:
+    timeout_s = options.get("timeout_s", DEFAULT)
     if not isinstance(timeout_s, Default):
         check_number(f"timeout_s of {task_type!r}", timeout_s, 0.001, DELAY_S_MAX)
-    check_number(f"concurrency of {task_type!r}", asked.get("concurrency"), 1, 1_000_000)
-    return asked
+    check_number(f"concurrency of {task_type!r}", options.get("concurrency"), 1, 1_000_000)
+    return options

@@ -1,7 +1,7 @@
 """Typed inputs and outputs: from JSON to what a handler declares, and back.
 
-A handler may declare a pydantic model, a msgspec Struct or a dataclass. pydantic is known by its methods only and is
-never imported here.
+A handler may declare a pydantic model, a msgspec Struct or a dataclass. pydantic models are recognised by their
+methods: pydantic is never imported here.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ _PLAIN = frozenset({type(None), bool, int, float, str, list, dict})
 
 
 def convert(handler: Handler, value: Any) -> Any:
-    """The input as the handler declares it; as it is if that is nothing to convert to.
+    """Convert an input to the type that the handler declares, if it declares one.
 
     Raises Reject if it does not fit: it would not fit next time either.
     """
-    wanted = handler.input_type
-    if wanted is None:
+    declared = handler.input_type
+    if declared is None:
         return value
-    if hasattr(wanted, "model_validate"):
-        return _validated(wanted, value)
-    if _is_record(wanted):
+    if hasattr(declared, "model_validate"):
+        return _validate(declared, value)
+    if _is_record(declared):
         try:
-            return msgspec.convert(value, wanted)
+            return msgspec.convert(value, declared)
         except msgspec.ValidationError as error:
-            raise Reject(f"the input does not fit {wanted.__name__}: {error}") from None
+            raise Reject(f"the input does not fit {declared.__name__}: {error}") from None
     return value
 
 
 def dump(value: Any) -> Any:
-    """What a handler returned, as JSON knows it. Only a model, a Struct or a dataclass is changed."""
+    """Convert an output to JSON types. Only a model, a Struct or a dataclass is changed."""
     kind = cast("type[Any]", type(value))
     if kind in _PLAIN:
         return value
@@ -51,21 +51,20 @@ def _is_record(kind: type[Any]) -> bool:
     return issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind)
 
 
-def _validated(model: Any, value: Any) -> Any:
+def _validate(model: Any, value: Any) -> Any:
     try:
         return model.model_validate(value)
-    except ValueError as error:  # As pydantic's ValidationError is.
-        misfits = _misfits(error)
-        raise Reject(f"the input does not fit {model.__name__}: {misfits}") from None
+    except ValueError as error:  # The base class of pydantic's ValidationError.
+        raise Reject(f"the input does not fit {model.__name__}: {_describe(error)}") from None
 
 
-def _misfits(error: ValueError) -> str:
-    """Which fields, and what is wrong with them; neither what was in them nor where the manual is."""
+def _describe(error: ValueError) -> str:
+    """Return which fields are wrong, and how; neither their values nor links to the manual."""
     errors: Any = getattr(error, "errors", None)
     if not callable(errors):
         return str(error)
-    found: Any = errors()
-    return "; ".join(f"{_path(each['loc'])}{each['msg']}" for each in found)
+    details: Any = errors()
+    return "; ".join(f"{_path(each['loc'])}{each['msg']}" for each in details)
 
 
 def _path(loc: tuple[str | int, ...]) -> str:

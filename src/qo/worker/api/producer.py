@@ -1,7 +1,7 @@
-"""How a handler submits further tasks.
+"""The producer of a handler: it submits further tasks.
 
-Each is durable when the call returns, so children exist before their parent can be acknowledged. The handle is
-open for as long as its handler runs, also while the worker drains.
+Each is durable when the call returns, so children exist before their parent can be acknowledged. The handle is open for
+as long as its handler runs, also while the worker drains.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ProducerHandle:
         traceparent: Callable[[], str | None],
         on_enqueued: Callable[[int], None],
     ) -> None:
-        """``buffer`` is the worker's, for all its handles: a handler that floods the store waits for room."""
+        """``buffer`` is shared by all handles of a worker: a handler that floods the store waits for room."""
         self._queue = queue
         self._buffer = buffer
         self._traceparent = traceparent
@@ -35,32 +35,30 @@ class ProducerHandle:
 
     async def enqueue(self, task_type: str, input: Any = None, options: Options | None = None) -> Task:
         """Submit one task. Raises Refused once the handler has ended."""
-        self._check()
+        self._check_open()
         async with self._buffer:
-            task = await self._queue.submit(task_type, input, self._traced(options))
+            task = await self._queue.submit(task_type, input, self._with_traceparent(options))
         self._on_enqueued(1)
         return task
 
     async def enqueue_many(self, tasks: Sequence[NewTask]) -> list[Task]:
         """Submit many, several at once; see ``Queue.submit_many`` for what happens if the store fails midway."""
-        self._check()
-        traced = [NewTask(new.task_type, new.input, self._traced(new.options)) for new in tasks]
+        self._check_open()
+        traced = [NewTask(new.task_type, new.input, self._with_traceparent(new.options)) for new in tasks]
         async with self._buffer:
-            done = await self._queue.submit_many(traced)
-        self._on_enqueued(len(done))
-        return done
+            submitted = await self._queue.submit_many(traced)
+        self._on_enqueued(len(submitted))
+        return submitted
 
     def close(self) -> None:
         self._open = False
 
-    def _check(self) -> None:
+    def _check_open(self) -> None:
         if not self._open:
-            raise Refused(
-                "the handler that this producer was given to has ended; submit through the queue instead"
-            )
+            raise Refused("the handler that this producer belongs to has ended; submit through the queue instead")
 
-    def _traced(self, options: Options | None) -> Options:
+    def _with_traceparent(self, options: Options | None) -> Options:
         options = options or Options()
-        if options.traceparent is not None or (here := self._traceparent()) is None:
+        if options.traceparent is not None or (traceparent := self._traceparent()) is None:
             return options
-        return replace(options, traceparent=here)
+        return replace(options, traceparent=traceparent)

@@ -1,4 +1,4 @@
-"""How far an attempt has come, written to its task: the latest word, at most every so often."""
+"""The progress of an attempt, written to its task: the latest value, at most every so often."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ class Progress:
         self._write = write
         self._every_s = every_s
         self._latest: Any = None
-        self._news = False
+        self._is_unwritten = False
         self._writing: asyncio.Task[None] | None = None
 
     def report(self, value: Any) -> None:
-        """Returns at once. Raises UsageError for a value that JSON cannot hold."""
+        """Have a value written soon. Raises UsageError if JSON cannot hold it."""
         self._latest = wire.payload(value, "the progress").value
-        self._news = True
+        self._is_unwritten = True
         if self._writing is None:
-            self._writing = asyncio.create_task(self._write_on())
+            self._writing = asyncio.create_task(self._write_latest())
 
     def close(self) -> Any:
-        """The attempt has ended. Its last word, if that is not written yet."""
+        """Stop writing. Return the latest value, if it is not written yet."""
         if self._writing is not None:
             self._writing.cancel()
-        return self._latest if self._news else None
+        return self._latest if self._is_unwritten else None
 
-    async def _write_on(self) -> None:
+    async def _write_latest(self) -> None:
         try:
-            while self._news:
-                self._news = False
+            while self._is_unwritten:
+                self._is_unwritten = False
                 await self._write(self._latest)
                 await asyncio.sleep(self._every_s)
         except QoError as error:
-            log.warning("could not write the progress: %s", error)  # The attempt itself is judged elsewhere.
+            log.warning("could not write the progress: %s", error)  # This does not fail the attempt.
         finally:
             self._writing = None

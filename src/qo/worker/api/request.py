@@ -1,4 +1,4 @@
-"""What a service is asked to do: one attempt at one task."""
+"""The request that a service handles: one attempt at one task."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Request:
     clock: Clock
     worker_id: str
     slot: int  # Which of the worker's slots runs it.
-    lease: Lease | None = None  # None: it is kept elsewhere.
-    started: bool = False  # Whether it has come through the layers to its handler.
+    lease: Lease | None = None  # None: not checked here.
+    started: bool = False  # Whether the layers let it through to its handler.
     may_wait: bool = True  # False: a layer that would have to wait refuses instead (raises Overloaded).
-    places: tuple[Callable[[], None], ...] = ()  # Gives up those that it holds in buffers while it waits.
+    places: tuple[Callable[[], None], ...] = ()  # Each frees a place that the request has in a buffer.
 
     @property
     def attempt(self) -> int:
         return self.task.attempt
 
     def start(self) -> None:
-        """Said by the innermost service when it calls the handler: the request waits no more."""
+        """Mark the request as started. The innermost service calls this when it calls the handler."""
         self.started = True
         self.leave_places()
 
@@ -57,7 +57,7 @@ class Request:
 
 
 class Overloaded(Exception):
-    """A layer has no room, and the request is not to wait. Never seen outside of the stack."""
+    """Raised by a layer that has no room for a request which may not wait. It never leaves the stack."""
 
     def __init__(self, limit: str, retry_after_s: float) -> None:
         super().__init__(f"no room: {limit}")

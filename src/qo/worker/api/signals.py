@@ -1,4 +1,4 @@
-"""What a handler may raise to say how its task should go on. Any other exception means: try again later."""
+"""Exceptions that a handler may raise to decide what happens to its task. Any other exception means: try again."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from qo.queue.options import DELAY_S_MAX, check_number
 
 
 class Signal(Exception):
-    """Base of the words below; not an error of qo."""
+    """Base of the exceptions below; not an error of qo."""
 
 
 class Retry(Signal):
-    """This attempt failed; try again, after ``delay_s`` if given instead of the retry policy's delay."""
+    """This attempt failed; try again, after ``delay_s`` if given, otherwise after the retry policy's delay."""
 
     def __init__(self, reason: str = "retry", *, delay_s: float | None = None) -> None:
         super().__init__(reason)
@@ -23,7 +23,7 @@ class Reject(Signal):
 
 
 class Reschedule(Signal):
-    """Not now, and not a failure: come back in ``delay_s`` seconds. ``reason``: what it waits for, for people."""
+    """Try again in ``delay_s`` seconds; this is not a failure. ``reason`` tells people what the task waits for."""
 
     def __init__(self, delay_s: float, reason: str | None = None) -> None:
         super().__init__(f"rescheduled by {delay_s:g} s" + (f": {reason}" if reason else ""))

@@ -1,4 +1,4 @@
-"""The layers that come with qo, and the order in which they wrap every handler. See ``qo.worker.layers.stack``."""
+"""The built-in layers, and the order in which they wrap every handler. See ``qo.worker.layers.stack``."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ __all__ = [
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
     load_shed: bool = True
-    buffer: int | None = 128  # None: nothing waits for a permit; what finds none is given back.
-    timeout_s: float | None = 300.0  # Of tasks whose submitter and handler name none; None: none.
-    concurrency_limit: int | None = None  # Of all task types together, as is the next.
+    buffer: int | None = 128  # None: no task waits for a permit; without one it is given back.
+    timeout_s: float | None = 300.0  # Of tasks without a timeout of their own or their handler's; None: no limit.
+    concurrency_limit: int | None = None  # Of all task types together, like rate_limit.
     rate_limit: Rate | None = None
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class ServiceOptions:
 
 
 def make_limits(concurrency: int | None, rate: Rate | None) -> tuple[ConcurrencyLimit | RateLimit, ...]:
-    """The limits that were asked for, in their order. Make them once for all services that shall share them."""
+    """Make the limits that are set. Services share the limits that they are made with."""
     limits: list[ConcurrencyLimit | RateLimit] = []
     if concurrency is not None:
         limits.append(concurrency_limit(concurrency))
@@ -56,12 +56,12 @@ def make_limits(concurrency: int | None, rate: Rate | None) -> tuple[Concurrency
 
 
 def default_layers(options: ServiceOptions, limits: Sequence[Layer] | None = None) -> tuple[Layer, ...]:
-    """What wraps a handler unless it is told otherwise, the first outermost.
+    """Return the layers that wrap every handler, the first outermost.
 
-    ``limits`` stand in the place of those that the options ask for: a worker shares these between all its services.
+    ``limits`` replace those of the options: a worker shares them between all its services.
     """
     if limits is None:
         limits = make_limits(options.concurrency_limit, options.rate_limit)
     shed = (load_shed(),) if options.load_shed else ()
-    waiting = (buffer(options.buffer),) if options.buffer is not None else ()
-    return (*shed, *waiting, timeout(), *limits, trace(), log(), catch())
+    buffers = (buffer(options.buffer),) if options.buffer is not None else ()
+    return (*shed, *buffers, timeout(), *limits, trace(), log(), catch())

@@ -1,4 +1,4 @@
-"""What happens to a request for which there is no room: it waits, within bounds, or goes back unharmed."""
+"""What happens to a request for which there is no room: it waits, within bounds, or its task is given back."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from qo.worker.layers.permits import Permits
 from qo.worker.layers.stack import Layer, Service
 from qo.worker.loop.outcome import Outcome, Released
 
-AGAIN_AFTER_S = 1.0  # When nobody can tell how long it will take until there is room.
+AGAIN_AFTER_S = 1.0  # When it is unknown how soon there will be room.
 
 
 def load_shed() -> Layer:
-    """Give a task back, at no cost to it, for which the layers inside have no room. It does not wait for them."""
+    """Give a task back, at no cost to it, if the layers inside have no room: it does not wait for them."""
 
     def layer(inner: Service) -> Service:
         async def run(request: Request) -> Outcome:
             may_wait, request.may_wait = request.may_wait, False
             try:
                 return await inner(request)
-            except Overloaded as full:
-                return Released(str(full), full.retry_after_s, shed=True)
+            except Overloaded as error:
+                return Released(str(error), error.retry_after_s, shed=True)
             finally:
                 request.may_wait = may_wait
 
@@ -30,10 +30,10 @@ def load_shed() -> Layer:
 
 
 def buffer(size: int = 128) -> Layer:
-    """Let at most so many requests wait for what lies inside: for a permit, say.
+    """Let at most ``size`` requests wait in the layers inside: for a permit, say.
 
-    A request waits from when it comes in here to when its handler's function is called (``Request.start``). Inside it
-    may always wait. One more than ``size`` is refused, or waits its turn outside if it may.
+    A request waits from when it enters the buffer to when its handler's function is called (``Request.start``). Inside,
+    it may always wait. A request for which the buffer is full is refused, or waits outside if it may.
     """
     check_number("buffer", size, 1, 1_000_000)
     places = Permits(size)

@@ -11,9 +11,9 @@ from qo.worker.loop.outcome import Outcome, is_cancelled_by_worker, outcome_of
 
 
 def catch() -> Layer:
-    """One that calls ``sys.exit()`` must not end the worker either.
+    """Turn exceptions into outcomes, also SystemExit: a handler that calls ``sys.exit()`` must not end the worker.
 
-    A handler that stops because it was asked to leaves as CancelledError: the layers outside and the worker know why
+    If a handler stops because it was asked to, CancelledError is raised: the layers outside and the worker know why
     they asked.
     """
 
@@ -22,7 +22,7 @@ def catch() -> Layer:
             try:
                 return await inner(request)
             except BaseException as error:
-                if _passes(error, request):
+                if _must_pass(error, request):
                     raise
                 if isinstance(error, Stopped) and request.cancel.requested:
                     raise asyncio.CancelledError(str(error)) from error
@@ -33,21 +33,21 @@ def catch() -> Layer:
     return layer
 
 
-def _passes(error: BaseException, request: Request) -> bool:
+def _must_pass(error: BaseException, request: Request) -> bool:
     match error:
         case asyncio.CancelledError():
-            # If nobody asked for it, something that the handler waited for was cancelled: a failure like any other.
+            # If it was not asked for, something that the handler awaited was cancelled: a failure like any other.
             return request.cancel.requested or is_cancelled_by_worker()
         case Overloaded():
-            return not request.may_wait  # Somebody outside has asked for a refusal.
+            return not request.may_wait  # A layer outside wants the refusal.
         case GeneratorExit():
-            return _thrown_away()
+            return _is_loop_closing()
         case _:
             return False
 
 
-def _thrown_away() -> bool:
-    """Whether the attempt itself is closed, unfinished, with its event loop: nothing may be awaited any more."""
+def _is_loop_closing() -> bool:
+    """Whether the unfinished attempt is closed with its event loop: then nothing may be awaited any more."""
     try:
         return asyncio.current_task() is None
     except RuntimeError:

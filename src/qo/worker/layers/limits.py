@@ -1,7 +1,7 @@
-"""Limits: how many run at a time, and how many start in a time.
+"""Limits: how many handlers run at a time, and how many start per time.
 
-A limit is a layer and may wrap several services, which then share it. It can be asked for its ``room`` before a task
-is claimed. Waiting for it does not count towards the timeout.
+A limit is a layer and may wrap several services, which then share it. Its ``room`` is checked before a task is claimed.
+Waiting for it does not count towards the timeout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qo.worker.loop.outcome import Outcome
 
 
 class ConcurrencyLimit:
-    """A permit is given back when what lies inside has returned or raised."""
+    """Lets at most ``n`` requests run at a time. A permit is returned when the service inside has ended."""
 
     def __init__(self, n: int) -> None:
         check_number("concurrency_limit", n, 1, 1_000_000)
@@ -27,7 +27,7 @@ class ConcurrencyLimit:
         self._permits = Permits(n)
 
     def room(self) -> int:
-        """How many more could start now."""
+        """Return how many more could start now."""
         return self._permits.free
 
     def __call__(self, inner: Service) -> Service:
@@ -51,7 +51,7 @@ class ConcurrencyLimit:
 
 
 class RateLimit:
-    """No more than ``starts`` begin within any ``per_s`` seconds, wherever one begins to count."""
+    """Lets no more than ``starts`` requests begin within any period of ``per_s`` seconds."""
 
     def __init__(self, rate: Rate) -> None:
         self._rate = rate
@@ -62,16 +62,16 @@ class RateLimit:
         self._timer: asyncio.TimerHandle | None = None
 
     def room(self) -> int:
-        """How many more could start now."""
+        """Return how many more could start now."""
         if self._waiting:
             return 0
-        self._forget(asyncio.get_running_loop().time())
+        self._drop_old_starts(asyncio.get_running_loop().time())
         return self._rate.starts - len(self._recent)
 
     def __call__(self, inner: Service) -> Service:
         async def run(request: Request) -> Outcome:
             now = asyncio.get_running_loop().time()
-            self._forget(now)
+            self._drop_old_starts(now)
             if self._waiting or len(self._recent) == self._rate.starts:
                 await self._wait(request, now)
             else:
@@ -80,8 +80,8 @@ class RateLimit:
 
         return run
 
-    def _forget(self, now: float) -> None:
-        """What began so long ago no longer counts."""
+    def _drop_old_starts(self, now: float) -> None:
+        """Forget the starts that no longer count."""
         while self._recent and self._recent[0] + self._rate.per_s <= now:
             self._recent.popleft()
 
@@ -96,18 +96,18 @@ class RateLimit:
         if self._timer is None:
             self._arm()
         with request.clock.pause():
-            # A turn that comes in the moment of a cancellation is lost: one start less, never one more.
+            # A turn that comes together with a cancellation is lost: one start less, never one more.
             await turn
 
     def _arm(self) -> None:
         at = self._recent[0] + self._rate.per_s
-        self._timer = asyncio.get_running_loop().call_at(at, self._tick, at)
+        self._timer = asyncio.get_running_loop().call_at(at, self._on_timer, at)
 
-    def _tick(self, at: float) -> None:
-        """Let in whoever has waited longest. A timer may ring a tick early, so the later of the two times counts."""
+    def _on_timer(self, at: float) -> None:
+        """Start the requests that have waited longest. A timer may fire early, so the later of the two times counts."""
         self._timer = None
         now = max(at, asyncio.get_running_loop().time())
-        self._forget(now)
+        self._drop_old_starts(now)
         while self._waiting and (self._waiting[0].done() or len(self._recent) < self._rate.starts):
             turn = self._waiting.popleft()
             if not turn.done():  # Otherwise it was cancelled.

@@ -1,11 +1,11 @@
-"""What others see of an attempt: a span and two lines in the log."""
+"""Layers that make attempts visible: a trace span, and two log lines."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 
-from qo.telemetry.trace import tracer
+from qo.telemetry.trace import make_tracer
 from qo.worker.api.request import Request
 from qo.worker.layers.stack import Layer, Service
 from qo.worker.loop.outcome import Acked, Dead, Lost, Outcome, Released, Retried, text_of
@@ -14,20 +14,20 @@ _log = logging.getLogger(__name__)
 
 
 def trace() -> Layer:
-    """A span for each attempt, current while the handler runs, whose parent is the span that submitted the task.
+    """Make a span for each attempt, current while the handler runs; its parent is the span that submitted the task.
 
-    Without OpenTelemetry this adds nothing at all; without a parent and a configured SDK next to nothing.
+    Without OpenTelemetry this layer does nothing; without a parent and a configured SDK almost nothing.
     """
 
     def layer(inner: Service) -> Service:
-        if (traced := tracer()) is None:
+        if (tracer := make_tracer()) is None:
             return inner
 
         async def run(request: Request) -> Outcome:
             task = request.task
-            if task.traceparent is None and not traced.recording():
+            if task.traceparent is None and not tracer.is_recording():
                 return await inner(request)
-            about: dict[str, str | int] = {
+            attributes: dict[str, str | int] = {
                 "messaging.system": "qo",
                 "messaging.operation.type": "process",
                 "messaging.message.id": task.id,
@@ -35,14 +35,14 @@ def trace() -> Layer:
                 "qo.attempt": task.attempt,
                 "qo.worker.id": request.worker_id,
             }
-            with traced.processing(f"process {task.task_type}", task.traceparent, about) as span:
+            with tracer.start_span(f"process {task.task_type}", task.traceparent, attributes) as span:
                 try:
                     outcome = await inner(request)
                 except BaseException as error:
-                    span.failed(_why(request, error))
+                    span.set_error(_stop_reason(request, error))
                     raise
                 if isinstance(outcome, Retried | Dead):
-                    span.failed(outcome.error)
+                    span.set_error(outcome.error)
                 return outcome
 
         return run
@@ -51,25 +51,25 @@ def trace() -> Layer:
 
 
 def log() -> Layer:
-    """A line when an attempt starts and one when it ends, with its id: for failures on level info, else debug."""
+    """Log the start and the end of each attempt, with its id: failures at level info, the rest at debug."""
 
     def layer(inner: Service) -> Service:
         async def run(request: Request) -> Outcome:
             if not _log.isEnabledFor(logging.INFO):
                 return await inner(request)
             now = asyncio.get_running_loop().time
-            begun = now()
+            started_at = now()
             if _log.isEnabledFor(logging.DEBUG):
-                _say(logging.DEBUG, request, "started")
+                _log_attempt(logging.DEBUG, request, "started")
             try:
                 outcome = await inner(request)
             except BaseException as error:
-                _say(logging.INFO, request, f"stopped: {_why(request, error)}", now() - begun)
+                _log_attempt(logging.INFO, request, f"stopped: {_stop_reason(request, error)}", now() - started_at)
                 raise
             if isinstance(outcome, Retried | Dead):
-                _say(logging.INFO, request, _ending(outcome), now() - begun)
+                _log_attempt(logging.INFO, request, _describe(outcome), now() - started_at)
             elif _log.isEnabledFor(logging.DEBUG):
-                _say(logging.DEBUG, request, _ending(outcome), now() - begun)
+                _log_attempt(logging.DEBUG, request, _describe(outcome), now() - started_at)
             return outcome
 
         return run
@@ -77,21 +77,21 @@ def log() -> Layer:
     return layer
 
 
-def _say(level: int, request: Request, what: str, seconds: float | None = None) -> None:
+def _log_attempt(level: int, request: Request, message: str, seconds: float | None = None) -> None:
     task = request.task
-    about: dict[str, str | int | float] = {
+    fields: dict[str, str | int | float] = {
         "task_id": task.id,
         "task_type": task.task_type,
         "attempt": task.attempt,
     }
     after = ""
     if seconds is not None:
-        about["seconds"] = seconds
+        fields["seconds"] = seconds
         after = f" after {seconds:.3f} s"
-    _log.log(level, "%s %s#%d%s: %s", task.task_type, task.id, task.attempt, after, what, extra=about)
+    _log.log(level, "%s %s#%d%s: %s", task.task_type, task.id, task.attempt, after, message, extra=fields)
 
 
-def _ending(outcome: Outcome) -> str:
+def _describe(outcome: Outcome) -> str:
     match outcome:
         case Acked():
             return "done"
@@ -105,5 +105,5 @@ def _ending(outcome: Outcome) -> str:
             return f"lost: {reason}"
 
 
-def _why(request: Request, error: BaseException) -> str:
+def _stop_reason(request: Request, error: BaseException) -> str:
     return str(request.cancel.why) if request.cancel.why is not None else text_of(error)

@@ -1,4 +1,4 @@
-"""Permits: so many at a time, given in the order in which they were asked for."""
+"""Permits: a semaphore that serves waiters strictly in order."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from contextlib import suppress
 
 class Permits:
     def __init__(self, count: int) -> None:
-        self.free = count  # More than none only while nobody waits.
+        self.free = count  # More than 0 only while nothing waits.
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def take(self) -> bool:
-        """Take one now; False if all are out."""
+        """Take a permit now; False if none is free."""
         if self.free > 0:
             self.free -= 1
             return True
         return False
 
     async def wait(self) -> None:
-        """Take one as soon as it is our turn."""
+        """Wait for a permit, and take it."""
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.give()  # It had become ours in the same moment.
+                self.give()  # It was granted in the same moment.
             else:
-                with suppress(ValueError):  # Whoever gave one back may have passed it over already.
+                with suppress(ValueError):  # ``give`` may have removed it already.
                     self._waiting.remove(turn)
             raise
 
     def give(self) -> None:
-        """Give one back: to whoever has waited longest, so that no newcomer can be quicker."""
+        """Return a permit: the longest waiter gets it, so that no newcomer can overtake it."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():

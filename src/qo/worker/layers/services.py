@@ -1,4 +1,4 @@
-"""The service of each task type: its handler in the layers that apply to it."""
+"""Building the service of each task type: its handler, wrapped in the layers that apply to it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from qo.worker.loop.admission import Admission
 from qo.worker.loop.outcome import Acked, Outcome
 
 
-def services(
+def build_services(
     app: App, options: ServiceOptions, executors: Mapping[Kind, Executor], admission: Admission
 ) -> dict[str, Service]:
-    """By task type. Limits of the whole worker are shared by all of them; those of a handler are its own."""
+    """Return the services by task type. They share the limits of the worker; each has those of its handler."""
     shared = make_limits(options.concurrency_limit, options.rate_limit)
     built: dict[str, Service] = {}
     for handler in (*app.handlers, UNKNOWN):
         limits = (*shared, *make_limits(handler.concurrency, handler.rate))
         admission.add_gates(handler, limits)
         layers = (*default_layers(options, limits), *app.layers, *handler.layers)
-        built[handler.task_type] = stack(*layers)(_calling(handler, executors, admission))
+        built[handler.task_type] = stack(*layers)(_call_handler(handler, executors, admission))
     return built
 
 
-def _calling(handler: Handler, executors: Mapping[Kind, Executor], admission: Admission) -> Service:
+def _call_handler(handler: Handler, executors: Mapping[Kind, Executor], admission: Admission) -> Service:
+    """Return the innermost service, which calls the handler through its executor."""
     if (executor := executors.get(handler.kind)) is None:
         raise UsageError(
             f"the handler of {handler.task_type!r} is of kind {handler.kind}, which this worker cannot run: give it "
@@ -41,7 +42,7 @@ def _calling(handler: Handler, executors: Mapping[Kind, Executor], admission: Ad
         if not request.started:  # A layer may call more than once.
             request.start()
             admission.count_started(handler)
-        answer = await executor.call(request)
-        return answer if isinstance(answer, Acked) else Acked(answer)
+        output = await executor.call(request)
+        return output if isinstance(output, Acked) else Acked(output)
 
     return call

@@ -2,8 +2,8 @@
 
     load_shed > buffer > timeout > concurrency_limit > rate_limit > trace > log > catch > yours > the handler
 
-A layer takes the next service and returns a service. It may act before and after, answer in its place, or raise:
-``catch`` turns whatever a handler or a layer of yours raises into an outcome.
+A layer takes the next service and returns a service. It may act before and after it, return an outcome in its place, or
+raise: ``catch`` turns the exceptions of handlers and of your layers into outcomes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Layer = Callable[[Service], Service]
 
 
 def stack(*layers: Layer) -> Layer:
-    """Several layers as one. Raises UsageError when one of them gives something that cannot be called."""
+    """Combine several layers into one. Raises UsageError if a layer returns something that cannot be called."""
 
     def wrap(service: Service) -> Service:
         for layer in reversed(layers):
             service = layer(service)
-            if not callable(service):  # As when it does not return: otherwise each task would find that out.
+            if not callable(service):  # A missing return, say. Otherwise every task would fail.
                 name = getattr(layer, "__qualname__", layer)
                 raise UsageError(f"the layer {name} gave {service!r} instead of a service: return one")
         return service

@@ -12,31 +12,31 @@ from qo.worker.loop.outcome import Outcome, Retried
 
 
 def timeout() -> Layer:
-    """Stop an attempt when the request's clock says so, which knows whose timeout counts.
+    """Stop an attempt when the request's clock expires.
 
-    The handler is asked to stop (``cancel``) and cancelled. If it finishes all the same, what it says counts; if it
-    fails then, the reason is that it timed out.
+    The handler is asked to stop (``cancel``) and cancelled. If it returns all the same, its outcome counts; if it
+    raises, the outcome is that it timed out.
     """
 
     def layer(inner: Service) -> Service:
         async def run(request: Request) -> Outcome:
             if request.clock.timeout_s is None:
                 return await inner(request)
-            return await _within(inner, request)
+            return await _run_within_limit(inner, request)
 
         return run
 
     return layer
 
 
-async def _within(inner: Service, request: Request) -> Outcome:
+async def _run_within_limit(inner: Service, request: Request) -> Outcome:
     clock = request.clock
     attempt = asyncio.current_task()
     assert attempt is not None, "the clock stops the asyncio task that runs the attempt"
     cancelled_before = attempt.cancelling()
 
     def expire() -> None:
-        # The handler resumes after both: it finds the reason whenever it looks.
+        # The handler resumes after both, so it always finds the reason.
         attempt.cancel()
         request.cancel.request(Why.TIMEOUT)
 
@@ -44,9 +44,9 @@ async def _within(inner: Service, request: Request) -> Outcome:
     try:
         outcome = await inner(request)
     except asyncio.CancelledError:
-        ours = request.cancel.why is Why.TIMEOUT and attempt.cancelling() - clock.expired <= cancelled_before
-        if not ours:
-            raise  # The worker's doing: it knows why.
+        is_timeout = request.cancel.why is Why.TIMEOUT and attempt.cancelling() - clock.expired <= cancelled_before
+        if not is_timeout:
+            raise  # The worker cancelled it, and knows why.
         return timed_out(clock)
     finally:
         clock.stop()

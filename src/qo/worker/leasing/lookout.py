@@ -1,7 +1,8 @@
-"""The duty of watching over the whole queue, which one of the workers that lease has at a time.
+"""The lookout: the one worker, of those that lease shards, which watches the whole queue for the others.
 
-The lookout counts the members, so that all can work out the same plan; sees where something is due, and says so (it
-*lights* the unit), so that nobody else need list anything while the queue is idle; and takes what nobody else does.
+It counts the members, so that all of them compute the same plan. It finds the units where tasks are due and publishes
+them (it *lights* the unit), so that no other worker lists anything while the queue is idle. And it takes tasks that no
+other worker takes.
 """
 
 from __future__ import annotations
@@ -49,35 +50,38 @@ class Lookout:
         return self._held is not None and self._monotonic() < self._held.until
 
     async def round(self) -> ShardLease | None:
-        """Do the duty; or see who does, and take it over if nobody does. The answer is the latest news."""
+        """Do the duty if this worker has it; otherwise read the lookout's lease, and take it over if it is free.
+
+        Returns the latest lease.
+        """
         if self._held is not None and self.on_duty:
-            return await self._serve(self._held)
+            return await self._keep_watch(self._held)
         self._held = None
-        found = await self._leases.read(LOOKOUT)
+        record = await self._leases.read(LOOKOUT)
         now, room = await self._store.now(), self._has_room()
-        if not may_look_out(found.lease, now=now, room=room, ttl_s=self._config.ttl_s):
-            return found.lease
-        self._held = await self._leases.acquire(LOOKOUT, found)
+        if not may_look_out(record.lease, now=now, room=room, ttl_s=self._config.ttl_s):
+            return record.lease
+        self._held = await self._leases.acquire(LOOKOUT, record)
         if self._held is None:
-            return found.lease  # Somebody was quicker; the next round will tell what there is to know.
+            return record.lease  # Another worker was quicker; the next round reads its lease.
         log.info("this worker is the lookout now")
         self._since = self._renew_at = self._monotonic()
-        return await self._serve(self._held)
+        return await self._keep_watch(self._held)
 
     async def leave(self) -> None:
         held, self._held = self._held, None
         if held is not None:
             await self._leases.release(held)
 
-    async def _serve(self, held: Held) -> ShardLease:
+    async def _keep_watch(self, held: Held) -> ShardLease:
         late = await self._survey.round(self._feed.wants, late_s=self._config.ttl_s)
         if late:
             self._feed.offer(late)
         lit, started = self._survey.lit, self._monotonic()
         if started < self._renew_at - self._config.round_s / 2:  # The next round will be nearer to it.
-            return await self._say(held, None, lit) if set(lit) - set(held.lease.lit) else held.lease
+            return await self._publish(held, None, lit) if set(lit) - set(held.lease.lit) else held.lease
         if not self._has_room() and started - self._since >= self._config.ttl_s:
-            await self.leave()  # Somebody who can run what is found should have the duty, if there is anybody.
+            await self.leave()  # A worker that can run the tasks it finds should have the duty, if there is one.
             return held.lease
         members = sorted({*await self._members.live(), self._worker_id})
         if len(members) > self._units >= len(held.lease.members):
@@ -86,11 +90,11 @@ class Lookout:
                 len(members),
                 self._units,
             )
-        said = await self._say(held, members, lit)
+        lease = await self._publish(held, members, lit)
         self._renew_at = started + self._config.renew_s
-        return said
+        return lease
 
-    async def _say(self, held: Held, members: list[str] | None, lit: list[str]) -> ShardLease:
+    async def _publish(self, held: Held, members: list[str] | None, lit: list[str]) -> ShardLease:
         self._held = await self._leases.renew(held, members=members, lit=lit)
         if self._held is None:
             log.warning("another worker is the lookout now: this one was late")
