@@ -23,7 +23,9 @@ from qo.worker.api.producer import ProducerHandle
 from qo.worker.loop.state import State
 from qo.worker.worker import Worker
 from support.stores.queues import AT_ONCE, app_of, config, drain, ended, until, virtual_queue, working
-from support.worker.checked_worker import in_virtual_time
+from support.worker.checked_worker import books, in_virtual_time
+
+__all__ = ["books"]
 
 pytestmark = pytest.mark.fast
 

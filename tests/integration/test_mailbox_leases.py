@@ -33,7 +33,9 @@ from qo.worker.api.signals import Reject, Reschedule
 from qo.worker.loop.state import State
 from qo.worker.worker import Worker
 from support.stores.queues import AT_ONCE, app_of, config, ended, until, virtual_queue, working
-from support.worker.checked_worker import Books, in_virtual_time, moody_queue
+from support.worker.checked_worker import Books, books, in_virtual_time, moody_queue
+
+__all__ = ["books"]
 
 pytestmark = pytest.mark.fast
 

@@ -17,7 +17,9 @@ from qo.worker.api.context import Context
 from qo.worker.api.signals import Reject, Retry
 from qo.worker.layers import ServiceOptions
 from support.stores.queues import AT_ONCE, app_of, ended, until, virtual_queue, working
-from support.worker.checked_worker import in_virtual_time
+from support.worker.checked_worker import books, in_virtual_time
+
+__all__ = ["books"]
 
 pytestmark = pytest.mark.fast
 
