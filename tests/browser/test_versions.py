@@ -134,7 +134,7 @@ async def test_of_two_tabs_that_roll_back_at_once_one_goes_no_further_back(place
     questions = [await press(tab, "Roll back to 2") for tab in pair]
     await confirm(questions[0])
     await questions[1].locator("button[type=submit]").click()
-    await expect(questions[1].get_by_role("alert")).to_contain_text("version 2 of 'tea' serves by now, not 3")
+    await expect(questions[1].get_by_role("alert")).to_contain_text("version 2 of 'tea' is active by now, not 3")
     assert place.versions() == {1: "retired", 2: "active", 3: "rolled_back"}
 
 

@@ -145,13 +145,13 @@ def test_what_cannot_be_made_once_more_says_what_to_do_instead(state: State, sho
         begun(state, "follow")
     with pytest.raises(UsageError, match="does not work by partition"):
         begun(state, "orders")
-    with pytest.raises(UsageError, match="makes no datasets"):
+    with pytest.raises(UsageError, match="has no outputs"):
         begun(state, "alert")
     with pytest.raises(UsageError, match="exchange"):
         begun(state, "clean", "b", "a")
     with pytest.raises(NotFound):
         begun(state, "nothing")
-    with pytest.raises(NotFound, match="nothing to make"):
+    with pytest.raises(NotFound, match="nothing to backfill"):
         begun(state, "clean", "x", "y")
 
 

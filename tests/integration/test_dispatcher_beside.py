@@ -68,12 +68,12 @@ def test_who_waits_is_told_for_what(state: State) -> None:
     serving(state)
     staged(state, EDITED)
     run_loops(state)
-    assert holds(state) == ["waits for inputs read beside: day"]
+    assert holds(state) == ["waits for side inputs: day"]
     for each in released(state)[:2]:
         succeed(state, claim(state, each))
     run_loops(state)
     found = progress(state, "shop", 2)
-    reason = "waits for inputs read beside: day has 4 tasks left"
+    reason = "waits for side inputs: day has 4 tasks left"
     assert [(each.job, each.reason) for each in found.waits] == [("month", reason)]
     assert not found.caught_up
     [month] = tasks_of(state, live(loaded(state), "shop.month", 2))
@@ -89,7 +89,7 @@ def test_before_tasks_are_made_it_is_told_how_many_are_to_come(state: State) -> 
     serving(state)
     staged(state, EDITED)
     assert [each.reason for each in progress(state, "shop", 2).waits] == [
-        "waits for inputs read beside: day has 6 tasks left"
+        "waits for side inputs: day has 6 tasks left"
     ]
 
 
@@ -151,10 +151,8 @@ def test_what_failed_keeps_who_reads_it_until_it_is_replayed(state: State) -> No
     staged(state, EDITED)
     assert of(run(state, _fail_first), "month") == []
     [wait] = progress(state, "shop", 2).waits
-    assert wait.reason.startswith(
-        "waits for inputs read beside: 1 task of day failed (replay what qo run list shop"
-    )
-    assert holds(state) == ["waits for inputs read beside: day"]
+    assert wait.reason.startswith("waits for side inputs: 1 task of day failed (replay what qo run list shop")
+    assert holds(state) == ["waits for side inputs: day"]
     [failed] = [each for each in tasks_of(state, live(loaded(state), "shop.day", 2)) if each["status"] == "failed"]
     with state.write() as tx:
         operator_actions.replay(tx, failed["id"], "tests")
@@ -197,7 +195,7 @@ def test_events_that_come_while_it_is_built_are_waited_for(state: State) -> None
         found = loaded(state)
         rebuild = side_inputs.rebuilds(tx, found)[live(found, "shop.month", 2).edition_id]
         assert rebuilding.explain(tx, rebuild) == (
-            "waits for inputs read beside: events that day reads are to be routed"
+            "waits for side inputs: events that day reads are not routed yet"
         )
     ran = run(state)
     assert pieces(of(ran, "month")[-1], "day") == DAYS | {"2024-01-07"}

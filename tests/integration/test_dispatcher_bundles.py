@@ -19,7 +19,7 @@ from qo.config.settings import S3Settings, Settings
 from qo.core.pipeline import bundle as rules
 from qo.dispatcher import aws
 from qo.dispatcher.bundles import archive, bundle_store
-from qo.dispatcher.bundles.bundle_store import Shelf
+from qo.dispatcher.bundles.bundle_store import BundleStore
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
 from qo.errors import NotFound, Refused, Unavailable, UsageError
@@ -165,18 +165,18 @@ def test_other_bytes_than_were_promised_are_not_even_opened(tmp_path: Path) -> N
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(Settings(dispatcher=DispatcherSettings(data=f"file:{tmp_path / 'data'}")))
+def shelf(tmp_path: Path) -> BundleStore:
+    return BundleStore(Settings(dispatcher=DispatcherSettings(data=f"file:{tmp_path / 'data'}")))
 
 
-def registered(state: State, shelf: Shelf, body: bytes) -> str:
+def registered(state: State, shelf: BundleStore, body: bytes) -> str:
     with state.write() as tx:
         return bundle_store.register(
             tx, CreateBundle(sha256=sha256(body), bytes=len(body)), "ada", shelf
         ).bundle_id
 
 
-def test_a_bundle_is_registered_uploaded_and_finalized(state: State, shelf: Shelf) -> None:
+def test_a_bundle_is_registered_uploaded_and_finalized(state: State, shelf: BundleStore) -> None:
     body = bundle(FILES)
     made = registered(state, shelf, body)
     assert registered(state, shelf, body) == made
@@ -191,7 +191,7 @@ def test_a_bundle_is_registered_uploaded_and_finalized(state: State, shelf: Shel
     assert shelf.read(sha256(body)) == body
 
 
-def test_only_the_announced_bytes_are_taken(state: State, shelf: Shelf) -> None:
+def test_only_the_announced_bytes_are_taken(state: State, shelf: BundleStore) -> None:
     made = registered(state, shelf, bundle(FILES))
     with pytest.raises(UsageError, match="sha256"):
         bundle_store.upload(state, shelf, made, bundle({MAIN: "evil"}))
@@ -199,7 +199,7 @@ def test_only_the_announced_bytes_are_taken(state: State, shelf: Shelf) -> None:
         bundle_store.finalize(state, shelf, made)
 
 
-def test_an_unsound_bundle_is_never_final(state: State, shelf: Shelf) -> None:
+def test_an_unsound_bundle_is_never_final(state: State, shelf: BundleStore) -> None:
     body = zipped({**FILES, "../evil": b""}, manifest_of(FILES))
     made = registered(state, shelf, body)
     bundle_store.upload(state, shelf, made, body)
@@ -210,7 +210,7 @@ def test_an_unsound_bundle_is_never_final(state: State, shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "nothing", "../../etc/passwd", "' OR 1=1 --"])
-def test_a_bundle_that_nobody_registered_is_not_found(state: State, shelf: Shelf, name: str) -> None:
+def test_a_bundle_that_nobody_registered_is_not_found(state: State, shelf: BundleStore, name: str) -> None:
     for ask in (
         lambda: bundle_store.upload(state, shelf, name, b""),
         lambda: bundle_store.finalize(state, shelf, name),
@@ -223,7 +223,7 @@ def test_a_bundle_that_nobody_registered_is_not_found(state: State, shelf: Shelf
 
 @pytest.mark.fast
 @pytest.mark.parametrize("text", ["", "../x", "A" * 64, "0" * 63, "0" * 64 + "\n", "0" * 65])
-def test_a_hash_that_is_none_never_becomes_a_path(shelf: Shelf, text: str) -> None:
+def test_a_hash_that_is_none_never_becomes_a_path(shelf: BundleStore, text: str) -> None:
     with pytest.raises(ValidationError):
         CreateBundle(sha256=text, bytes=1)
     with pytest.raises(UsageError):
@@ -256,7 +256,7 @@ def test_bundles_are_kept_in_a_bucket_too(
         dispatcher=DispatcherSettings(data=f"s3://{s3_bucket}/root"),
         s3=S3Settings(endpoint=s3_server.endpoint, region=REGION),
     )
-    shelf, body = Shelf(settings), bundle(FILES)
+    shelf, body = BundleStore(settings), bundle(FILES)
     made = registered(books, shelf, body)
     with pytest.raises(NotFound):
         bundle_store.finalize(books, shelf, made)
@@ -272,7 +272,7 @@ def test_a_bucket_that_does_not_answer_may_be_asked_again(monkeypatch: pytest.Mo
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     endpoint = f"http://127.0.0.1:{free_ports(1)[0]}"
-    shelf = Shelf(
+    shelf = BundleStore(
         Settings(
             dispatcher=DispatcherSettings(data="s3://data/root"), s3=S3Settings(endpoint=endpoint, region=REGION)
         )

@@ -60,7 +60,7 @@ def uploaded(state: State, *hashes: str, runtime: str = "pipeline") -> None:
 def bring(state: State, wanted: Dag, bundle: str | None, gone: Collection[str] = ()) -> DeployAnswer:
     brought = None if bundle is None else DeployBundle(sha256=bundle, jobs=["clean"])
     with state.write() as tx:
-        return deploy.deploy(tx, wanted, "", "tests", DEFAULT, brought, gone=gone)
+        return deploy.deploy(tx, wanted, "", "tests", DEFAULT, brought, missing_bundles=gone)
 
 
 @pytest.fixture

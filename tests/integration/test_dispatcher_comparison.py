@@ -64,7 +64,7 @@ def test_what_was_made_of_incomplete_inputs_is_made_again_before_the_version_ser
     assert not progress(state, "shop", 2).caught_up
     with (
         state.write() as tx,
-        pytest.raises(Refused, match="still being rebuilt: month waits for inputs read beside"),
+        pytest.raises(Refused, match="still being rebuilt: month waits for side inputs"),
     ):
         cutover.mark_ready(tx, "shop", 2, "tests")
     ran = run(state)
@@ -100,7 +100,7 @@ def test_what_was_made_of_all_there_is_is_not_made_again(state: State) -> None:
     staged(state, EDITED)
     found = progress(state, "shop", 2)
     assert ([each.job for each in found.waits], found.caught_up) == (["month", "year"], False)
-    assert found.waits[0].reason == "what was made of it before is compared with what it reads beside"
+    assert found.waits[0].reason == "its earlier output is being compared with its side inputs"
     assert run(state) == []
     assert progress(state, "shop", 2).caught_up
 

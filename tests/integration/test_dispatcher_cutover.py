@@ -137,7 +137,7 @@ def test_of_two_who_roll_back_the_same_version_one_is_refused(state: State) -> N
     with state.write() as tx:
         cutover.activate(tx, "shop", 3, "tests", force=True)
         assert cutover.rollback(tx, "shop", "one", replaces=3).active == 2
-    with state.write() as tx, pytest.raises(Refused, match="version 2 of 'shop' serves by now, not 3"):
+    with state.write() as tx, pytest.raises(Refused, match="version 2 of 'shop' is active by now, not 3"):
         cutover.rollback(tx, "shop", "the other", replaces=3)
     assert statuses(state) == {1: "retired", 2: "active", 3: "rolled_back"}
 

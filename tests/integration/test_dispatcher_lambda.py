@@ -170,7 +170,7 @@ def test_a_retryable_end_brings_another_attempt(site: Callable[..., Site]) -> No
 def test_a_bundle_that_is_gone_is_fatal_and_one_that_cannot_be_read_now_is_not(site: Callable[..., Site]) -> None:
     here = site("print('{}')")
 
-    class Broken(bundle_store.Shelf):
+    class Broken(bundle_store.BundleStore):
         def __init__(self, error: Exception) -> None:
             self._error = error
 

@@ -229,7 +229,7 @@ class Goes(Functions):
 
 def invoked(state: State, directory: Path, refusals: float, **fields: object) -> tuple[Invoker, str]:
     """Who has started the function of a task, and the task."""
-    shelf = bundle_store.Shelf(Settings(dispatcher=DispatcherSettings(data=f"file:{directory / 'data'}")))
+    shelf = bundle_store.BundleStore(Settings(dispatcher=DispatcherSettings(data=f"file:{directory / 'data'}")))
     body = bundle({MAIN: ""})
     with state.write() as tx:
         created = bundle_store.register(tx, CreateBundle(sha256=sha256(body), bytes=len(body)), "tests", shelf)

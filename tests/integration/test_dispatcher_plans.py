@@ -54,7 +54,7 @@ def run_all(state: State) -> None:
 
 def plan(state: State, wanted: Dag, **how: Any) -> PlanAnswer:
     with state.read() as tx:
-        return planning.planned(tx, wanted, DEFAULT, **how)
+        return planning.forecast(tx, wanted, DEFAULT, **how)
 
 
 def test_a_plan_names_the_partitions_of_every_job_that_would_be_rebuilt(state: State, shop: None) -> None:

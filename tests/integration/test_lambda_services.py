@@ -192,7 +192,7 @@ def test_another_implementation_of_lambda_takes_the_invocation(
         Handler="main.handler",
         Code={"ZipFile": bundle({MAIN: ""})},
     )
-    shelf = bundle_store.Shelf(Settings(dispatcher=DispatcherSettings(data=f"file:{tmp_path}")))
+    shelf = bundle_store.BundleStore(Settings(dispatcher=DispatcherSettings(data=f"file:{tmp_path}")))
     functions = AwsFunctions("qo-udf", shelf, region=REGION, endpoint=moto_server.endpoint)
     assert functions.launch(invocation_of(b""), lambda: None) is None
     missing = AwsFunctions("missing", shelf, region=REGION, endpoint=moto_server.endpoint)

@@ -26,7 +26,7 @@ from qo.core import keys
 from qo.core.pipeline.policy import normalise
 from qo.core.roles import Bucket, Role, role_policy
 from qo.dispatcher import aws
-from qo.dispatcher.bundles.bundle_store import Shelf
+from qo.dispatcher.bundles.bundle_store import BundleStore
 from qo.dispatcher.engine.loops import manifest
 from qo.dispatcher.outbox.queues import BucketQueues
 from qo.dispatcher.outbox.wakeup import WakeUp
@@ -240,7 +240,7 @@ async def test_a_dispatcher_wakes_workers_and_keeps_manifests(
     assert await manifest.write(root, {"name": "sales", "revision": 1, "epoch": 1, "files": []})
     assert await manifest.write(root, {"name": "sales", "revision": 2, "epoch": 1, "files": []})
     await root.close()
-    shelf = Shelf(lake)
+    shelf = BundleStore(lake)
     await asyncio.to_thread(shelf.write, "0" * 64, b"zip")
     assert await asyncio.to_thread(shelf.read, "0" * 64) == b"zip"
     aws.client.cache_clear()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qo.dispatcher.bundles.bundle_store import bundle_id
+from qo.dispatcher.bundles.bundle_store import bundle_id_for
 from support.dispatcher.code_versions import Shop
 from support.dispatcher.sites import WITHIN_S, Site, embedded, servers, site
 from support.stores.queues import until
@@ -180,7 +180,7 @@ async def test_an_attempt_reports_the_code_that_it_ran(embedded: Site) -> None:
         await embedded.emit("p1")
         await shop.served({"p1": "1"})
         task = await embedded.client.get(f"/v1/tasks/{embedded.task('priced')['id']}")
-        shown = await embedded.client.get(f"/v1/bundles/{bundle_id(task['bundle'])}")
+        shown = await embedded.client.get(f"/v1/bundles/{bundle_id_for(task['bundle'])}")
     assert task["attempts"][0]["code"] == task["code"] is not None
     assert (shown["runtime"], shown["state"]) == ("pipeline", "final")
 

@@ -19,7 +19,7 @@ from functools import partial
 from qo.config.settings import Settings
 from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.auth.local_tokens import local_tokens
-from qo.dispatcher.bundles.bundle_store import Shelf
+from qo.dispatcher.bundles.bundle_store import BundleStore
 from qo.dispatcher.engine.fast_path import Hand, Onward
 from qo.dispatcher.engine.limits import limits, thresholds
 from qo.dispatcher.engine.loop import Loop, Tick
@@ -355,11 +355,11 @@ def _signals(stopped: asyncio.Event) -> Generator[None]:
 
 def functions_of(settings: Settings) -> Functions:
     """What runs bundles, as the settings have it."""
-    chosen, shelf = settings.dispatcher, Shelf(settings)
+    chosen, store = settings.dispatcher, BundleStore(settings)
     if chosen.lambda_function is None:
-        return LocalFunctions(shelf) if chosen.lambda_local else NoFunctions()
+        return LocalFunctions(store) if chosen.lambda_local else NoFunctions()
     from qo.dispatcher.aws import FALLBACK_REGION
     from qo.dispatcher.runtimes.aws_lambda import AwsFunctions
 
     region = settings.s3.region or FALLBACK_REGION
-    return AwsFunctions(chosen.lambda_function, shelf, region=region, endpoint=chosen.lambda_endpoint)
+    return AwsFunctions(chosen.lambda_function, store, region=region, endpoint=chosen.lambda_endpoint)

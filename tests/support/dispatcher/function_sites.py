@@ -16,7 +16,7 @@ from qo.config.settings import Settings
 from qo.core.pipeline.states import EffectKind
 from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.bundles import bundle_store
-from qo.dispatcher.bundles.bundle_store import Shelf
+from qo.dispatcher.bundles.bundle_store import BundleStore
 from qo.dispatcher.outbox import outbox
 from qo.dispatcher.outbox.outbox import Effect
 from qo.dispatcher.runtimes.invoker import Functions, Invoker, LocalFunctions
@@ -43,7 +43,7 @@ class Site:
     def __init__(self, state: State, tmp_path: Path, code: str, **fields: Any) -> None:
         self.state, self.data_root = state, f"file:{tmp_path / 'data'}"
         self.ring = KeyRing.open(tmp_path / "keys")
-        self.shelf = Shelf(Settings(dispatcher=DispatcherSettings(data=self.data_root)))
+        self.shelf = BundleStore(Settings(dispatcher=DispatcherSettings(data=self.data_root)))
         self.body = bundle({MAIN: code})
         with state.write() as tx:
             wanted = CreateBundle(sha256=sha256(self.body), bytes=len(self.body))

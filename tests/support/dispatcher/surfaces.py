@@ -27,7 +27,7 @@ from qo.config.dispatcher import DispatcherSettings
 from qo.dispatcher.attempts import claiming, completion
 from qo.dispatcher.auth import capability
 from qo.dispatcher.auth.principals import create_token
-from qo.dispatcher.bundles.bundle_store import bundle_id
+from qo.dispatcher.bundles.bundle_store import bundle_id_for
 from qo.dispatcher.engine.limits import limits
 from qo.dispatcher.engine.loops import reconciler, release, router
 from qo.dispatcher.http.app import internal_app, public_app
@@ -224,7 +224,7 @@ def _lived_in(context: Context, tokens: Mapping[str, str]) -> Surface:
         "scope": "shop.clean",
         "number": "1",
         "task_id": waiting,
-        "bundle_id": bundle_id(sha256),
+        "bundle_id": bundle_id_for(sha256),
         "path": "hooks/orders",
         "edition_id": live(topology, "shop.tick").edition_id,
         "generation_id": clean.outputs[0].generation_id,

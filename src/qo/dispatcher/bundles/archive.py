@@ -1,7 +1,7 @@
-"""Zips from strangers: read with a limit on everything, unpacked only if every file is what the manifest says.
+"""Bundle archives from untrusted senders: read with limits, and unpacked only if every file matches the manifest.
 
-A zip is judged before it is unpacked, and what is unpacked is judged again by its own bytes, because a zip's
-directory says whatever its maker wanted.
+A zip is validated before it is unpacked, and each file again by its own bytes, because the directory of a zip can
+claim anything.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ _ENCRYPTED = 0x1
 
 
 def inspect(body: bytes, sha256: str) -> Manifest:
-    """The manifest of a zip that has this hash and keeps to all rules. Raises UsageError."""
+    """Return the manifest of a zip. Raises UsageError if it has another hash or breaks a rule."""
     check_hash(body, sha256)
-    with _opened(body) as archive:
-        return _judged(archive)
+    with _open_zip(body) as archive:
+        return _validate(archive)
 
 
 def unpack(body: bytes, sha256: str, directory: Path) -> Manifest:
-    """Write the files of a bundle below an empty directory. After a UsageError, throw away what is there."""
+    """Write the files of a bundle below an empty directory. After a UsageError, delete the directory."""
     check_hash(body, sha256)
-    with _opened(body) as archive:
-        manifest = _judged(archive)
+    with _open_zip(body) as archive:
+        manifest = _validate(archive)
         for file in manifest.files:
             _write(directory / file.path, _content(archive, file))
         return manifest
 
 
 def check_hash(body: bytes, sha256: str) -> None:
-    """Raises UsageError for a zip that is too large, or another one than was promised."""
+    """Raises UsageError for a zip that is too large or has another hash."""
     if len(body) > ZIP_BYTES_MAX:
         raise UsageError(f"a bundle has {ZIP_BYTES_MAX} bytes at most, this one {len(body)}")
     if not hmac.compare_digest(hashlib.sha256(body).hexdigest(), sha256):
@@ -65,7 +65,7 @@ def check_hash(body: bytes, sha256: str) -> None:
 
 
 @contextmanager
-def _opened(body: bytes) -> Generator[zipfile.ZipFile]:
+def _open_zip(body: bytes) -> Generator[zipfile.ZipFile]:
     _check_end(body)
     try:
         with zipfile.ZipFile(io.BytesIO(body)) as archive:
@@ -84,7 +84,7 @@ def _opened(body: bytes) -> Generator[zipfile.ZipFile]:
 
 
 def _check_end(body: bytes) -> None:
-    """Before zipfile reads the directory: it believes any size, and holds an object for each entry."""
+    """Check the size of the directory before zipfile reads it: zipfile trusts any size, and keeps each entry."""
     if len(body) < _END.size or not body[-_END.size :].startswith(b"PK\x05\x06"):
         raise UsageError("the bundle is not a plain zip: it does not end as one (write it without a comment)")
     _, _, _, _, entries, directory_bytes, _, _ = _END.unpack(body[-_END.size :])
@@ -94,16 +94,16 @@ def _check_end(body: bytes) -> None:
         raise UsageError(f"a bundle has {FILES_MAX} files at most")
 
 
-def _judged(archive: zipfile.ZipFile) -> Manifest:
-    listed = archive.infolist()
-    if len(listed) > FILES_MAX + 1:
+def _validate(archive: zipfile.ZipFile) -> Manifest:
+    members = archive.infolist()
+    if len(members) > FILES_MAX + 1:
         raise UsageError(f"a bundle has {FILES_MAX} files at most")
-    found = [each for each in listed if each.orig_filename == MANIFEST]
-    if len(found) != 1 or not _is_plain(found[0]) or found[0].file_size > MANIFEST_BYTES_MAX:
+    manifests = [each for each in members if each.orig_filename == MANIFEST]
+    if len(manifests) != 1 or not _is_plain(manifests[0]) or manifests[0].file_size > MANIFEST_BYTES_MAX:
         raise UsageError(f"a bundle has one {MANIFEST}, of {MANIFEST_BYTES_MAX} bytes at most")
-    with archive.open(found[0]) as stream:
+    with archive.open(manifests[0]) as stream:
         manifest = parse(stream.read(MANIFEST_BYTES_MAX + 1))
-    entries = [Entry(each.orig_filename, each.file_size, _is_plain(each)) for each in listed]
+    entries = [Entry(each.orig_filename, each.file_size, _is_plain(each)) for each in members]
     for entry in entries:
         check_path(entry.path)
     check_entries(manifest, entries)

@@ -1,6 +1,6 @@
-"""Bundles: registered by hash, uploaded, read once to see that they are sound, and kept beside the data.
+"""Bundles: registered by hash, uploaded, validated once, and stored beside the data.
 
-A bundle's id follows from its hash, so a job that names it names those bytes, and no later upload changes them.
+The id of a bundle is derived from its hash, so a job that names a bundle names exactly these bytes.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from qo.errors import NoSuchBucket, NotFound, Refused, StoreError, Unavailable, 
 from qo.store.blocking_files import BlockingFiles
 
 DIRECTORY = "bundles"  # Below the data root.
-URL_S = 900  # For so long a pre-signed URL is good.
+URL_S = 900  # How long a pre-signed URL is valid.
 
 _bundles = schema.bundles
 
 
 def location_of(data_root: str, sha256: str) -> str:
-    """The URI of the bundle with that hash, below the data root of the settings."""
+    """Return the URI of a bundle below the data root of the settings."""
     return f"{data_root.rstrip('/')}/{DIRECTORY}/{_name(sha256)}"
 
 
-class Shelf:
-    """Where bundles are kept. Blocks. Raises NotFound and Refused for good, Unavailable for now."""
+class BundleStore:
+    """Where bundles are stored. All methods block. They raise Unavailable if a retry may help, NotFound or Refused
+    otherwise."""
 
     def __init__(self, settings: Settings) -> None:
         self._data_root = settings.dispatcher.data_root
@@ -63,11 +64,11 @@ class Shelf:
             self._files.write(self.location(sha256), body)
 
     def get_url(self, sha256: str) -> str | None:
-        """A link for reading the bundle without credentials, for a while; None if it is not in a bucket."""
+        """Return a link that reads the bundle without credentials for a while; None if it is not in a bucket."""
         return self._presigned("get_object", sha256)
 
     def put_url(self, sha256: str) -> str | None:
-        """A link for uploading the bundle without credentials, for a while; None if it does not go to a bucket."""
+        """Return a link that uploads the bundle without credentials for a while; None if it is not for a bucket."""
         return self._presigned("put_object", sha256)
 
     def _presigned(self, call: str, sha256: str) -> str | None:
@@ -81,7 +82,7 @@ class Shelf:
 
 @contextmanager
 def _translate_errors() -> Generator[None]:
-    """A bucket's errors in the words of a shelf: Unavailable may be tried again, Refused and NotFound not."""
+    """Translate the errors of a bucket into those that ``BundleStore`` raises."""
     try:
         yield
     except Unavailable:
@@ -92,58 +93,60 @@ def _translate_errors() -> Generator[None]:
         raise Refused(f"the bucket of the bundles refuses: {error}") from None
 
 
-def register(tx: Tx, wanted: CreateBundle, by: str, shelf: Shelf, *, present: bool = True) -> BundleAnswer:
-    """Announce a bundle. Announcing it again changes nothing, and says how far it is.
+def register(tx: Tx, request: CreateBundle, by: str, store: BundleStore, *, present: bool = True) -> BundleAnswer:
+    """Register a bundle. Registering it again changes nothing and returns its state.
 
-    ``present``: whether its zip is on the shelf now, if it ever was.
+    ``present``: whether its zip is in the store, if it was ever uploaded.
     """
     row = {
-        "id": bundle_id(wanted.sha256),
-        "sha256": wanted.sha256,
-        "location": shelf.location(wanted.sha256),
+        "id": bundle_id_for(request.sha256),
+        "sha256": request.sha256,
+        "location": store.location(request.sha256),
         "state": BundleState.UPLOADING,
         "manifest": None,
         "created_at": tx.now,
         "created_by": by,
     }
     tx.insert_absent(_bundles, [row], returning=_bundles.c.id)
-    found = show(tx, bundle_id(wanted.sha256))
-    if found.state == BundleState.FINAL:
+    bundle = show(tx, bundle_id_for(request.sha256))
+    if bundle.state == BundleState.FINAL:
         if present:
-            return found
-        # Somebody has deleted it: whoever has the same bytes may bring it back.
-        tx.execute(sa.update(_bundles).where(_bundles.c.id == found.bundle_id).values(state=BundleState.UPLOADING))
-        found = found.model_copy(update={"state": BundleState.UPLOADING})
-    return found.model_copy(update={"upload_url": shelf.put_url(wanted.sha256)})
+            return bundle
+        # Somebody has deleted the zip: let the caller upload the same bytes again.
+        tx.execute(
+            sa.update(_bundles).where(_bundles.c.id == bundle.bundle_id).values(state=BundleState.UPLOADING)
+        )
+        bundle = bundle.model_copy(update={"state": BundleState.UPLOADING})
+    return bundle.model_copy(update={"upload_url": store.put_url(request.sha256)})
 
 
-def upload(state: State, shelf: Shelf, bundle: str, body: bytes) -> BundleAnswer:
-    """Keep the zip of a registered bundle. Raises NotFound, UsageError for other bytes than were announced."""
+def upload(state: State, store: BundleStore, bundle_id: str, body: bytes) -> BundleAnswer:
+    """Store the zip of a registered bundle. Raises NotFound, UsageError for bytes with another hash."""
     with state.read() as tx:
-        found = show(tx, bundle)
-    archive.check_hash(body, found.sha256)
-    shelf.write(found.sha256, body)
-    return found
+        bundle = show(tx, bundle_id)
+    archive.check_hash(body, bundle.sha256)
+    store.write(bundle.sha256, body)
+    return bundle
 
 
-def finalize(state: State, shelf: Shelf, bundle: str) -> BundleAnswer:
-    """Read the uploaded zip and, if it is sound, let jobs use it. Raises NotFound, UsageError, Unavailable."""
+def finalize(state: State, store: BundleStore, bundle_id: str) -> BundleAnswer:
+    """Validate the uploaded zip and let jobs use it. Raises NotFound, UsageError, Unavailable."""
     with state.read() as tx:
-        found = show(tx, bundle)
-    if found.state == BundleState.FINAL:
-        return found
-    manifest = archive.inspect(shelf.read(found.sha256), found.sha256)
+        bundle = show(tx, bundle_id)
+    if bundle.state == BundleState.FINAL:
+        return bundle
+    manifest = archive.inspect(store.read(bundle.sha256), bundle.sha256)
     with state.write() as tx:
         values = {"state": BundleState.FINAL, "manifest": msgspec.to_builtins(manifest)}
-        tx.execute(sa.update(_bundles).where(_bundles.c.id == bundle).values(**values))
-        return show(tx, bundle)
+        tx.execute(sa.update(_bundles).where(_bundles.c.id == bundle_id).values(**values))
+        return show(tx, bundle_id)
 
 
-def show(tx: Tx, bundle: str) -> BundleAnswer:
+def show(tx: Tx, bundle_id: str) -> BundleAnswer:
     """Raises NotFound."""
-    row = tx.one(sa.select(_bundles).where(_bundles.c.id == bundle))
+    row = tx.one(sa.select(_bundles).where(_bundles.c.id == bundle_id))
     if row is None:
-        raise NotFound(f"there is no bundle {bundle!r}: register it first")
+        raise NotFound(f"there is no bundle {bundle_id!r}: register it first")
     manifest = None if row["manifest"] is None else msgspec.convert(row["manifest"], Manifest)
     return BundleAnswer(
         bundle_id=row["id"],
@@ -157,18 +160,18 @@ def show(tx: Tx, bundle: str) -> BundleAnswer:
     )
 
 
-def usable(tx: Tx, bundle: str) -> BundleAnswer:
-    """A bundle that may run. Raises NotFound, Refused for one that was never finalized."""
-    found = show(tx, bundle)
-    if found.state != BundleState.FINAL:
-        raise Refused(f"the bundle {bundle} was not finalized: upload and finalize it, then replay the task")
-    if found.runtime == "pipeline":
-        raise Refused(f"the bundle {bundle} is the code of a pipeline, not a function: name another in 'udf'")
-    return found
+def usable(tx: Tx, bundle_id: str) -> BundleAnswer:
+    """Return a bundle that tasks may run. Raises NotFound, Refused for one that was never finalized."""
+    bundle = show(tx, bundle_id)
+    if bundle.state != BundleState.FINAL:
+        raise Refused(f"the bundle {bundle_id} was not finalized: upload and finalize it, then replay the task")
+    if bundle.runtime == "pipeline":
+        raise Refused(f"the bundle {bundle_id} is the code of a pipeline, not a function: name another in 'udf'")
+    return bundle
 
 
 def deployable(tx: Tx, sha256: str) -> str:
-    """Where the code of a pipeline lies that was uploaded and found sound. Raises UsageError."""
+    """Return the location of a finalized bundle of pipeline code. Raises UsageError."""
     row = tx.one(sa.select(_bundles).where(_bundles.c.sha256 == sha256))
     if row is None or row["state"] != BundleState.FINAL:
         raise UsageError(f"the bundle {sha256} was not uploaded and finalized: send it to /v1/bundles first")
@@ -177,7 +180,7 @@ def deployable(tx: Tx, sha256: str) -> str:
     return str(row["location"])
 
 
-def bundle_id(sha256: str) -> str:
+def bundle_id_for(sha256: str) -> str:
     return derive_id("bundle", sha256)
 
 

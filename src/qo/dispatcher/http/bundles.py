@@ -9,7 +9,7 @@ from fastapi import Depends, Path, Request
 from qo.api.contract.bundle import BundleAnswer, CreateBundle
 from qo.core.pipeline.bundle import ZIP_BYTES_MAX
 from qo.dispatcher.bundles import bundle_store
-from qo.dispatcher.bundles.bundle_store import Shelf
+from qo.dispatcher.bundles.bundle_store import BundleStore
 from qo.dispatcher.http.routes import CallerParam, ContextParam, Routes
 
 UPLOADS = "/v1/bundles/"  # Bodies below this path may be as large as a bundle.
@@ -20,10 +20,10 @@ BundleId = Annotated[str, Path(max_length=36)]
 
 def create_bundle(context: ContextParam, caller: CallerParam, body: CreateBundle) -> BundleAnswer:
     """Register a bundle by its hash; the answer says where to upload it."""
-    shelf = Shelf(context.settings)
-    present = shelf.has(body.sha256)  # Outside the transaction: a bucket is slow.
+    store = BundleStore(context.settings)
+    present = store.has(body.sha256)  # Outside the transaction: a bucket is slow.
     with context.state.write() as tx:
-        return bundle_store.register(tx, body, caller.name, shelf, present=present)
+        return bundle_store.register(tx, body, caller.name, store, present=present)
 
 
 def show_bundle(context: ContextParam, bundle_id: BundleId) -> BundleAnswer:
@@ -40,12 +40,12 @@ def upload_bundle(
     context: ContextParam, bundle_id: BundleId, body: Annotated[bytes, Depends(_read_zip)]
 ) -> BundleAnswer:
     """Upload the zip of a registered bundle, if the answer named no upload_url."""
-    return bundle_store.upload(context.state, Shelf(context.settings), bundle_id, body)
+    return bundle_store.upload(context.state, BundleStore(context.settings), bundle_id, body)
 
 
 def finalize_bundle(context: ContextParam, bundle_id: BundleId) -> BundleAnswer:
     """Check an uploaded bundle; if it is valid, jobs may use it."""
-    return bundle_store.finalize(context.state, Shelf(context.settings), bundle_id)
+    return bundle_store.finalize(context.state, BundleStore(context.settings), bundle_id)
 
 
 _ZIP: dict[str, Any] = {

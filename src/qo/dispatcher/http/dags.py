@@ -25,7 +25,7 @@ from qo.api.contract.dag import (
 from qo.core.pipeline.dag import Dag
 from qo.core.pipeline.plan import content_hash
 from qo.dispatcher.bundles import job_code
-from qo.dispatcher.bundles.bundle_store import Shelf
+from qo.dispatcher.bundles.bundle_store import BundleStore
 from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, Routes
 from qo.dispatcher.state.database import Tx
@@ -150,7 +150,7 @@ def deploy_version(
             return deploy.diff(tx, definition, context.registry)
     with context.state.read() as tx:
         bundles = job_code.named_bundles(tx, dag, content_hash(definition))
-    missing = job_code.find_gone(Shelf(context.settings), bundles)
+    missing = job_code.find_missing(BundleStore(context.settings), bundles)
     with context.state.write() as tx:
         answer = deploy.deploy(
             tx,
@@ -159,7 +159,7 @@ def deploy_version(
             caller.name,
             context.registry,
             request.bundle,
-            gone=missing,
+            missing_bundles=missing,
             again=again or request.again,
         )
     context.deployed()

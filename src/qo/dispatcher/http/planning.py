@@ -26,7 +26,7 @@ def plan_version(
     """
     definition = read_definition(context, dag, source)
     with context.state.read() as tx:
-        return planning.planned(tx, definition, context.registry, job=job, after=after, limit=limit)
+        return planning.forecast(tx, definition, context.registry, job=job, after=after, limit=limit)
 
 
 def install(routes: Routes) -> None:

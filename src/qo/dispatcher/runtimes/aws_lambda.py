@@ -15,7 +15,7 @@ from typing import Any
 from qo.api.contract.bundle import Invocation
 from qo.api.contract.task import Outcome
 from qo.dispatcher import aws
-from qo.dispatcher.bundles.bundle_store import Shelf
+from qo.dispatcher.bundles.bundle_store import BundleStore
 from qo.dispatcher.runtimes.subprocess_lambda import Stop, Verdict
 from qo.errors import NotFound, QoError, Refused, Unavailable
 
@@ -27,9 +27,9 @@ PAYLOAD_MAX = 256 * 1024  # Of an invocation that nobody waits for.
 class AwsFunctions:
     """Invokes one function. Safe to use from many threads."""
 
-    def __init__(self, function: str, shelf: Shelf, *, region: str, endpoint: str | None = None) -> None:
+    def __init__(self, function: str, store: BundleStore, *, region: str, endpoint: str | None = None) -> None:
         self._function = function
-        self._shelf = shelf
+        self._store = store
         self._region, self._endpoint = region, endpoint
         self._lock = threading.Lock()
         self._retries_off = False
@@ -38,7 +38,7 @@ class AwsFunctions:
         """Hand the attempt to the function. None: it is on its way, and the function reports how it went."""
         try:
             self._switch_retries_off()
-            self._invoke(payload_of(invocation, self._shelf.get_url(invocation.bundle_sha256)))
+            self._invoke(payload_of(invocation, self._store.get_url(invocation.bundle_sha256)))
         except Unavailable as error:
             # It may have been invoked all the same; then its reports meet a fence.
             return Verdict(Outcome.RETRYABLE, error=str(error))

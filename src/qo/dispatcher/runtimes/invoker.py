@@ -30,7 +30,7 @@ from qo.dispatcher.attempts.claiming import BEATS, claim
 from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.auth.scopes import token_for
 from qo.dispatcher.bundles import bundle_store
-from qo.dispatcher.bundles.bundle_store import Shelf
+from qo.dispatcher.bundles.bundle_store import BundleStore
 from qo.dispatcher.outbox import outbox
 from qo.dispatcher.outbox.outbox import TakenEffect
 from qo.dispatcher.runtimes import subprocess_lambda
@@ -72,13 +72,13 @@ class LocalFunctions:
     ``offered``: variables that a bundle may ask for.
     """
 
-    def __init__(self, shelf: Shelf, offered: Mapping[str, str] | None = None) -> None:
-        self._shelf = shelf
+    def __init__(self, store: BundleStore, offered: Mapping[str, str] | None = None) -> None:
+        self._store = store
         self._offered = dict(offered or {})
 
     def launch(self, invocation: Invocation, watch: Callable[[], Stop | None]) -> Verdict | None:
         try:
-            body = self._shelf.read(invocation.bundle_sha256)
+            body = self._store.read(invocation.bundle_sha256)
         except Unavailable as error:
             return Verdict(Outcome.RETRYABLE, error=str(error))
         except QoError as error:

@@ -1,7 +1,7 @@
-"""What sources say: by hand, on a schedule, through a webhook, because a file came. One way in for all of them.
+"""Emissions: the events of sources, whether emitted by hand, on a schedule, by a webhook or for a new file.
 
-An emission is a task that is over as soon as it is there: it shows who said what and when, it is the producer of its
-events, and it commits the partitions they announce, so that whoever looks for missed work finds them.
+An emission is stored as a task that is created completed. The task shows who emitted what and when. It is the producer
+of the events, and it commits the partitions that they announce, so that the reconciler finds work that was missed.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def emit(
     kind: SourceKind | None = None,
     edition_id: str | None = None,
 ) -> EmitAnswer:
-    """Say something new for a source: for all its live editions, or for the one given.
+    """Emit events for a source: for all its live editions, or for the one given.
 
-    The same key with the same events is answered as before, and does something only for editions that have not heard
-    it. ``kind``: who speaks can speak for such sources only; None: for all but always-on ones, which speak themselves.
-    Raises NotFound for a source that is not live, Refused for one of another kind, IdempotencyConflict for a key that
-    came with other events before, UsageError for events that are malformed.
+    Repeating a key with the same events returns the earlier answer, and emits only for editions that are new since.
+    ``kind``: the only kind of source that the caller may emit for; None: any, except always-on sources, which emit
+    through their own task. Raises NotFound for a source that is not live, Refused for one of another kind,
+    IdempotencyConflict for a key that came with other events before, UsageError for malformed events.
     """
     if not 1 <= len(key) <= KEY_MAX:
         raise UsageError(f"an idempotency key has 1 to {KEY_MAX} characters, not {len(key)}")
@@ -61,21 +61,23 @@ def emit(
     live = topology.load(tx)
     editions = _editions(live, dag, job, kind, edition_id)
     logical = logical_job_id(dag, job)
-    told = _told(tx, logical, key, events)
-    missing = [each for each in editions if each.edition_id not in told]
-    said: dict[str, Any] = {}
+    answers = _claim_key(tx, logical, key, events)
+    missing = [each for each in editions if each.edition_id not in answers]
+    new: dict[str, Any] = {}
     if missing:
-        said = _record(tx, [_emission(each, key, events) for each in missing], by, trusted=_trusts(kind))
-        told = told | said
+        new = _record(
+            tx, [_emission(each, key, events) for each in missing], by, trusted=_may_name_locations(kind)
+        )
+        answers = answers | new
         this = sa.and_(emissions.c.logical_id == logical, emissions.c.key == key)
-        tx.execute(sa.update(emissions).where(this).values(answer=told))
-    chosen = [each for id_, each in told.items() if edition_id in (None, id_)]
-    event_ids = [id_ for each in chosen for id_ in each["event_ids"]]
+        tx.execute(sa.update(emissions).where(this).values(answer=answers))
+    selected = [each for id_, each in answers.items() if edition_id in (None, id_)]
+    event_ids = [id_ for each in selected for id_ in each["event_ids"]]
     return EmitAnswer(
-        task_ids=[each["task_id"] for each in chosen],
+        task_ids=[each["task_id"] for each in selected],
         event_ids=event_ids,
         accepted=len(event_ids),
-        repeated=not said,
+        repeated=not new,
         paused=any(live.pause_reason(each) is not None for each in editions),
     )
 
@@ -84,32 +86,33 @@ def _editions(
     live: Topology, dag: str, job: str, kind: SourceKind | None, edition_id: str | None
 ) -> list[LiveJob]:
     name = f"{dag}.{job}"
-    found = [each for each in live.jobs.values() if each.name == name and edition_id in (None, each.edition_id)]
-    if not found:
+    editions = [each for each in live.jobs.values() if each.name == name and edition_id in (None, each.edition_id)]
+    if not editions:
         raise NotFound(f"there is no live source {name}: deploy it, or see which there are with qo source list")
-    for each in found:
+    for each in editions:
         source = each.job.source
         if source is None:
             raise Refused(f"{name} is no source: it runs because of its inputs; emit for a source that it reads")
         if source.kind is SourceKind.ALWAYS_ON:
-            raise Refused(f"{name} is always on and speaks for itself, through the task that runs it")
+            raise Refused(f"{name} is always on: it emits through the task that runs it")
         if kind is not None and source.kind is not kind:
-            raise Refused(f"{name} is a {source.kind} source: who speaks for {kind} sources cannot speak for it")
+            raise Refused(f"{name} is a {source.kind} source: an emitter of {kind} sources cannot emit for it")
         if not each.outputs:
-            raise Refused(f"{name} has no outputs, so there is nothing it could say something about")
-    # The active one first: of a retried request, its answer comes first again.
-    return sorted(found, key=lambda each: (each.status is not VersionStatus.ACTIVE, each.edition_id))
+            raise Refused(f"{name} has no outputs, so it cannot emit events: give it an output")
+    # The active edition first, so that a retried request gets its answers in the same order.
+    return sorted(editions, key=lambda each: (each.status is not VersionStatus.ACTIVE, each.edition_id))
 
 
-def _trusts(kind: SourceKind | None) -> bool:
-    """Whether it may say where data lies. Who only signs messages could have others read what it cannot itself."""
+def _may_name_locations(kind: SourceKind | None) -> bool:
+    """Tell whether the emitter may name locations of data. A webhook's sender has no token: it could name files that
+    it may not read itself."""
     return kind is not SourceKind.WEBHOOK
 
 
-def _told(tx: Tx, logical: str, key: str, events: Sequence[EventBody]) -> dict[str, Any]:
-    """By edition, what was answered to this key before. The row is ours until the transaction ends."""
-    said = [each.model_dump(exclude_defaults=True) for each in events]
-    request_hash = hashlib.sha256(to_json(said)).hexdigest()
+def _claim_key(tx: Tx, logical: str, key: str, events: Sequence[EventBody]) -> dict[str, Any]:
+    """Return the earlier answers to this key by edition, and lock its row until the transaction ends."""
+    bodies = [each.model_dump(exclude_defaults=True) for each in events]
+    request_hash = hashlib.sha256(to_json(bodies)).hexdigest()
     new: dict[str, Any] = {
         "logical_id": logical,
         "key": key,
@@ -128,60 +131,62 @@ def _told(tx: Tx, logical: str, key: str, events: Sequence[EventBody]) -> dict[s
 
 @dataclass(frozen=True, slots=True)
 class _Emission:
-    """What one edition is to say."""
+    """The emission of one edition."""
 
     job: LiveJob
-    made: Sequence[Output]
+    outputs: Sequence[Output]
     events: Sequence[Event]
     task: NewTask
     producer: str
 
 
-def _emission(job: LiveJob, key: str, said: Sequence[EventBody]) -> _Emission:
-    made = [Output(each.index, each.dataset_id, each.generation_id) for each in job.outputs]
-    wanted = _checked(said, made)
-    return _Emission(job, made, wanted, _task(job, key, wanted), f"source:{job.logical_id}:{key}")
+def _emission(job: LiveJob, key: str, bodies: Sequence[EventBody]) -> _Emission:
+    outputs = [Output(each.index, each.dataset_id, each.generation_id) for each in job.outputs]
+    events = _validate(bodies, outputs)
+    return _Emission(job, outputs, events, _task(job, key, events), f"source:{job.logical_id}:{key}")
 
 
-def _record(tx: Tx, wanted: Sequence[_Emission], by: str, *, trusted: bool) -> dict[str, Any]:
-    """Each as a task that has completed, with its commits and events; the answers by edition.
+def _record(tx: Tx, pending: Sequence[_Emission], by: str, *, trusted: bool) -> dict[str, Any]:
+    """Store each emission as a completed task with its commits and events; return the answers by edition.
 
-    All of them together and not one by one, so that everything is locked in the order in which all others do it.
+    All emissions are stored together, so that rows are locked in the same order as everywhere else.
     """
-    done = _done(tx, wanted, by)
-    writes = {each.task.task_id: _writes(each, trusted=trusted) for each in wanted}
-    commits.hold(tx, {made.generation_id for each in wanted for made in each.made})
+    tasks = _create_completed(tx, pending, by)
+    writes = {each.task.task_id: _writes(each, trusted=trusted) for each in pending}
+    commits.hold(tx, {output.generation_id for each in pending for output in each.outputs})
     commits.commit(
         tx,
-        [commits.Entry(row, row["attempt"], write) for row in done for write in writes[row["id"]]],
+        [commits.Entry(row, row["attempt"], write) for row in tasks for write in writes[row["id"]]],
     )
-    said = [ProducedEvent(each.producer, event, each.task.task_id, 1) for each in wanted for event in each.events]
-    ids = iter(kept_events.accept_all(tx, said).ids)
+    produced = [
+        ProducedEvent(each.producer, event, each.task.task_id, 1) for each in pending for event in each.events
+    ]
+    ids = iter(kept_events.accept_all(tx, produced).ids)
     return {
         each.job.edition_id: {"task_id": each.task.task_id, "event_ids": list(islice(ids, len(each.events)))}
-        for each in wanted
+        for each in pending
     }
 
 
 def _writes(emission: _Emission, *, trusted: bool) -> list[Write]:
-    placed = ((event, _body(event, emission.made, trusted=trusted)) for event in emission.events)
-    # A cursor without a place is only a number; the generation keeps the greatest.
+    placed = ((event, _output_body(event, emission.outputs, trusted=trusted)) for event in emission.events)
+    # A cursor without a location needs no commit: the generation stores the greatest.
     return [Write(event, body) for event, body in placed if event.partition_key or body.location]
 
 
-def _checked(said: Sequence[EventBody], made: Sequence[Output]) -> list[Event]:
-    if any(each.dataset_id or each.generation_id for each in said):
+def _validate(bodies: Sequence[EventBody], outputs: Sequence[Output]) -> list[Event]:
+    if any(each.dataset_id or each.generation_id for each in bodies):
         raise UsageError("an event of a source names its output by number, not a dataset or generation")
-    wanted = [validate(each) for each in own_events(said, made)]
-    scopes = [(each.dataset_id, each.scope) for each in wanted]
+    events = [validate(each) for each in own_events(bodies, outputs)]
+    scopes = [(each.dataset_id, each.scope) for each in events]
     if len(set(scopes)) < len(scopes):
         twice = next(scope for at, (_, scope) in enumerate(scopes) if scopes[at] in scopes[:at])
         raise UsageError(f"{twice} is announced twice: name each partition or cursor of an output once")
-    return wanted
+    return events
 
 
-def _task(job: LiveJob, key: str, wanted: Sequence[Event]) -> NewTask:
-    only = wanted[0] if len(wanted) == 1 else None  # For people who look at the task.
+def _task(job: LiveJob, key: str, events: Sequence[Event]) -> NewTask:
+    only = events[0] if len(events) == 1 else None  # For people who look at the task.
     return NewTask(
         job=job,
         dedupe_key=dedupe_keys.for_emission(key),
@@ -193,46 +198,46 @@ def _task(job: LiveJob, key: str, wanted: Sequence[Event]) -> NewTask:
     )
 
 
-def _done(tx: Tx, wanted: Sequence[_Emission], by: str) -> list[rows.Row]:
-    """Their tasks, begun and completed here; those that were not there before."""
-    new = {each.task_id for each in create(tx, [each.task for each in wanted]) if each.new}
-    known = rows.load_all(tx, sorted(new))
-    leases = {id_: derive_id("lease", id_, 1) for id_ in known}
-    begun = _moved(
+def _create_completed(tx: Tx, pending: Sequence[_Emission], by: str) -> list[rows.Row]:
+    """Create, claim and complete the tasks of the emissions; return those that are new."""
+    new = {each.task_id for each in create(tx, [each.task for each in pending]) if each.new}
+    tasks = rows.load_all(tx, sorted(new))
+    leases = {id_: derive_id("lease", id_, 1) for id_ in tasks}
+    claimed = _apply(
         tx,
         [
             rows.Move(row, Claim(tx.ambient.token(), lease_id=leases[id_], worker_id=by[:200]))
-            for id_, row in known.items()
+            for id_, row in tasks.items()
         ],
     )
-    output = {each.task.task_id: {"by": by, "events": len(each.events)} for each in wanted}
-    return _moved(
+    output = {each.task.task_id: {"by": by, "events": len(each.events)} for each in pending}
+    return _apply(
         tx,
         [
             rows.Move(row, Complete(tx.ambient.token(), lease_id=row["lease_id"], output=output[row["id"]]))
-            for row in begun
+            for row in claimed
         ],
     )
 
 
-def _moved(tx: Tx, moves: Sequence[rows.Move]) -> list[rows.Row]:
-    moved: list[rows.Row] = []
+def _apply(tx: Tx, moves: Sequence[rows.Move]) -> list[rows.Row]:
+    applied: list[rows.Row] = []
     for each in rows.move_all(tx, moves):
         if isinstance(each, Rejected):
             raise AssertionError(each.detail)
-        moved.append(each.row)
-    return moved
+        applied.append(each.row)
+    return applied
 
 
-def _body(event: Event, made: Sequence[Output], *, trusted: bool) -> OutputBody:
-    index = next(each.index for each in made if each.dataset_id == event.dataset_id)
-    given: Mapping[str, Any] = event.attributes if trusted else {}
-    location, files, size = given.get("location"), given.get("files", []), given.get("size")
+def _output_body(event: Event, outputs: Sequence[Output], *, trusted: bool) -> OutputBody:
+    index = next(each.index for each in outputs if each.dataset_id == event.dataset_id)
+    attributes: Mapping[str, Any] = event.attributes if trusted else {}
+    location, files, size = attributes.get("location"), attributes.get("files", []), attributes.get("size")
     if location is None:
         return OutputBody(output=index)
     if not isinstance(location, str) or not 1 <= len(location) <= LOCATION_LEN_MAX:
         raise UsageError(f"attributes.location must be a text of 1 to {LOCATION_LEN_MAX} characters")
     if not isinstance(files, list) or not all(isinstance(each, str) for each in cast("list[object]", files)):
         raise UsageError("attributes.files must be a list of names below attributes.location")
-    counted = size if isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= SIZE_MAX else None
-    return OutputBody(output=index, location=location, files=cast("list[str]", files), bytes=counted)
+    bytes_ = size if isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= SIZE_MAX else None
+    return OutputBody(output=index, location=location, files=cast("list[str]", files), bytes=bytes_)

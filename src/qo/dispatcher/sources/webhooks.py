@@ -1,12 +1,12 @@
-"""Webhooks: messages from outside that prove themselves by a signature, not by a token.
+"""Webhooks: messages from outside that are authenticated by a signature instead of a token.
 
-    X-Qo-Signature: t=1700000000,v1=HEX     HMAC-SHA256 of "1700000000." and the body; good for five minutes
-    X-Hub-Signature-256: sha256=HEX         HMAC-SHA256 of the body, as GitHub signs; only its key guards from replay
+    X-Qo-Signature: t=1700000000,v1=HEX     HMAC-SHA256 of "1700000000." and the body; valid for five minutes
+    X-Hub-Signature-256: sha256=HEX         HMAC-SHA256 of the body, as GitHub signs; only the key prevents replay
 
-The secret's logical name is in the DAG; the secrets themselves are lines of the file ``webhook-NAME`` in the secrets
-directory. Any of them will do, so that one can be changed without a pause: add the new one, change the sender, remove
-the old one. The body is ``{"idempotency_key": …, "events": […]}`` or a CloudEvent, see ``core.flow.cloudevent``; of
-one in binary mode the ``ce-`` headers are not signed, so send those only through TLS.
+The DAG names the secret; the secrets themselves are the lines of the file ``webhook-NAME`` in the secrets directory.
+Any of them is accepted, so a secret can be rotated without a pause: add the new one, change the sender, remove the old
+one. The body is ``{"idempotency_key": …, "events": […]}`` or a CloudEvent (see ``core.pipeline.cloudevent``). In
+binary mode the ``ce-`` headers are not signed, so send those messages only over TLS.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _HEX = re.compile(r"[0-9a-f]{64}\Z", re.ASCII)
 
 
 def receive(tx: Tx, path: str, headers: Mapping[str, str], body: bytes, secrets_dir: Path) -> EmitAnswer:
-    """Take a message sent to a webhook's path. Nothing is kept of one that is refused.
+    """Emit the events of a message sent to a webhook's path. A refused message leaves no trace.
 
     Raises NotFound if no live source listens there; Unauthenticated for a signature that is missing, wrong or too
-    old; UsageError for a body that cannot be read; IdempotencyConflict for a key that meant something else before.
+    old; UsageError for a body that cannot be read; IdempotencyConflict for a key that came with other events before.
     """
     source, request = examine(tx, path, headers, body, secrets_dir)
     return emission.emit(
@@ -63,19 +63,21 @@ def receive(tx: Tx, path: str, headers: Mapping[str, str], body: bytes, secrets_
 def examine(
     tx: Tx, path: str, headers: Mapping[str, str], body: bytes, secrets_dir: Path
 ) -> tuple[LiveJob, EmitRequest]:
-    """Whom a message is for and what it says, if it proves itself. Writes nothing, so that a transaction that reads
-    will do: who is refused should keep no writer waiting. Raises as ``receive``."""
+    """Authenticate a message; return its source and its content. Raises as ``receive``.
+
+    It writes nothing, so a read transaction is enough, and a refused message keeps no writer waiting.
+    """
     editions = listening(tx, path)
-    named = {name.lower(): value for name, value in headers.items()}
-    verify(named, body, _secrets_of(editions, secrets_dir), tx.now)
-    return editions[0], _request(parse(named, body))
+    lower_headers = {name.lower(): value for name, value in headers.items()}
+    verify(lower_headers, body, _secrets_of(editions, secrets_dir), tx.now)
+    return editions[0], _request(parse(lower_headers, body))
 
 
 def admit(tx: Tx, path: str, headers: Mapping[str, str], secrets_dir: Path) -> None:
-    """Refuse, before its body is read, a message that ``examine`` would refuse whatever its body is. Raises as that."""
+    """Refuse a message before its body is read, if ``examine`` would refuse any body. Raises as ``examine``."""
     editions = listening(tx, path)
-    named = {name.lower(): value for name, value in headers.items()}
-    _read_signature(named, _secrets_of(editions, secrets_dir), tx.now)
+    lower_headers = {name.lower(): value for name, value in headers.items()}
+    _read_signature(lower_headers, _secrets_of(editions, secrets_dir), tx.now)
 
 
 def _secrets_of(editions: Sequence[LiveJob], secrets_dir: Path) -> list[bytes]:
@@ -84,28 +86,28 @@ def _secrets_of(editions: Sequence[LiveJob], secrets_dir: Path) -> list[bytes]:
 
 
 def listening(tx: Tx, path: str) -> list[LiveJob]:
-    """The live editions of the one source that listens at a path. Raises NotFound, or Refused if there are two."""
-    wanted = path.strip("/")
-    found = [
+    """Return the live editions of the source that listens at a path. Raises NotFound, or Refused if two sources do."""
+    own_path = path.strip("/")
+    editions = [
         each
         for each in topology.load(tx).jobs.values()
         if each.job.source is not None
         and each.job.source.kind is SourceKind.WEBHOOK
-        and (each.job.source.webhook_path or "").strip("/") == wanted
+        and (each.job.source.webhook_path or "").strip("/") == own_path
     ]
-    if not wanted or not found:
+    if not own_path or not editions:
         raise NotFound(f"no webhook listens at {path!r}: deploy a source with that webhook_path")
-    if len({each.logical_id for each in found}) > 1:
-        names = ", ".join(sorted({each.name for each in found}))
+    if len({each.logical_id for each in editions}) > 1:
+        names = ", ".join(sorted({each.name for each in editions}))
         raise Refused(f"several webhooks listen at {path!r} ({names}): give each a webhook_path of its own")
-    return found
+    return editions
 
 
 def read_secrets(directory: Path, name: str) -> list[bytes]:
-    """The secrets of that logical name, one per line; none if there is no such file.
+    """Return the secrets of a name, one per line of its file; none if there is no such file.
 
-    Raises Unavailable for a file that cannot be used, as one that others can read: the log says why, the sender cannot
-    mend it.
+    Raises Unavailable for a file that cannot be used, such as one that other users can read. The log says why; the
+    sender could not fix it.
     """
     if not _SECRET_NAME.match(name):
         raise UsageError(f"{name!r} cannot name a secret: use letters, digits and . _ -")
@@ -116,69 +118,68 @@ def read_secrets(directory: Path, name: str) -> list[bytes]:
     except (ConfigError, OSError) as error:
         log.error("the secrets of webhook %s cannot be used: %s", name, error)
         raise Unavailable("the secret of this webhook cannot be used: see the log of the dispatcher") from None
-    # A line that was cut short must not become a secret that anybody can guess.
+    # A truncated line must not become a secret that is easy to guess.
     return [line.strip() for line in lines if len(line.strip()) >= _SECRET_LEN_MIN]
 
 
 def verify(headers: Mapping[str, str], body: bytes, secrets: Sequence[bytes], now: datetime) -> None:
     """Raises Unauthenticated unless one of the secrets signed this body. Header names are in lower case."""
-    prefix, given = _read_signature(headers, secrets, now)
+    prefix, signatures = _read_signature(headers, secrets, now)
     signed = prefix + body
-    # Every pair is compared, so that how long it takes tells nothing.
+    # Compare every pair, so that the time it takes reveals nothing.
     matched = [
         hmac.compare_digest(sign(secret, signed).encode(), each.lower().encode())
         for secret in secrets
-        for each in given
+        for each in signatures
     ]
     if not any(matched):
-        raise Unauthenticated("the signature is not one of this body by a secret of this webhook")
+        raise Unauthenticated("the signature does not match this body and a secret of this webhook")
 
 
 def _read_signature(
     headers: Mapping[str, str], secrets: Sequence[bytes], now: datetime
 ) -> tuple[bytes, list[str]]:
-    """What is signed before the body, and the signatures that are given. Raises Unauthenticated for one that no body
-    could make right."""
+    """Return the signed prefix of the body, and the signatures. Raises Unauthenticated if no body could match them."""
     if not secrets:
         raise Unauthenticated("this webhook has no secret: put one into webhook-NAME in the secrets directory")
     if SIGNATURE in headers:
-        stamp, given = _parts(headers[SIGNATURE])
+        stamp, signatures = _parse_signature(headers[SIGNATURE])
         if abs(now.timestamp() - stamp) > REPLAY_S:
             raise Unauthenticated(f"the signature's time is more than {REPLAY_S} seconds from ours: sign again")
         prefix = f"{stamp}.".encode()
     elif GITHUB_SIGNATURE in headers:
-        prefix, given = b"", [headers[GITHUB_SIGNATURE].strip().removeprefix("sha256=")]
+        prefix, signatures = b"", [headers[GITHUB_SIGNATURE].strip().removeprefix("sha256=")]
     else:
         raise Unauthenticated("the message is not signed: send X-Qo-Signature or X-Hub-Signature-256")
-    if not any(_HEX.match(each.lower()) for each in given):
-        raise Unauthenticated("the signature is not one of this body by a secret of this webhook")
-    return prefix, given
+    if not any(_HEX.match(each.lower()) for each in signatures):
+        raise Unauthenticated("the signature does not match this body and a secret of this webhook")
+    return prefix, signatures
 
 
 def sign(secret: bytes, signed: bytes) -> str:
     return hmac.new(secret, signed, hashlib.sha256).hexdigest()
 
 
-def _parts(header: str) -> tuple[int, list[str]]:
+def _parse_signature(header: str) -> tuple[int, list[str]]:
     pairs = [part.strip().partition("=") for part in header.split(",")]
     stamps = [value for name, _, value in pairs if name == "t"]
-    given = [value for name, _, value in pairs if name == "v1"]
-    if len(stamps) != 1 or not re.fullmatch(r"[0-9]{1,15}", stamps[0]) or not 1 <= len(given) <= 10:
+    signatures = [value for name, _, value in pairs if name == "v1"]
+    if len(stamps) != 1 or not re.fullmatch(r"[0-9]{1,15}", stamps[0]) or not 1 <= len(signatures) <= 10:
         raise Unauthenticated("X-Qo-Signature must read t=SECONDS,v1=HEX")
-    return int(stamps[0]), given
+    return int(stamps[0]), signatures
 
 
 def parse(headers: Mapping[str, str], body: bytes) -> Message:
-    """What the message says. Raises UsageError if it cannot be read."""
+    """Parse a message. Raises UsageError if it cannot be read."""
     if cloudevent.is_binary(headers):
         return cloudevent.from_binary(headers, body)
-    said = cloudevent.read_json(body)
+    document = cloudevent.read_json(body)
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind.startswith("application/cloudevents"):
-        return cloudevent.from_structured(said)
-    if not isinstance(said, dict):
+        return cloudevent.from_structured(document)
+    if not isinstance(document, dict):
         raise UsageError("the body must be an object: {idempotency_key, events}, or a CloudEvent")
-    fields = cast("dict[str, Any]", said)
+    fields = cast("dict[str, Any]", document)
     if "specversion" in fields:
         return cloudevent.from_structured(fields)
     if fields.keys() != {"idempotency_key", "events"}:
@@ -190,5 +191,5 @@ def _request(message: Message) -> EmitRequest:
     try:
         return EmitRequest.model_validate({"idempotency_key": message.key, "events": message.events}, strict=True)
     except ValidationError as error:
-        said = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])
-        raise UsageError(f"the message's fields are wrong: {said}") from None
+        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])
+        raise UsageError(f"the message's fields are wrong: {problems}") from None

@@ -1,11 +1,11 @@
-"""Backfills: somebody wants what a job has made of a range of partitions made once more.
+"""Backfills: a job processes a range of partitions again because somebody asked for it.
 
-The partitions are those that are committed in the job's triggering inputs, in order of key. A few tasks are open at a
-time (``loops.backfill``), and how far they have been made stands in the row, so a backfill survives everything and
-goes on where it stood. What its tasks commit replaces what was there, and so is heard of downstream.
+The partitions are those committed in the job's triggering inputs, in order of key. Only a few tasks are open at a time
+(``engine.loops.backfill``). The row stores how far the backfill has come, so it survives a restart. What its tasks
+commit replaces the earlier output, so readers downstream are invalidated.
 
-Bounds are compared as keys. If both are whole numbers, and neither is the key of a partition, they are compared with
-the ranges that partitions have.
+Bounds are compared as keys. If both are whole numbers and neither is the key of a partition, they are compared with
+the ranges of the partitions.
 """
 
 from __future__ import annotations
@@ -41,24 +41,31 @@ _rows, _tasks, _partitions = schema.backfills, schema.tasks, schema.partitions
 Row = sa.RowMapping | Mapping[str, Any]
 
 
-def create(tx: Tx, wanted: BackfillRequest, by: str) -> BackfillAnswer:
-    """Begin one. Raises NotFound for a job that is not live and where there is nothing to make once more; UsageError
-    for one that makes nothing of partitions."""
+def create(tx: Tx, request: BackfillRequest, by: str) -> BackfillAnswer:
+    """Start a backfill.
+
+    Raises NotFound if the job is not live or nothing is committed within the bounds, UsageError if the job does not
+    work by partition.
+    """
     live = topology.load(tx)
-    job = _job(tx, live, wanted.dag, wanted.job)
-    if wanted.from_key is not None and wanted.to_key is not None and _reversed(wanted.from_key, wanted.to_key):
-        raise UsageError(f"--from {wanted.from_key} comes after --to {wanted.to_key}: exchange them")
+    job = _job(tx, live, request.dag, request.job)
+    if (
+        request.from_key is not None
+        and request.to_key is not None
+        and _is_reversed(request.from_key, request.to_key)
+    ):
+        raise UsageError(f"--from {request.from_key} comes after --to {request.to_key}: exchange them")
     id_ = tx.ambient.task_id()
-    if wanted.key is not None:
-        id_ = derive_id("backfill", job.logical_id, wanted.key)
+    if request.key is not None:
+        id_ = derive_id("backfill", job.logical_id, request.key)
     row = {
         "id": id_,
-        "dag": wanted.dag,
-        "job": wanted.job,
+        "dag": request.dag,
+        "job": request.job,
         "edition_id": job.edition_id,
-        "from_key": wanted.from_key,
-        "to_key": wanted.to_key,
-        "at_once": wanted.at_once,
+        "from_key": request.from_key,
+        "to_key": request.to_key,
+        "at_once": request.at_once,
         "state": BackfillState.RUNNING,
         "after_key": None,
         "made": 0,
@@ -68,7 +75,7 @@ def create(tx: Tx, wanted: BackfillRequest, by: str) -> BackfillAnswer:
     }
     if not candidates(tx, live, job, row, limit=1):
         raise NotFound(
-            f"no partition that {job.name} reads is committed {_between(row)}: nothing to make once more"
+            f"{job.name} has no committed input partition {_bounds_text(row)}, so there is nothing to backfill"
         )
     tx.insert_absent(_rows, [row], returning=_rows.c.id)
     return show(tx, id_)
@@ -80,23 +87,23 @@ def show(tx: Tx, id_: str) -> BackfillAnswer:
 
 
 def list_all(tx: Tx, dag: str | None = None, after: str | None = None, limit: int = 100) -> BackfillsPage:
-    """Newest first. Raises UsageError for a place that was never given out."""
+    """List backfills, newest first. Raises UsageError for an ``after`` that is no backfill."""
     query = sa.select(_rows).order_by(_rows.c.created_at.desc(), _rows.c.id.desc()).limit(limit + 1)
     if dag is not None:
         query = query.where(_rows.c.dag == dag)
     if after is not None:
         last = tx.one(sa.select(_rows.c.created_at, _rows.c.id).where(_rows.c.id == after))
         if last is None:
-            raise UsageError(f"{after!r} is no place to go on from: pass what the page before gave as next")
+            raise UsageError(f"{after!r} is not a page position: pass the next of the page before")
         place = sa.tuple_(sa.literal(last["created_at"], schema.Instant()), sa.literal(after))
         query = query.where(sa.tuple_(_rows.c.created_at, _rows.c.id) < place)
-    found, live = tx.all(query), topology.load(tx)
-    answers = [_answer(tx, live, row) for row in found[:limit]]
-    return BackfillsPage(backfills=answers, next=answers[-1].id if len(found) > limit else None)
+    rows, live = tx.all(query), topology.load(tx)
+    answers = [_answer(tx, live, row) for row in rows[:limit]]
+    return BackfillsPage(backfills=answers, next=answers[-1].id if len(rows) > limit else None)
 
 
 def pause(tx: Tx, id_: str) -> BackfillAnswer:
-    """Make no more tasks; those that are made go on. Raises Refused for one that has ended."""
+    """Create no more tasks; existing ones continue. Raises Refused for a backfill that has ended."""
     return _set(tx, id_, BackfillState.PAUSED)
 
 
@@ -105,7 +112,7 @@ def resume(tx: Tx, id_: str) -> BackfillAnswer:
 
 
 def cancel(tx: Tx, id_: str, by: str) -> BackfillAnswer:
-    """Make no more tasks, and cancel those that wait. What runs, and what is made, stays."""
+    """Create no more tasks, and cancel those that wait. Running tasks continue, and committed output stays."""
     row = _load(tx, id_, lock=True)
     if row["state"] == BackfillState.CANCELLED:
         return show(tx, id_)
@@ -120,41 +127,43 @@ def cancel(tx: Tx, id_: str, by: str) -> BackfillAnswer:
 def candidates(
     tx: Tx, live: Topology, job: LiveJob, row: Row, *, limit: int, after: str | None = None
 ) -> list[sa.RowMapping]:
-    """The next partitions to make once more, each once, with the generation that it was found in."""
-    query = _found(tx, live, job, row).order_by(_partitions.c.partition_key).limit(limit)
+    """Return the next partitions to process, each once, with the generation that holds it."""
+    query = _candidate_query(tx, live, job, row).order_by(_partitions.c.partition_key).limit(limit)
     if after is not None:
         query = query.where(_partitions.c.partition_key > after)
     return list(tx.all(query))
 
 
-def tasks_for(tx: Tx, live: Topology, job: LiveJob, id_: str, found: Sequence[sa.RowMapping]) -> list[NewTask]:
-    """What to do about partitions that ``candidates`` gave."""
-    of = {generation: dataset for dataset, generation in _inputs(live, job)}
+def tasks_for(
+    tx: Tx, live: Topology, job: LiveJob, id_: str, partitions: Sequence[sa.RowMapping]
+) -> list[NewTask]:
+    """Return the task for each partition that ``candidates`` returned."""
+    datasets = {generation: dataset for dataset, generation in _inputs(live, job)}
     by_generation: dict[str, list[str]] = {}
-    for each in found:
+    for each in partitions:
         by_generation.setdefault(each["generation_id"], []).append(each["partition_key"])
-    said = {
-        (generation, key): beside
+    attributes = {
+        (generation, key): values
         for generation, keys in by_generation.items()
-        for key, beside in event_log.attributes(tx, of[generation], generation, keys).items()
+        for key, values in event_log.attributes(tx, datasets[generation], generation, keys).items()
     }
     return [
         NewTask(
             job=job,
             dedupe_key=dedupe_keys.for_backfill(id_, each["partition_key"]),
-            dataset_id=of[each["generation_id"]],
+            dataset_id=datasets[each["generation_id"]],
             generation_id=each["generation_id"],
             partition_key=each["partition_key"],
             start=each["start"],
             end=each["end"],
-            attributes=said.get((each["generation_id"], each["partition_key"])),
+            attributes=attributes.get((each["generation_id"], each["partition_key"])),
         )
-        for each in found
+        for each in partitions
     ]
 
 
 def open_tasks(tx: Tx, row: Row) -> int:
-    """How many of its tasks have not ended; counted up to as many as may be."""
+    """Count the open tasks of a backfill, up to ``at_once``."""
     some = (
         sa.select(_tasks.c.id)
         .where(
@@ -169,36 +178,36 @@ def open_tasks(tx: Tx, row: Row) -> int:
 
 
 def _job(tx: Tx, live: Topology, dag: str, name: str) -> LiveJob:
-    found = [
+    jobs = [
         each
         for each in live.jobs.values()
         if each.dag == dag and each.job.name == name and each.status is VersionStatus.ACTIVE
     ]
-    if not found:
+    if not jobs:
         overview.require(tx, dag, name)
         raise NotFound(f"the active version of {dag} has no job {name!r}: see qo dag show {dag}")
-    job = found[0]
+    job = jobs[0]
     if job.job.execution_strategy is not Strategy.PER_PARTITION:
         raise UsageError(
-            f"{job.name} does not work by partition: say with qo invalidate what of its input is to be read again"
+            f"{job.name} does not work by partition: use qo invalidate to have part of its input read again"
         )
     if not job.outputs:
-        raise UsageError(f"{job.name} makes no datasets, so there is nothing to make once more: qo run replay")
+        raise UsageError(f"{job.name} has no outputs to backfill: replay its tasks with qo run replay")
     return job
 
 
 def _inputs(live: Topology, job: LiveJob) -> list[tuple[str, str]]:
-    """Dataset and generation of each triggering input that has one."""
-    found = [
+    """Return dataset and generation of each triggering input that has a generation."""
+    inputs = [
         (each.dataset_id, each.generation_id or live.current.get(each.dataset_id))
         for each in job.inputs
         if each.trigger
     ]
-    return [(dataset, generation) for dataset, generation in found if generation is not None]
+    return [(dataset, generation) for dataset, generation in inputs if generation is not None]
 
 
-def _found(tx: Tx, live: Topology, job: LiveJob, row: Row) -> sa.Select[*tuple[Any, ...]]:
-    """The partitions within the bounds. Of a job that joins, those that every input has."""
+def _candidate_query(tx: Tx, live: Topology, job: LiveJob, row: Row) -> sa.Select[*tuple[Any, ...]]:
+    """Select the partitions within the bounds; for a job that joins all its inputs, those that every input has."""
     inputs = _inputs(live, job)
     first = _partitions.alias("first")
     same = sa.and_(
@@ -217,7 +226,7 @@ def _found(tx: Tx, live: Topology, job: LiveJob, row: Row) -> sa.Select[*tuple[A
     if job.job.join is Join.ALL:
         count = sa.select(sa.func.count()).select_from(first).where(same).correlate(_partitions).scalar_subquery()
         return query.where(of_first, count == len(set(inputs)))
-    # A partition that several inputs have is one piece of work.
+    # A partition that several inputs have needs one task only.
     least = sa.select(sa.func.min(first.c.generation_id)).where(same).correlate(_partitions).scalar_subquery()
     either = sa.or_(*(sa.and_(_partitions.c.dataset_id == d, _partitions.c.generation_id == g) for d, g in inputs))
     return query.where(either, _partitions.c.generation_id == least)
@@ -227,18 +236,18 @@ def _within(tx: Tx, inputs: Iterable[tuple[str, str]], row: Row) -> sa.ColumnEle
     low, high = row["from_key"], row["to_key"]
     key = _partitions.c.partition_key
     by_key = sa.and_(key >= low if low is not None else sa.true(), key <= high if high is not None else sa.true())
-    if not (_is_number(low) and _is_number(high)) or _named(tx, inputs, (str(low), str(high))):
+    if not (_is_number(low) and _is_number(high)) or _existing_keys(tx, inputs, (str(low), str(high))):
         return by_key
     touches = sa.and_(_partitions.c.start <= int(str(high)), _partitions.c.end > int(str(low)))
     return sa.or_(touches, sa.and_(_partitions.c.start.is_(None), by_key))
 
 
-def _named(tx: Tx, inputs: Iterable[tuple[str, str]], keys: Sequence[str]) -> set[str]:
-    """Which of the keys are partitions."""
+def _existing_keys(tx: Tx, inputs: Iterable[tuple[str, str]], keys: Sequence[str]) -> set[str]:
+    """Return those of the keys that are keys of partitions."""
     return {
-        found
+        key
         for dataset, generation in inputs
-        for found in tx.execute(
+        for key in tx.execute(
             sa.select(_partitions.c.partition_key).where(
                 _partitions.c.dataset_id == dataset,
                 _partitions.c.generation_id == generation,
@@ -249,16 +258,18 @@ def _named(tx: Tx, inputs: Iterable[tuple[str, str]], keys: Sequence[str]) -> se
 
 
 def _missing(tx: Tx, live: Topology, job: LiveJob, row: Row) -> list[str]:
-    """Of days, all in between that are not there; else the bounds themselves."""
+    """Return what is missing within the bounds: each missing day if both are days, else the missing bounds."""
     bounds = [each for each in (row["from_key"], row["to_key"]) if each is not None]
     inputs = _inputs(live, job)
-    if len(bounds) == 2 and all(map(_is_number, bounds)) and not _named(tx, inputs, bounds):
+    if len(bounds) == 2 and all(map(_is_number, bounds)) and not _existing_keys(tx, inputs, bounds):
         return []
     days = _days(*bounds) if len(bounds) == 2 else []
     if not days:
-        return sorted(set(bounds) - _named(tx, inputs, bounds))
-    there = set(tx.execute(_found(tx, live, job, row).with_only_columns(_partitions.c.partition_key)).scalars())
-    return [day for day in days if day not in there][:MISSING_MAX]
+        return sorted(set(bounds) - _existing_keys(tx, inputs, bounds))
+    existing = set(
+        tx.execute(_candidate_query(tx, live, job, row).with_only_columns(_partitions.c.partition_key)).scalars()
+    )
+    return [day for day in days if day not in existing][:MISSING_MAX]
 
 
 def _days(low: str, high: str) -> list[str]:
@@ -275,54 +286,54 @@ def _is_number(text: str | None) -> bool:
     return text is not None and text.isascii() and text.isdecimal() and int(text[:20]) <= NUMBER_MAX
 
 
-def _reversed(low: str, high: str) -> bool:
+def _is_reversed(low: str, high: str) -> bool:
     if _is_number(low) and _is_number(high):
         return int(low) > int(high) and low > high
     return low > high
 
 
-def _between(row: Row) -> str:
-    said = [
+def _bounds_text(row: Row) -> str:
+    bounds = [
         f"{word} {row[name]}" for word, name in (("from", "from_key"), ("to", "to_key")) if row[name] is not None
     ]
-    return " ".join(said) or "at all"
+    return " ".join(bounds) or "at all"
 
 
 def _load(tx: Tx, id_: str, *, lock: bool = False) -> sa.RowMapping:
     query = sa.select(_rows).where(_rows.c.id == id_)
-    found = tx.one(tx.lock(query) if lock else query)
-    if found is None:
+    row = tx.one(tx.lock(query) if lock else query)
+    if row is None:
         raise NotFound(f"there is no backfill {id_!r}: see qo backfill list")
-    return found
+    return row
 
 
 def _set(tx: Tx, id_: str, state: str, **values: Any) -> BackfillAnswer:
     row = _load(tx, id_, lock=True)
     if row["state"] in (BackfillState.DONE, BackfillState.CANCELLED) and row["state"] != state:
-        raise Refused(f"backfill {id_} is {row['state']}: begin another one")
+        raise Refused(f"backfill {id_} is {row['state']}: start another one")
     tx.execute(sa.update(_rows).where(_rows.c.id == id_).values(state=state, **values))
     return show(tx, id_)
 
 
 def _answer(tx: Tx, live: Topology, row: sa.RowMapping) -> BackfillAnswer:
     job = live.jobs.get(row["edition_id"])
-    left, missing = 0, list[str]()
+    remaining, missing = 0, list[str]()
     if job is not None and row["state"] in (BackfillState.RUNNING, BackfillState.PAUSED):
-        remaining = _found(tx, live, job, row)
+        query = _candidate_query(tx, live, job, row)
         if row["after_key"] is not None:
-            remaining = remaining.where(_partitions.c.partition_key > row["after_key"])
-        left = int(tx.value(sa.select(sa.func.count()).select_from(remaining.limit(COUNT_MAX).subquery())))
+            query = query.where(_partitions.c.partition_key > row["after_key"])
+        remaining = int(tx.value(sa.select(sa.func.count()).select_from(query.limit(COUNT_MAX).subquery())))
         missing = _missing(tx, live, job, row)
     return BackfillAnswer.model_validate(
-        {**row, "live": job is not None, "left": left, "missing": missing, "tasks": _counted(tx, row)}
+        {**row, "live": job is not None, "left": remaining, "missing": missing, "tasks": _count_tasks(tx, row)}
     )
 
 
-def _counted(tx: Tx, row: sa.RowMapping) -> dict[str, int]:
+def _count_tasks(tx: Tx, row: sa.RowMapping) -> dict[str, int]:
     own = sa.and_(
         _tasks.c.edition_id == row["edition_id"],
         _tasks.c.dedupe_key.startswith(backfill_prefix(row["id"]), autoescape=True),
     )
     some = sa.select(_tasks.c.status).where(own).limit(COUNT_MAX).subquery()
-    counted = tx.execute(sa.select(some.c.status, sa.func.count()).group_by(some.c.status))
-    return {status: int(count) for status, count in counted}
+    counts = tx.execute(sa.select(some.c.status, sa.func.count()).group_by(some.c.status))
+    return {status: int(count) for status, count in counts}

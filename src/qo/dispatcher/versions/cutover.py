@@ -1,10 +1,10 @@
-"""Which version serves: ready, activate, roll back, abandon. Each in one transaction, so nobody sees half of it.
+"""Which version is active: mark ready, activate, roll back, abandon. Each is one transaction.
 
     staged ──mark_ready──▶ ready ──activate──▶ active ──(another is activated)──▶ retired ──rollback──▶ active
        └──────── abandon ────┘                    └──────────rollback──────────▶ rolled_back
 
-Nothing is computed here. A version's data are its pointer set, ``version_generations``, written when it was deployed;
-to activate it or to go back is to choose another set.
+Nothing is computed here. The data of a version are its set of pointers (``version_generations``), written when it was
+deployed. Activating a version or rolling back selects another set.
 """
 
 from __future__ import annotations
@@ -33,27 +33,26 @@ STAGED = (VersionStatus.STAGED, VersionStatus.READY)
 
 
 def mark_ready(tx: Tx, dag: str, number: int, by: str, force: bool = False) -> CutoverAnswer:
-    """Say that a staged version may take over. Only a person or a pipeline of theirs says so, never the dispatcher.
+    """Mark a staged version as ready to take over. Only a caller does that, never the dispatcher by itself.
 
-    ``force``: also one of which tasks have failed. The answer counts what is built and what is not.
+    ``force``: even if tasks of it have failed. The answer counts what is built and what is not.
     """
     topology.hold(tx)
     version = find(tx, dag, number)
     if version["status"] in (VersionStatus.READY, VersionStatus.ACTIVE):
         return _answer(tx, version, changed=False)
     if version["status"] != VersionStatus.STAGED:
-        raise Refused(f"version {number} of {dag!r} is {_said(version)}: deploy its file again to stage it")
-    counts = _rebuilt(tx, dag, number, force)
+        raise Refused(f"version {number} of {dag!r} is {_status_text(version)}: deploy its file again to stage it")
+    counts = _check_rebuilt(tx, dag, number, force)
     _set(tx, version["id"], status=VersionStatus.READY, ready_at=tx.now)
     topology.bump(tx)
     return _answer(tx, find(tx, dag, number), changed=True, **counts)
 
 
 def activate(tx: Tx, dag: str, number: int, by: str, force: bool = False) -> CutoverAnswer:
-    """Let a ready version serve in place of the active one. ``force``: also one that nobody has called ready, or of
-    which tasks have failed.
+    """Replace the active version by a ready one. ``force``: also by one that is not ready, or has failed tasks.
 
-    The pending tasks of jobs that the new version does not have wait, withheld, for a rollback.
+    The pending tasks of jobs that the new version does not have stay withheld, in case of a rollback.
     """
     topology.hold(tx)
     version = find(tx, dag, number)
@@ -61,13 +60,13 @@ def activate(tx: Tx, dag: str, number: int, by: str, force: bool = False) -> Cut
         return _answer(tx, version, changed=False)
     if version["status"] not in STAGED:
         raise Refused(
-            f"version {number} of {dag!r} is {_said(version)}: deploy its file again, or roll back to it"
+            f"version {number} of {dag!r} is {_status_text(version)}: deploy its file again, or roll back to it"
         )
     if version["status"] == VersionStatus.STAGED and not force:
         raise Refused(
-            f"version {number} of {dag!r} is still being rebuilt: mark it ready when it is, or force its activation"
+            f"version {number} of {dag!r} is still being rebuilt: mark it ready when that is done, or force it"
         )
-    counts = _rebuilt(tx, dag, number, force)
+    counts = _check_rebuilt(tx, dag, number, force)
     replaced = active(tx, dag)
     stored = _publishable(tx, version)
     if replaced is not None:
@@ -78,66 +77,66 @@ def activate(tx: Tx, dag: str, number: int, by: str, force: bool = False) -> Cut
     publishing.publish(tx, stored)
     withheld = backlog.withhold(tx, backlog.own_editions(tx, replaced["id"])) if replaced is not None else 0
     topology.bump(tx)
-    side_inputs.forget(tx, backlog.editions(tx, version["id"]))  # Should it be staged again, it is compared again.
+    side_inputs.forget(tx, backlog.editions(tx, version["id"]))  # If it is staged again, it is compared again.
     external_effects.take_over(tx, topology.load(tx), dag, by)
     before = replaced["number"] if replaced is not None else None
     return _answer(tx, find(tx, dag, number), changed=True, replaced=before, withheld=withheld, **counts)
 
 
 def rollback(tx: Tx, dag: str, by: str, replaces: int | None = None) -> CutoverAnswer:
-    """Let the version that served before serve again, as it was. What the other one still had to do is cancelled.
+    """Make the previous version active again, as it was. The open tasks of the other one are cancelled.
 
-    ``replaces``: the version that the caller saw serving. Of two who roll it back at once, one is refused; otherwise
-    the second would go back one further.
+    ``replaces``: the version that the caller believes to be active. Of two concurrent rollbacks one is refused;
+    otherwise the second would go back by one more version.
     """
     topology.hold(tx)
     row = dag_row(tx, dag)
-    gone = active(tx, dag)
-    if gone is not None and replaces not in (None, gone["number"]):
+    current = active(tx, dag)
+    if current is not None and replaces not in (None, current["number"]):
         raise Refused(
-            f"version {gone['number']} of {dag!r} serves by now, not {replaces}: look again, then decide"
+            f"version {current['number']} of {dag!r} is active by now, not {replaces}: look again, then decide"
         )
     target = tx.one(sa.select(_versions).where(_versions.c.id == row["previous_version_id"]))
-    if gone is None or target is None:
+    if current is None or target is None:
         raise Refused(f"{dag!r} has no earlier version to roll back to")
     stored = _publishable(tx, target)
-    made = [made.generation_id for job in stored.jobs for made in job.outputs]
-    retention.require_kept(tx, made, f"version {target['number']} of {dag!r}")
-    _set(tx, gone["id"], status=VersionStatus.ROLLED_BACK)
-    stored_versions.record_rollback(tx, gone["id"], by)
+    generations = [output.generation_id for job in stored.jobs for output in job.outputs]
+    retention.require_kept(tx, generations, f"version {target['number']} of {dag!r}")
+    _set(tx, current["id"], status=VersionStatus.ROLLED_BACK)
+    stored_versions.record_rollback(tx, current["id"], by)
     _set(tx, target["id"], status=VersionStatus.ACTIVE, activated_at=tx.now)
-    _point(tx, dag, target["id"], _earlier(tx, target))
+    _point(tx, dag, target["id"], _rollback_target(tx, target))
     publishing.publish(tx, stored)
     epoch = topology.bump(tx)
-    # Some may have been cancelled with a version that shared them and was given up meanwhile.
+    # Some tasks may have been cancelled with another version that shared them and was abandoned meanwhile.
     again = derive_id("back", target["id"], epoch)
     backlog.revive(tx, backlog.editions(tx, target["id"]), token=again)
     external_effects.take_over(tx, topology.load(tx), dag, by)
     stopped = backlog.cancel(
         tx,
-        backlog.own_editions(tx, gone["id"]),
-        backlog.version_given_up(dag, gone["number"], VersionStatus.ROLLED_BACK, by),
-        token=derive_id("rollback", gone["id"], epoch),
+        backlog.own_editions(tx, current["id"]),
+        backlog.version_given_up(dag, current["number"], VersionStatus.ROLLED_BACK, by),
+        token=derive_id("rollback", current["id"], epoch),
     )
     return _answer(
         tx,
         find(tx, dag, target["number"]),
         changed=True,
-        replaced=gone["number"],
+        replaced=current["number"],
         cancelled=stopped.cancelled,
         cancel_requested=stopped.requested,
     )
 
 
 def abandon(tx: Tx, dag: str, number: int, by: str) -> CutoverAnswer:
-    """Give up a version that never became active. Its tasks are cancelled, its data are kept."""
+    """Abandon a version that never became active. Its tasks are cancelled, its data are kept."""
     topology.hold(tx)
     version = find(tx, dag, number)
     if version["status"] == VersionStatus.ABANDONED:
         return _answer(tx, version, changed=False)
     if version["status"] not in STAGED:
         raise Refused(
-            f"version {number} of {dag!r} is {_said(version)}: only a staged or ready one can be abandoned"
+            f"version {number} of {dag!r} is {_status_text(version)}: only a staged or ready one can be abandoned"
         )
     _set(tx, version["id"], status=VersionStatus.ABANDONED)
     epoch = topology.bump(tx)
@@ -156,26 +155,28 @@ def abandon(tx: Tx, dag: str, number: int, by: str) -> CutoverAnswer:
     )
 
 
-def _rebuilt(tx: Tx, dag: str, number: int, force: bool) -> dict[str, int]:
-    """How much of a version is built. Raises Refused if tasks of it have failed, or if jobs of it wait for others that
-    make what they read beside, unless by ``force``."""
-    found = rebuilding.rebuild(tx, dag, number)
-    failed = found.tasks.get(Status.FAILED, 0)
+def _check_rebuilt(tx: Tx, dag: str, number: int, force: bool) -> dict[str, int]:
+    """Return how much of a version is built.
+
+    Raises Refused if tasks of it have failed, or if jobs of it wait for their side inputs, unless by ``force``.
+    """
+    rebuild = rebuilding.rebuild(tx, dag, number)
+    failed = rebuild.tasks.get(Status.FAILED, 0)
     if failed and not force:
         raise Refused(
             f"version {number} of {dag!r} is not whole: {failed:,} of its tasks failed; see qo run list {dag} "
             "--status failed and replay them, or take it as it is with --force"
         )
-    if found.waits and not force:
-        first = found.waits[0]
+    if rebuild.waits and not force:
+        first = rebuild.waits[0]
         raise Refused(
-            f"version {number} of {dag!r} is still being rebuilt: {first.job} {first.reason}; ask again when it is "
+            f"version {number} of {dag!r} is still being rebuilt: {first.job} {first.reason}; try again when it is "
             "done, or take it as it is with --force"
         )
-    under_way = found.tasks.get(Status.PENDING, 0) + found.tasks.get(Status.RUNNING, 0)
+    under_way = rebuild.tasks.get(Status.PENDING, 0) + rebuild.tasks.get(Status.RUNNING, 0)
     return {
-        "rebuilt": found.tasks.get(Status.COMPLETED, 0),
-        "left": found.remaining + under_way,
+        "rebuilt": rebuild.tasks.get(Status.COMPLETED, 0),
+        "left": rebuild.remaining + under_way,
         "failed": failed,
     }
 
@@ -187,8 +188,8 @@ def _publishable(tx: Tx, version: sa.RowMapping) -> Plan:
     return stored
 
 
-def _earlier(tx: Tx, version: sa.RowMapping) -> str | None:
-    """Where a rollback goes once this version is active again."""
+def _rollback_target(tx: Tx, version: sa.RowMapping) -> str | None:
+    """Return the version that a rollback leads to once this version is active again."""
     previous = tx.one(sa.select(_versions).where(_versions.c.id == version["replaced_version_id"]))
     return previous["id"] if previous is not None and previous["status"] == VersionStatus.RETIRED else None
 
@@ -206,7 +207,7 @@ def _point(tx: Tx, dag: str, version_id: str, previous: str | None) -> None:
     _set(tx, version_id, replaced_version_id=previous)
 
 
-def _said(version: sa.RowMapping) -> str:
+def _status_text(version: sa.RowMapping) -> str:
     return str(version["status"]).replace("_", " ")
 
 

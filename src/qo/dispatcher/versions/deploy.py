@@ -1,15 +1,15 @@
-"""Deploy a DAG: write down the version that a file means, and let its jobs live beside those that serve.
+"""Deploy a DAG: store the version that a file describes, and make its jobs live beside those of the active version.
 
-A version is known by its content, so deploying a file again changes nothing:
+A version is identified by its content, so deploying a file again changes nothing:
 
-    live already               nothing happens
-    deployed before, not live  staged again under its old number; what was cancelled then is taken up where it stood
-    rolled back                refused, unless the caller says that it knows (``again``); else as above
-    new, nothing is active     active at once: nobody is served by anything else
-    new, nothing to rebuild    ready at once; still somebody says when (``cutover.activate``)
-    new, otherwise             staged: built beside the active version until somebody calls it ready
+    already live               nothing happens
+    deployed before, not live  staged again under its old number; its cancelled tasks are revived
+    rolled back                refused, unless the caller confirms it (``again``); else as above
+    new, no active version     active at once
+    new, nothing to rebuild    ready at once; somebody must still activate it (``cutover.activate``)
+    new, otherwise             staged: built beside the active version until somebody marks it ready
 
-A DAG has at most one version that is staged or ready: another one takes its place, and it is abandoned.
+A DAG has at most one version that is staged or ready. Deploying another one abandons it.
 """
 
 from __future__ import annotations
@@ -46,112 +46,112 @@ def deploy(
     registry: Registry,
     bundle: DeployBundle | None = None,
     *,
-    gone: Collection[str] = (),
+    missing_bundles: Collection[str] = (),
     again: bool = False,
 ) -> DeployAnswer:
     """Deploy a resolved, validated DAG.
 
-    ``source``: the file as it was sent. ``bundle``: the code of its jobs. ``gone``: bundles whose files are missing.
-    ``again``: also one that was rolled back.
+    ``source``: the file as it was sent. ``bundle``: the code of its jobs. ``missing_bundles``: bundles whose files are
+    missing. ``again``: deploy even a version that was rolled back.
 
-    Raises UsageError for a dataset that nobody publishes and for a bundle that is not there, Refused for a name that
-    belongs to another DAG or that another one would miss, and for a version that was rolled back.
+    Raises UsageError for a dataset that nobody publishes and for a missing bundle; Refused for a published name that
+    belongs to another DAG, for one that another DAG still reads, and for a version that was rolled back.
     """
     topology.hold(tx)
-    wanted = planned(tx, dag)
+    target = plan_version(tx, dag)
     job_code.check(tx, dag, bundle)
-    compared = _compared(tx, wanted)
-    known = _known_version(tx, wanted)
-    if known is not None and known["status"] in LIVE:
-        if job_code.adopt(tx, known["id"], bundle, gone):
+    changes = _diff(tx, target)
+    earlier = _find_same_content(tx, target)
+    if earlier is not None and earlier["status"] in LIVE:
+        if job_code.adopt(tx, earlier["id"], bundle, missing_bundles):
             topology.bump(tx)
-        return _answer(known, compared, created=False, changed=False)
-    if known is not None and compared.rolled_back and not again:
+        return _answer(earlier, changes, created=False, changed=False)
+    if earlier is not None and changes.rolled_back and not again:
         raise Refused(
-            f"version {known['number']} of {dag.name!r} was rolled back{_rollback_words(compared)}: deploy it again "
+            f"version {earlier['number']} of {dag.name!r} was rolled back{_rollback_details(changes)}: deploy it again "
             "with --again (again: true), or change the file"
         )
-    made = [made.generation_id for job in wanted.jobs for made in job.outputs]
-    retention.require_kept(tx, made, f"this version of {dag.name!r}")
-    bundles = job_code.bundles_of(tx, known["id"] if known is not None else None, bundle, gone)
-    version_id = _write_version(tx, wanted, source, by, known)
-    _write_jobs(tx, wanted, version_id, registry, bundles)
-    _write_datasets(tx, wanted, version_id)
-    _write_sources(tx, wanted)
-    abandoned = _stage(tx, wanted, version_id, by, rebuilds=bool(compared.rebuilt))
-    written = tx.one(sa.select(_versions).where(_versions.c.id == version_id))
-    assert written is not None
-    return _answer(written, compared, created=known is None, changed=True, abandoned=abandoned)
+    generations = [output.generation_id for job in target.jobs for output in job.outputs]
+    retention.require_kept(tx, generations, f"this version of {dag.name!r}")
+    bundles = job_code.bundles_of(tx, earlier["id"] if earlier is not None else None, bundle, missing_bundles)
+    version_id = _write_version(tx, target, source, by, earlier)
+    _write_jobs(tx, target, version_id, registry, bundles)
+    _write_datasets(tx, target, version_id)
+    _write_sources(tx, target)
+    abandoned = _stage(tx, target, version_id, by, rebuilds=bool(changes.rebuilt))
+    version = tx.one(sa.select(_versions).where(_versions.c.id == version_id))
+    assert version is not None
+    return _answer(version, changes, created=earlier is None, changed=True, abandoned=abandoned)
 
 
 def diff(tx: Tx, dag: Dag, registry: Registry) -> DiffAnswer:
-    """What deploying it would change. Raises as ``deploy`` does."""
-    wanted = planned(tx, dag)
-    for job in wanted.jobs:
+    """Return what deploying a DAG would change. Raises as ``deploy`` does."""
+    target = plan_version(tx, dag)
+    for job in target.jobs:
         registry.get(job.job.runtime)
-    return _compared(tx, wanted)
+    return _diff(tx, target)
 
 
-def planned(tx: Tx, dag: Dag) -> Plan:
-    """What it would be. Raises as ``deploy`` does."""
-    wanted = plan(dag, publishing.resolve(tx, dag))
-    publishing.check(tx, wanted)
-    publishing.check_loop(tx, wanted)
-    return wanted
+def plan_version(tx: Tx, dag: Dag) -> Plan:
+    """Return the plan of the version that deploying would create. Raises as ``deploy`` does."""
+    target = plan(dag, publishing.resolve(tx, dag))
+    publishing.check(tx, target)
+    publishing.check_loop(tx, target)
+    return target
 
 
-def _known_version(tx: Tx, wanted: Plan) -> sa.RowMapping | None:
-    """The version that was deployed with the same content."""
-    same = sa.and_(_versions.c.dag == wanted.dag.name, _versions.c.content_hash == wanted.content_hash)
+def _find_same_content(tx: Tx, target: Plan) -> sa.RowMapping | None:
+    """Return the version that was deployed with the same content."""
+    same = sa.and_(_versions.c.dag == target.dag.name, _versions.c.content_hash == target.content_hash)
     return tx.one(sa.select(_versions).where(same))
 
 
-def _rollback_words(compared: DiffAnswer) -> str:
-    at = f" on {compared.rolled_back_at:%Y-%m-%d %H:%M} UTC" if compared.rolled_back_at is not None else ""
-    return at + (f" by {compared.rolled_back_by}" if compared.rolled_back_by is not None else "")
+def _rollback_details(changes: DiffAnswer) -> str:
+    at = f" on {changes.rolled_back_at:%Y-%m-%d %H:%M} UTC" if changes.rolled_back_at is not None else ""
+    return at + (f" by {changes.rolled_back_by}" if changes.rolled_back_by is not None else "")
 
 
-def _compared(tx: Tx, wanted: Plan) -> DiffAnswer:
-    known = _known_version(tx, wanted)
-    rollback = records.find_rollback(tx, known)
-    now = cutover.active(tx, wanted.dag.name)
-    found = differences.diff(cutover.stored_plan(tx, now) if now is not None else None, wanted)
+def _diff(tx: Tx, target: Plan) -> DiffAnswer:
+    earlier = _find_same_content(tx, target)
+    rollback = records.find_rollback(tx, earlier)
+    now = cutover.active(tx, target.dag.name)
+    changes = differences.diff(cutover.stored_plan(tx, now) if now is not None else None, target)
     return DiffAnswer(
-        dag=wanted.dag.name,
+        dag=target.dag.name,
         against=now["number"] if now is not None else None,
-        same=now is not None and now["content_hash"] == wanted.content_hash,
-        added=list(found.added),
-        removed=list(found.removed),
-        edited=[EditedJob(job=each.job, fields=list(each.fields)) for each in found.edited],
-        operational=[EditedJob(job=each.job, fields=list(each.fields)) for each in found.operational],
-        rebuilt=[RebuiltJob(job=each.job, why=each.why) for each in found.rebuilt],
-        carried_over=list(found.carried_over),
-        version=known["number"] if known is not None else None,
+        same=now is not None and now["content_hash"] == target.content_hash,
+        added=list(changes.added),
+        removed=list(changes.removed),
+        edited=[EditedJob(job=each.job, fields=list(each.fields)) for each in changes.edited],
+        operational=[EditedJob(job=each.job, fields=list(each.fields)) for each in changes.operational],
+        rebuilt=[RebuiltJob(job=each.job, why=each.why) for each in changes.rebuilt],
+        carried_over=list(changes.carried_over),
+        version=earlier["number"] if earlier is not None else None,
         rolled_back=rollback is not None,
         rolled_back_at=rollback.at if rollback is not None else None,
         rolled_back_by=rollback.by if rollback is not None else None,
     )
 
 
-def _write_version(tx: Tx, wanted: Plan, source: str, by: str, known: sa.RowMapping | None) -> str:
-    """A new version, or the known one made as good as new."""
-    if known is not None:
-        # Its jobs are written afresh: a name of another DAG may stand for another dataset by now.
-        of_version = sa.select(_jobs.c.id).where(_jobs.c.version_id == known["id"])
+def _write_version(tx: Tx, target: Plan, source: str, by: str, earlier: sa.RowMapping | None) -> str:
+    """Insert the version, or clear the jobs of the earlier one with the same content; return its id."""
+    if earlier is not None:
+        # The jobs are written anew: a published name of another DAG may stand for another dataset by now.
+        of_version = sa.select(_jobs.c.id).where(_jobs.c.version_id == earlier["id"])
         tx.execute(sa.delete(schema.job_inputs).where(schema.job_inputs.c.job_id.in_(of_version)))
-        tx.execute(sa.delete(_jobs).where(_jobs.c.version_id == known["id"]))
+        tx.execute(sa.delete(_jobs).where(_jobs.c.version_id == earlier["id"]))
         pointers = schema.version_generations
-        tx.execute(sa.delete(pointers).where(pointers.c.version_id == known["id"]))
-        return known["id"]
-    name = wanted.dag.name
+        tx.execute(sa.delete(pointers).where(pointers.c.version_id == earlier["id"]))
+        return earlier["id"]
+    name = target.dag.name
     last = tx.value(sa.select(sa.func.max(_versions.c.number)).where(_versions.c.dag == name)) or 0
-    version_id = derive_id("version", name, wanted.content_hash)
+    version_id = derive_id("version", name, target.content_hash)
     row = {
         "id": version_id,
         "dag": name,
         "number": last + 1,
-        "content_hash": wanted.content_hash,
-        "document": to_json(wanted.dag).decode(),
+        "content_hash": target.content_hash,
+        "document": to_json(target.dag).decode(),
         "source": source,
         "status": VersionStatus.STAGED,
         "created_at": tx.now,
@@ -162,18 +162,18 @@ def _write_version(tx: Tx, wanted: Plan, source: str, by: str, known: sa.RowMapp
     return version_id
 
 
-def _write_jobs(tx: Tx, wanted: Plan, version_id: str, registry: Registry, bundles: Mapping[str, str]) -> None:
-    """``bundles``: the hash of the code of each job that does not run the workers' own."""
+def _write_jobs(tx: Tx, target: Plan, version_id: str, registry: Registry, bundles: Mapping[str, str]) -> None:
+    """``bundles``: the code's hash for each job that does not run the workers' own code."""
     rows: list[dict[str, Any]] = []
     inputs: list[dict[str, Any]] = []
-    for each in wanted.jobs:
+    for each in target.jobs:
         job_id = derive_id("version job", version_id, each.job.name)
         runtime = registry.get(each.job.runtime)
         rows.append(
             {
                 "id": job_id,
                 "version_id": version_id,
-                "dag": wanted.dag.name,
+                "dag": target.dag.name,
                 "name": each.job.name,
                 "logical_id": each.logical_id,
                 "edition_id": each.edition_id,
@@ -200,17 +200,17 @@ def _write_jobs(tx: Tx, wanted: Plan, version_id: str, registry: Registry, bundl
     tx.insert(schema.job_inputs, inputs)
 
 
-def _write_datasets(tx: Tx, wanted: Plan, version_id: str) -> None:
-    made = [(job, output) for job in wanted.jobs for output in job.outputs]
+def _write_datasets(tx: Tx, target: Plan, version_id: str) -> None:
+    outputs = [(job, output) for job in target.jobs for output in job.outputs]
     datasets = [
         {
             "id": output.dataset_id,
-            "dag": wanted.dag.name,
+            "dag": target.dag.name,
             "job": job.job.name,
             "output": output.index,
             "created_at": tx.now,
         }
-        for job, output in made
+        for job, output in outputs
     ]
     generations = [
         {
@@ -220,26 +220,26 @@ def _write_datasets(tx: Tx, wanted: Plan, version_id: str) -> None:
             "config_hash": job.config_hash,
             "created_at": tx.now,
         }
-        for job, output in made
+        for job, output in outputs
     ]
     pointers = [
         {"version_id": version_id, "dataset_id": output.dataset_id, "generation_id": output.generation_id}
-        for _, output in made
+        for _, output in outputs
     ]
     tx.insert_absent(schema.datasets, datasets, schema.datasets.c.id)
     tx.insert_absent(schema.generations, generations, schema.generations.c.id)
     tx.insert(schema.version_generations, pointers)
 
 
-def _write_sources(tx: Tx, wanted: Plan) -> None:
-    """A source stands in ``sources`` as long as its edition lives; what it remembers from earlier, it keeps."""
-    rows = [_source(job, wanted.dag.name) | {"updated_at": tx.now} for job in wanted.jobs if job.job.is_source]
+def _write_sources(tx: Tx, target: Plan) -> None:
+    """Insert the sources that are new. The row of a source that was live before keeps its memory."""
+    rows = [_source_row(job, target.dag.name) | {"updated_at": tx.now} for job in target.jobs if job.job.is_source]
     tx.insert_absent(schema.sources, rows, schema.sources.c.edition_id)
 
 
-def _source(job: PlannedJob, dag: str) -> dict[str, str | int]:
+def _source_row(job: PlannedJob, dag: str) -> dict[str, str | int]:
     kind = job.job.source.kind if job.job.source is not None else SourceKind.MANUAL
-    # Only an always_on source has something to start; the others are there as soon as they are written down.
+    # Only an always-on source has a task to start.
     state = SourceState.PENDING if kind is SourceKind.ALWAYS_ON else SourceState.RUNNING
     return {
         "edition_id": job.edition_id,
@@ -251,9 +251,9 @@ def _source(job: PlannedJob, dag: str) -> dict[str, str | int]:
     }
 
 
-def _stage(tx: Tx, wanted: Plan, version_id: str, by: str, *, rebuilds: bool) -> int | None:
-    """Let the version live. The number of the one whose place it took."""
-    dag = wanted.dag.name
+def _stage(tx: Tx, target: Plan, version_id: str, by: str, *, rebuilds: bool) -> int | None:
+    """Make the version live. Return the number of the staged version that was abandoned for it."""
+    dag = target.dag.name
     waiting = tx.one(
         sa.select(_versions).where(
             _versions.c.dag == dag, _versions.c.status.in_(list(cutover.STAGED)), _versions.c.id != version_id
@@ -268,20 +268,20 @@ def _stage(tx: Tx, wanted: Plan, version_id: str, by: str, *, rebuilds: bool) ->
     epoch = topology.bump(tx)
     if waiting is not None:
         cutover.abandon(tx, dag, waiting["number"], by)
-    backlog.revive(tx, _editions(wanted.jobs), token=derive_id("revive", version_id, epoch))
-    _compare_again(tx, wanted)
+    backlog.revive(tx, _editions(target.jobs), token=derive_id("revive", version_id, epoch))
+    _compare_again(tx, target)
     if cutover.active(tx, dag) is None:
         number = tx.value(sa.select(_versions.c.number).where(_versions.c.id == version_id))
         cutover.activate(tx, dag, number, by, force=True)
     return waiting["number"] if waiting is not None else None
 
 
-def _compare_again(tx: Tx, wanted: Plan) -> None:
-    """What the jobs of the version that read something beside have made is compared with that before they go on."""
-    editions = _editions(wanted.jobs)
+def _compare_again(tx: Tx, target: Plan) -> None:
+    """Have the output of jobs with side inputs compared with those inputs before the jobs continue."""
+    editions = _editions(target.jobs)
     side_inputs.forget(tx, editions)
     waiting = side_inputs.rebuilds(tx, topology.load(tx))
-    # A wake-up that is on its way would be claimed before that.
+    # A wake-up that is already published would be claimed before the comparison.
     backlog.withhold(tx, [edition for edition in editions if edition in waiting and waiting[edition].waits_for])
 
 
@@ -290,7 +290,7 @@ def _editions(jobs: Iterable[PlannedJob]) -> frozenset[str]:
 
 
 def _answer(
-    version: sa.RowMapping, compared: DiffAnswer, *, created: bool, changed: bool, abandoned: int | None = None
+    version: sa.RowMapping, changes: DiffAnswer, *, created: bool, changed: bool, abandoned: int | None = None
 ) -> DeployAnswer:
     return DeployAnswer(
         dag=version["dag"],
@@ -301,5 +301,5 @@ def _answer(
         created=created,
         changed=changed,
         abandoned=abandoned,
-        diff=compared,
+        diff=changes,
     )

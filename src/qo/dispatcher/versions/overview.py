@@ -1,4 +1,4 @@
-"""DAGs and their versions, for people to look at. Nothing here changes anything."""
+"""Read-only lists of DAGs and their versions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _versions, _dags, _jobs = schema.dag_versions, schema.dags, schema.jobs
 
 
 def list_dags(tx: Tx, after: str | None = None, limit: int = 100, dag: str | None = None) -> DagsPage:
-    """All DAGs in order of name, or only the one of this name."""
+    """List all DAGs by name, or only the one of this name."""
     active, previous, waiting = _versions.alias("active"), _versions.alias("previous"), _versions.alias("waiting")
     size = sa.select(sa.func.count()).where(_jobs.c.version_id == _dags.c.active_version_id).scalar_subquery()
     query = (
@@ -43,7 +43,7 @@ def list_dags(tx: Tx, after: str | None = None, limit: int = 100, dag: str | Non
         .outerjoin(waiting, (waiting.c.dag == _dags.c.name) & waiting.c.status.in_(list(cutover.STAGED)))
         .outerjoin(schema.pauses, schema.pauses.c.scope == _dags.c.name)
         .order_by(_dags.c.name)
-        .limit(_page(limit) + 1)
+        .limit(_check_limit(limit) + 1)
     )
     if after is not None:
         query = query.where(_dags.c.name > after)
@@ -57,27 +57,29 @@ def require(tx: Tx, dag: str, job: str | None = None) -> None:
     """Raises NotFound for a DAG that was never deployed, and for a job that no version of it has had."""
     if tx.one(sa.select(_dags.c.name).where(_dags.c.name == dag)) is None:
         raise NotFound(f"there is no DAG {dag!r}: see qo dag list")
-    had = sa.select(_jobs.c.id).join(_versions, _versions.c.id == _jobs.c.version_id)
-    if job is not None and tx.one(had.where(_versions.c.dag == dag, _jobs.c.name == job).limit(1)) is None:
+    known_jobs = sa.select(_jobs.c.id).join(_versions, _versions.c.id == _jobs.c.version_id)
+    if job is not None and tx.one(known_jobs.where(_versions.c.dag == dag, _jobs.c.name == job).limit(1)) is None:
         raise NotFound(f"DAG {dag!r} has no job {job!r}: see qo dag show {dag}")
 
 
 def list_versions(tx: Tx, dag: str, after: str | None = None, limit: int = 100) -> VersionsPage:
-    """The versions of a DAG, newest first. Raises NotFound."""
+    """List the versions of a DAG, newest first. Raises NotFound."""
     query = sa.select(_versions).where(_versions.c.dag == dag).order_by(_versions.c.number.desc())
     if after is not None:
         if not after.isdecimal() or int(after) >= 2**31:
-            raise UsageError(f"{after!r} is not where a page ended: pass the next of the page before")
+            raise UsageError(f"{after!r} is not a page position: pass the next of the page before")
         query = query.where(_versions.c.number < int(after))
-    rows = tx.all(query.limit(_page(limit) + 1))
+    rows = tx.all(query.limit(_check_limit(limit) + 1))
     if not rows and tx.one(sa.select(_dags.c.name).where(_dags.c.name == dag)) is None:
         raise NotFound(f"there is no DAG {dag!r}: see qo dag list")
-    found = [VersionAnswer.model_validate(_fields(row)) for row in rows]
-    return VersionsPage(versions=found[:limit], next=str(found[limit - 1].version) if len(found) > limit else None)
+    versions = [VersionAnswer.model_validate(_fields(row)) for row in rows]
+    return VersionsPage(
+        versions=versions[:limit], next=str(versions[limit - 1].version) if len(versions) > limit else None
+    )
 
 
 def show(tx: Tx, dag: str, number: int | None = None) -> VersionShown:
-    """One version and how its jobs stand; without a number, the active one. Raises NotFound."""
+    """Return a version and the state of its jobs; without a number, the active version. Raises NotFound."""
     serving = cutover.active(tx, dag)
     version = serving if number is None and serving is not None else cutover.find(tx, dag, number)
     document = from_json(version["document"])
@@ -117,11 +119,11 @@ def _job_lines(
             runtime=definitions[row["name"]].runtime,
             operator=definitions[row["name"]].operator,
             queue=row["queue"],
-            reads=[_read(each) for each in definitions[row["name"]].inputs],
+            reads=[_input_name(each) for each in definitions[row["name"]].inputs],
             outputs=definitions[row["name"]].outputs,
             rebuilt=row["edition_id"] not in shared,
             tasks=tasks.get(row["edition_id"], {}),
-            # Those that wait for what they read beside are held without numbers: here they are.
+            # The stored reason of a job that waits for side inputs has no numbers; people see it with numbers.
             hold=row["hold"] and (rebuilding.why_held(tx, live, row["edition_id"]) or row["hold"]),
             paused=paused.get(f"{document.name}.{row['name']}", paused.get(document.name)),
             source=row["source"],
@@ -132,7 +134,7 @@ def _job_lines(
     ]
 
 
-def _read(each: Input) -> str:
+def _input_name(each: Input) -> str:
     name = each.from_.job or each.from_.dataset or ""
     return f"{name}[{each.from_.output}]" if each.from_.output else name
 
@@ -144,11 +146,11 @@ def _pauses(tx: Tx, dag: Dag) -> dict[str, str]:
 
 
 def _fields(row: sa.RowMapping) -> dict[str, Any]:
-    named = ("dag", "status", "content_hash", "created_at", "created_by", "ready_at", "activated_at")
-    return {"version": row["number"], "version_id": row["id"]} | {name: row[name] for name in named}
+    names = ("dag", "status", "content_hash", "created_at", "created_by", "ready_at", "activated_at")
+    return {"version": row["number"], "version_id": row["id"]} | {name: row[name] for name in names}
 
 
-def _page(limit: int) -> int:
+def _check_limit(limit: int) -> int:
     if not 1 <= limit <= PAGE_MAX:
         raise UsageError(f"limit must be between 1 and {PAGE_MAX}, not {limit}")
     return limit

@@ -1,8 +1,7 @@
-"""What deploying a definition would build anew, partition by partition, before it does. Reads only.
+"""A forecast of what deploying a definition would rebuild, partition by partition. Read-only.
 
-A job that is rebuilt gets a task for each partition that is committed in its triggering inputs. Where one of those is
-rebuilt, too, it is taken to become what it is now: an operator that makes other partitions of the same input than
-before is the one thing that cannot be known.
+A rebuilt job gets a task for each partition committed in its triggering inputs. An input that is rebuilt as well is
+assumed to keep its current partitions; an operator that would now write other ones cannot be foreseen.
 """
 
 from __future__ import annotations
@@ -27,25 +26,27 @@ FIRST = 5  # Partitions that are shown of each job.
 _partitions, _generations = schema.partitions, schema.generations
 
 
-def planned(
+def forecast(
     tx: Tx, dag: Dag, registry: Registry, *, job: str | None = None, after: str | None = None, limit: int = FIRST
 ) -> PlanAnswer:
-    """Of a resolved, validated DAG; ``job``: only of this one. Raises as ``deploy`` does, and NotFound for a job that
-    would not be rebuilt."""
-    compared = deploy.diff(tx, dag, registry)
-    wanted = deploy.planned(tx, dag)
-    now = cutover.active(tx, dag.name)
-    sizes = _Sizes(tx, wanted, None if now is None else cutover.stored_plan(tx, now))
-    chosen = [each for each in compared.rebuilt if job in (None, each.job)]
-    if job is not None and not chosen:
+    """Return what deploying a resolved, validated DAG would rebuild.
+
+    ``job``: only this one. Raises as ``deploy`` does, and NotFound for a job that would not be rebuilt.
+    """
+    changes = deploy.diff(tx, dag, registry)
+    target = deploy.plan_version(tx, dag)
+    serving = cutover.active(tx, dag.name)
+    sizes = _Sizes(tx, target, None if serving is None else cutover.stored_plan(tx, serving))
+    rebuilt = [each for each in changes.rebuilt if job in (None, each.job)]
+    if job is not None and not rebuilt:
         raise NotFound(f"{job!r} is not among the jobs that would be rebuilt: see qo plan without it")
     rebuilds = [
-        _rebuild(tx, sizes, wanted.job(each.job), each.why, after if job is not None else None, limit)
-        for each in chosen
+        _rebuild(tx, sizes, target.job(each.job), each.why, after if job is not None else None, limit)
+        for each in rebuilt
     ]
     return PlanAnswer(
         dag=dag.name,
-        diff=compared,
+        diff=changes,
         rebuilds=rebuilds,
         tasks=sum(each.tasks for each in rebuilds),
         rows=sum(each.rows for each in rebuilds),
@@ -55,7 +56,7 @@ def planned(
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """The generations that stand for what a job will read of an input: one, or those of who makes it."""
+    """The generations that predict what a job will read: that of the input, or those its writer reads."""
 
     generations: tuple[str, ...]
     joined: bool = False  # Only what all of them have.
@@ -63,67 +64,68 @@ class _Basis:
 
 
 class _Sizes:
-    """What there is to be read."""
+    """How much there is to read, now and after the deploy."""
 
-    def __init__(self, tx: Tx, wanted: Plan, serving: Plan | None) -> None:
-        self._makers = {made.generation_id: job for job in wanted.jobs for made in job.outputs}
-        outputs = [made for job in serving.jobs for made in job.outputs] if serving is not None else []
-        self._now = {made.dataset_id: made.generation_id for made in outputs}
+    def __init__(self, tx: Tx, target: Plan, serving: Plan | None) -> None:
+        self._writers = {output.generation_id: job for job in target.jobs for output in job.outputs}
+        outputs = [output for job in serving.jobs for output in job.outputs] if serving is not None else []
+        self._serving = {output.dataset_id: output.generation_id for output in outputs}
         self._outside = topology.load(tx).current
-        self._kept = set(self._now.values())
 
     def basis(self, each: PlannedInput) -> _Basis:
         generation = each.generation_id or self._outside.get(each.dataset_id)
         if generation is None:
             return _Basis(())
-        if each.generation_id is None or generation in self._kept:
+        if each.generation_id is None or generation in self._serving.values():
             return _Basis((generation,))
-        if each.dataset_id in self._now:
-            return _Basis((self._now[each.dataset_id],), estimated=True)
-        # New: it will have what its own inputs have, key by key.
-        maker = self._makers[generation]
-        below = [self.basis(one) for one in maker.inputs if one.trigger]
-        ids = tuple(dict.fromkeys(one for part in below for one in part.generations))
-        return _Basis(ids, joined=maker.job.join is Join.ALL, estimated=True)
+        if each.dataset_id in self._serving:
+            return _Basis((self._serving[each.dataset_id],), estimated=True)
+        # A new dataset will have the keys of its writer's inputs.
+        writer = self._writers[generation]
+        upstream = [self.basis(one) for one in writer.inputs if one.trigger]
+        ids = tuple(dict.fromkeys(one for part in upstream for one in part.generations))
+        return _Basis(ids, joined=writer.job.join is Join.ALL, estimated=True)
 
-    def of(self, job: PlannedJob) -> _Basis:
-        """All that the job is started by."""
-        found = [self.basis(each) for each in job.inputs if each.trigger]
-        joined = job.job.join is Join.ALL or (len(found) == 1 and found[0].joined)
-        if joined and not all(each.generations for each in found):
+    def job_basis(self, job: PlannedJob) -> _Basis:
+        """Return the basis of all inputs that trigger a job."""
+        inputs = [self.basis(each) for each in job.inputs if each.trigger]
+        joined = job.job.join is Join.ALL or (len(inputs) == 1 and inputs[0].joined)
+        if joined and not all(each.generations for each in inputs):
             return _Basis(())
-        ids = tuple(dict.fromkeys(one for each in found for one in each.generations))
-        return _Basis(ids, joined, any(each.estimated for each in found))
+        ids = tuple(dict.fromkeys(one for each in inputs for one in each.generations))
+        return _Basis(ids, joined, any(each.estimated for each in inputs))
 
 
 def _rebuild(tx: Tx, sizes: _Sizes, job: PlannedJob, why: str, after: str | None, limit: int) -> PlannedRebuild:
-    done = _done(tx, job)
+    committed = _count_committed(tx, job)
     if job.job.is_source:
-        note = "a source: it begins with nothing, and what it says from then on is new"
-        return _answer(job, why, done=done, note=note)
+        note = "a source: it starts empty, and only what it emits from then on is new"
+        return _answer(job, why, done=committed, note=note)
     if not job.outputs:
-        return _answer(job, why, done=done, note="makes nothing: effects outside are not made for history")
-    basis = sizes.of(job)
+        return _answer(job, why, done=committed, note="no outputs: side effects are not repeated for history")
+    basis = sizes.job_basis(job)
     if job.job.execution_strategy is Strategy.PER_UPDATE:
-        rows, size, some = _whole(tx, basis.generations)
-        beside = [_whole(tx, sizes.basis(each).generations) for each in job.inputs if not each.trigger]
-        rows, size = rows + sum(each[0] for each in beside), size + sum(each[1] for each in beside)
-        return _answer(job, why, tasks=int(some), done=done, rows=rows, bytes=size, estimated=basis.estimated)
-    found = _keys(basis)
+        rows, size, has_data = _total_size(tx, basis.generations)
+        side_inputs = [_total_size(tx, sizes.basis(each).generations) for each in job.inputs if not each.trigger]
+        rows, size = rows + sum(each[0] for each in side_inputs), size + sum(each[1] for each in side_inputs)
+        return _answer(
+            job, why, tasks=int(has_data), done=committed, rows=rows, bytes=size, estimated=basis.estimated
+        )
+    partitions = _keys(basis)
     count, rows, size = tx.execute(
         sa.select(
             sa.func.count(),
-            sa.func.coalesce(sa.func.sum(found.c.rows), 0),
-            sa.func.coalesce(sa.func.sum(found.c.bytes), 0),
+            sa.func.coalesce(sa.func.sum(partitions.c.rows), 0),
+            sa.func.coalesce(sa.func.sum(partitions.c.bytes), 0),
         )
     ).one()
     for each in job.inputs:
         if not each.trigger and count:
-            more = _beside(tx, found, sizes.basis(each), int(count))
-            rows, size = rows + more[0], size + more[1]
-    first, rest = _page(tx, found, after, limit)
-    given = {"tasks": int(count), "partitions": int(count), "rows": int(rows), "bytes": int(size)}
-    return _answer(job, why, done=done, estimated=basis.estimated, first=first, next=rest, **given)
+            side_input = _side_input_size(tx, partitions, sizes.basis(each), int(count))
+            rows, size = rows + side_input[0], size + side_input[1]
+    first, rest = _page(tx, partitions, after, limit)
+    counts = {"tasks": int(count), "partitions": int(count), "rows": int(rows), "bytes": int(size)}
+    return _answer(job, why, done=committed, estimated=basis.estimated, first=first, next=rest, **counts)
 
 
 def _answer(job: PlannedJob, why: str, **fields: Any) -> PlannedRebuild:
@@ -139,7 +141,7 @@ def _answer(job: PlannedJob, why: str, **fields: Any) -> PlannedRebuild:
 
 
 def _keys(basis: _Basis) -> sa.Subquery:
-    """Each key once, with what all generations together hold of it."""
+    """Select each key once, with the total size over all generations."""
     query = (
         sa.select(
             _partitions.c.partition_key,
@@ -148,7 +150,7 @@ def _keys(basis: _Basis) -> sa.Subquery:
             sa.func.sum(_partitions.c.rows).label("rows"),
             sa.func.sum(_partitions.c.bytes).label("bytes"),
         )
-        .where(_of(basis.generations))
+        .where(_in_generations(basis.generations))
         .group_by(_partitions.c.partition_key)
     )
     if basis.joined:
@@ -156,50 +158,52 @@ def _keys(basis: _Basis) -> sa.Subquery:
     return query.subquery()
 
 
-def _page(tx: Tx, found: sa.Subquery, after: str | None, limit: int) -> tuple[list[PlannedPartition], str | None]:
-    query = sa.select(found).order_by(found.c.partition_key).limit(limit + 1)
+def _page(
+    tx: Tx, partitions: sa.Subquery, after: str | None, limit: int
+) -> tuple[list[PlannedPartition], str | None]:
+    query = sa.select(partitions).order_by(partitions.c.partition_key).limit(limit + 1)
     if after is not None:
-        query = query.where(found.c.partition_key > after)
+        query = query.where(partitions.c.partition_key > after)
     rows = tx.all(query)
     page = [PlannedPartition.model_validate(dict(row)) for row in rows[:limit]]
     return page, page[-1].partition_key if len(rows) > limit else None
 
 
-def _beside(tx: Tx, found: sa.Subquery, basis: _Basis, tasks: int) -> tuple[int, int]:
-    """What so many tasks read of an input that does not start them: the same partition, or else everything."""
+def _side_input_size(tx: Tx, partitions: sa.Subquery, basis: _Basis, tasks: int) -> tuple[int, int]:
+    """Return the rows and bytes that the tasks read of a side input: the same partition if there is one, else all."""
     matched, rows, size = tx.execute(
         sa.select(
             sa.func.count(),
             sa.func.coalesce(sa.func.sum(_partitions.c.rows), 0),
             sa.func.coalesce(sa.func.sum(_partitions.c.bytes), 0),
         )
-        .join_from(found, _partitions, _partitions.c.partition_key == found.c.partition_key)
-        .where(_of(basis.generations))
+        .join_from(partitions, _partitions, _partitions.c.partition_key == partitions.c.partition_key)
+        .where(_in_generations(basis.generations))
     ).one()
-    all_rows, all_bytes, _ = _whole(tx, basis.generations)
+    all_rows, all_bytes, _ = _total_size(tx, basis.generations)
     others = max(0, tasks - int(matched))
     return int(rows) + others * all_rows, int(size) + others * all_bytes
 
 
-def _of(generations: Iterable[str]) -> sa.ColumnElement[bool]:
-    # By dataset, too, as their key has it.
+def _in_generations(generations: Iterable[str]) -> sa.ColumnElement[bool]:
+    # Also by dataset, which is the first column of the primary key.
     ids = list(generations)
     of_them = sa.select(_generations.c.dataset_id).where(_generations.c.id.in_(ids))
     return sa.and_(_partitions.c.dataset_id.in_(of_them), _partitions.c.generation_id.in_(ids))
 
 
-def _whole(tx: Tx, generations: Iterable[str]) -> tuple[int, int, bool]:
-    """Rows and bytes of all that is committed, and whether anything is."""
+def _total_size(tx: Tx, generations: Iterable[str]) -> tuple[int, int, bool]:
+    """Return the rows and bytes of all that is committed, and whether anything is."""
     query = sa.select(
         sa.func.coalesce(sa.func.sum(_generations.c.rows), 0),
         sa.func.coalesce(sa.func.sum(_generations.c.bytes), 0),
         sa.func.count(_generations.c.revision),
         sa.func.count(_generations.c.cursor),
     ).where(_generations.c.id.in_(list(generations)))
-    rows, size, committed, told = tx.execute(query).one()
-    return int(rows), int(size), bool(committed or told)
+    rows, size, revisions, cursors = tx.execute(query).one()
+    return int(rows), int(size), bool(revisions or cursors)
 
 
-def _done(tx: Tx, job: PlannedJob) -> int:
+def _count_committed(tx: Tx, job: PlannedJob) -> int:
     ids = [each.generation_id for each in job.outputs]
     return int(tx.value(sa.select(sa.func.max(_generations.c.partitions)).where(_generations.c.id.in_(ids))) or 0)

@@ -1,6 +1,6 @@
-"""Names of datasets across DAGs: who owns one, what it stands for, and who would miss it.
+"""Published names: the DAG that owns a name, the dataset it stands for, and the DAGs that read it.
 
-A name belongs to the DAG whose active version publishes it. It may not be taken from under those who read it.
+A name belongs to the DAG whose active version publishes it. It cannot be withdrawn while other DAGs read it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHOWN_MAX = 10
 
 
 def outside_names(dag: Dag) -> list[str]:
-    """The published datasets of other DAGs that it reads."""
+    """Return the published datasets of other DAGs that a DAG reads."""
     return sorted(
         {
             each.from_.dataset or ""
@@ -33,82 +33,82 @@ def outside_names(dag: Dag) -> list[str]:
 
 
 def resolve(tx: Tx, dag: Dag) -> dict[str, str]:
-    """Dataset ids of what it reads of other DAGs. Raises UsageError for a name that nobody publishes."""
-    wanted = outside_names(dag)
-    known = {name: row.dataset_id for name, row in _named(tx, wanted).items()}
-    missing = [name for name in wanted if name not in known]
+    """Return the dataset id of each name that a DAG reads of others. Raises UsageError for a name nobody publishes."""
+    names = outside_names(dag)
+    datasets = {name: row.dataset_id for name, row in _publications_by_name(tx, names).items()}
+    missing = [name for name in names if name not in datasets]
     if missing:
         raise UsageError(
-            f"no active DAG publishes {_listed(missing)}: deploy the one that does first, or correct the name"
+            f"no active DAG publishes {_join_names(missing)}: deploy the one that does first, or correct the name"
         )
-    return known
+    return datasets
 
 
 def check(tx: Tx, plan: Plan) -> None:
-    """Raises Refused if the plan publishes what belongs to another DAG, or no longer what another one reads."""
+    """Raises Refused if the plan publishes a name of another DAG, or no longer one that another DAG reads."""
     own = plan.dag.name
-    taken = [row for row in _named(tx, plan.published).values() if row.dag != own]
-    if taken:
-        first = min(taken, key=lambda row: row.name)
+    foreign = [row for row in _publications_by_name(tx, plan.published).values() if row.dag != own]
+    if foreign:
+        first = min(foreign, key=lambda row: row.name)
         raise Refused(
             f"{first.name!r} is published by the DAG {first.dag!r} already: publish it under another name"
         )
-    now = tx.execute(sa.select(_publications).where(_publications.c.dag == own))
-    moved = {row.name for row in now if plan.published.get(row.name) != row.dataset_id}
-    if not moved:
+    current = tx.execute(sa.select(_publications).where(_publications.c.dag == own))
+    changed = {row.name for row in current if plan.published.get(row.name) != row.dataset_id}
+    if not changed:
         return
     readers = sorted(
         {
             (each.from_.dataset, job.name)
             for job in topology.load(tx).jobs.values()
             for each in job.job.inputs
-            if job.dag != own and each.from_.dataset in moved
+            if job.dag != own and each.from_.dataset in changed
         }
     )
     if readers:
         name = readers[0][0]
-        who = [reader for read, reader in readers if read == name]
+        jobs = [reader for read, reader in readers if read == name]
         raise Refused(
-            f"{name!r} is read by {_listed(who)}: keep publishing the same output under that name, "
+            f"{name!r} is read by {_join_names(jobs)}: keep publishing the same output under that name, "
             "or change its readers first"
         )
 
 
 def check_loop(tx: Tx, plan: Plan) -> None:
-    """Raises Refused if data would come back to this DAG through others: its events would never end."""
+    """Raises Refused if data would come back to this DAG through others: events would circulate for ever."""
     own = plan.dag.name
     reads = {f"{own}.{job.job.name}": {each.dataset_id for each in job.inputs} for job in plan.jobs}
-    makers = {made.dataset_id: {f"{own}.{job.job.name}"} for job in plan.jobs for made in job.outputs}
+    writers = {output.dataset_id: {f"{own}.{job.job.name}"} for job in plan.jobs for output in job.outputs}
     for job in topology.load(tx).jobs.values():
         if job.dag == own:
             continue
         # Two live editions of a job are one here: either may be the one that stays.
         reads.setdefault(job.name, set()).update(each.dataset_id for each in job.inputs)
-        for made in job.outputs:
-            makers.setdefault(made.dataset_id, set()).add(job.name)
+        for output in job.outputs:
+            writers.setdefault(output.dataset_id, set()).add(job.name)
     needs = {
-        name: {maker for dataset in read for maker in makers.get(dataset, ())} for name, read in reads.items()
+        name: {writer for dataset in read for writer in writers.get(dataset, ())} for name, read in reads.items()
     }
     try:
         TopologicalSorter(needs).prepare()
-    except CycleError as found:
-        around = " > ".join(found.args[1])
-        raise Refused(f"data would go round in a circle: {around}; take one of these inputs out") from None
+    except CycleError as error:
+        cycle = " > ".join(error.args[1])
+        raise Refused(f"data would flow in a circle: {cycle}; remove one of these inputs") from None
 
 
 def check_inputs(tx: Tx, dag: Dag, planned: Mapping[str, str]) -> None:
-    """Raises Refused if a name that a stored version reads stands for something else now, or for nothing."""
-    known = {name: row.dataset_id for name, row in _named(tx, planned).items()}
-    stale = sorted(name for name, dataset in planned.items() if known.get(name) != dataset)
+    """Raises Refused if a name that a stored version reads is not published any more, or stands for other data."""
+    datasets = {name: row.dataset_id for name, row in _publications_by_name(tx, planned).items()}
+    stale = sorted(name for name, dataset in planned.items() if datasets.get(name) != dataset)
     if stale:
         raise Refused(
-            f"this version of {dag.name!r} reads {_listed(stale)}, which is no longer published as it was: "
+            f"this version of {dag.name!r} reads {_join_names(stale)}, which is no longer published as it was: "
             "deploy its file again"
         )
 
 
 def publish(tx: Tx, plan: Plan) -> None:
-    """Make the names of the plan those of its DAG, in place of all it had."""
+    """Replace the published names of a DAG by those of the plan."""
     tx.execute(sa.delete(_publications).where(_publications.c.dag == plan.dag.name))
     rows = [
         {"name": name, "dataset_id": dataset, "dag": plan.dag.name} for name, dataset in plan.published.items()
@@ -116,18 +116,18 @@ def publish(tx: Tx, plan: Plan) -> None:
     tx.insert(_publications, rows)
 
 
-def _named(tx: Tx, names: Iterable[str]) -> dict[str, sa.Row[tuple[str, str, str]]]:
-    found: dict[str, sa.Row[tuple[str, str, str]]] = {}
+def _publications_by_name(tx: Tx, names: Iterable[str]) -> dict[str, sa.Row[tuple[str, str, str]]]:
+    publications: dict[str, sa.Row[tuple[str, str, str]]] = {}
     for some in batches(sorted(names)):
         rows = tx.execute(
             sa.select(_publications.c.name, _publications.c.dataset_id, _publications.c.dag).where(
                 _publications.c.name.in_(some)
             )
         )
-        found |= {row.name: row for row in rows}
-    return found
+        publications |= {row.name: row for row in rows}
+    return publications
 
 
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:SHOWN_MAX])
-    return shown if len(names) <= SHOWN_MAX else f"{shown} and {len(names) - SHOWN_MAX} more"
+def _join_names(names: list[str]) -> str:
+    text = ", ".join(repr(name) for name in names[:SHOWN_MAX])
+    return text if len(names) <= SHOWN_MAX else f"{text} and {len(names) - SHOWN_MAX} more"

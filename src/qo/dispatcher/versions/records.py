@@ -1,4 +1,4 @@
-"""Versions as they are stored: which there are, which serves, and what each of them means."""
+"""Stored versions: look-ups by number, the active one, and the plan of each."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from qo.dispatcher.state.database import Tx
 from qo.errors import NotFound
 
 _versions, _dags = schema.dag_versions, schema.dags
-_kept, _ROLLBACK = schema.operator_state, "rollback"  # Kept under the id of the version.
+_state, _ROLLBACK = schema.operator_state, "rollback"  # The key; the edition is the id of the version.
 
 
 def find(tx: Tx, dag: str, number: int | None) -> sa.RowMapping:
-    """A version by its number; without one, the newest live one. Raises NotFound."""
+    """Return a version by its number; without a number, the newest live one. Raises NotFound."""
     query = sa.select(_versions).where(_versions.c.dag == dag)
     if number is None:
         query = query.where(_versions.c.status.in_(sorted(LIVE))).order_by(_versions.c.number.desc())
@@ -33,20 +33,20 @@ def find(tx: Tx, dag: str, number: int | None) -> sa.RowMapping:
 
 
 def active(tx: Tx, dag: str) -> sa.RowMapping | None:
-    """The version that serves."""
+    """Return the active version of a DAG, if there is one."""
     return tx.one(
         sa.select(_versions).join(_dags, _dags.c.active_version_id == _versions.c.id).where(_dags.c.name == dag)
     )
 
 
 def stored_plan(tx: Tx, version: sa.RowMapping) -> Plan:
-    """The plan of a version, with what it read of other DAGs when it was deployed."""
+    """Return the plan of a version, with the datasets of other DAGs that it read when it was deployed."""
     dag = from_json(version["document"])
     return plan(dag, read_outside(tx, version["id"], dag))
 
 
 def read_outside(tx: Tx, version_id: str, dag: Dag) -> dict[str, str]:
-    """The datasets of other DAGs that a version reads, by their names, as they were when it was deployed."""
+    """Return the datasets of other DAGs that a version reads, by the names they had when it was deployed."""
     jobs, inputs = schema.jobs, schema.job_inputs
     rows = tx.execute(
         sa.select(jobs.c.name, inputs.c.position, inputs.c.dataset_id)
@@ -64,7 +64,7 @@ def read_outside(tx: Tx, version_id: str, dag: Dag) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """That a version was rolled back; of versions that were before this was written down, not when and by whom."""
+    """When and by whom a version was rolled back; both None if that was before it was recorded."""
 
     at: datetime | None = None
     by: str | None = None
@@ -72,15 +72,17 @@ class Rollback:
 
 def record_rollback(tx: Tx, version_id: str, by: str) -> None:
     value = {"at": tx.now.isoformat(), "by": by}
-    tx.upsert(_kept, {"edition_id": version_id, "key": _ROLLBACK, "value": value, "updated_at": tx.now})
+    tx.upsert(_state, {"edition_id": version_id, "key": _ROLLBACK, "value": value, "updated_at": tx.now})
 
 
 def find_rollback(tx: Tx, version: sa.RowMapping | None) -> Rollback | None:
-    """None: the version was not rolled back, or has been deployed again since."""
+    """Return the rollback of a version; None if there was none, or it has been deployed again since."""
     if version is None or version["status"] != VersionStatus.ROLLED_BACK:
         return None
-    known = tx.value(sa.select(_kept.c.value).where(_kept.c.edition_id == version["id"], _kept.c.key == _ROLLBACK))
-    return Rollback() if known is None else Rollback(datetime.fromisoformat(known["at"]), known["by"])
+    value = tx.value(
+        sa.select(_state.c.value).where(_state.c.edition_id == version["id"], _state.c.key == _ROLLBACK)
+    )
+    return Rollback() if value is None else Rollback(datetime.fromisoformat(value["at"]), value["by"])
 
 
 def dag_row(tx: Tx, name: str) -> sa.RowMapping:

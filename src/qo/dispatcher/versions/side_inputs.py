@@ -1,14 +1,13 @@
-"""Whether what a rebuild reads beside has been made: asked before its tasks are released.
+"""Side inputs of a rebuild: whether they are complete. This is checked before the tasks of the rebuild are released.
 
-``core.flow.beside`` says who waits for whom. A job that waits is released when
+``core.pipeline.beside`` decides which job waits for which others. A waiting job is released when
 
-    each of the others  has no task that is open, nothing announced that has not become a task, and, unless somebody
-                        has called the version ready all the same, none that failed (of jobs that the version which
-                        serves has too, failures are known and do not count);
-    and it              was compared with its inputs since its version was staged (``loops.comparison``), so that
-                        what it had made earlier from less than there is now is made again.
+    each of the others  has no open task, no announced input without a task, and no failed task. Failures do not count
+                        once somebody has marked the version ready, nor for jobs that the active version has as well;
+    the job itself      has been compared with its inputs since its version was staged (``engine.loops.comparison``),
+                        so that output made from less input is remade.
 
-While a version is not compared yet, no more is asked than whether it is. Nothing is asked about versions that serve.
+Until a version is compared, nothing else is checked. Active versions are not checked at all.
 """
 
 from __future__ import annotations
@@ -31,30 +30,30 @@ from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.tasks import failures
 
-MARK = "beside"  # The key of ``operator_state`` under which is kept how far an edition was compared.
+MARK = "beside"  # The key in ``operator_state`` of how far an edition was compared.
 
-_kept, _tasks = schema.operator_state, schema.tasks
+_state, _tasks = schema.operator_state, schema.tasks
 _MARK = Prepared(
-    sa.select(_kept.c.value).where(_kept.c.edition_id == sa.bindparam("edition"), _kept.c.key == MARK)
+    sa.select(_state.c.value).where(_state.c.edition_id == sa.bindparam("edition"), _state.c.key == MARK)
 )
 _FAILED = Prepared(
     sa.select(_tasks.c.id)
     .where(_tasks.c.edition_id == sa.bindparam("edition"), _tasks.c.status == str(Status.FAILED))
-    # As the index has them. To find one of them in any order, PostgreSQL would sooner read the whole table.
+    # The order of the index. Without it, PostgreSQL might read the whole table.
     .order_by(_tasks.c.created_at)
     .limit(1)
 )
 
-_known: WeakKeyDictionary[sa.Pool, tuple[Topology, Mapping[str, Rebuild]]] = WeakKeyDictionary()
+_rebuilds_by_pool: WeakKeyDictionary[sa.Pool, tuple[Topology, Mapping[str, Rebuild]]] = WeakKeyDictionary()
 
 
 class Lack(StrEnum):
-    """What a job still lacks before others may read it beside."""
+    """What a job lacks before others may read it as a side input."""
 
     TASKS = "tasks"  # Some are open.
     SUCCESS = "success"  # Some failed.
-    EVENTS = "events"  # Something of what it reads was announced or replaced, and has not become a task.
-    COMPARISON = "comparison"  # It reads something beside itself, and was not compared with that.
+    EVENTS = "events"  # Some of its input was announced or replaced, and has no task yet.
+    COMPARISON = "comparison"  # It has side inputs itself, and was not compared with them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +63,23 @@ class Behind:
 
 
 def rebuilds(tx: Tx, live: Topology) -> Mapping[str, Rebuild]:
-    """Who waits for whom, worked out once for each topology."""
+    """Return which jobs wait for which others, by edition; computed once per topology."""
     pool = tx.connection.engine.pool
-    known = _known.get(pool)
-    # The very same one, not only of the same epoch: who has just changed the topology may yet undo that.
-    if known is None or known[0] is not live:
-        known = _known[pool] = live, find_rebuilds(live)
-    return known[1]
+    entry = _rebuilds_by_pool.get(pool)
+    # Compare by identity, not by epoch: a transaction that has changed the topology may still be rolled back.
+    if entry is None or entry[0] is not live:
+        entry = _rebuilds_by_pool[pool] = live, find_rebuilds(live)
+    return entry[1]
 
 
 def holds(tx: Tx, live: Topology, editions: Collection[str]) -> dict[str, str]:
-    """Why tasks of these editions may not be released yet, by edition.
+    """Return why tasks of these editions may not be released yet, by edition.
 
-    Without numbers: the reason is stored, and must not change with every task that ends.
+    The reason has no numbers: it is stored, and must not change with every task that ends.
     """
     waiting = rebuilds(tx, live)
     return {
-        edition: f"waits for inputs read beside: {', '.join(_beside_names(waiting[edition]))}"
+        edition: f"waits for side inputs: {', '.join(_side_input_names(waiting[edition]))}"
         for edition in editions
         if edition in waiting and is_held(tx, live, waiting[edition])
     }
@@ -94,17 +93,17 @@ def is_held(tx: Tx, live: Topology, rebuild: Rebuild) -> bool:
     )
 
 
-def _beside_names(rebuild: Rebuild) -> list[str]:
+def _side_input_names(rebuild: Rebuild) -> list[str]:
     read = {each.generation_id for each in rebuild.compared if not each.trigger}
     return sorted(
-        job.job.name for job in rebuild.waits_for if any(made.generation_id in read for made in job.outputs)
+        job.job.name for job in rebuild.waits_for if any(output.generation_id in read for output in job.outputs)
     )
 
 
 def behind(tx: Tx, live: Topology, jobs: Sequence[LiveJob]) -> Iterator[Behind]:
-    """Those of the jobs whose work is not done, each once. Asks no further than the caller reads."""
+    """Yield each of the jobs whose work is not done. Queries only as far as the caller reads."""
     announced = _announced(tx, live, jobs)
-    known = rebuilds(tx, live)
+    waiting = rebuilds(tx, live)
     for job in jobs:
         if _is_open(tx, job):
             yield Behind(job, Lack.TASKS)
@@ -112,12 +111,12 @@ def behind(tx: Tx, live: Topology, jobs: Sequence[LiveJob]) -> Iterator[Behind]:
             yield Behind(job, Lack.EVENTS)
         elif job.status is VersionStatus.STAGED and _has_open_failure(tx, live, job):
             yield Behind(job, Lack.SUCCESS)
-        elif job.edition_id in known and not is_compared(tx, job.edition_id):
+        elif job.edition_id in waiting and not is_compared(tx, job.edition_id):
             yield Behind(job, Lack.COMPARISON)
 
 
 def _has_open_failure(tx: Tx, live: Topology, job: LiveJob) -> bool:
-    """Whether a task of it has failed, and no other has done its work since."""
+    """Tell whether a task of the job has failed and was not superseded."""
     if not tx.rows(_FAILED, {"edition": job.edition_id}):
         return False
     return bool(failures.open_page(tx, live, [job.edition_id], None, 1).places)
@@ -131,38 +130,34 @@ def _is_open(tx: Tx, job: LiveJob) -> bool:
 
 
 def _read_by(live: Topology, job: LiveJob) -> set[str]:
-    """The datasets and generations that start the job."""
-    starting = [each for each in job.inputs if each.trigger]
-    current = (each.generation_id or live.current.get(each.dataset_id, "") for each in starting)
-    return {each.dataset_id for each in starting} | set(current)
+    """Return the datasets and generations that trigger the job."""
+    triggers = [each for each in job.inputs if each.trigger]
+    current = (each.generation_id or live.current.get(each.dataset_id, "") for each in triggers)
+    return {each.dataset_id for each in triggers} | set(current)
 
 
 def _announced(tx: Tx, live: Topology, jobs: Sequence[LiveJob]) -> set[str]:
-    """Of what the jobs read: datasets with events that are not routed, generations of which something was replaced
-    that their readers have not been given again."""
+    """Return the inputs of the jobs that have unrouted events (datasets) or open invalidations (generations)."""
     read = {id_ for job in jobs for id_ in _read_by(live, job)}
     return tallies.datasets_with_pending_events(tx, read) | scans.unspread(tx, read)
 
 
-# What is kept of the comparison
-
-
 def mark(tx: Tx, edition: str) -> Mapping[str, Any] | None:
-    """How far the edition was compared since it was staged. None: not at all."""
-    found = tx.rows(_MARK, {"edition": edition})
-    return found[0][0] if found else None
+    """Return how far the edition was compared since it was staged; None if not at all."""
+    rows = tx.rows(_MARK, {"edition": edition})
+    return rows[0][0] if rows else None
 
 
 def is_compared(tx: Tx, edition: str) -> bool:
-    known = mark(tx, edition)
-    return known is not None and bool(known.get("done"))
+    value = mark(tx, edition)
+    return value is not None and bool(value.get("done"))
 
 
 def keep(tx: Tx, edition: str, value: Mapping[str, Any]) -> None:
-    tx.upsert(_kept, {"edition_id": edition, "key": MARK, "value": dict(value), "updated_at": tx.now})
+    tx.upsert(_state, {"edition_id": edition, "key": MARK, "value": dict(value), "updated_at": tx.now})
 
 
 def forget(tx: Tx, editions: Collection[str]) -> None:
-    """These editions are to be compared again: their version is staged, or has begun to serve."""
+    """Have these editions compared again: their version is staged, or has become active."""
     for some in batches(sorted(editions)):
-        tx.execute(sa.delete(_kept).where(_kept.c.edition_id.in_(some), _kept.c.key == MARK))
+        tx.execute(sa.delete(_state).where(_state.c.edition_id.in_(some), _state.c.key == MARK))
