@@ -78,11 +78,14 @@ def test_what_stands_is_kept_and_what_was_replaced_goes_after_a_while(state: Sta
     orders = live(deployed(state, SHOP), "shop.orders")
     first = feed(state, orders, "a", "1")
     state_clock.advance(2 * DAY)
-    assert judged(state, place(first)) == [(False, "it stands")]
+    assert judged(state, place(first)) == [(False, "it is current")]
     second = feed(state, orders, "a", "2")
     assert judged(state, place(first)) == [(False, "it was replaced not long ago")]
     state_clock.advance(2 * DAY)
-    assert judged(state, place(first), place(second)) == [(True, "it was replaced long ago"), (False, "it stands")]
+    assert judged(state, place(first), place(second)) == [
+        (True, "it was replaced long ago"),
+        (False, "it is current"),
+    ]
 
 
 def test_that_files_may_go_is_on_the_disk_before_they_do(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +131,7 @@ def test_attempts_are_kept_while_they_run_may_finish_late_or_ended_just_now(
     feed(state, live(topology, "shop.orders"), "a")
     held = claimed(state, partition_task(state, clean, "a"))
     state_clock.advance(2 * DAY)
-    assert judged(state, place(held)) == [(False, "the attempt is under way")]
+    assert judged(state, place(held)) == [(False, "the attempt is running")]
     lapse(state, held)
     state_clock.advance(2 * DAY)
     assert judged(state, place(held)) == [(False, "the attempt timed out and may still finish")]
@@ -147,7 +150,7 @@ def test_what_a_running_task_reads_is_kept_as_it_was(state: State, state_clock: 
     held = claimed(state, partition_task(state, clean, "a"))
     feed(state, orders, "a", "2")
     state_clock.advance(2 * DAY)
-    assert judged(state, place(first)) == [(False, "a task at work reads it as it was")]
+    assert judged(state, place(first)) == [(False, "a running task reads it as it was")]
     succeed(state, held)
     assert judged(state, place(first))[0][0]
 
@@ -168,12 +171,12 @@ def test_retired_generations_go_on_request_and_never_come_back(state: State, sta
         number = staged(state, edited(SHOP, "orders", config={"v": version})).version
         with state.write() as tx:
             cutover.activate(tx, "shop", number, "ann", force=True)
-        assert judged(state, place(old), retired=True) == [(False, "it stands")]
+        assert judged(state, place(old), retired=True) == [(False, "it is current")]
         state_clock.advance(2 * DAY)
         if version == 2:  # A rollback goes to it.
-            assert judged(state, place(old), retired=True) == [(False, "it stands")]
-    assert judged(state, place(old)) == [(False, "it stands")]
-    assert judged(state, place(old), retired=True) == [(True, "no version can have its generation")]
+            assert judged(state, place(old), retired=True) == [(False, "it is current")]
+    assert judged(state, place(old)) == [(False, "it is current")]
+    assert judged(state, place(old), retired=True) == [(True, "no version can use its generation")]
     assert judged(state, place(old))[0][0]  # Decided for good.
     with pytest.raises(Refused, match="collected"):
         staged(state, SHOP)
@@ -206,13 +209,16 @@ def test_what_was_passed_on_is_kept_for_as_long_as_that_is(state: State, state_c
     second = feed(state, orders, "days", "2", start=0, end=20)
     passed_on(state)
     state_clock.advance(2 * DAY)
-    assert judged(state, place(first)) == [(False, "what passes it on stands")]
+    assert judged(state, place(first)) == [(False, "current output shares its files")]
     with state.write() as tx:
         pausing.resume(tx, f"shop.{slow}", "ann")
     passed_on(state)
     assert judged(state, place(first)) == [(False, "it was replaced not long ago")]
     state_clock.advance(2 * DAY)
-    assert judged(state, place(first), place(second)) == [(True, "it was replaced long ago"), (False, "it stands")]
+    assert judged(state, place(first), place(second)) == [
+        (True, "it was replaced long ago"),
+        (False, "it is current"),
+    ]
 
 
 def test_a_chunk_that_a_correction_leaves_as_it_was_keeps_its_files(state: State, state_clock: Clock) -> None:
@@ -223,14 +229,14 @@ def test_a_chunk_that_a_correction_leaves_as_it_was_keeps_its_files(state: State
     feed(state, orders, "days", "2", start=0, end=10)
     passed_on(state)
     state_clock.advance(2 * DAY)
-    assert judged(state, place(first)) == [(False, "what passes it on stands")]
+    assert judged(state, place(first)) == [(False, "current output shares its files")]
     # A task that reads the chunk reads those files, whatever becomes of it meanwhile.
     held = claimed(state, partition_task(state, live(topology, "shop.each"), "10-20"))
     assert place(first) in str(held.work.inputs[0].pieces[0].location)
     feed(state, orders, "days", "3", start=0, end=20)
     passed_on(state)
     state_clock.advance(2 * DAY)
-    assert judged(state, place(first)) == [(False, "a task at work reads it as it was")]
+    assert judged(state, place(first)) == [(False, "a running task reads it as it was")]
     succeed(state, held)
     assert judged(state, place(first))[0][0]
 

@@ -405,7 +405,7 @@ def test_a_job_without_outputs_looks_at_history_once(state: State, state_clock: 
                 schema.partitions.c.generation_id == each.generation_id
             )
         )
-        mark = marks.mark(tx, each)
+        mark = marks.load(tx, each)
         assert mark is not None
         assert mark.revision == last
         assert marks.behind(tx, [each]) == []

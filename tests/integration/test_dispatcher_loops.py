@@ -110,7 +110,7 @@ async def test_a_loop_goes_on_at_once_while_there_is_something_to_do_and_then_re
     running = asyncio.create_task(loop.run())
     await until(rested.is_set)
     assert worked == [2, 1, 0]
-    assert (loop.health.ticks >= 3, loop.health.done) == (True, 6)
+    assert (loop.health.ticks >= 3, loop.health.processed) == (True, 6)
     await ended(loop, running)
 
 

@@ -15,7 +15,7 @@ from qo.config.settings import Settings
 from qo.core.pipeline.topology import Topology
 from qo.dispatcher.attempts import completion
 from qo.dispatcher.engine import fast_path
-from qo.dispatcher.engine.fast_path import Hand, Onward
+from qo.dispatcher.engine.fast_path import FastPath, WakeUpBuffer
 from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import release, router
 from qo.dispatcher.outbox import outbox, publisher
@@ -53,13 +53,13 @@ class Ends:
 
     state: State
     nudged: list[str] = field(default_factory=list)
-    hand: Hand = field(init=False)
+    hand: WakeUpBuffer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.hand = Hand(self.nudged.extend)
+        self.hand = WakeUpBuffer(self.nudged.extend)
 
     def finish(self, held: Claimed, outcome: Outcome = Outcome.SUCCESS, **limited: Any) -> None:
-        go_on = Onward(Limits(**limited), self.hand, self.nudged.extend)
+        go_on = FastPath(Limits(**limited), self.hand, self.nudged.extend)
         outputs = [output(held)] if outcome is Outcome.SUCCESS else []
         with self.state.write() as tx:
             completion.complete(tx, CompleteRequest(**fence(held), outcome=outcome, outputs=outputs), ROOT)
@@ -163,7 +163,7 @@ def test_a_database_that_has_undone_the_end_itself_does_not_let_it_be_taken_for_
 def test_an_end_takes_only_so_many_with_it_and_leaves_the_rest_to_the_loops(
     state: State, shop: Topology, ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fast_path, "MOST", 2)
+    monkeypatch.setattr(fast_path, "BATCH_MAX", 2)
     [held] = clean(state, shop, "a")
     for key in "bcde":
         feed(state, live(shop, "shop.orders"), key)
@@ -178,7 +178,7 @@ def test_a_wake_up_that_is_lost_on_the_way_from_hand_to_hand_comes_from_the_outb
     [held] = clean(state, shop, "a")
     feed(state, live(shop, "shop.orders"), "b")
     route_all(state)
-    assert release.tick(state, Limits(), hand=ends.hand) == 1
+    assert release.tick(state, Limits(), on_release=ends.hand) == 1
     queues = Heard()
     assert asyncio.run(publisher.tick(state, queues)) == 0, "it is in somebody's hand"
     state_clock.advance(outbox.HANDED_S + 1)

@@ -140,7 +140,7 @@ def test_what_may_be_deleted_is_found_by_attempt_and_who_is_at_work_by_being_so(
     known = garbage._Place(*place.split("/")[:3], 1)  # pyright: ignore[reportPrivateUsage]
 
     def asked(tx: Tx) -> None:
-        garbage._uses_of(tx, [known])  # pyright: ignore[reportPrivateUsage]
+        garbage._load_uses(tx, [known])  # pyright: ignore[reportPrivateUsage]
         garbage.judge(tx, JudgeRequest(prefixes=[place, "_manifests/x/1.json"], keep_s=0, dry_run=True))
 
     with noted(state) as said, state.read() as tx:

@@ -20,7 +20,7 @@ from qo.config.settings import Settings
 from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.auth.local_tokens import local_tokens
 from qo.dispatcher.bundles.bundle_store import BundleStore
-from qo.dispatcher.engine.fast_path import Hand, Onward
+from qo.dispatcher.engine.fast_path import FastPath, WakeUpBuffer
 from qo.dispatcher.engine.limits import limits, thresholds
 from qo.dispatcher.engine.loop import Loop, Tick
 from qo.dispatcher.engine.loops import (
@@ -67,7 +67,7 @@ SWEEPS = 4  # Looks for lost wake-ups while one becomes old enough.
 #
 #     event -> router -> release -> publisher, in process, invoker -> (a task ends) -> event
 #
-# The end of a task that a worker reports goes on by itself: see ``onward``.
+# The end of a task that a worker reports wakes no loop from here: see ``fast_path``.
 # After tasks have ended: their events, what they replaced or left stale, and the room that they leave.
 ENDED = (LoopName.ROUTER, LoopName.INVALIDATION, LoopName.BACKFILL, LoopName.REFRESH, LoopName.RELEASE)
 CHANGED = ENDED  # Somebody has written to the state.
@@ -114,9 +114,9 @@ class Dispatcher:
         self._hears_since: datetime | None = (
             None  # Since when holders of tasks can be heard, by the database's clock.
         )
-        self._hand = Hand(self.nudge)
+        self._wake_ups = WakeUpBuffer(self.nudge)
         self._searched_at: float | None = None  # The outbox, for wake-ups that nobody has handed over.
-        self.onward = Onward(limits(settings.dispatcher), self._hand, self.nudge, registry)
+        self.fast_path = FastPath(limits(settings.dispatcher), self._wake_ups, self.nudge, registry)
         parts = self._parts()
         self._executor = ThreadPoolExecutor(len(parts), thread_name_prefix="qo-loop")
         self.loops = [self._made(part) for part in parts]
@@ -182,7 +182,7 @@ class Dispatcher:
         rest_s = chosen.tick_ms / 1000
         calm_s, watch_s = AT_EASE * rest_s, max(WATCH_S, rest_s)
         bound, press = limits(chosen), thresholds(chosen.pressure)
-        released = partial(release.tick, state, bound, registry=registry, hand=self._hand)
+        released = partial(release.tick, state, bound, registry=registry, on_release=self._wake_ups)
         return (
             Part(LoopName.SOURCE_MONITOR, partial(source_monitor.tick, state), watch_s, CREATED),
             Part(LoopName.INVALIDATION, partial(invalidation.tick, state), calm_s, ENDED),
@@ -226,7 +226,7 @@ class Dispatcher:
         return 0
 
     async def _publish(self) -> int:
-        handed, now = self._hand.take(publisher.BATCH), self.state.ambient.monotonic()
+        handed, now = self._wake_ups.take(publisher.BATCH), self.state.ambient.monotonic()
         did = await publisher.publish(self.state, self._queues, handed, on_dead=self._gave_up)
         if handed and self._searched_at is not None and now - self._searched_at < SEARCH_S:
             return did  # Where all come by hand, there is seldom another.
@@ -311,7 +311,7 @@ async def _run(
         tokens=local_tokens(chosen),
         registry=registry,
         nudge=dispatcher.nudge,
-        onward=dispatcher.onward,
+        fast_path=dispatcher.fast_path,
         deployed=partial(dispatcher.nudge, DEPLOYED),
         troubles=dispatcher.trouble,
         families=dispatcher.metrics.families,

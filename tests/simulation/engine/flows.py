@@ -28,7 +28,7 @@ from qo.api.contract.task import (
 )
 from qo.core.pipeline.pressure import Thresholds
 from qo.dispatcher.attempts import claiming, completion, running
-from qo.dispatcher.engine.fast_path import Hand, Onward
+from qo.dispatcher.engine.fast_path import FastPath, WakeUpBuffer
 from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import (
     comparison,
@@ -249,8 +249,8 @@ class World:
         self.state.fails = self._fails
         self.messages = Messages(self._fails)
         self.limits = Limits(operators={})
-        self.hand = Hand(lambda names: None)
-        self.onward = Onward(self.limits, self.hand, lambda names: None)
+        self.hand = WakeUpBuffer(lambda names: None)
+        self.fast_path = FastPath(self.limits, self.hand, lambda names: None)
         self.thresholds = Thresholds(depth=self.rng.choice([3, 1000]), age_s=600.0)
         self._step, self._points = "", 0
 
@@ -297,7 +297,7 @@ class World:
                 state,
                 self.limits,
                 limit=self.rng.choice([1, 3, 100]),
-                hand=self.hand if self.rng.random() < 0.5 else None,
+                on_release=self.hand if self.rng.random() < 0.5 else None,
             ),
             "publisher": self._publish,
             "in_process": lambda: in_process.tick(state, DATA),
@@ -376,7 +376,7 @@ class World:
             try:
                 with self.state.write() as tx:
                     answer = completion.complete(tx, request, DATA)
-                    go_on = self.onward(tx) if at_once else None
+                    go_on = self.fast_path(tx) if at_once else None
                 if go_on is not None:
                     go_on()
             except Crash:

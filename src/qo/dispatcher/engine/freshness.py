@@ -1,4 +1,4 @@
-"""Whether what a job has made of a partition was made of what the partition is now."""
+"""Freshness: whether the output of a job for a partition was made from the partition's current state."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ _Row = sa.RowMapping | Values
 _Rows = Mapping[str, _Row]  # By partition.
 
 
-def stale(tx: Tx, each: Input, partitions: Sequence[Values]) -> list[tuple[str, int, int]]:
-    """Partitions of the input of which the job has made something out of date, and does not make it anew already.
+def stale_partitions(tx: Tx, each: Input, partitions: Sequence[Values]) -> list[tuple[str, int, int]]:
+    """Return the partitions of an input for which the job has stale output, and no task that will refresh it.
 
-    Each with the revision of what it has made and that of what it should be made of.
+    Each comes with the revision of the output and the current revision of the input.
     """
     now = {row["partition_key"]: row for row in partitions}
     if not now or not each.job.outputs:
         return []
-    standing = {
-        key: row for key, row in _standing(tx, each, sorted(now)).items() if not _read(each, row, now[key])
+    stale = {
+        key: row
+        for key, row in _current_commits(tx, each, sorted(now)).items()
+        if not _has_read_current(each, row, now[key])
     }
-    covered = _covered(tx, each, now, standing) if standing else set[str]()
-    return [(key, row["made"], now[key]["revision"]) for key, row in standing.items() if key not in covered]
+    covered = _covered(tx, each, now, stale) if stale else set[str]()
+    return [(key, row["made"], now[key]["revision"]) for key, row in stale.items() if key not in covered]
 
 
-def _standing(tx: Tx, each: Input, keys: Sequence[str]) -> _Rows:
-    """The last commit that stands of what the job has made of each, and what of this input its task had read."""
+def _current_commits(tx: Tx, each: Input, keys: Sequence[str]) -> _Rows:
+    """Return the last current commit of the job for each partition, and what its task had read of this input."""
     query = (
         sa.select(
             _tasks.c.partition_key,
@@ -55,13 +57,13 @@ def _standing(tx: Tx, each: Input, keys: Sequence[str]) -> _Rows:
         )
     )
     if each.job.job.update_strategy is UpdateStrategy.APPEND:
-        # Each of its inputs has added its own part.
+        # Each input has appended its own part.
         query = query.where(_tasks.c.dataset_id == each.planned.dataset_id)
     return {row["partition_key"]: row for row in tx.all(query.order_by(_commits.c.revision))}
 
 
-def _covered(tx: Tx, each: Input, now: _Rows, standing: _Rows) -> set[str]:
-    """Those that an open task will make anew, or that one was made for which failed or was cancelled."""
+def _covered(tx: Tx, each: Input, now: _Rows, stale: _Rows) -> set[str]:
+    """Return the partitions that an open task will refresh, or whose refresh failed or was cancelled."""
     query = (
         sa.select(
             _tasks.c.partition_key,
@@ -76,29 +78,29 @@ def _covered(tx: Tx, each: Input, now: _Rows, standing: _Rows) -> set[str]:
         .outerjoin(_pins, _pinned(each))
         .where(
             _tasks.c.edition_id == each.job.edition_id,
-            _tasks.c.partition_key.in_(sorted(standing)),
+            _tasks.c.partition_key.in_(sorted(stale)),
             _tasks.c.status != Status.COMPLETED,
         )
     )
     return {
         key
         for task in tx.all(query)
-        if _will_do(each, task, now[key := task["partition_key"]], standing[key]["committed_at"])
+        if _will_refresh(each, task, now[key := task["partition_key"]], stale[key]["committed_at"])
     }
 
 
-def _will_do(each: Input, task: _Row, now: _Row, made_at: Any) -> bool:
+def _will_refresh(each: Input, task: _Row, now: _Row, made_at: Any) -> bool:
     follows = task["dataset_id"] != each.planned.dataset_id or task["generation_id"] == each.generation_id
     if task["status"] in (Status.FAILED, Status.CANCELLED):
-        # It was tried with what is there now. Whether to try again is for people to say.
+        # The current input was tried. People decide whether to try again.
         return follows and task["created_at"] >= max(now["committed_at"], made_at)
     if task["status"] == Status.RUNNING or task["late_lease_id"] is not None:
-        return _read(each, task, now)  # It has decided what it reads, and may yet commit what it makes of that.
+        return _has_read_current(each, task, now)  # Its inputs are fixed, and it may still commit.
     return follows
 
 
-def _read(each: Input, row: _Row, now: _Row) -> bool:
-    """Whether a task has read the partition as it is now."""
+def _has_read_current(each: Input, row: _Row, now: _Row) -> bool:
+    """Tell whether a task has read the current state of the partition."""
     return row["read_generation"] == each.generation_id and (row["read_revision"] or 0) >= now["revision"]
 
 

@@ -1,20 +1,19 @@
-"""Which files nobody needs any more.
+"""Garbage: which files may be deleted.
 
-Every attempt writes below a prefix of its own, so it is attempts that are judged:
+Every attempt writes below a prefix of its own, so the verdict is about attempts:
 
-    kept    those under way, and those that timed out and may still finish
-    kept    what ended, was rejected or was replaced within the retention
-    kept    what stands in a generation, and what a running task may still read as it was
-    gone    the rest: attempts that committed nothing, and what was replaced long ago
+    kept    running attempts, and attempts that timed out and may still finish
+    kept    attempts that ended, and output that was rejected or replaced, within the retention
+    kept    current output of a generation, and replaced output that a running task may still read
+    gone    the rest: attempts without a commit, and output that was replaced long ago
 
-Files are those of all commits that name them: of the attempt's own, and of those that only pass them on (``loans``).
+A file is in use by all commits that name it: that of its own attempt, and those that share it (``loans``).
 
-An answer "gone" never becomes untrue: nothing of what it rests on can be undone. The commits are marked, and versions
-that have them can be read no more. What stands in a generation that no live version has is given up only on request
-(``retired``). The generation is marked then, too, and from that moment no version can have it again: deploying or
-going back to one is refused.
+The verdict "gone" is final: no fact that it rests on can change. The commits are marked, and can no longer be read.
+Current output of a generation without a live version is given up only on request (``retired``). Then the generation
+is marked as well, and no version can use it again: deploying or rolling back to one is refused.
 
-Manifests are files of ours as well, and judged by ``manifests``.
+``views.manifests`` judges the files of manifests.
 """
 
 from __future__ import annotations
@@ -41,28 +40,28 @@ PREFIX = re.compile(
 
 _attempts, _tasks, _commits, _loans = schema.attempts, schema.tasks, schema.commits, schema.loans
 _generations, _inputs, _versions = schema.generations, schema.task_inputs, schema.dag_versions
-_MAKER = (_commits.c.task_id, _commits.c.attempt, _commits.c.generation_id)
+_WRITER = (_commits.c.task_id, _commits.c.attempt, _commits.c.generation_id)
 
 
-def judge(tx: Tx, wanted: JudgeRequest) -> list[Judged]:
-    """One verdict for each prefix, in order. Unless it is dry, in a transaction that writes."""
-    if wanted.retired and not wanted.dry_run:
-        topology.hold(tx)  # Nobody deploys or goes back while we look.
-    if not wanted.dry_run:
-        tx.hold(COLLECTION_LOCK)  # Two collections mark the same rows, each in an order of its own.
-        tx.require_durable()  # The files go when the verdict is known: nothing may forget that it was given.
-    before = tx.now - timedelta(seconds=wanted.keep_s)
-    places = {text: place for text in wanted.prefixes if (place := _place(text)) is not None}
-    known = _Known(tx, set(places.values()), before, retired=wanted.retired)
-    said = manifests.judge(tx, wanted.prefixes, before)
+def judge(tx: Tx, request: JudgeRequest) -> list[Judged]:
+    """Return a verdict for each prefix, in order. Needs a write transaction, unless it is a dry run."""
+    if request.retired and not request.dry_run:
+        topology.hold(tx)  # No deploy or rollback meanwhile.
+    if not request.dry_run:
+        tx.hold(COLLECTION_LOCK)  # Two collections would mark the same rows in different orders.
+        tx.require_durable()  # The files are deleted after the verdict, so the marks must not be lost.
+    before = tx.now - timedelta(seconds=request.keep_s)
+    places = {text: place for text in request.prefixes if (place := _parse_prefix(text)) is not None}
+    evidence = _Evidence(tx, set(places.values()), before, retired=request.retired)
+    verdicts = manifests.judge(tx, request.prefixes, before)
     for text, place in places.items():
-        kept = known.kept(place)
-        said[text] = (kept is None, kept or known.why(place))
-    if not wanted.dry_run:
-        _give_up(tx, known, {place for text, place in places.items() if said[text][0]})
+        reason = evidence.reason_to_keep(place)
+        verdicts[text] = (reason is None, reason or evidence.reason_to_delete(place))
+    if not request.dry_run:
+        _mark_collected(tx, evidence, {place for text, place in places.items() if verdicts[text][0]})
     unknown = (False, "neither the prefix of an attempt nor a manifest")
-    verdicts = [(text, *said.get(text, unknown)) for text in wanted.prefixes]
-    return [Judged(prefix=text, gone=gone, why=why) for text, gone, why in verdicts]
+    answers = [(text, *verdicts.get(text, unknown)) for text in request.prefixes]
+    return [Judged(prefix=text, gone=is_gone, why=why) for text, is_gone, why in answers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,142 +72,153 @@ class _Place:
     attempt: int
 
 
-def _place(text: str) -> _Place | None:
+def _parse_prefix(text: str) -> _Place | None:
     match = PREFIX.match(text)
     return match and _Place(match["dataset"], match["generation"], match["task"], int(match["attempt"]))
 
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """The commits to one generation that name files of a place. A stream has made very many: they are not told apart,
-    so what is kept for one of them is kept for all."""
+    """The commits to one generation that name files of a place, summed up because a stream makes very many: what is
+    kept for one of them is kept for all."""
 
     generation_id: str
-    stands: bool  # One of them does.
+    is_current: bool  # At least one of them was not replaced.
     first: int
-    replaced_by: int | None  # The last of those that replaced some.
+    replaced_by: int | None  # The last revision that replaced one of them.
     replaced_at: datetime | None
 
     def was_read_at(self, revision: int) -> bool:
         return self.replaced_by is not None and self.first <= revision < self.replaced_by
 
 
-class _Known:
-    """All that the verdicts about some prefixes rest on."""
+class _Evidence:
+    """The facts that the verdicts about some prefixes rest on."""
 
     def __init__(self, tx: Tx, places: Collection[_Place], before: datetime, *, retired: bool) -> None:
         self._before = before
-        self._attempts = _attempts_of(tx, {(each.task_id, each.attempt) for each in places})
-        # Of those under way it matters not what they have committed.
-        ended = {each for each in places if self._ended(each) is None}
-        self.uses = _uses_of(tx, ended)
+        self._attempts = _load_attempts(tx, {(each.task_id, each.attempt) for each in places})
+        # A running attempt is kept, whatever it has committed.
+        ended = {each for each in places if self._reason_of_attempt(each) is None}
+        self.uses = _load_uses(tx, ended)
         used = {use.generation_id for uses in self.uses.values() for use in uses}
-        self._generations = _generations_of(tx, {each.generation_id for each in places} | used)
-        at_work = _at_work(tx)
-        self._pins = _pins(tx, at_work, used)
-        self._working = _working(at_work)
-        self._retired = _retired(tx, used, before) if retired else set[str]()
+        self._generations = _load_generations(tx, {each.generation_id for each in places} | used)
+        tasks = _active_tasks(tx)
+        self._pinned = _pinned_revisions(tx, tasks, used)
+        self._earliest_starts = _earliest_starts(tasks)
+        self._retired_generations = _retired_generations(tx, used, before) if retired else set[str]()
 
-    def kept(self, place: _Place) -> str | None:
-        """Why it must stay, or None."""
+    def reason_to_keep(self, place: _Place) -> str | None:
+        """Return why a place must be kept; None if it may be deleted."""
         generation = self._generations.get(place.generation_id)
         if generation is None or generation["dataset_id"] != place.dataset_id:
-            return "nobody here knows of it"
-        reasons = [self._ended(place), *(self._used(place, use) for use in self.uses.get(place, ()))]
+            return "this dispatcher does not know it"
+        reasons = [
+            self._reason_of_attempt(place),
+            *(self._reason_of_use(place, use) for use in self.uses.get(place, ())),
+        ]
         return next((each for each in reasons if each is not None), None)
 
-    def standing(self, place: _Place) -> set[str]:
-        """The generations in which its files stand."""
-        return {use.generation_id for use in self.uses.get(place, ()) if use.stands}
+    def current_generations(self, place: _Place) -> set[str]:
+        """Return the generations of which its files are current."""
+        return {use.generation_id for use in self.uses.get(place, ()) if use.is_current}
 
-    def why(self, place: _Place) -> str:
-        """Of one that may go."""
+    def reason_to_delete(self, place: _Place) -> str:
+        """Return why a place may be deleted."""
         if place not in self.uses:
             return "the attempt committed nothing"
-        return "no version can have its generation" if self.standing(place) else "it was replaced long ago"
+        return (
+            "no version can use its generation" if self.current_generations(place) else "it was replaced long ago"
+        )
 
-    def _ended(self, place: _Place) -> str | None:
-        """Why it must stay, whatever it has committed."""
+    def _reason_of_attempt(self, place: _Place) -> str | None:
+        """Return why it must be kept, whatever it has committed; None if its attempt gives no reason."""
         attempt = self._attempts.get((place.task_id, place.attempt))
         if attempt is None:
-            return "nobody here knows of it"
+            return "this dispatcher does not know it"
         if attempt["ended_at"] is None:
-            return "the attempt is under way"
+            return "the attempt is running"
         if attempt["late_lease_id"] == attempt["lease_id"]:
             return "the attempt timed out and may still finish"
         return "the attempt ended not long ago" if attempt["ended_at"] > self._before else None
 
-    def _used(self, place: _Place, use: _Use) -> str | None:
+    def _reason_of_use(self, place: _Place, use: _Use) -> str | None:
         generation = self._generations[use.generation_id]
-        given_up = generation["collected_at"] is not None or use.generation_id in self._retired
-        pins = self._pins.get(use.generation_id, ())
-        working = self._working.get(generation["edition_id"])
-        if use.stands and not given_up:
-            return "it stands" if use.generation_id == place.generation_id else "what passes it on stands"
-        if use.stands and (pins or working is not None):
-            return "a task at work reads its generation"
+        is_given_up = generation["collected_at"] is not None or use.generation_id in self._retired_generations
+        pins = self._pinned.get(use.generation_id, ())
+        earliest_start = self._earliest_starts.get(generation["edition_id"])
+        if use.is_current and not is_given_up:
+            return (
+                "it is current" if use.generation_id == place.generation_id else "current output shares its files"
+            )
+        if use.is_current and (pins or earliest_start is not None):
+            return "a running task reads its generation"
         if use.replaced_at is None:
             return None
         if use.replaced_at > self._before:
             return "it was replaced not long ago"
         if any(map(use.was_read_at, pins)):
-            return "a task at work reads it as it was"
-        if working is not None and working < use.replaced_at:
-            return "its job is at work since before it was replaced"  # And may compare rows with it.
+            return "a running task reads it as it was"
+        if earliest_start is not None and earliest_start < use.replaced_at:
+            return "its job has been running since before it was replaced"  # And may compare rows with it.
         return None
 
 
-def _give_up(tx: Tx, known: _Known, gone: Collection[_Place]) -> None:
-    """What names files that are gone can be read no more, and where it stands, no version can have it any more."""
-    for some in batches({(each.task_id, each.attempt, each.generation_id) for each in gone if each in known.uses}):
+def _mark_collected(tx: Tx, evidence: _Evidence, deleted: Collection[_Place]) -> None:
+    """Mark the commits that name deleted files, and the generations of which such commits are current."""
+    for some in batches(
+        {(each.task_id, each.attempt, each.generation_id) for each in deleted if each in evidence.uses}
+    ):
         by_task = _commits.c.task_id.in_({task_id for task_id, _, _ in some})
-        made = sa.select(_commits.c.revision).where(by_task, sa.tuple_(*_MAKER).in_(some))
-        lent = sa.select(_loans.c.revision).where(_loans.c.made_by.in_(made))
-        fresh = sa.and_(_commits.c.collected_at.is_(None), _commits.c.revision.in_(made.union_all(lent)))
-        tx.execute(sa.update(_commits).where(fresh).values(collected_at=tx.now))
-    for some in batches(sorted({generation for each in gone for generation in known.standing(each)})):
-        fresh = sa.and_(_generations.c.id.in_(some), _generations.c.collected_at.is_(None))
-        tx.execute(sa.update(_generations).where(fresh).values(collected_at=tx.now))
+        own = sa.select(_commits.c.revision).where(by_task, sa.tuple_(*_WRITER).in_(some))
+        shared = sa.select(_loans.c.revision).where(_loans.c.made_by.in_(own))
+        unmarked = sa.and_(_commits.c.collected_at.is_(None), _commits.c.revision.in_(own.union_all(shared)))
+        tx.execute(sa.update(_commits).where(unmarked).values(collected_at=tx.now))
+    for some in batches(
+        sorted({generation for each in deleted for generation in evidence.current_generations(each)})
+    ):
+        unmarked = sa.and_(_generations.c.id.in_(some), _generations.c.collected_at.is_(None))
+        tx.execute(sa.update(_generations).where(unmarked).values(collected_at=tx.now))
 
 
-def _attempts_of(tx: Tx, wanted: Collection[tuple[str, int]]) -> dict[tuple[str, int], sa.RowMapping]:
+def _load_attempts(tx: Tx, pairs: Collection[tuple[str, int]]) -> dict[tuple[str, int], sa.RowMapping]:
     columns = (_attempts.c.task_id, _attempts.c.attempt, _attempts.c.lease_id, _attempts.c.ended_at)
     query = sa.select(*columns, _tasks.c.late_lease_id).join(_tasks, _tasks.c.id == _attempts.c.task_id)
-    query = query.where(_attempts.c.attempt.in_({attempt for _, attempt in wanted}))
-    tasks = batches(sorted({task_id for task_id, _ in wanted}))
+    query = query.where(_attempts.c.attempt.in_({attempt for _, attempt in pairs}))
+    tasks = batches(sorted({task_id for task_id, _ in pairs}))
     rows = [row for some in tasks for row in tx.all(query.where(_attempts.c.task_id.in_(some)))]
     return {(row["task_id"], row["attempt"]): row for row in rows}
 
 
-def _uses_of(tx: Tx, places: Collection[_Place]) -> dict[_Place, list[_Use]]:
-    """Who names their files: the commits of their attempts, and those that borrowed from these."""
-    by_maker = {(each.task_id, each.attempt, each.generation_id): each for each in places}
+def _load_uses(tx: Tx, places: Collection[_Place]) -> dict[_Place, list[_Use]]:
+    """Return the commits that name files of the places: those of their attempts, and those that share the files."""
+    by_writer = {(each.task_id, each.attempt, each.generation_id): each for each in places}
     borrower = _commits.alias("borrower")
-    lent = _commits.join(_loans, _loans.c.made_by == _commits.c.revision)
+    shared = _commits.join(_loans, _loans.c.made_by == _commits.c.revision)
     queries = (
-        _summed(_commits, _commits),
-        _summed(borrower, lent.join(borrower, borrower.c.revision == _loans.c.revision)),
+        _usage_query(_commits, _commits),
+        _usage_query(borrower, shared.join(borrower, borrower.c.revision == _loans.c.revision)),
     )
-    found: dict[_Place, list[_Use]] = {}
+    uses: dict[_Place, list[_Use]] = {}
     attempts = {each.attempt for each in places}
     for some in batches(sorted({each.task_id for each in places})):
-        # Some too many may be found, but by the index: SQLite has no way to use it for pairs.
+        # This may find too many, but by the index, which SQLite cannot use for pairs.
         these = sa.and_(_commits.c.task_id.in_(some), _commits.c.attempt.in_(attempts))
         for task_id, attempt, generation, *use in (
             row for query in queries for row in tx.execute(query.where(these))
         ):
-            place = by_maker.get((task_id, attempt, generation))
+            place = by_writer.get((task_id, attempt, generation))
             if place is not None:
-                found.setdefault(place, []).append(_Use(*use))
-    return found
+                uses.setdefault(place, []).append(_Use(*use))
+    return uses
 
 
-def _summed(user: sa.FromClause, joined: sa.FromClause) -> sa.Select[*tuple[Any, ...]]:
-    """The fields of ``_Use``, behind those of who made the files."""
+def _usage_query(user: sa.FromClause, joined: sa.FromClause) -> sa.Select[*tuple[Any, ...]]:
+    """Select the fields of ``_Use``, after those of the attempt that wrote the files."""
     replacer = _commits.alias("replacer")
     return (
         sa.select(
-            *_MAKER,
+            *_WRITER,
             user.c.generation_id,
             sa.func.count() > sa.func.count(user.c.replaced_by),
             sa.func.min(user.c.revision),
@@ -216,46 +226,46 @@ def _summed(user: sa.FromClause, joined: sa.FromClause) -> sa.Select[*tuple[Any,
             sa.func.max(replacer.c.committed_at),
         )
         .select_from(joined.outerjoin(replacer, replacer.c.revision == user.c.replaced_by))
-        .group_by(*_MAKER, user.c.generation_id)
+        .group_by(*_WRITER, user.c.generation_id)
     )
 
 
-def _generations_of(tx: Tx, ids: Collection[str]) -> dict[str, sa.RowMapping]:
-    found: dict[str, sa.RowMapping] = {}
+def _load_generations(tx: Tx, ids: Collection[str]) -> dict[str, sa.RowMapping]:
+    rows: dict[str, sa.RowMapping] = {}
     for some in batches(sorted(ids)):
-        found |= {row["id"]: row for row in tx.all(sa.select(_generations).where(_generations.c.id.in_(some)))}
-    return found
+        rows |= {row["id"]: row for row in tx.all(sa.select(_generations).where(_generations.c.id.in_(some)))}
+    return rows
 
 
-def _at_work(tx: Tx) -> list[sa.RowMapping]:
-    """Who may still read what was pinned for it, and write what it was given to write."""
+def _active_tasks(tx: Tx) -> list[sa.RowMapping]:
+    """Return the tasks that may still read their pinned inputs and write their outputs."""
     query = sa.select(_tasks.c.id, _tasks.c.edition_id, _tasks.c.started_at)
     return [*tx.all(query.where(scans.running())), *tx.all(query.where(_tasks.c.late_lease_id.is_not(None)))]
 
 
-def _pins(tx: Tx, at_work: Sequence[sa.RowMapping], generations: Collection[str]) -> dict[str, set[int]]:
-    """The revisions of each generation that they read. By task: of what a generation was read for there is no end."""
-    found: dict[str, set[int]] = {}
+def _pinned_revisions(tx: Tx, tasks: Sequence[sa.RowMapping], generations: Collection[str]) -> dict[str, set[int]]:
+    """Return the revisions of each generation that the tasks read. Queried by task: a generation has far more reads."""
+    revisions: dict[str, set[int]] = {}
     query = sa.select(_inputs.c.generation_id, _inputs.c.revision)
-    for some in batches(row["id"] for row in at_work):
+    for some in batches(row["id"] for row in tasks):
         for generation, revision in tx.execute(query.where(_inputs.c.task_id.in_(some)).distinct()):
             if generation in generations and revision is not None:
-                found.setdefault(generation, set()).add(revision)
-    return found
+                revisions.setdefault(generation, set()).add(revision)
+    return revisions
 
 
-def _working(at_work: Sequence[sa.RowMapping]) -> dict[str, datetime]:
-    """By edition, since when the first of them is."""
-    found: dict[str, datetime] = {}
-    for row in at_work:
+def _earliest_starts(tasks: Sequence[sa.RowMapping]) -> dict[str, datetime]:
+    """Return by edition when the first of the tasks was started."""
+    starts: dict[str, datetime] = {}
+    for row in tasks:
         if row["started_at"] is not None:
             edition = row["edition_id"]
-            found[edition] = min(row["started_at"], found.get(edition, row["started_at"]))
-    return found
+            starts[edition] = min(row["started_at"], starts.get(edition, row["started_at"]))
+    return starts
 
 
-def _retired(tx: Tx, generations: Collection[str], before: datetime) -> set[str]:
-    """Those that no live version has, nor the one that a rollback goes to, and that since before then."""
+def _retired_generations(tx: Tx, generations: Collection[str], before: datetime) -> set[str]:
+    """Return the generations that neither a live version nor the target of a rollback has had since ``before``."""
     pointers, dags, datasets = schema.version_generations, schema.dags, schema.datasets
     needed: set[str] = set()
     recent: set[str] = set()
@@ -273,11 +283,11 @@ def _retired(tx: Tx, generations: Collection[str], before: datetime) -> set[str]
             )
         )
         needed.update(tx.execute(query).scalars())
-        moved = (
+        changed = (
             sa.select(_generations.c.id)
             .join(datasets, datasets.c.id == _generations.c.dataset_id)
             .join(dags, dags.c.name == datasets.c.dag)
             .where(_generations.c.id.in_(some), dags.c.updated_at > before)
         )
-        recent.update(tx.execute(moved).scalars())
+        recent.update(tx.execute(changed).scalars())
     return set(generations) - needed - recent

@@ -1,6 +1,6 @@
-"""The runner of ticks: again at once while there may be more to do, else after a rest or when nudged.
+"""The loop runner: it calls a tick again at once while there may be more to do, else after a rest or when nudged.
 
-A tick that fails is logged and tried again later, a little longer each time. Nothing ends a loop but ``stop``.
+A tick that fails is logged and retried with growing delays. Only ``stop`` ends a loop.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from qo.errors import Unavailable
 log = logging.getLogger(__name__)
 
 BACKOFF = RetryPolicy(initial_interval_ms=100, max_interval_ms=10_000, multiplier=2.0, jitter_percent=0.25)
-FAILURES_MAX = 3  # In a row; a loop that fails more often is in trouble.
-TICK_S_MAX = 60.0  # A tick that takes longer is in trouble, too.
+FAILURES_MAX = 3  # Consecutive failures from which on a loop is in trouble.
+TICK_S_MAX = 60.0  # A loop whose tick takes longer is in trouble, too.
 
-Tick = Callable[[], int] | Callable[[], Awaitable[int]]  # Says how much it did.
+Tick = Callable[[], int] | Callable[[], Awaitable[int]]  # Returns how much it did.
 
 
 @dataclass(slots=True)
 class Health:
-    """How a loop fares. Times are of the process's own steady clock."""
+    """The health of a loop. Times are of the process's monotonic clock."""
 
     ticks: int = 0
-    done: int = 0  # What all ticks said they did, together.
+    processed: int = 0  # The sum of what all ticks returned.
     failures: int = 0
-    failing: int = 0  # Failures in a row, now.
+    failing: int = 0  # Consecutive failures up to now.
     error: str | None = None  # Of the last tick, if it failed.
-    began_at: float | None = None  # Of the tick under way.
-    ended_at: float | None = None  # Of the last one.
-    took_s: float = 0.0  # The last one.
+    began_at: float | None = None  # Of the current tick.
+    ended_at: float | None = None  # Of the last tick.
+    took_s: float = 0.0  # The last tick.
 
 
 class Loop:
@@ -52,8 +52,8 @@ class Loop:
         executor: Executor | None = None,
         ambient: Ambient = SYSTEM,
     ) -> None:
-        """``batch``: how much a tick does at once; one that did less has left nothing. ``on_work`` is called after each
-        that did something. A plain tick runs on a thread of ``executor``."""
+        """``batch``: how much a tick does at most; one that did less has left nothing. ``on_work`` is called after each
+        tick that did something. A tick that is no coroutine function runs on a thread of ``executor``."""
         self.name = name
         self.tick = tick
         self.health = Health()
@@ -66,20 +66,20 @@ class Loop:
         self._stopped = asyncio.Event()
 
     def nudge(self) -> None:
-        """Do not rest: there may be something to do. From the loop's own thread."""
+        """End the rest: there may be something to do. Call it from the event loop's thread."""
         self._nudged.set()
 
     def stop(self) -> None:
-        """End after the tick that is under way."""
+        """End the loop after the current tick."""
         self._stopped.set()
         self._nudged.set()
 
     async def run(self) -> None:
         while not self._stopped.is_set():
-            self._nudged.clear()  # Before the tick: who nudges during it may speak of what it did not see.
+            self._nudged.clear()  # Before the tick: a nudge during the tick may be for something that it did not see.
             did = await self._once()
             if did is None:
-                # A nudge must not wear out what is down.
+                # Do not let nudges shorten the delay: what is down must not be overloaded.
                 await _until(self._stopped, delay_s(BACKOFF, self.health.failing - 1, self._ambient.unit()))
                 continue
             if did > 0:
@@ -88,28 +88,28 @@ class Loop:
                 await _until(self._nudged, self._rest_s)
 
     async def once(self) -> int:
-        """One tick here and now; its error is the caller's."""
+        """Run one tick here and now. Errors are raised to the caller."""
         did = self.tick()
         return await did if inspect.isawaitable(did) else did
 
     @property
     def trouble(self) -> str | None:
-        """What a person should know of; None: it does its work."""
+        """What is wrong with the loop, for people; None if it works."""
         health = self.health
         if health.failing >= FAILURES_MAX:
             return f"{self.name} has failed {health.failing} times in a row: the log says why"
         if health.began_at is not None and (busy_s := self._ambient.monotonic() - health.began_at) > TICK_S_MAX:
-            return f"{self.name} has not come back for {busy_s:.0f} s"
+            return f"a tick of {self.name} has been running for {busy_s:.0f} s"
         return None
 
     @property
     def idle_s(self) -> float | None:
-        """How long ago its last tick ended; None before the first has."""
+        """How long ago the last tick ended; None before the first has ended."""
         ended_at = self.health.ended_at
         return None if ended_at is None else self._ambient.monotonic() - ended_at
 
     async def _once(self) -> int | None:
-        """How much it did; None if it failed."""
+        """Run a tick and record its health. Return how much it did; None if it failed."""
         health = self.health
         began_at = health.began_at = self._ambient.monotonic()
         try:
@@ -118,21 +118,22 @@ class Loop:
             health.failures += 1
             health.failing += 1
             health.error = f"{type(error).__name__}: {error}"
-            self._tell(error)
+            self._log_failure(error)
             return None
         else:
             if health.failing >= FAILURES_MAX:
                 log.info("%s works again after %d failures", self.name, health.failing)
             health.failing, health.error = 0, None
-            health.done += did
+            health.processed += did
             return did
         finally:
             health.ticks += 1
             health.began_at, health.ended_at = None, self._ambient.monotonic()
             health.took_s = health.ended_at - began_at
 
-    def _tell(self, error: Exception) -> None:
-        """A trace is of use once, and not where something is away: all loops would show the same of it."""
+    def _log_failure(self, error: Exception) -> None:
+        """Log the traceback only of the first failure in a row, and not if a service is unavailable: all loops would
+        log the same."""
         if self.health.failing == 1 and not isinstance(error, Unavailable):
             log.error("%s failed: %s", self.name, self.health.error, exc_info=error)
         else:
@@ -147,7 +148,7 @@ class Loop:
     def _plain(self) -> int:
         did = self.tick()
         assert isinstance(did, int), (
-            f"the tick of {self.name} must be a coroutine function, or say how much it did"
+            f"the tick of {self.name} must be a coroutine function or return how much it did"
         )
         return did
 

@@ -1,4 +1,4 @@
-"""How far the inputs of jobs have been compared: one mark for each, and which of them are behind."""
+"""Marks of the reconciler: how far each input of each job has been compared, and which inputs are behind."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.prepared import Prepared
 
-FULL_PASS_S = 86_400.0  # How often everything is compared once more.
+FULL_PASS_S = 86_400.0  # How often everything is compared again.
 
-_kept, _generations, _cursors = schema.operator_state, schema.generations, schema.cursors
+_state, _generations, _cursors = schema.operator_state, schema.generations, schema.cursors
 
-# Built once: to build a statement takes longer than to carry it out.
+# Built once: building a statement takes longer than executing it.
 _MARKS = Prepared(
-    sa.select(_kept.c.edition_id, _kept.c.key, _kept.c.value).where(
-        _kept.c.edition_id.in_(sa.bindparam("editions", expanding=True)),
-        _kept.c.key.in_(sa.bindparam("keys", expanding=True)),
+    sa.select(_state.c.edition_id, _state.c.key, _state.c.value).where(
+        _state.c.edition_id.in_(sa.bindparam("editions", expanding=True)),
+        _state.c.key.in_(sa.bindparam("keys", expanding=True)),
     )
 )
 _LAST_REVISION = (
@@ -32,7 +32,7 @@ _LAST_REVISION = (
     .correlate(_generations)
     .scalar_subquery()
 )
-# Asked for each by itself: that takes one look into an index, however many partitions there are.
+# One subquery per generation: that is one index look-up each, however many partitions there are.
 _HEADS = Prepared(
     sa.select(_generations.c.id, _LAST_REVISION).where(
         _generations.c.id.in_(sa.bindparam("generations", expanding=True))
@@ -52,7 +52,7 @@ _READ_CURSORS = Prepared(
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One that starts its job, and the generation that it reads now."""
+    """A triggering input of a job, and the generation that it reads now."""
 
     job: LiveJob
     planned: PlannedInput
@@ -64,27 +64,27 @@ class Input:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Where its mark is kept."""
+        """The edition and key that its mark is stored under."""
         return self.job.edition_id, f"reconcile:{self.position}"
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    generation_id: str  # Another one than the input's: a mark of what it read before.
-    revision: int  # Up to this one all is well.
-    first: int  # Where a pass begins.
-    begun: datetime
+    generation_id: str  # A mark of another generation than the input's is outdated.
+    revision: int  # Everything up to this revision has been compared.
+    first: int  # Where a pass starts.
+    started_at: datetime  # When the current pass started.
 
-    def due(self, now: datetime) -> bool:
-        """Whether it is time for another pass."""
-        return self.revision > self.first and now - self.begun >= timedelta(seconds=FULL_PASS_S)
+    def is_due(self, now: datetime) -> bool:
+        """Tell whether it is time for another pass."""
+        return self.revision > self.first and now - self.started_at >= timedelta(seconds=FULL_PASS_S)
 
-    def restarted(self, now: datetime) -> Mark:
-        return replace(self, revision=self.first, begun=now)
+    def restart(self, now: datetime) -> Mark:
+        return replace(self, revision=self.first, started_at=now)
 
 
-def mark(tx: Tx, each: Input) -> Mark | None:
-    """None: of this generation nothing has been compared, or another one was since."""
+def load(tx: Tx, each: Input) -> Mark | None:
+    """Return the mark of an input; None if nothing of its current generation has been compared."""
     return _marks(tx, [each]).get(each.place)
 
 
@@ -94,25 +94,25 @@ def save(tx: Tx, each: Input, reached: Mark) -> None:
         "generation": reached.generation_id,
         "revision": reached.revision,
         "first": reached.first,
-        "begun": reached.begun.isoformat(),
+        "begun": reached.started_at.isoformat(),
     }
-    tx.upsert(_kept, {"edition_id": edition, "key": key, "value": value, "updated_at": tx.now})
+    tx.upsert(_state, {"edition_id": edition, "key": key, "value": value, "updated_at": tx.now})
 
 
 def behind(tx: Tx, inputs: Sequence[Input]) -> list[Input]:
-    """Those whose generations hold something that has not been compared, or not for long."""
+    """Return the inputs with partitions that have not been compared, or that are due for another pass."""
     marks = _marks(tx, inputs)
     heads = _heads(tx, {each.generation_id for each in inputs})
     return [
         each
         for each in inputs
         if (head := heads.get(each.generation_id)) is not None
-        and ((known := marks.get(each.place)) is None or known.revision < head or known.due(tx.now))
+        and ((mark := marks.get(each.place)) is None or mark.revision < head or mark.is_due(tx.now))
     ]
 
 
 def unread(tx: Tx, inputs: Sequence[Input]) -> list[Input]:
-    """Those whose generations have come further than their jobs have read them."""
+    """Return the inputs whose cursor is beyond what their jobs have read."""
     furthest: dict[str, int] = {}
     for some in batches(sorted({each.generation_id for each in inputs})):
         rows = tx.rows(_FURTHEST, {"generations": some})
@@ -130,26 +130,26 @@ def unread(tx: Tx, inputs: Sequence[Input]) -> list[Input]:
 
 
 def _marks(tx: Tx, inputs: Sequence[Input]) -> Mapping[tuple[str, str], Mark]:
-    """By place; without those of other generations than the inputs read now."""
-    of = {each.place: each.generation_id for each in inputs}
-    keys = sorted({key for _, key in of})
-    found: dict[tuple[str, str], Mark] = {}
-    for some in batches(sorted({edition for edition, _ in of})):
+    """Return marks by place, without those of other generations than the inputs read now."""
+    generations = {each.place: each.generation_id for each in inputs}
+    keys = sorted({key for _, key in generations})
+    marks: dict[tuple[str, str], Mark] = {}
+    for some in batches(sorted({edition for edition, _ in generations})):
         for edition, key, value in tx.rows(_MARKS, {"editions": some, "keys": keys}):
-            if of.get((edition, key)) == value["generation"]:
-                found[edition, key] = _mark(value)
-    return found
+            if generations.get((edition, key)) == value["generation"]:
+                marks[edition, key] = _mark(value)
+    return marks
 
 
 def _mark(value: Mapping[str, Any]) -> Mark:
-    begun = datetime.fromisoformat(value["begun"])
-    return Mark(value["generation"], value["revision"], value["first"], begun)
+    started_at = datetime.fromisoformat(value["begun"])
+    return Mark(value["generation"], value["revision"], value["first"], started_at)
 
 
 def _heads(tx: Tx, generations: Collection[str]) -> dict[str, int]:
-    """The last revision of each that has any."""
-    found: dict[str, int] = {}
+    """Return the last revision of each generation that has partitions."""
+    heads: dict[str, int] = {}
     for some in batches(sorted(generations)):
         rows = tx.rows(_HEADS, {"generations": some})
-        found |= {id_: revision for id_, revision in rows if revision is not None}
-    return found
+        heads |= {id_: revision for id_, revision in rows if revision is not None}
+    return heads

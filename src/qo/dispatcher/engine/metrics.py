@@ -1,7 +1,7 @@
-"""What the dispatcher's own doings look like to Prometheus: what is under way, and how its loops fare.
+"""Prometheus metrics of the dispatcher: tasks in flight, the outbox, and the health of its loops.
 
-Asked at each scrape: the state for what it alone knows, this process for the rest. Questions to the state are
-answered from partial indexes and bounded: a count of ``COUNT_MAX`` means "at least so many".
+They are collected at each scrape, from the database or from this process. Queries use partial indexes and are bounded:
+a count of ``COUNT_MAX`` means "at least as many".
 """
 
 from __future__ import annotations
@@ -48,36 +48,36 @@ NAMES = (
 
 @dataclass(slots=True)
 class Counters:
-    """What this process has counted since it began."""
+    """Counts of this process since its start."""
 
     dead: int = 0  # Wake-ups that were given up.
 
 
 class Metrics:
-    """Made for one dispatcher; several in one process do not mix."""
+    """The metrics of one dispatcher, independent of others in the same process."""
 
     def __init__(self, loops: Sequence[Loop], counters: Counters) -> None:
         self._loops = loops
         self._counters = counters
 
     def families(self, tx: Tx) -> Iterator[Metric]:
-        """For whoever renders them beside others."""
+        """Yield the metrics, for a caller that renders them together with others."""
         yield from _in_flight(tx)
         yield from _outbox(tx, self._counters)
         yield from _loops(self._loops)
 
     def exposition(self, state: State) -> bytes:
-        """The Prometheus text format, version 0.0.4. Raises Unavailable without the database."""
+        """Return the Prometheus text format, version 0.0.4. Raises Unavailable without the database."""
         from prometheus_client import CollectorRegistry, generate_latest
 
         with state.read() as tx:
             families = list(self.families(tx))
         registry = CollectorRegistry()
-        registry.register(_Collected(families))
+        registry.register(_Collector(families))
         return generate_latest(registry)
 
 
-class _Collected:
+class _Collector:
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families
 
@@ -90,25 +90,25 @@ def _in_flight(tx: Tx) -> Iterator[Metric]:
 
     rows = scans.in_flight_jobs(tx, COUNT_MAX)
     operators: dict[str, int] = {}
-    says = "Tasks that run or whose wake-up is on its way, by"
-    jobs = GaugeMetricFamily(IN_FLIGHT_JOBS, f"{says} job.", labels=["dag", "job"])
-    for (dag, job), count in _summed(rows).items():
+    help_text = "Tasks that run or whose wake-up is on its way, by"
+    jobs = GaugeMetricFamily(IN_FLIGHT_JOBS, f"{help_text} job.", labels=["dag", "job"])
+    for (dag, job), count in _sum_by_job(rows).items():
         jobs.add_metric([dag, job], count)
     for row in rows:
         operators[row["operator"]] = operators.get(row["operator"], 0) + row["n"]
-    by_operator = GaugeMetricFamily(IN_FLIGHT_OPERATORS, f"{says} operator.", labels=["operator"])
+    by_operator = GaugeMetricFamily(IN_FLIGHT_OPERATORS, f"{help_text} operator.", labels=["operator"])
     for operator, count in sorted(operators.items()):
         by_operator.add_metric([operator], count)
     yield from (by_operator, jobs)
 
 
-def _summed(rows: Sequence[sa.RowMapping]) -> dict[tuple[str, str], int]:
-    """A job whose operator was changed while some of it ran has two rows."""
-    found: dict[tuple[str, str], int] = {}
+def _sum_by_job(rows: Sequence[sa.RowMapping]) -> dict[tuple[str, str], int]:
+    """Sum by job: a job whose operator was changed while tasks ran has two rows."""
+    counts: dict[tuple[str, str], int] = {}
     for row in sorted(rows, key=lambda row: (row["dag"], row["job"])):
         key = (row["dag"], row["job"])
-        found[key] = found.get(key, 0) + row["n"]
-    return found
+        counts[key] = counts.get(key, 0) + row["n"]
+    return counts
 
 
 def _outbox(tx: Tx, counters: Counters) -> Iterator[Metric]:
@@ -132,7 +132,7 @@ def _loops(loops: Sequence[Loop]) -> Iterator[Metric]:
     for loop in loops:
         health = loop.health
         ticks.add_metric([loop.name], health.ticks)
-        did.add_metric([loop.name], health.done)
+        did.add_metric([loop.name], health.processed)
         failures.add_metric([loop.name], health.failures)
         took.add_metric([loop.name], health.took_s)
         if (idle_s := loop.idle_s) is not None:

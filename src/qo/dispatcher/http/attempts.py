@@ -67,7 +67,7 @@ def complete(context: ContextParam, caller: CallerParam, body: CompleteRequest) 
     capabilities.bind(caller.capability, body)
     with context.state.write() as tx:
         answer = completion.complete(tx, body, context.settings.dispatcher.data_root)
-        after_commit = context.onward(tx)
+        after_commit = context.fast_path(tx)
     after_commit()
     return answer
 

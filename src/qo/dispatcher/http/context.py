@@ -39,7 +39,7 @@ class Context:
     registry: Registry = DEFAULT
     nudge: Callable[[], None] = field(default=_do_nothing)  # Tells the loops that there is work. From any thread.
     # Called in the transaction in which a task ends, to release what follows. Its result is called after the commit.
-    onward: Callable[[Tx], Callable[[], None]] = field(default=_leave_to_loops)
+    fast_path: Callable[[Tx], Callable[[], None]] = field(default=_leave_to_loops)
     deployed: Callable[[], None] = field(default=_do_nothing)  # As nudge, after a change of the topology.
     traffic: Traffic = field(default_factory=Traffic)
     troubles: Callable[[], Sequence[str]] = field(

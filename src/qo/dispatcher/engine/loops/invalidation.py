@@ -1,9 +1,9 @@
-"""Spreads invalidations: each direct reader of what is out of date gets a task to read it again.
+"""The invalidation loop spreads invalidations: each direct reader of outdated data gets a task to read it again.
 
-A reader that has not read the old state gets none, because what it has still to do will read the new one. What the
-others replace invalidates in turn, and since no job reads what follows from it, that ends.
+A reader that has not read the old state gets none, because its next task reads the new one. The output that the others
+replace is invalidated in turn. This ends, because no job reads its own results.
 
-Where a partition was removed, what its readers had made of it is removed (``removals``).
+If a partition was removed, the output that its readers made from it is removed (``removals``).
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from qo.dispatcher.tasks.creation import NewTask
 SPLIT_MAX = 500  # Partitions of one range in one step.
 
 _rows, _readers = schema.invalidations, schema.invalidation_readers
-# Whose reading counts. What waits for another attempt decides anew what it reads, unless the last one may still
-# finish late; what failed has made nothing.
-_STANDS = sa.or_(
+# Tasks whose reads count. A task that waits for another attempt will read anew, unless the last attempt may still
+# finish late; a failed task has written nothing.
+_READ_COUNTS = sa.or_(
     schema.tasks.c.status.in_([Status.RUNNING, Status.COMPLETED]), schema.tasks.c.late_lease_id.is_not(None)
 )
-# Built once. This and nothing else is what their index has: what is spread may stay open for long.
+# Built once. The index covers exactly this condition: an invalidation may stay open long after it was spread.
 _OPEN = (
     sa.select(_rows).where(_rows.c.spread_at.is_(None)).order_by(_rows.c.created_at).limit(sa.bindparam("most"))
 )
-_SPLIT = "split"  # The key under which it is kept how far a range has been split.
+_SPLIT = "split"  # The key in ``operator_state`` of how far a range has been split.
 
 
 def tick(state: State, limit: int = 100) -> int:
-    """Give up to ``limit`` invalidations to their readers, and wait no longer for readers that are gone; how many
-    were dealt with."""
+    """Spread up to ``limit`` invalidations to their readers, and stop waiting for readers that are no longer live.
+    Return how many were handled."""
     with state.read() as tx:
         if tx.execute(_OPEN, {"most": 1}).first() is None and not invalidations.forsaken(tx, topology.load(tx)):
             return 0
     with state.write() as tx:
         live = topology.load(tx)
-        taken = tx.execute(tx.lock(_OPEN, skip=True), {"most": limit}).mappings().all()
-        for row in taken:
+        open_rows = tx.execute(tx.lock(_OPEN, skip=True), {"most": limit}).mappings().all()
+        for row in open_rows:
             _spread(tx, live, row)
-        return len(taken) + _forsake(tx, live, limit)
+        return len(open_rows) + _close_forsaken(tx, live, limit)
 
 
-def _forsake(tx: Tx, live: Topology, limit: int) -> int:
-    """Close what waits for editions that no live version has; up to ``limit`` of it."""
+def _close_forsaken(tx: Tx, live: Topology, limit: int) -> int:
+    """Close up to ``limit`` invalidations that wait for editions without a live version."""
     closed = 0
     for edition in invalidations.forsaken(tx, live):
         if closed < limit:
@@ -68,45 +68,45 @@ def _spread(tx: Tx, live: Topology, row: sa.RowMapping) -> None:
     jobs = _direct_readers(live, row)
     by_partition = [job for job in jobs if job.job.execution_strategy is Strategy.PER_PARTITION]
     if not by_key and by_partition and not _split(tx, row):
-        return  # There are more partitions: the next step goes on.
-    # Who follows a cursor is concerned by ranges, and by everything; a partition alone says nothing to it.
-    chosen = by_partition if by_key else [job for job in jobs if job not in by_partition]
-    orphaned = [job for job in chosen if removals.is_orphaned(tx, live, job, row)] if by_key else []
-    reading = [job for job in chosen if job not in orphaned]
-    wanted = {job.edition_id: new for job in reading if (new := _task(tx, row, job)) is not None}
-    creation.create(tx, list(wanted.values()))
+        return  # There are more partitions: the next step continues.
+    # A job that reads by cursor is affected by ranges only, not by single partitions.
+    affected = by_partition if by_key else [job for job in jobs if job not in by_partition]
+    orphaned = [job for job in affected if removals.is_orphaned(tx, live, job, row)] if by_key else []
+    reading = [job for job in affected if job not in orphaned]
+    tasks = {job.edition_id: new for job in reading if (new := _task(tx, row, job)) is not None}
+    creation.create(tx, list(tasks.values()))
     for job in sorted(orphaned, key=lambda each: each.edition_id):
         removals.withdraw(tx, job, row)
-    given = [
+    readers = [
         {
             "invalidation_id": row["id"],
             "edition_id": job.edition_id,
-            "task_id": wanted[job.edition_id].task_id if job.edition_id in wanted else None,
-            "processed_at": None if job.edition_id in wanted else tx.now,
+            "task_id": tasks[job.edition_id].task_id if job.edition_id in tasks else None,
+            "processed_at": None if job.edition_id in tasks else tx.now,
         }
-        for job in chosen
+        for job in affected
     ]
-    if given:
-        tx.insert_absent(_readers, given, returning=_readers.c.edition_id)
+    if readers:
+        tx.insert_absent(_readers, readers, returning=_readers.c.edition_id)
     tx.execute(sa.update(_rows).where(_rows.c.id == row["id"]).values(spread_at=tx.now))
     invalidations.close(tx, row["id"])
 
 
 def _direct_readers(live: Topology, row: sa.RowMapping) -> list[LiveJob]:
-    """Those that something new in the generation would start, each once."""
-    found = {each.job.edition_id: each.job for each in live.consumers(row["dataset_id"], row["generation_id"])}
-    return list(found.values())
+    """Return the jobs that new data in the generation would trigger, each once."""
+    readers = {each.job.edition_id: each.job for each in live.consumers(row["dataset_id"], row["generation_id"])}
+    return list(readers.values())
 
 
 def _task(tx: Tx, row: sa.RowMapping, job: LiveJob) -> NewTask | None:
-    """What the reader has to do again, or None if it has not done it with the old state."""
+    """Return the task that reads again, or None if the reader has not read the old state."""
     upto, start, end = None, row["start"], row["end"]
     if row["partition_key"] is None:
         read = _read_range(tx, row, job)
         if read is None:
             return None
         start, end, upto = read[0], read[1] + 1, read[1]
-    elif not (_has_read(tx, row, job) or _gave_up(tx, row, job) or _acted_on_another(tx, row, job)):
+    elif not (_has_read(tx, row, job) or _has_given_up(tx, row, job) or _acted_on_other_generation(tx, row, job)):
         return None
     elif start is None:
         start, end = _range_of(tx, row)
@@ -119,12 +119,12 @@ def _task(tx: Tx, row: sa.RowMapping, job: LiveJob) -> NewTask | None:
         start=start,
         end=end,
         cursor=upto,
-        attributes=_said(tx, row),
+        attributes=_attributes(tx, row),
         invalidation_id=row["id"],
     )
 
 
-def _said(tx: Tx, row: sa.RowMapping) -> dict[str, Any] | None:
+def _attributes(tx: Tx, row: sa.RowMapping) -> dict[str, Any] | None:
     key = row["partition_key"]
     return (
         None if key is None else event_log.attributes(tx, row["dataset_id"], row["generation_id"], [key]).get(key)
@@ -133,18 +133,18 @@ def _said(tx: Tx, row: sa.RowMapping) -> dict[str, Any] | None:
 
 def _range_of(tx: Tx, row: sa.RowMapping) -> tuple[int | None, int | None]:
     table = schema.partitions
-    found = tx.one(
+    partition = tx.one(
         sa.select(table.c.start, table.c.end).where(
             table.c.dataset_id == row["dataset_id"],
             table.c.generation_id == row["generation_id"],
             table.c.partition_key == row["partition_key"],
         )
     )
-    return (None, None) if found is None else (found["start"], found["end"])
+    return (None, None) if partition is None else (partition["start"], partition["end"])
 
 
 def _has_read(tx: Tx, row: sa.RowMapping, job: LiveJob) -> bool:
-    """Whether the latest state that the job has read of the partition is an older one."""
+    """Tell whether the latest state of the partition that the job has read is an older one."""
     inputs, tasks = schema.task_inputs, schema.tasks
     latest = tx.value(
         sa.select(sa.func.max(inputs.c.revision))
@@ -153,15 +153,15 @@ def _has_read(tx: Tx, row: sa.RowMapping, job: LiveJob) -> bool:
             inputs.c.generation_id == row["generation_id"],
             inputs.c.partition_key == row["partition_key"],
             tasks.c.edition_id == job.edition_id,
-            _STANDS,
+            _READ_COUNTS,
         )
     )
     return latest is not None and (row["revision"] is None or latest < row["revision"])
 
 
-def _gave_up(tx: Tx, row: sa.RowMapping, job: LiveJob) -> bool:
-    """Whether all that the job wanted to do about the partition has failed or was cancelled. What is new now is
-    another matter, and gets an attempt of its own."""
+def _has_given_up(tx: Tx, row: sa.RowMapping, job: LiveJob) -> bool:
+    """Tell whether all tasks of the job for the partition have failed or were cancelled. The new state gets a new
+    task."""
     tasks = schema.tasks
     about = sa.select(tasks.c.status).where(
         tasks.c.edition_id == job.edition_id,
@@ -172,10 +172,10 @@ def _gave_up(tx: Tx, row: sa.RowMapping, job: LiveJob) -> bool:
     return row["revision"] is not None and bool(states) and states <= {Status.FAILED, Status.CANCELLED}
 
 
-def _acted_on_another(tx: Tx, row: sa.RowMapping, job: LiveJob) -> bool:
-    """Whether a job that has effects outside has had them for another generation's partition, and for none of this.
+def _acted_on_other_generation(tx: Tx, row: sa.RowMapping, job: LiveJob) -> bool:
+    """Tell whether a job with external effects has had them for this partition of another generation only.
 
-    The one that serves now has taken their place, so it is told as the other would have been.
+    The active edition has taken over these effects, so it is notified as the other one would have been.
     """
     if job.job.outputs or job.status is not VersionStatus.ACTIVE or row["revision"] is None:
         return False
@@ -192,9 +192,9 @@ def _acted_on_another(tx: Tx, row: sa.RowMapping, job: LiveJob) -> bool:
 
 
 def _read_range(tx: Tx, row: sa.RowMapping, job: LiveJob) -> tuple[int, int] | None:
-    """The first and last cursor of all that a job which follows a cursor has read together with the range.
+    """Return the first and last cursor of all ranges that a job has read and that touch the invalidated range.
 
-    Whole ranges, as its tasks read them, because what it made of each of them is replaced as a whole.
+    These are whole ranges as its tasks read them, because the output of each is replaced as a whole.
     """
     inputs, tasks = schema.task_inputs, schema.tasks
     first = sa.func.coalesce(inputs.c.cursor_after, -1) + 1
@@ -206,23 +206,23 @@ def _read_range(tx: Tx, row: sa.RowMapping, job: LiveJob) -> tuple[int, int] | N
             inputs.c.partition_key == "",
             inputs.c.cursor_upto.is_not(None),
             tasks.c.edition_id == job.edition_id,
-            _STANDS,
+            _READ_COUNTS,
         )
     )
     if row["revision"] is not None:
         query = query.where(inputs.c.revision < row["revision"])
     if row["start"] is not None:
         query = query.where(inputs.c.cursor_upto >= row["start"], first < row["end"])
-    found = tx.execute(query).one()
-    return None if found[1] is None else (found[0], found[1])
+    begin, end = tx.execute(query).one()
+    return None if end is None else (begin, end)
 
 
 def _split(tx: Tx, row: sa.RowMapping) -> bool:
-    """Make one invalidation of each partition in the range, so many at a time; whether that is all."""
-    kept = schema.operator_state
-    place = sa.and_(kept.c.edition_id == row["id"], kept.c.key == _SPLIT)
-    after = tx.value(sa.select(kept.c.value).where(place))
-    found = _partitions(tx, row, after)
+    """Split a range into one invalidation per partition, up to SPLIT_MAX at a time. Return whether that was all."""
+    states = schema.operator_state
+    own_state = sa.and_(states.c.edition_id == row["id"], states.c.key == _SPLIT)
+    after = tx.value(sa.select(states.c.value).where(own_state))
+    partitions = _partitions(tx, row, after)
     children = [
         {
             "id": derive_id("invalidation", row["id"], "part", each["partition_key"]),
@@ -237,16 +237,16 @@ def _split(tx: Tx, row: sa.RowMapping) -> bool:
             "created_at": tx.now,
             "created_by": row["created_by"],
         }
-        for each in found
+        for each in partitions
         if _touches(row, each)
     ]
     if children:
         tx.insert_absent(_rows, children, returning=_rows.c.id)
-    if len(found) < SPLIT_MAX:
-        tx.execute(sa.delete(kept).where(place))
+    if len(partitions) < SPLIT_MAX:
+        tx.execute(sa.delete(states).where(own_state))
         return True
-    last = found[-1]["partition_key"]
-    tx.upsert(kept, {"edition_id": row["id"], "key": _SPLIT, "value": last, "updated_at": tx.now})
+    last = partitions[-1]["partition_key"]
+    tx.upsert(states, {"edition_id": row["id"], "key": _SPLIT, "value": last, "updated_at": tx.now})
     return False
 
 
@@ -261,7 +261,7 @@ def _partitions(tx: Tx, row: sa.RowMapping, after: str | None) -> Sequence[sa.Ro
 
 
 def _touches(row: sa.RowMapping, partition: sa.RowMapping) -> bool:
-    """Half-open ranges: those that only share an end do not touch. A partition without a range is in every range."""
+    """Tell whether a partition is within a range. Ranges are half-open; a partition without a range is in all."""
     if row["start"] is None or partition["start"] is None:
         return True
     return partition["start"] < row["end"] and row["start"] < partition["end"]

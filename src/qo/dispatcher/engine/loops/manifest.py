@@ -1,6 +1,6 @@
-"""Writes the manifests of published datasets, some time after their commits.
+"""The manifest loop writes the manifests of published datasets, some time after their commits.
 
-Several dispatchers may write at once, and one of them may be slow: the latest manifest is replaced only by one of a
+Several dispatchers may write at once, and one of them may be slow. So the latest manifest is replaced only by one of a
 later epoch or revision.
 """
 
@@ -20,14 +20,14 @@ from qo.store.directory import Directory, open_directory
 
 
 async def tick(state: State, settings: Settings) -> int:
-    """Write what is due; how many."""
-    due = await asyncio.to_thread(_due, state)
+    """Write the manifests that are due; return how many."""
+    due = await asyncio.to_thread(_find_due, state)
     if not due:
         return 0
     root = await open_directory(settings.dispatcher.data_root, settings)
     try:
         for each in due:
-            document = await asyncio.to_thread(_document, state, each)
+            document = await asyncio.to_thread(_read_manifest, state, each)
             await write(root, document)
             await asyncio.to_thread(_mark, state, each, len(document["files"]))
     finally:
@@ -42,34 +42,34 @@ async def write(root: Directory, document: dict[str, Any]) -> bool:
     """
     body = msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
     folder = f"{DIRECTORY}/{quote(document['name'], safe='')}"
-    await root.create(f"{folder}/{document['revision']}.json", body)  # If it is there, it says the same.
+    await root.create(f"{folder}/{document['revision']}.json", body)  # If it exists, it has the same content.
     return await root.update(
-        f"{folder}/latest.json", lambda content: body if content is None or _later(body, content) else None
+        f"{folder}/latest.json", lambda content: body if content is None or _is_later(body, content) else None
     )
 
 
-def _later(new: bytes, old: bytes) -> bool:
-    return _when(new) > _when(old)
+def _is_later(new: bytes, old: bytes) -> bool:
+    return _position(new) > _position(old)
 
 
-def _when(body: bytes) -> tuple[int, int]:
+def _position(body: bytes) -> tuple[int, int]:
     try:
-        said = msgspec.json.decode(body)
-        return int(said["epoch"]), int(said["revision"])
+        manifest = msgspec.json.decode(body)
+        return int(manifest["epoch"]), int(manifest["revision"])
     except (msgspec.DecodeError, KeyError, TypeError, ValueError):
-        return -1, -1  # Not ours, or damaged: anything is better.
+        return -1, -1  # Not a manifest, or damaged: replace it.
 
 
-def _due(state: State) -> list[Due]:
+def _find_due(state: State) -> list[Due]:
     with state.read() as tx:
         return manifests.due(tx)
 
 
-def _document(state: State, wanted: Due) -> dict[str, Any]:
+def _read_manifest(state: State, due: Due) -> dict[str, Any]:
     with state.read() as tx:
-        return manifests.manifest(tx, wanted)
+        return manifests.manifest(tx, due)
 
 
-def _mark(state: State, written: Due, pieces: int) -> None:
+def _mark(state: State, due: Due, pieces: int) -> None:
     with state.write() as tx:
-        manifests.mark(tx, written, pieces)
+        manifests.mark(tx, due, pieces)

@@ -1,15 +1,15 @@
-"""Forgets what nobody needs any more, a little at a time.
+"""The purge loop deletes records that are no longer needed, a few at a time.
 
-    wake-ups that were carried out   after a day: people may want to see them
+    wake-ups that were published     after a day, because people may want to see them
     wake-ups that were given up      after ``keep_days``
-    emissions                        after ``keep_days``: what a source said under a key
-    checks and rejected outputs      after ``keep_days``; files of the rejected are then nobody's
+    emissions                        after ``keep_days``: the events of a source by idempotency key
+    checks and rejected outputs      after ``keep_days``; the files of rejected outputs are garbage then
 
 Everything else is the audit trail and is kept: events and deliveries, which ``tallies`` counts; tasks and attempts;
-commits and what they read.
+commits and their inputs.
 
-A key whose emission is forgotten makes nothing twice: the ids of its task and events follow from the key, and these
-are kept. It is only no longer refused with other events.
+Repeating the key of a deleted emission creates nothing twice: the ids of its task and events are derived from the key,
+and those are kept. Only the check that the key comes with the same events is lost.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ DAY_S = 86_400.0
 
 
 def tick(state: State, keep_days: int, limit: int = 1000) -> int:
-    """Forget up to ``limit`` of each sort; how many. ``keep_days`` 0: only wake-ups that were carried out."""
+    """Delete up to ``limit`` records of each kind; return how many. ``keep_days`` 0: only published wake-ups."""
     with state.write() as tx:
-        gone = outbox.purge(tx, limit=limit)
+        deleted = outbox.purge(tx, limit=limit)
         if keep_days > 0:
-            gone += outbox.purge_dead(tx, kept_s=keep_days * DAY_S, limit=limit)
-            gone += _emissions(tx, keep_days, limit)
-            gone += quality.purge(tx, keep_days, limit)
-        return gone
+            deleted += outbox.purge_dead(tx, kept_s=keep_days * DAY_S, limit=limit)
+            deleted += _purge_emissions(tx, keep_days, limit)
+            deleted += quality.purge(tx, keep_days, limit)
+        return deleted
 
 
-def _emissions(tx: Tx, keep_days: int, limit: int) -> int:
+def _purge_emissions(tx: Tx, keep_days: int, limit: int) -> int:
     key = (emissions.c.logical_id, emissions.c.key)
     old = (
         sa.select(*key)

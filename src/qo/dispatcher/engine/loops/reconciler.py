@@ -1,12 +1,11 @@
-"""Reconciling: what is committed upstream, compared with what each live job has made of it.
+"""The reconciler loop compares what is committed upstream with what each live job has made of it.
 
-Repairs events that were lost, and lets a staged version catch up on history: its jobs are new editions and have no
-tasks yet. Lets a job whose input is another generation again, because another DAG went back to it, or whose version
-did not serve while its input was replaced, make anew what it had made of something else. Takes up again what was left
-to another version that did not get it done.
+It repairs lost events, and lets a staged version catch up on history: its jobs are new editions without tasks. A job
+remakes output if its input is an earlier generation again, because another DAG was rolled back, or if its input was
+replaced while its version was not active. It also takes up work that was deferred to another version and not done.
 
-Partitions are walked in the order of their commits, and how far is remembered (``progress``), so a pass costs as much
-as is new; now and then, and when the input becomes another generation, it begins again at the first one.
+Partitions are compared in the order of their commits. How far is stored (``engine.marks``), so a pass costs as much as
+there is new. Once a day, and when the input becomes another generation, the comparison starts again.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from qo.dispatcher.tasks.creation import NewTask
 
 _partitions, _events, _invalidations = schema.partitions, schema.events, schema.invalidations
 
-# Built once: to build a statement takes longer than to carry it out.
+# Built once: building a statement takes longer than executing it.
 _NEXT_PARTITIONS = Prepared(
     sa.select(
         _partitions.c.partition_key,
@@ -70,20 +69,19 @@ _UNSPREAD_PARTITIONS = Prepared(
 
 
 def tick(state: State, limit: int = 500) -> int:
-    """Look at up to ``limit`` partitions of each input of each live job; how many tasks were made, or steps taken.
-
-    0: there is nothing left to look at for now.
+    """Compare up to ``limit`` partitions of each input of each live job. Return how many tasks were created or steps
+    taken; 0: there is nothing left to compare for now.
     """
     with state.read() as tx:
         live = topology.load(tx)
-        due = _due(tx, live)  # Who has nothing to change keeps no writer waiting.
+        due = _due_editions(tx, live)  # Without work, no write transaction is opened.
         undecided = deferred.undecided(tx, live, min(limit, ROWS_MAX))
     did = 0
     if undecided:
         with state.write() as tx:
             did += deferred.take_up(tx, topology.load(tx), undecided)
     for edition in due:
-        # A transaction each: nobody waits for longer than one job takes.
+        # One transaction each, so that other writers wait for one job at most.
         with state.write() as tx:
             live = topology.load(tx)
             job = live.jobs.get(edition)
@@ -93,27 +91,27 @@ def tick(state: State, limit: int = 500) -> int:
 
 
 def reconcile(tx: Tx, live: Topology, job: LiveJob, limit: int = 500) -> int:
-    """One step for one job."""
+    """Take one step for one job. Return how many tasks were created or steps taken."""
     if routing.joins(job):
-        # As the router does: else neither would see the other's half of a join.
+        # The router takes the same lock; otherwise neither would see the other's half of a join.
         tx.execute(tx.lock(sa.select(schema.jobs.c.id).where(schema.jobs.c.id == job.id))).all()
-    followed = _followed(live, job)
-    made, steps = 0, 0
+    inputs = _triggering_inputs(live, job)
+    created, steps = 0, 0
     changes = Counter[tallies.Counted]()
-    for each in followed:
+    for each in inputs:
         if job.job.execution_strategy is Strategy.PER_PARTITION:
-            step = _partition_step(tx, live, each, followed, min(limit, ROWS_MAX))
-            made, steps = made + step.made, steps + step.more
+            step = _partition_step(tx, live, each, inputs, min(limit, ROWS_MAX))
+            created, steps = created + step.created, steps + step.more
             changes.update(step.changes)
         elif (new := _cursor_task(tx, each)) is not None:
-            made += sum(one.new for one in creation.create(tx, [new]))
+            created += sum(one.new for one in creation.create(tx, [new]))
     # Last, and for all inputs at once: the rows are shared by many writers.
     tallies.add(tx, changes)
-    return max(made, steps)
+    return max(created, steps)
 
 
-def _followed(live: Topology, job: LiveJob) -> list[Input]:
-    """The inputs that something new on would start the job."""
+def _triggering_inputs(live: Topology, job: LiveJob) -> list[Input]:
+    """Return the inputs that trigger the job."""
     return [
         Input(job, each, generation)
         for each in job.inputs
@@ -121,50 +119,50 @@ def _followed(live: Topology, job: LiveJob) -> list[Input]:
     ]
 
 
-def _due(tx: Tx, live: Topology) -> list[str]:
-    """The editions that there is something to look at for, in order."""
+def _due_editions(tx: Tx, live: Topology) -> list[str]:
+    """Return the editions that have something to compare, in order."""
     return sorted(job.edition_id for job in behind(tx, live, live.jobs.values()))
 
 
 def behind(tx: Tx, live: Topology, jobs: Iterable[LiveJob]) -> list[LiveJob]:
-    """Those of the jobs that there is something to look at for, in the order in which they are given."""
-    listed = list(jobs)
-    inputs = [each for job in listed for each in _followed(live, job)]
+    """Return those of the jobs that have something to compare, in the given order."""
+    all_jobs = list(jobs)
+    inputs = [each for job in all_jobs for each in _triggering_inputs(live, job)]
     by_partition = [each for each in inputs if each.job.job.execution_strategy is Strategy.PER_PARTITION]
     by_cursor = [each for each in inputs if each.job.job.execution_strategy is Strategy.PER_UPDATE]
     due = {each.job.edition_id for each in marks.behind(tx, by_partition)}
     due |= {each.job.edition_id for each in marks.unread(tx, by_cursor) if _cursor_task(tx, each) is not None}
-    return [job for job in listed if job.edition_id in due]
+    return [job for job in all_jobs if job.edition_id in due]
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    made: int = 0
-    more: bool = False  # The page was full and is done with: there may be another.
+    created: int = 0
+    more: bool = False  # The page was full and all of it is settled: there may be another.
     changes: Mapping[tallies.Counted, int] = field(default_factory=dict[tallies.Counted, int])
 
 
-def _partition_step(tx: Tx, live: Topology, each: Input, followed: Sequence[Input], limit: int) -> _Step:
-    stored = marks.mark(tx, each)
-    mark = stored or _begin(tx, each)
-    asked = {"generation": each.generation_id, "after": mark.revision, "most": limit}
-    found = tx.mappings(_NEXT_PARTITIONS, asked)
-    if not found:
-        mark = mark.restarted(tx.now) if mark.due(tx.now) else mark
+def _partition_step(tx: Tx, live: Topology, each: Input, inputs: Sequence[Input], limit: int) -> _Step:
+    stored = marks.load(tx, each)
+    mark = stored or _first_mark(tx, each)
+    parameters = {"generation": each.generation_id, "after": mark.revision, "most": limit}
+    page = tx.mappings(_NEXT_PARTITIONS, parameters)
+    if not page:
+        mark = mark.restart(tx.now) if mark.is_due(tx.now) else mark
         if mark != stored:
             marks.save(tx, each, mark)
         return _Step()
-    under_way = _under_way(tx, each, {row["partition_key"] for row in found})
-    reached = _settled(found, under_way, mark.revision)
+    in_progress = _keys_in_progress(tx, each, {row["partition_key"] for row in page})
+    reached = _settled_revision(page, in_progress, mark.revision)
     if stored is None or reached > stored.revision:
         marks.save(tx, each, replace(mark, revision=reached))
-    rows = [row for row in found if row["partition_key"] not in under_way]
-    made, changes = _make(tx, live, each, followed, rows)
-    return _Step(made, len(found) == limit and reached > mark.revision, changes)
+    rows = [row for row in page if row["partition_key"] not in in_progress]
+    created, changes = _create_missing(tx, live, each, inputs, rows)
+    return _Step(created, len(page) == limit and reached > mark.revision, changes)
 
 
-def _begin(tx: Tx, each: Input) -> Mark:
-    """Before the first partition; of a job without outputs, before the first that is not history to it."""
+def _first_mark(tx: Tx, each: Input) -> Mark:
+    """Return a mark before the first partition; for a job without outputs, before the first after its deploy."""
     first = None
     if each.job.job.outputs == 0:
         query = sa.select(_partitions.c.revision).where(
@@ -175,62 +173,62 @@ def _begin(tx: Tx, each: Input) -> Mark:
     return Mark(each.generation_id, first or 0, first or 0, tx.now)
 
 
-def _make(
-    tx: Tx, live: Topology, each: Input, followed: Sequence[Input], rows: Sequence[Values]
+def _create_missing(
+    tx: Tx, live: Topology, each: Input, inputs: Sequence[Input], rows: Sequence[Values]
 ) -> tuple[int, Mapping[tallies.Counted, int]]:
-    """The tasks that those partitions lack; how many, and how the counts of deliveries change."""
-    complete = _complete(tx, each, followed, rows)
-    wanted = _wanted(tx, live, each, complete)
-    repeated = external_effects.repeated(tx, wanted)
-    left_out = [new for new in wanted if new.task_id in repeated]
-    wanted = [new for new in wanted if new.task_id not in repeated]
-    made = external_effects.create(tx, wanted)
-    # What has its task already is compared with what that has made.
-    kept = {new.partition_key: new for new, one in zip(wanted, made, strict=True) if not one.new}
-    stale = freshness.stale(tx, each, [row for row in complete if row["partition_key"] in kept])
+    """Create the tasks that these partitions lack. Return how many, and how the counts of deliveries change."""
+    complete = _complete_partitions(tx, each, inputs, rows)
+    new_tasks = _new_tasks(tx, live, each, complete)
+    repeated = external_effects.repeated(tx, new_tasks)
+    repeats = [new for new in new_tasks if new.task_id in repeated]
+    new_tasks = [new for new in new_tasks if new.task_id not in repeated]
+    created = external_effects.create(tx, new_tasks)
+    # Where the task existed already, its output is compared with the input.
+    existing = {new.partition_key: new for new, one in zip(new_tasks, created, strict=True) if not one.new}
+    stale = freshness.stale_partitions(tx, each, [row for row in complete if row["partition_key"] in existing])
     again = [
-        replace(kept[key], dedupe_key=dedupe_keys.for_refresh(standing, each.generation_id, revision))
-        for key, standing, revision in stale
+        replace(existing[key], dedupe_key=dedupe_keys.for_refresh(output_revision, each.generation_id, revision))
+        for key, output_revision, revision in stale
     ]
-    made += creation.create(tx, again)
-    changes = _settle_joins(tx, each.job, wanted, left_out)
-    return sum(one.new for one in made), changes
+    created += creation.create(tx, again)
+    changes = _settle_joins(tx, each.job, new_tasks, repeats)
+    return sum(one.new for one in created), changes
 
 
 def _settle_joins(
-    tx: Tx, job: LiveJob, wanted: Sequence[NewTask], left_out: Sequence[NewTask]
+    tx: Tx, job: LiveJob, new_tasks: Sequence[NewTask], repeats: Sequence[NewTask]
 ) -> Mapping[tallies.Counted, int]:
-    """What becomes of deliveries that waited for these partitions to be complete."""
+    """Settle deliveries that waited for these partitions to be complete. Return how the counts change."""
     if not routing.joins(job):
         return {}
-    made = {(job.edition_id, new.partition_key or ""): new.task_id for new in wanted}
-    gone = {(job.edition_id, new.partition_key or ""): None for new in left_out}
-    changes = Counter(event_log.outcome_changes(DeliveryOutcome.MERGED, event_log.settle_uncounted(tx, made)))
+    merged = {(job.edition_id, new.partition_key or ""): new.task_id for new in new_tasks}
+    filtered = {(job.edition_id, new.partition_key or ""): None for new in repeats}
+    changes = Counter(event_log.outcome_changes(DeliveryOutcome.MERGED, event_log.settle_uncounted(tx, merged)))
     changes.update(
         event_log.outcome_changes(
             DeliveryOutcome.FILTERED,
-            event_log.settle_uncounted(tx, gone, DeliveryOutcome.FILTERED, external_effects.REASON),
+            event_log.settle_uncounted(tx, filtered, DeliveryOutcome.FILTERED, external_effects.REASON),
         )
     )
     return changes
 
 
-def _complete(tx: Tx, each: Input, followed: Sequence[Input], rows: Sequence[Values]) -> list[Values]:
-    """Of a job that joins, those that all of its inputs have."""
+def _complete_partitions(tx: Tx, each: Input, inputs: Sequence[Input], rows: Sequence[Values]) -> list[Values]:
+    """Return the partitions; for a job that joins, those that all of its inputs have."""
     keys = {row["partition_key"] for row in rows}
     if routing.joins(each.job):
-        triggering = sum(of.trigger for of in each.job.inputs)
-        if len(followed) < triggering:
+        triggering = sum(other_input.trigger for other_input in each.job.inputs)
+        if len(inputs) < triggering:
             return []
-        for other in followed:
+        for other in inputs:
             if other.position != each.position and keys:
-                keys = _present(tx, other, keys)
+                keys = _existing_keys(tx, other, keys)
     return [row for row in rows if row["partition_key"] in keys]
 
 
-def _wanted(tx: Tx, live: Topology, each: Input, rows: Sequence[Values]) -> list[NewTask]:
+def _new_tasks(tx: Tx, live: Topology, each: Input, rows: Sequence[Values]) -> list[NewTask]:
     dataset, generation = each.planned.dataset_id, each.generation_id
-    said = event_log.attributes(tx, dataset, generation, [row["partition_key"] for row in rows])
+    attributes = event_log.attributes(tx, dataset, generation, [row["partition_key"] for row in rows])
     return [
         NewTask(
             job=each.job,
@@ -242,30 +240,29 @@ def _wanted(tx: Tx, live: Topology, each: Input, rows: Sequence[Values]) -> list
             partition_key=row["partition_key"],
             start=row["start"],
             end=row["end"],
-            attributes=said.get(row["partition_key"]),
+            attributes=attributes.get(row["partition_key"]),
         )
         for row in rows
     ]
 
 
-def _settled(found: Sequence[Values], under_way: set[str], before: int) -> int:
-    """How far nothing is left to look at again: up to the first partition that others are still to deal with."""
-    for row in found:
-        if row["partition_key"] in under_way:
+def _settled_revision(page: Sequence[Values], in_progress: set[str], before: int) -> int:
+    """Return the revision up to which no partition is still in progress elsewhere."""
+    for row in page:
+        if row["partition_key"] in in_progress:
             return before
         before = row["revision"]
     return before
 
 
-def _under_way(tx: Tx, each: Input, keys: Iterable[str]) -> set[str]:
-    """Partitions with an event that is still to be routed, or an invalidation that is still to be spread: those make
-    the tasks, and are accounted for."""
-    of = {"generation": each.generation_id, "keys": sorted(keys)}
-    unrouted = tx.rows(_UNROUTED_PARTITIONS, {**of, "dataset": each.planned.dataset_id})
-    return {key for (key,) in (*unrouted, *tx.rows(_UNSPREAD_PARTITIONS, of))}
+def _keys_in_progress(tx: Tx, each: Input, keys: Iterable[str]) -> set[str]:
+    """Return partitions with an unrouted event or an unspread invalidation: other loops create their tasks."""
+    parameters = {"generation": each.generation_id, "keys": sorted(keys)}
+    unrouted = tx.rows(_UNROUTED_PARTITIONS, {**parameters, "dataset": each.planned.dataset_id})
+    return {key for (key,) in (*unrouted, *tx.rows(_UNSPREAD_PARTITIONS, parameters))}
 
 
-def _present(tx: Tx, each: Input, keys: Iterable[str]) -> set[str]:
+def _existing_keys(tx: Tx, each: Input, keys: Iterable[str]) -> set[str]:
     query = sa.select(_partitions.c.partition_key).where(
         _partitions.c.dataset_id == each.planned.dataset_id,
         _partitions.c.generation_id == each.generation_id,
@@ -275,7 +272,7 @@ def _present(tx: Tx, each: Input, keys: Iterable[str]) -> set[str]:
 
 
 def _cursor_task(tx: Tx, each: Input) -> NewTask | None:
-    """A task up to the furthest cursor, unless the job has read that far or is on its way."""
+    """Return a task up to the furthest cursor, unless the job has read that far or has an open task."""
     job, dataset, generation = each.job, each.planned.dataset_id, each.generation_id
     generations, cursors, tasks = schema.generations, schema.cursors, schema.tasks
     furthest = tx.value(sa.select(generations.c.cursor).where(generations.c.id == generation))
@@ -287,7 +284,7 @@ def _cursor_task(tx: Tx, each: Input) -> NewTask | None:
     if furthest is None or (read is not None and read >= furthest) or tx.one(open_.limit(1)) is not None:
         return None
     since = first_deployed(tx, job.edition_id) if job.job.outputs == 0 else None
-    if not _is_ours(_latest_event(tx, dataset, generation), since):
+    if not _is_settled(_latest_event(tx, dataset, generation), since):
         return None
     new = NewTask(
         job=job,
@@ -299,8 +296,8 @@ def _cursor_task(tx: Tx, each: Input) -> NewTask | None:
     return None if external_effects.repeated(tx, [new]) else new
 
 
-def _is_ours(latest: sa.RowMapping | None, since: datetime | None) -> bool:
-    """Whether the last event is neither the router's to deal with nor, for effects outside, history."""
+def _is_settled(latest: sa.RowMapping | None, since: datetime | None) -> bool:
+    """Tell whether the last event is routed and, for external effects, newer than the first deploy."""
     if latest is None:
         return since is None
     return latest["state"] != EventState.PENDING and (since is None or latest["received_at"] >= since)

@@ -1,16 +1,16 @@
-"""Makes again what is stale because of an input with ``refresh: on_change``.
+"""The refresh loop remakes output that is stale because of an input with ``refresh: on_change``.
 
-Of each job with such inputs two things are walked, and how far is remembered (``Mark``), so a step costs as much as is
-new:
+For each job with such inputs it makes two passes, and stores how far each has come (``Mark``), so a step costs as much
+as there is new:
 
-    its own partitions, in the order of their commits: each is compared once when it was committed
-    the partitions of the inputs, in the order of theirs: what was made from one that changed is compared again
+    over the job's own partitions, in the order of their commits: each is compared once after its commit
+    over the partitions of the inputs, in the same order: output made from a changed one is compared again
 
-What was made from an input as a whole is stale after every change of it. If there is such a partition, the walk over
-the job's own partitions begins again once it has come to its end, so changes that keep arriving starve nobody. It also
-begins again when an input becomes another generation, and once a day.
+Output made from an input as a whole is stale after every change of it. If there is such a partition, the pass over the
+job's own partitions starts again once it has reached its end, so a stream of changes starves nothing. It also starts
+again when an input becomes another generation, and once a day.
 
-A partition for which a task waits gets no other one: that task reads what is newest when it is claimed.
+A partition with a pending task gets no other one: that task reads the newest state when it is claimed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from qo.dispatcher.tasks.creation import NewTask
 from qo.dispatcher.views import staleness
 from qo.dispatcher.views.staleness import StaleWork
 
-_kept, _partitions = schema.operator_state, schema.partitions
+_state, _partitions = schema.operator_state, schema.partitions
 _commits, _pins, _tasks = schema.commits, schema.task_inputs, schema.tasks
-_KEY = "refresh"  # Under which the mark of a job is kept.
+_KEY = "refresh"  # The key in ``operator_state`` of the mark of a job.
 _Heads = Mapping[str, int]  # The revision of the last commit, by generation.
 
 
@@ -44,25 +44,24 @@ class Mark:
     """How far the comparison of one job has come."""
 
     inputs: Mapping[int, str]  # The generation that each input reads, by position.
-    changes: Mapping[int, int]  # By position: up to which revision its changes were followed.
-    heads: Mapping[int, int]  # By position: its last revision when the walk began at the first partition.
+    changes: Mapping[int, int]  # By position: the revision up to which its changes were followed.
+    heads: Mapping[int, int]  # By position: its last revision when the pass over the outputs started.
     outputs: Mapping[
         str, tuple[int, int]
-    ]  # By generation: compared up to the first revision, next up to the second.
-    whole: frozenset[int]  # Positions that something was made from as a whole.
-    begun: datetime
+    ]  # By generation: compared up to the first revision, to do up to the second.
+    whole: frozenset[int]  # Positions of inputs that some output was made from as a whole.
+    started_at: datetime  # When the pass over the outputs started.
 
 
 def tick(state: State, limit: int = ROWS_MAX) -> int:
-    """Compare up to ``limit`` partitions of each output and each input; how many tasks were made, or steps taken.
-
-    0: there is nothing left to compare for now.
+    """Compare up to ``limit`` partitions of each output and each input. Return how many tasks were created or steps
+    taken; 0: there is nothing left to compare for now.
     """
     with state.read() as tx:
         due = [job.edition_id for job in due_jobs(tx, topology.load(tx))]
     did = 0
     for edition in due:
-        # A transaction each: nobody waits for longer than one job takes.
+        # One transaction each, so that other writers wait for one job at most.
         with state.write() as tx:
             live = topology.load(tx)
             job = live.jobs.get(edition)
@@ -72,7 +71,7 @@ def tick(state: State, limit: int = ROWS_MAX) -> int:
 
 
 def due_jobs(tx: Tx, live: Topology) -> list[LiveJob]:
-    """The jobs that there is something to compare for. Without such jobs, this asks for nothing."""
+    """Return the jobs that have something to compare. Without inputs to refresh, there is no query."""
     if not live.refreshing:
         return []
     jobs = sorted(live.refreshing, key=lambda job: job.edition_id)
@@ -81,42 +80,42 @@ def due_jobs(tx: Tx, live: Topology) -> list[LiveJob]:
 
 
 def refresh(tx: Tx, live: Topology, job: LiveJob, limit: int) -> int:
-    """One step for one job."""
-    # Two dispatchers at once would each make a task for the same partition.
+    """Take one step for one job. Return how many tasks were created, or 1 if there is more to compare."""
+    # Two dispatchers at once would each create a task for the same partition.
     tx.execute(tx.lock(sa.select(schema.jobs.c.id).where(schema.jobs.c.id == job.id))).all()
     heads = _heads(tx, live, [job])
     stored = _marks(tx, [job]).get(job.edition_id)
-    mark = _advanced(tx, live, job, stored, heads)
-    mark, made = _compare_outputs(tx, live, job, mark, limit)
+    mark = _next_mark(tx, live, job, stored, heads)
+    mark, created = _compare_outputs(tx, live, job, mark, limit)
     mark, more = _follow_changes(tx, live, job, mark, heads, limit)
-    made += more
+    created += more
     if mark != stored:
         _save(tx, job, mark)
-    return made or int(_is_due(tx, live, job, mark, heads))
+    return created or int(_is_due(tx, live, job, mark, heads))
 
 
 def _is_due(tx: Tx, live: Topology, job: LiveJob, mark: Mark | None, heads: _Heads) -> bool:
-    if mark is None or mark.inputs != _followed(live, job):
+    if mark is None or mark.inputs != _followed_generations(live, job):
         return True
     behind = any(mark.changes[at] < heads.get(generation, 0) for at, generation in mark.inputs.items())
     open_ = any(after < heads.get(output, 0) for output, (after, _) in mark.outputs.items())
-    return behind or open_ or _begins_again(tx, mark, heads)
+    return behind or open_ or _starts_again(tx, mark, heads)
 
 
-def _begins_again(tx: Tx, mark: Mark, heads: _Heads) -> bool:
-    """Whether partitions that were compared have to be once more."""
+def _starts_again(tx: Tx, mark: Mark, heads: _Heads) -> bool:
+    """Tell whether partitions have to be compared again."""
     changed = any(mark.heads[at] < heads.get(mark.inputs[at], 0) for at in mark.whole & mark.inputs.keys())
-    return changed or tx.now - mark.begun >= timedelta(seconds=FULL_PASS_S)
+    return changed or tx.now - mark.started_at >= timedelta(seconds=FULL_PASS_S)
 
 
-def _advanced(tx: Tx, live: Topology, job: LiveJob, mark: Mark | None, heads: _Heads) -> Mark:
-    """Where the next step begins. A walk is never cut short: it ends where it was to end when it began."""
-    inputs = _followed(live, job)
-    known = mark is not None and mark.inputs == inputs
-    if mark is not None and known:
+def _next_mark(tx: Tx, live: Topology, job: LiveJob, mark: Mark | None, heads: _Heads) -> Mark:
+    """Return the mark from which the next step starts. A pass is never cut short: its end is fixed when it starts."""
+    inputs = _followed_generations(live, job)
+    is_current = mark is not None and mark.inputs == inputs
+    if mark is not None and is_current:
         if any(after < upto for after, upto in mark.outputs.values()):
             return mark
-        if not _begins_again(tx, mark, heads):
+        if not _starts_again(tx, mark, heads):
             outputs = {output: (upto, heads.get(output, 0)) for output, (_, upto) in mark.outputs.items()}
             return replace(mark, outputs=outputs)
     now = {at: heads.get(generation, 0) for at, generation in inputs.items()}
@@ -127,13 +126,13 @@ def _advanced(tx: Tx, live: Topology, job: LiveJob, mark: Mark | None, heads: _H
         heads=now,
         outputs={each.generation_id: (0, heads.get(each.generation_id, 0)) for each in job.outputs},
         whole=frozenset(),
-        begun=tx.now,
+        started_at=tx.now,
     )
 
 
 def _compare_outputs(tx: Tx, live: Topology, job: LiveJob, mark: Mark, limit: int) -> tuple[Mark, int]:
-    """Go on with the job's own partitions; how many tasks were made."""
-    made = 0
+    """Continue with the job's own partitions. Return the new mark and how many tasks were created."""
+    created = 0
     for output, (after, upto) in mark.outputs.items():
         if after >= upto:
             continue
@@ -151,15 +150,15 @@ def _compare_outputs(tx: Tx, live: Topology, job: LiveJob, mark: Mark, limit: in
         whole = mark.whole | staleness.reads_whole(tx, output, keys, mark.inputs)
         reached = page[-1]["revision"] if len(page) == limit else upto
         mark = replace(mark, whole=whole, outputs={**mark.outputs, output: (reached, upto)})
-        made += _make_again(tx, live, job, {output: keys})
-    return mark, made
+        created += _create_refreshes(tx, live, job, {output: keys})
+    return mark, created
 
 
 def _follow_changes(
     tx: Tx, live: Topology, job: LiveJob, mark: Mark, heads: _Heads, limit: int
 ) -> tuple[Mark, int]:
-    """Compare again what was made from partitions of the inputs that have changed; how many tasks were made."""
-    made = 0
+    """Compare output made from changed partitions of inputs. Return the new mark and how many tasks were created."""
+    created = 0
     for at, generation in mark.inputs.items():
         after, head = mark.changes[at], heads.get(generation, 0)
         if after >= head:
@@ -172,15 +171,15 @@ def _follow_changes(
         )
         reached = page[-1]["revision"] if len(page) == limit else head
         mark = replace(mark, changes={**mark.changes, at: reached})
-        made += _make_again(tx, live, job, _made_from(tx, job, at, generation, page))
-    return mark, made
+        created += _create_refreshes(tx, live, job, _partitions_made_from(tx, job, at, generation, page))
+    return mark, created
 
 
-def _made_from(
+def _partitions_made_from(
     tx: Tx, job: LiveJob, position: int, generation_id: str, changed: Sequence[sa.RowMapping]
 ) -> dict[str, list[str]]:
-    """The partitions of the job, by generation, that stand and were made from one of those."""
-    found: dict[str, set[str]] = {}
+    """Return the job's current partitions, by generation, that were made from one of the changed ones."""
+    partitions: dict[str, set[str]] = {}
     for some in batches(row["partition_key"] for row in changed):
         query = (
             sa.select(_commits.c.generation_id, _commits.c.partition_key)
@@ -197,27 +196,29 @@ def _made_from(
             )
         )
         for output, key in tx.execute(query.distinct()):
-            found.setdefault(output, set()).add(key)
-    return {output: sorted(keys) for output, keys in sorted(found.items())}
+            partitions.setdefault(output, set()).add(key)
+    return {output: sorted(keys) for output, keys in sorted(partitions.items())}
 
 
-def _make_again(tx: Tx, live: Topology, job: LiveJob, places: Mapping[str, Iterable[str]]) -> int:
-    """Make tasks for what is stale in these partitions, by generation; how many."""
+def _create_refreshes(tx: Tx, live: Topology, job: LiveJob, places: Mapping[str, Iterable[str]]) -> int:
+    """Create tasks for the stale ones of these partitions (by generation). Return how many."""
     positions = {each.position for each in job.refreshing}
-    works: dict[tuple[str, str], StaleWork] = {}  # By what a task is about: dataset and partition.
+    works: dict[tuple[str, str], StaleWork] = {}  # By dataset and partition of the task.
     for output, keys in places.items():
         for each in staleness.stale_work(tx, live, job, output, keys, positions):
-            if each.partition_key is not None and each.generation_id == _triggering(live, job, each.dataset_id):
+            if each.partition_key is not None and each.generation_id == _triggering_generation(
+                live, job, each.dataset_id
+            ):
                 works.setdefault((each.dataset_id or "", each.partition_key), each)
-    covered = _covered(tx, live, job, works, positions) if works else set[tuple[str, str]]()
-    wanted = [_task(job, work) for about, work in sorted(works.items()) if about not in covered]
-    return sum(one.new for one in creation.create(tx, wanted)) if wanted else 0
+    covered = _find_covered(tx, live, job, works, positions) if works else set[tuple[str, str]]()
+    new_tasks = [_task(job, work) for about, work in sorted(works.items()) if about not in covered]
+    return sum(one.new for one in creation.create(tx, new_tasks)) if new_tasks else 0
 
 
-def _covered(
+def _find_covered(
     tx: Tx, live: Topology, job: LiveJob, works: Collection[tuple[str, str]], positions: Collection[int]
 ) -> set[tuple[str, str]]:
-    """What an open task will make, or makes, from the inputs as they are now."""
+    """Return the work that an open task does, or will do, with the current inputs."""
     open_: list[sa.RowMapping] = []
     for some in batches(sorted({key for _, key in works})):
         open_ += tx.all(
@@ -234,19 +235,20 @@ def _covered(
                 _tasks.c.status.in_([Status.PENDING, Status.RUNNING]),
             )
         )
-    # These have decided what they read, and may yet commit what they make of it.
+    # The inputs of these tasks are fixed, and they may still commit.
     reading = [
         each["id"] for each in open_ if each["status"] == Status.RUNNING or each["late_lease_id"] is not None
     ]
     outdated = staleness.stale_readers(tx, live, job, reading, positions)
-    fit = {
+    covered = {
         (each["dataset_id"], each["partition_key"])
         for each in open_
-        if each["id"] not in outdated and each["generation_id"] == _triggering(live, job, each["dataset_id"])
+        if each["id"] not in outdated
+        and each["generation_id"] == _triggering_generation(live, job, each["dataset_id"])
     }
     if job.job.update_strategy is UpdateStrategy.APPEND and job.job.join is Join.ANY:
-        return fit  # What each input has added is replaced by itself.
-    keys = {key for _, key in fit}
+        return covered  # The part that each input has appended is replaced separately.
+    keys = {key for _, key in covered}
     return {about for about in works if about[1] in keys}
 
 
@@ -263,8 +265,8 @@ def _task(job: LiveJob, work: StaleWork) -> NewTask:
     )
 
 
-def _triggering(live: Topology, job: LiveJob, dataset_id: str | None) -> str | None:
-    """The generation of a dataset that triggers the job now. What another one triggered, the reconciler replaces."""
+def _triggering_generation(live: Topology, job: LiveJob, dataset_id: str | None) -> str | None:
+    """Return the generation of a dataset that triggers the job now. The reconciler replaces output of other ones."""
     followed = (
         each.generation_id or live.current.get(each.dataset_id)
         for each in job.inputs
@@ -273,33 +275,35 @@ def _triggering(live: Topology, job: LiveJob, dataset_id: str | None) -> str | N
     return next(followed, None)
 
 
-def _followed(live: Topology, job: LiveJob) -> dict[int, str]:
-    """The generation that each input with ``refresh: on_change`` reads now, by position; without those of none."""
-    found = {each.position: each.generation_id or live.current.get(each.dataset_id) for each in job.refreshing}
-    return {at: generation for at, generation in found.items() if generation is not None}
+def _followed_generations(live: Topology, job: LiveJob) -> dict[int, str]:
+    """Return the generation that each input with ``refresh: on_change`` reads now, by position."""
+    generations = {
+        each.position: each.generation_id or live.current.get(each.dataset_id) for each in job.refreshing
+    }
+    return {at: generation for at, generation in generations.items() if generation is not None}
 
 
 def _heads(tx: Tx, live: Topology, jobs: Iterable[LiveJob]) -> dict[str, int]:
-    """The revision of the last commit to each generation that the jobs read or make."""
+    """Return the revision of the last commit to each generation that the jobs read or write."""
     table = schema.generations
-    wanted = {generation for job in jobs for generation in _followed(live, job).values()}
-    wanted |= {each.generation_id for job in jobs for each in job.outputs}
-    found: dict[str, int] = {}
-    for some in batches(sorted(wanted)):
+    generations = {generation for job in jobs for generation in _followed_generations(live, job).values()}
+    generations |= {each.generation_id for job in jobs for each in job.outputs}
+    heads: dict[str, int] = {}
+    for some in batches(sorted(generations)):
         rows = tx.execute(sa.select(table.c.id, table.c.revision).where(table.c.id.in_(some)))
-        found |= {id_: revision for id_, revision in rows if revision is not None}
-    return found
+        heads |= {id_: revision for id_, revision in rows if revision is not None}
+    return heads
 
 
 def _marks(tx: Tx, jobs: Iterable[LiveJob]) -> dict[str, Mark]:
-    """By edition."""
-    found: dict[str, Mark] = {}
+    """Return the stored marks by edition."""
+    marks: dict[str, Mark] = {}
     for some in batches(job.edition_id for job in jobs):
-        query = sa.select(_kept.c.edition_id, _kept.c.value).where(
-            _kept.c.edition_id.in_(some), _kept.c.key == _KEY
+        query = sa.select(_state.c.edition_id, _state.c.value).where(
+            _state.c.edition_id.in_(some), _state.c.key == _KEY
         )
-        found |= {edition: _mark(value) for edition, value in tx.execute(query)}
-    return found
+        marks |= {edition: _mark(value) for edition, value in tx.execute(query)}
+    return marks
 
 
 def _mark(value: Mapping[str, Any]) -> Mark:
@@ -309,7 +313,7 @@ def _mark(value: Mapping[str, Any]) -> Mark:
         heads={int(at): revision for at, revision in value["heads"].items()},
         outputs={output: (after, upto) for output, (after, upto) in value["outputs"].items()},
         whole=frozenset(value["whole"]),
-        begun=datetime.fromisoformat(value["begun"]),
+        started_at=datetime.fromisoformat(value["begun"]),
     )
 
 
@@ -320,6 +324,6 @@ def _save(tx: Tx, job: LiveJob, mark: Mark) -> None:
         "heads": {str(at): revision for at, revision in mark.heads.items()},
         "outputs": {output: list(span) for output, span in mark.outputs.items()},
         "whole": sorted(mark.whole),
-        "begun": mark.begun.isoformat(),
+        "begun": mark.started_at.isoformat(),
     }
-    tx.upsert(_kept, {"edition_id": job.edition_id, "key": _KEY, "value": value, "updated_at": tx.now})
+    tx.upsert(_state, {"edition_id": job.edition_id, "key": _KEY, "value": value, "updated_at": tx.now})

@@ -1,7 +1,7 @@
-"""Release: tasks that are due get their wake-up, as far as pauses, pressure and limits allow.
+"""The release loop sends wake-ups for tasks that are due, as far as pauses, pressure and limits allow.
 
-New tasks, retries whose rest is over and tasks that something held back all pass here and nowhere else. What may not
-pass stays withheld, and ``holds`` says why.
+All tasks pass here and nowhere else: new ones, retries after their delay, and tasks that were held back. A task that
+may not pass stays withheld, and ``holds`` has the reason.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from qo.dispatcher.tasks import backpressure
 from qo.dispatcher.versions import side_inputs
 from qo.pipeline.registry import DEFAULT, Registry
 
-_LOCK = 7_161_703  # Any number of our own: who releases holds it until the end of the transaction.
+_LOCK = 7_161_703  # An arbitrary advisory lock, held by a release until the end of its transaction.
 
-# Built once: to build a statement takes longer than to carry it out.
+# Built once: building a statement takes longer than executing it.
 _FIRST = Prepared(
     sa.select(tasks.c.id)
     .where(
@@ -36,7 +36,7 @@ _FIRST = Prepared(
     )
     .order_by(tasks.c.available_at)
     .limit(sa.bindparam("most"))
-    .with_for_update(skip_locked=True)  # Nobody moves them until we are done.
+    .with_for_update(skip_locked=True)  # Nobody else changes them until the commit.
 )
 _RELEASED = Prepared(
     sa.update(tasks)
@@ -55,47 +55,48 @@ def tick(
     limits: Limits,
     limit: int = BATCH,
     registry: Registry = DEFAULT,
-    hand: Callable[[Sequence[Effect]], None] | None = None,
+    on_release: Callable[[Sequence[Effect]], None] | None = None,
 ) -> int:
-    """Release up to ``limit`` tasks; how many. ``hand``: gets the wake-ups, so that nobody has to look for them."""
+    """Release up to ``limit`` tasks; return how many. ``on_release`` gets the effects, so that nobody has to search the
+    outbox for them."""
     with state.read() as tx:
         grants = _decide(tx, topology.load(tx), limits, limit, registry)
         if not grants.release and grants.holds == _holds(tx):
-            return 0  # Who has nothing to change keeps no writer waiting.
+            return 0  # Without work, no write transaction is opened.
     with state.write() as tx:
-        effects = release(tx, limits, limit, registry, handed=hand is not None)
-    if hand is not None:
-        hand(effects)
+        effects = release(tx, limits, limit, registry, passed_on=on_release is not None)
+    if on_release is not None:
+        on_release(effects)
     return len(effects)
 
 
 def release(
-    tx: Tx, limits: Limits, limit: int, registry: Registry = DEFAULT, *, handed: bool = False
+    tx: Tx, limits: Limits, limit: int, registry: Registry = DEFAULT, *, passed_on: bool = False
 ) -> list[Effect]:
-    """As ``tick``, in the caller's transaction: what is to be done about those that were released. ``handed``: the
-    caller hands wake-ups over after it."""
+    """Release tasks in the caller's transaction; return their effects. ``passed_on``: the caller passes the wake-ups to
+    the publisher after the commit."""
     if tx.on_postgres:
-        # Of two dispatchers one counts and releases at a time; else both would fill the same last slot.
+        # One dispatcher at a time counts and releases; otherwise two would fill the same last slot.
         tx.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
     live = topology.load(tx)
     grants = _decide(tx, live, limits, limit, registry)
-    effects = _released(tx, live, registry, grants.release)
-    outbox.add(tx, effects, {EffectKind.WAKE} if handed else ())
-    _keep(tx, grants.holds)
+    effects = _release_tasks(tx, live, registry, grants.release)
+    outbox.add(tx, effects, {EffectKind.WAKE} if passed_on else ())
+    _store_holds(tx, grants.holds)
     return effects
 
 
 def _decide(tx: Tx, live: Topology, limits: Limits, limit: int, registry: Registry) -> Grants:
-    # The longest due first, so that none is passed over for ever.
+    # The longest due first, so that no job starves.
     due = sorted((at, edition) for edition, at in scans.earliest_withheld(tx).items() if at <= tx.now)
     if not due:
         return Grants({}, {})
-    held = _held(tx, live, registry)
+    held = _held_editions(tx, live, registry)
     held |= side_inputs.holds(
         tx, live, [edition for _, edition in due if closed_reason(live, edition, held) is None]
     )
     open_ = [edition for _, edition in due if closed_reason(live, edition, held) is None]
-    # Nothing is counted of the others: a DAG that is paused costs no more the more it has to do.
+    # Only open jobs are counted, so the backlog of a paused DAG costs nothing.
     counts = scans.due(tx, open_, limit + 1)
     return open_gates(
         live,
@@ -109,7 +110,7 @@ def _decide(tx: Tx, live: Topology, limits: Limits, limit: int, registry: Regist
 
 
 def _in_flight(tx: Tx, live: Topology, editions: Iterable[str], limits: Limits) -> InFlight:
-    """Counted for those that have a limit and something to release."""
+    """Count tasks in flight, for jobs that have a limit and something to release."""
     jobs = [live.jobs[each] for each in editions]
     logical = sorted({job.logical_id for job in jobs} & concurrency_limits(live).keys())
     operators = sorted({job.job.operator for job in jobs} & limits.operators.keys())
@@ -125,15 +126,15 @@ def _depth(tx: Tx, queue: str, most: int) -> int:
     return scans.depth(tx, queue, most)
 
 
-def _held(tx: Tx, live: Topology, registry: Registry) -> dict[str, str]:
+def _held_editions(tx: Tx, live: Topology, registry: Registry) -> dict[str, str]:
     held = dict(backpressure.paused(tx, live))
     for edition, job in live.jobs.items():
         if job.job.runtime not in registry.runtimes:
-            held[edition] = f"there is no runtime {job.job.runtime!r} in this dispatcher"
+            held[edition] = f"this dispatcher has no runtime {job.job.runtime!r}"
     return held
 
 
-def _released(tx: Tx, live: Topology, registry: Registry, release: Mapping[str, int]) -> list[Effect]:
+def _release_tasks(tx: Tx, live: Topology, registry: Registry, release: Mapping[str, int]) -> list[Effect]:
     ids: list[str] = []
     for edition, most in release.items():
         ids += [id_ for (id_,) in tx.rows(_FIRST, {"edition": edition, "now": tx.now, "most": most})]
@@ -149,13 +150,13 @@ def _holds(tx: Tx) -> dict[str, str]:
     return {edition: reason for edition, reason in tx.rows(_HOLDS)}
 
 
-def _keep(tx: Tx, wanted: Mapping[str, str]) -> None:
-    """Store the reasons as they are now; nothing is written while they stay the same."""
-    known = _holds(tx)
-    changed = {edition: reason for edition, reason in wanted.items() if known.get(edition) != reason}
+def _store_holds(tx: Tx, reasons: Mapping[str, str]) -> None:
+    """Store the current reasons; write only what has changed."""
+    stored = _holds(tx)
+    changed = {edition: reason for edition, reason in reasons.items() if stored.get(edition) != reason}
     tx.upsert(
         holds,
         *({"edition_id": edition, "reason": reason, "since": tx.now} for edition, reason in changed.items()),
     )
-    for gone in batches(sorted(known.keys() - wanted.keys())):
-        tx.execute(_FREED, {"editions": gone})
+    for ended in batches(sorted(stored.keys() - reasons.keys())):
+        tx.execute(_FREED, {"editions": ended})

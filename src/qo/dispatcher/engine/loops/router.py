@@ -1,7 +1,7 @@
-"""Routing: takes events that nobody has looked at, and gives each dependent job its task.
+"""The router loop routes new events: it creates the task of each dependent job.
 
-Everything that one batch causes (tasks, deliveries, the state of the events, the counts) is written in one
-transaction: an event is either still pending or fully accounted for.
+All results of a batch (tasks, deliveries, the state of the events, the counts) are written in one transaction, so an
+event is either pending or fully routed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from qo.dispatcher.tasks.creation import NewTask
 BATCH = 500  # Events of one transaction.
 
 _events, _deliveries = schema.events, schema.deliveries
-# Built once: to build a statement takes longer than to carry it out.
+# Built once: building a statement takes longer than executing it.
 _SOME = Prepared(sa.select(_events.c.seq).where(_events.c.state == inline(EventState.PENDING)).limit(1))
 _FIRST = Prepared(
     sa.select(
@@ -53,86 +53,86 @@ _ROUTED = Prepared(sa.update(_events).where(_events.c.seq.in_(sa.bindparam("seqs
 
 
 def tick(state: State, limit: int = BATCH) -> int:
-    """Route at most so many events; how many rows were dealt with. 0: there is nothing to do."""
+    """Route up to ``limit`` events. Return how many rows were handled; 0: there is nothing to do."""
     with state.read() as tx:
-        if not _anything(tx, topology.load(tx)):
-            return 0  # Who has nothing to change keeps no writer waiting.
+        if not _has_work(tx, topology.load(tx)):
+            return 0  # Without work, no write transaction is opened.
     with state.write() as tx:
         live, changes = topology.load(tx), _Changes()
-        routed = _next(tx, live, limit, changes)
-        forsaken = _forsake(tx, live, limit, changes)
+        routed = _route_next(tx, live, limit, changes)
+        closed = _close_forsaken(tx, live, limit, changes)
         tallies.add(tx, changes)
-        return routed + forsaken
+        return routed + closed
 
 
 def route(tx: Tx, limit: int) -> int:
-    """Route at most so many events in the caller's transaction; how many. Near its end: see ``tallies.add``."""
+    """Route up to ``limit`` events in the caller's transaction; return how many. Call it last: see ``tallies.add``."""
     changes = _Changes()
-    routed = _next(tx, topology.load(tx), limit, changes)
+    routed = _route_next(tx, topology.load(tx), limit, changes)
     tallies.add(tx, changes)
     return routed
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
+class _NewEvent:
     seq: int
     event: Event
 
 
 class _Changes(Counter[tuple[str, str, str]]):
-    """Of the counts, by dataset, edition and outcome; written once, at the end."""
+    """Changes of the counts, by dataset, edition and outcome; written once, at the end."""
 
 
 @dataclass(slots=True)
 class _Batch:
-    """What a batch of events comes to, gathered before anything is written."""
+    """The results of a batch of events, collected before anything is written."""
 
     changes: _Changes
 
-    wanted: list[NewTask] = field(default_factory=list[NewTask])
-    wanted_by: list[_Taken] = field(default_factory=list[_Taken])  # The event of each wanted task.
+    tasks: list[NewTask] = field(default_factory=list[NewTask])
+    causes: list[_NewEvent] = field(default_factory=list[_NewEvent])  # The event of each task.
     deliveries: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    left_out: dict[tuple[str, str], None] = field(default_factory=dict[tuple[str, str], None])  # Of joins.
+    dropped: dict[tuple[str, str], None] = field(default_factory=dict[tuple[str, str], None])  # Of joins.
     ends: dict[tuple[str, str | None, int], list[int]] = field(
         default_factory=dict[tuple[str, str | None, int], list[int]]
     )
 
-    def end(self, taken: _Taken, state: str, reason: str | None, fanout: int) -> None:
-        self.ends.setdefault((state, reason, fanout), []).append(taken.seq)
-        self.changes[taken.event.dataset_id, tallies.EVENTS, EventState.PENDING] -= 1
-        self.changes[taken.event.dataset_id, tallies.EVENTS, state] += 1
+    def end(self, new: _NewEvent, state: str, reason: str | None, fanout: int) -> None:
+        self.ends.setdefault((state, reason, fanout), []).append(new.seq)
+        self.changes[new.event.dataset_id, tallies.EVENTS, EventState.PENDING] -= 1
+        self.changes[new.event.dataset_id, tallies.EVENTS, state] += 1
 
     def deliver(
-        self, taken: _Taken, edition: str, outcome: str, reason: str | None = None, task: str | None = None
+        self, new: _NewEvent, edition: str, outcome: str, reason: str | None = None, task: str | None = None
     ) -> None:
         self.deliveries.append(
             {
-                "event_seq": taken.seq,
+                "event_seq": new.seq,
                 "edition_id": edition,
-                "dataset_id": taken.event.dataset_id,
-                "partition_key": taken.event.partition_key,
+                "dataset_id": new.event.dataset_id,
+                "partition_key": new.event.partition_key,
                 "outcome": outcome,
                 "reason": reason,
                 "task_id": task,
             }
         )
-        self.changes[taken.event.dataset_id, edition, outcome] += 1
+        self.changes[new.event.dataset_id, edition, outcome] += 1
 
 
-def _next(tx: Tx, live: Topology, limit: int, changes: _Changes) -> int:
-    taken = _take(tx, limit)
-    if taken:
-        _route(tx, live, taken, changes)
-    return len(taken)
+def _route_next(tx: Tx, live: Topology, limit: int, changes: _Changes) -> int:
+    events = _take_events(tx, limit)
+    if events:
+        _route(tx, live, events, changes)
+    return len(events)
 
 
-def _anything(tx: Tx, live: Topology) -> bool:
-    return bool(tx.rows(_SOME)) or bool(_forsaken(tx, live))
+def _has_work(tx: Tx, live: Topology) -> bool:
+    return bool(tx.rows(_SOME)) or bool(_forsaken_editions(tx, live))
 
 
-def _take(tx: Tx, limit: int) -> list[_Taken]:
+def _take_events(tx: Tx, limit: int) -> list[_NewEvent]:
     return [
-        _Taken(
+        _NewEvent(
             seq,
             Event(
                 dataset_id=dataset,
@@ -148,10 +148,10 @@ def _take(tx: Tx, limit: int) -> list[_Taken]:
     ]
 
 
-def _route(tx: Tx, live: Topology, taken: Sequence[_Taken], changes: _Changes) -> None:
-    announced = _announced(tx, live, taken)
+def _route(tx: Tx, live: Topology, events: Sequence[_NewEvent], changes: _Changes) -> None:
+    announced = _announced(tx, live, events)
     batch = _Batch(changes)
-    for each in taken:
+    for each in events:
         decisions = routing.route(each.event, live, announced)
         if isinstance(decisions, Superseded):
             batch.end(each, EventState.SUPERSEDED, decisions.reason, 0)
@@ -161,8 +161,8 @@ def _route(tx: Tx, live: Topology, taken: Sequence[_Taken], changes: _Changes) -
             batch.end(each, EventState.ROUTED, None, len(decisions))
             for decision in decisions:
                 if isinstance(decision, Create):
-                    batch.wanted.append(_new_task(decision.job, each, live))
-                    batch.wanted_by.append(each)
+                    batch.tasks.append(_new_task(decision.job, each, live))
+                    batch.causes.append(each)
                 else:
                     filtered = isinstance(decision, routing.Filter)
                     outcome = DeliveryOutcome.FILTERED if filtered else DeliveryOutcome.PENDING
@@ -170,8 +170,8 @@ def _route(tx: Tx, live: Topology, taken: Sequence[_Taken], changes: _Changes) -
     _write(tx, batch)
 
 
-def _new_task(job: LiveJob, taken: _Taken, live: Topology) -> NewTask:
-    event = taken.event
+def _new_task(job: LiveJob, new: _NewEvent, live: Topology) -> NewTask:
+    event = new.event
     if event.partition_key is not None:
         key = dedupe_keys.for_partition(
             job, event.dataset_id, event.generation_id, event.partition_key, live.current
@@ -181,7 +181,7 @@ def _new_task(job: LiveJob, taken: _Taken, live: Topology) -> NewTask:
     return NewTask(
         job=job,
         dedupe_key=key,
-        event_seq=taken.seq,
+        event_seq=new.seq,
         dataset_id=event.dataset_id,
         generation_id=event.generation_id,
         partition_key=event.partition_key,
@@ -194,65 +194,63 @@ def _new_task(job: LiveJob, taken: _Taken, live: Topology) -> NewTask:
 
 def _write(tx: Tx, batch: _Batch) -> None:
     joined: dict[tuple[str, str], str] = {}
-    _leave_out(tx, batch)
-    for new, by, made in zip(
-        batch.wanted, batch.wanted_by, external_effects.create(tx, batch.wanted), strict=True
-    ):
+    _drop_repeated(tx, batch)
+    for new, by, created in zip(batch.tasks, batch.causes, external_effects.create(tx, batch.tasks), strict=True):
         batch.deliver(
             by,
             new.job.edition_id,
-            DeliveryOutcome.CONSUMED if made.new else DeliveryOutcome.MERGED,
+            DeliveryOutcome.CONSUMED if created.new else DeliveryOutcome.MERGED,
             None,
-            made.task_id,
+            created.task_id,
         )
         if new.partition_key is not None and routing.joins(new.job):
-            joined[new.job.edition_id, new.partition_key] = made.task_id
+            joined[new.job.edition_id, new.partition_key] = created.task_id
     tx.insert(_deliveries, batch.deliveries)
     for (state, reason, fanout), seqs in batch.ends.items():
-        for part in _parts(seqs):
+        for part in _chunks(seqs):
             tx.do(_ROUTED, {"seqs": part, "state": state, "reason": reason, "fanout": fanout})
-    # One batch may hold the event that waits and the one it waits for, so this comes after both are written.
+    # Last, because a batch may hold both an event that waits and the event it waits for.
     if joined:
         batch.changes.update(
             event_log.outcome_changes(DeliveryOutcome.MERGED, event_log.settle_uncounted(tx, joined))
         )
-    if batch.left_out:
-        waited = event_log.settle_uncounted(tx, batch.left_out, DeliveryOutcome.FILTERED, external_effects.REASON)
-        batch.changes.update(event_log.outcome_changes(DeliveryOutcome.FILTERED, waited))
+    if batch.dropped:
+        settled = event_log.settle_uncounted(tx, batch.dropped, DeliveryOutcome.FILTERED, external_effects.REASON)
+        batch.changes.update(event_log.outcome_changes(DeliveryOutcome.FILTERED, settled))
 
 
-def _leave_out(tx: Tx, batch: _Batch) -> None:
-    """What would repeat effects outside is not wanted after all."""
-    repeated = external_effects.repeated(tx, batch.wanted)
+def _drop_repeated(tx: Tx, batch: _Batch) -> None:
+    """Drop tasks that would repeat external effects."""
+    repeated = external_effects.repeated(tx, batch.tasks)
     if not repeated:
         return
-    both = list(zip(batch.wanted, batch.wanted_by, strict=True))
+    both = list(zip(batch.tasks, batch.causes, strict=True))
     for new, by in both:
         if (reason := repeated.get(new.task_id)) is not None:
             batch.deliver(by, new.job.edition_id, DeliveryOutcome.FILTERED, reason)
             if new.partition_key is not None and routing.joins(new.job):
-                batch.left_out[new.job.edition_id, new.partition_key] = None
-    batch.wanted = [new for new, _ in both if new.task_id not in repeated]
-    batch.wanted_by = [by for new, by in both if new.task_id not in repeated]
+                batch.dropped[new.job.edition_id, new.partition_key] = None
+    batch.tasks = [new for new, _ in both if new.task_id not in repeated]
+    batch.causes = [by for new, by in both if new.task_id not in repeated]
 
 
-def _announced(tx: Tx, live: Topology, taken: Sequence[_Taken]) -> set[Piece]:
-    """Which of the partitions that joins depend on are there: committed, or at least announced."""
-    pieces = {piece for each in taken for piece in routing.required_pieces(each.event, live)}
+def _announced(tx: Tx, live: Topology, events: Sequence[_NewEvent]) -> set[Piece]:
+    """Return the partitions that joins depend on and that are committed, or at least announced."""
+    pieces = {piece for each in events for piece in routing.required_pieces(each.event, live)}
     if not pieces:
         return set()
-    _one_at_a_time(tx, live, taken)
+    _lock_joins(tx, live, events)
     by_generation: dict[tuple[str, str], list[str]] = {}
     for piece in pieces:
         by_generation.setdefault((piece.dataset_id, piece.generation_id), []).append(piece.partition_key)
-    found: set[Piece] = set()
+    announced: set[Piece] = set()
     for (dataset, generation), keys in by_generation.items():
-        for part in _parts(keys):
-            there = [_keys(tx, table, dataset, generation, part) for table in (_events, schema.partitions)]
-            uncommitted = there[0] - there[1]
+        for part in _chunks(keys):
+            existing = [_keys(tx, table, dataset, generation, part) for table in (_events, schema.partitions)]
+            uncommitted = existing[0] - existing[1]
             removed = removing.last_removals(tx, generation, uncommitted) if uncommitted else ()
-            found.update(Piece(dataset, generation, key) for key in there[1] | uncommitted - set(removed))
-    return found
+            announced.update(Piece(dataset, generation, key) for key in existing[1] | uncommitted - set(removed))
+    return announced
 
 
 def _keys(tx: Tx, table: sa.Table, dataset: str, generation: str, keys: Sequence[str]) -> set[str]:
@@ -262,23 +260,23 @@ def _keys(tx: Tx, table: sa.Table, dataset: str, generation: str, keys: Sequence
     return set(tx.execute(query.distinct()).scalars())
 
 
-def _one_at_a_time(tx: Tx, live: Topology, taken: Sequence[_Taken]) -> None:
-    # Two dispatchers that route the two sides of a join at once would not see each other's wait.
+def _lock_joins(tx: Tx, live: Topology, events: Sequence[_NewEvent]) -> None:
+    # Without the lock, two dispatchers that route the two sides of a join would not see each other's delivery.
     ids = {
         reader.job.id
-        for each in taken
+        for each in events
         for reader in live.consumers(each.event.dataset_id, each.event.generation_id)
         if routing.joins(reader.job)
     }
     table = schema.jobs
-    for part in _parts(sorted(ids)):
+    for part in _chunks(sorted(ids)):
         tx.execute(tx.lock(sa.select(table.c.id).where(table.c.id.in_(part)).order_by(table.c.id))).all()
 
 
-def _forsake(tx: Tx, live: Topology, limit: int, changes: _Changes) -> int:
-    """Nobody waits any more at an edition that is no longer live: close a bounded number of its waits."""
+def _close_forsaken(tx: Tx, live: Topology, limit: int, changes: _Changes) -> int:
+    """Close up to ``limit`` deliveries that wait at editions which are no longer live."""
     table, closed = _deliveries, 0
-    for edition in _forsaken(tx, live):
+    for edition in _forsaken_editions(tx, live):
         if closed >= limit:
             break
         query = (
@@ -288,7 +286,7 @@ def _forsake(tx: Tx, live: Topology, limit: int, changes: _Changes) -> int:
             .limit(limit - closed)
         )
         rows = tx.execute(tx.lock(query, skip=True)).all()
-        for part in _parts([seq for seq, _ in rows]):
+        for part in _chunks([seq for seq, _ in rows]):
             tx.execute(
                 sa.update(table)
                 .where(table.c.edition_id == edition, table.c.event_seq.in_(part))
@@ -304,11 +302,11 @@ def _forsake(tx: Tx, live: Topology, limit: int, changes: _Changes) -> int:
     return closed
 
 
-def _forsaken(tx: Tx, live: Topology) -> list[str]:
+def _forsaken_editions(tx: Tx, live: Topology) -> list[str]:
     return sorted(tallies.editions_that_wait(tx) - live.jobs.keys())
 
 
-def _parts(items: Iterable[Any]) -> Iterable[list[Any]]:
-    listed = list(items)
-    for start in range(0, len(listed), ROWS_MAX):
-        yield listed[start : start + ROWS_MAX]
+def _chunks(items: Iterable[Any]) -> Iterable[list[Any]]:
+    all_items = list(items)
+    for start in range(0, len(all_items), ROWS_MAX):
+        yield all_items[start : start + ROWS_MAX]

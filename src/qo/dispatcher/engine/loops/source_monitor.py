@@ -1,7 +1,7 @@
-"""The source monitor: every live always-on source has exactly one task, and it runs or is about to.
+"""The source monitor loop keeps exactly one task running for every live always-on source.
 
-What to do is ``core.flow.supervision``'s to say; here it is seen and done. Cancelling the task of a source by hand is
-no way to stop it, it is restarted: pause its job.
+``core.pipeline.supervision`` decides; this module observes and acts. Cancelling the task of a source does not stop the
+source, because the task is restarted: pause its job instead.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ _GIVEN_BACK = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedSource:
     edition_id: str
-    job: LiveJob | None  # None: no live version has it any more.
-    known: Supervised
+    job: LiveJob | None  # None: no live version has it.
+    before: Supervised
     unwanted: str | None
 
 
 def tick(state: State) -> int:
-    """Look at all always-on sources once; how many of them changed."""
+    """Check all always-on sources once. Return how many changed."""
     with state.read() as tx:
-        moved = [each.edition_id for each in _watched(tx) if _decided(tx, each) != (each.known, Action.NONE)]
+        due = [each.edition_id for each in _watched_sources(tx) if _decide(tx, each) != (each.before, Action.NONE)]
     changed = 0
-    for edition in moved:
+    for edition in due:
         with state.write() as tx:
-            changed += _attend(tx, edition)
+            changed += _supervise(tx, edition)
     return changed
 
 
-def _attend(tx: Tx, edition: str) -> int:
+def _supervise(tx: Tx, edition: str) -> int:
     live = topology.load(tx)
     row = tx.one(tx.lock(sa.select(sources).where(sources.c.edition_id == edition), skip=True))
     if row is None:
-        return 0  # Another dispatcher is at it.
-    watched = _one(live, edition, row)
-    after, action = _decided(tx, watched)
-    _act(tx, watched, after, action)
+        return 0  # Another dispatcher handles it.
+    watched = _watched_source(live, edition, row)
+    after, action = _decide(tx, watched)
+    _execute(tx, watched, after, action)
     values = {
         "state": after.state.value,
         "task_id": task_id(edition, dedupe_keys.SOURCE),
@@ -70,46 +70,46 @@ def _attend(tx: Tx, edition: str) -> int:
     return 1
 
 
-def _watched(tx: Tx) -> list[Watched]:
-    """All that are live, and all that are not but have not stopped yet."""
+def _watched_sources(tx: Tx) -> list[WatchedSource]:
+    """Return all live always-on sources, and those that are no longer live but have not stopped yet."""
     live = topology.load(tx)
-    wanted = sorted(edition for edition, job in live.jobs.items() if _always_on(job))
+    live_editions = sorted(edition for edition, job in live.jobs.items() if _is_always_on(job))
     moving = sa.and_(sources.c.state != SourceState.STOPPED.value, sources.c.kind == SourceKind.ALWAYS_ON.value)
-    query = sa.select(sources).where(sa.or_(moving, sources.c.edition_id.in_(wanted)))
-    return [_one(live, row["edition_id"], row) for row in tx.all(query.order_by(sources.c.edition_id))]
+    query = sa.select(sources).where(sa.or_(moving, sources.c.edition_id.in_(live_editions)))
+    return [_watched_source(live, row["edition_id"], row) for row in tx.all(query.order_by(sources.c.edition_id))]
 
 
-def _one(live: Topology, edition: str, row: sa.RowMapping) -> Watched:
+def _watched_source(live: Topology, edition: str, row: sa.RowMapping) -> WatchedSource:
     job = live.jobs.get(edition)
     if job is None:
         unwanted = "no live version has it"
     else:
-        unwanted = None if (said := live.pause_reason(job)) is None else pause_text(said)
-    return Watched(edition, job, _supervised(row), unwanted)
+        unwanted = None if (pause := live.pause_reason(job)) is None else pause_text(pause)
+    return WatchedSource(edition, job, _supervised(row), unwanted)
 
 
 def _supervised(row: sa.RowMapping) -> Supervised:
-    counted: dict[str, int] = row["memory"] or {}
+    memory: dict[str, int] = row["memory"] or {}
     return Supervised(
         state=SourceState(row["state"]),
         restarts=row["restarts"],
-        streak=counted.get("streak", 0),
-        attempt=counted.get("attempt", 0),
+        streak=memory.get("streak", 0),
+        attempt=memory.get("attempt", 0),
         start_after=row["start_after"],
         heard_at=row["heard_at"],
         error=row["last_error"],
     )
 
 
-def _always_on(job: LiveJob) -> bool:
+def _is_always_on(job: LiveJob) -> bool:
     return job.job.source is not None and job.job.source.kind is SourceKind.ALWAYS_ON
 
 
-def _decided(tx: Tx, watched: Watched) -> tuple[Supervised, Action]:
-    return supervise(watched.known, _seen(tx, watched.edition_id), unwanted=watched.unwanted, now=tx.now)
+def _decide(tx: Tx, watched: WatchedSource) -> tuple[Supervised, Action]:
+    return supervise(watched.before, _observe_task(tx, watched.edition_id), unwanted=watched.unwanted, now=tx.now)
 
 
-def _seen(tx: Tx, edition: str) -> ObservedTask | None:
+def _observe_task(tx: Tx, edition: str) -> ObservedTask | None:
     last = sa.and_(attempts.c.task_id == tasks.c.id, attempts.c.attempt == tasks.c.attempt)
     query = (
         sa.select(tasks, attempts.c.started_at.label("began_at"), attempts.c.ended_at, attempts.c.outcome)
@@ -120,7 +120,7 @@ def _seen(tx: Tx, edition: str) -> ObservedTask | None:
     if row is None:
         return None
     status = Status(row["status"])
-    returned = "it returned, and an always-on source has no end" if status is Status.COMPLETED else None
+    returned = "it returned, but an always-on source must not end" if status is Status.COMPLETED else None
     return ObservedTask(
         status=status,
         attempt=row["attempt"],
@@ -134,14 +134,14 @@ def _seen(tx: Tx, edition: str) -> ObservedTask | None:
     )
 
 
-def _act(tx: Tx, watched: Watched, after: Supervised, action: Action) -> None:
+def _execute(tx: Tx, watched: WatchedSource, after: Supervised, action: Action) -> None:
     match action:
         case Action.NONE:
             return
         case Action.CREATE if watched.job is not None:
             create(tx, [NewTask(job=watched.job, dedupe_key=dedupe_keys.SOURCE)])
             limits = {"max_retries": RETRIES_MAX, "max_deliveries": RETRIES_MAX}
-            tx.execute(sa.update(tasks).where(_of(watched)).values(limits))
+            tx.execute(sa.update(tasks).where(_is_task_of(watched)).values(limits))
         case Action.STOP:
             row = rows.load(tx, task_id(watched.edition_id, dedupe_keys.SOURCE))
             rows.move(tx, row, Cancel(tx.ambient.token(), by="source monitor", reason=watched.unwanted))
@@ -151,19 +151,19 @@ def _act(tx: Tx, watched: Watched, after: Supervised, action: Action) -> None:
             raise AssertionError(f"{action} for {watched}")
 
 
-def _restart(tx: Tx, watched: Watched, after: Supervised) -> None:
+def _restart(tx: Tx, watched: WatchedSource, after: Supervised) -> None:
     row = rows.load(tx, task_id(watched.edition_id, dedupe_keys.SOURCE))
     task = rows.task_of(row)
     if task.status in ENDED:
-        # A task that completed is done for good by the rules of tasks; a source that returned has only died.
-        begun = replace(task, status=Status.FAILED) if task.status is Status.COMPLETED else None
-        moved = rows.move(tx, row, Replay(tx.ambient.token()), as_if=begun)
+        # A completed task cannot be replayed; but a source that returned has only died.
+        failed = replace(task, status=Status.FAILED) if task.status is Status.COMPLETED else None
+        moved = rows.move(tx, row, Replay(tx.ambient.token()), as_if=failed)
         if isinstance(moved, Rejected):
             raise AssertionError(moved.detail)
-    # How long to rest, we say; the retry policy of tasks is made for work that ends.
-    waiting = sa.and_(_of(watched), tasks.c.status == Status.PENDING.value, tasks.c.released_at.is_(None))
+    # The monitor decides the delay; the retry policy of tasks is made for work that ends.
+    waiting = sa.and_(_is_task_of(watched), tasks.c.status == Status.PENDING.value, tasks.c.released_at.is_(None))
     tx.execute(sa.update(tasks).where(waiting).values(available_at=after.start_after or tx.now))
 
 
-def _of(watched: Watched) -> sa.ColumnElement[bool]:
+def _is_task_of(watched: WatchedSource) -> sa.ColumnElement[bool]:
     return tasks.c.id == task_id(watched.edition_id, dedupe_keys.SOURCE)

@@ -1,6 +1,7 @@
-"""The sweeper: a released task that nobody claimed for long is woken again.
+"""The sweeper loop sends another wake-up for each released task that nobody has claimed for long.
 
-Queues may lose a wake-up, and a worker may drop one as it dies. The task is still in state, so it only needs another.
+A queue may lose a wake-up, and a dying worker may drop one. The task is still in the database, so another wake-up is
+enough.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from qo.dispatcher.state.schema import outbox as effects
 from qo.dispatcher.state.schema import tasks
 from qo.pipeline.registry import DEFAULT, Registry
 
-PAGES_MAX = 20  # Of one queue, in one tick. What lies behind them is reached when these have been claimed.
+PAGES_MAX = 20  # Pages per queue in one tick. Later ones are reached when these tasks have been claimed.
 DOUBLINGS_MAX = 4
 
 
 def tick(state: State, sweep_s: float, limit: int = 500, registry: Registry = DEFAULT) -> int:
-    """Wake tasks again that were woken more than ``sweep_s`` ago; how many."""
+    """Send another wake-up for tasks that were released more than ``sweep_s`` ago; return how many."""
     with state.read() as tx:
         before = tx.now - timedelta(seconds=sweep_s)
         waiting = scans.distinct(tx, scans.RELEASED_QUEUES)
@@ -60,23 +61,23 @@ def _page(
 
 
 def _lost(tx: Tx, rows: Sequence[sa.RowMapping], sweep_s: float) -> list[sa.RowMapping]:
-    """Those whose last wake-up left long ago, or never will.
+    """Return the tasks whose last wake-up was sent long ago, or never will be.
 
-    Each further one waits twice as long: where tasks only wait their turn, more messages would not help.
+    The delay doubles with each wake-up: if tasks only wait for a free worker, more messages do not help.
     """
     last = {outbox.wake_id(row["id"], row["attempt"], row["wakes"]): row for row in rows}
     query = sa.select(effects.c.id, effects.c.state, effects.c.done_at).where(effects.c.id.in_(sorted(last)))
-    known = {row["id"]: row for row in tx.all(query)}
-    found: list[sa.RowMapping] = []
+    effects_by_id = {row["id"]: row for row in tx.all(query)}
+    lost: list[sa.RowMapping] = []
     for id, row in last.items():
-        effect = known.get(id)
+        effect = effects_by_id.get(id)
         if effect is not None and effect["state"] == OutboxState.PENDING:
-            continue  # The publisher is still at it.
+            continue  # The publisher has not sent it yet.
         patience_s = sweep_s * 2 ** min(max(row["wakes"] - 1, 0), DOUBLINGS_MAX)
-        left_at = None if effect is None else effect["done_at"]
-        if left_at is None or left_at <= tx.now - timedelta(seconds=patience_s):
-            found.append(row)
-    return found
+        sent_at = None if effect is None else effect["done_at"]
+        if sent_at is None or sent_at <= tx.now - timedelta(seconds=patience_s):
+            lost.append(row)
+    return lost
 
 
 def _wake(tx: Tx, live: Topology, rows: Sequence[sa.RowMapping], registry: Registry) -> int:
@@ -85,7 +86,7 @@ def _wake(tx: Tx, live: Topology, rows: Sequence[sa.RowMapping], registry: Regis
     added: list[outbox.Effect] = []
     for row in rows:
         job = live.jobs.get(row["edition_id"])
-        # What was released before its version went away may still run; by default, from a queue.
+        # A task that was released before its version ended may still run; by default, from a queue.
         runtime = row["queue"] if job is None else job.job.runtime
         if runtime not in registry.runtimes:
             continue
