@@ -136,7 +136,7 @@ async def test_a_feed_is_exhausted_only_when_nothing_is_left_anywhere(prefix_len
     while found := await feed.take(7):
         taken += len(found)
     assert taken == 100
-    assert feed.exhausted
+    assert feed.is_exhausted
 
 
 async def test_a_log_scan_is_exhausted_only_after_a_barren_round():
@@ -145,7 +145,7 @@ async def test_a_log_scan_is_exhausted_only_after_a_barren_round():
     task = await queue.submit("t")
     feed, looks = Feed(queue, mode=IndexMode.LOG_SCAN, log_scan_page_size=10), 0
     taken: list[str] = []
-    while not feed.exhausted:
+    while not feed.is_exhausted:
         looks += 1
         taken += [due.task_id for due in await feed.take(5)]
     assert taken == [task.id]

@@ -283,7 +283,7 @@ async def test_one_task_that_cannot_be_read_does_not_hide_the_page_it_is_on() ->
 
     store.before, feed = refuse, Feed(queue, mode=IndexMode.LOG_SCAN)
     assert {due.task_id for due in await feed.take(100)} == {task.id for task in tasks} - {tasks[3].id}
-    assert not feed.exhausted
+    assert not feed.is_exhausted
 
 
 class Exits:

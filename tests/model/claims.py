@@ -16,7 +16,7 @@ from model.explorer import Explored, explore
 from model.network import GONE, OLD, Client, Object, Rules, State, changed, fresh, send, steps
 from qo.core import lifecycle
 from qo.core.lifecycle import Claim, Command, Complete, Fail, Lapse, Rejected
-from qo.core.sweep import lapsed
+from qo.core.sweep import is_lapsed
 from qo.core.task import RetryPolicy, Status, Task
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -154,7 +154,7 @@ class Claims:
         kept, token = Kept(*seen.value), fresh(state, NAMES)
         if n != self._monitor:
             want = "claim", token, token + 1
-        elif lapsed(_task(seen, 0), _instant(self._skews[n])):
+        elif is_lapsed(_task(seen, 0), _instant(self._skews[n])):
             want = "lapse", token, kept.lease
         else:
             return

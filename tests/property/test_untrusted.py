@@ -112,7 +112,7 @@ def test_a_manifest_of_any_bytes_is_read_or_refused(body: bytes) -> None:
             replies.versions_page,
             replies.versioning_status,
             replies.refusal,
-            lambda body: list(replies.undeleted(body)),
+            lambda body: list(replies.failed_deletes(body)),
         ]
     ),
 )

@@ -44,12 +44,12 @@ def silent_for(seconds: float, heartbeat_s: float | None) -> WorkerInfo:
 def test_a_worker_is_stale_after_four_of_its_own_heartbeats(
     heartbeat_s: float | None, silent_s: float, stale: bool
 ) -> None:
-    assert silent_for(silent_s, heartbeat_s).stale(NOW) is stale
+    assert silent_for(silent_s, heartbeat_s).is_stale(NOW) is stale
 
 
 def test_a_threshold_that_an_operator_set_holds_for_every_worker() -> None:
-    assert silent_for(6, 120.0).stale(NOW, 5.0)
-    assert not silent_for(600, 1.0).stale(NOW, 3600.0)
+    assert silent_for(6, 120.0).is_stale(NOW, 5.0)
+    assert not silent_for(600, 1.0).is_stale(NOW, 3600.0)
 
 
 async def test_a_worker_records_how_often_it_reports() -> None:

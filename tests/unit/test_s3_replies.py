@@ -102,7 +102,7 @@ def test_what_could_not_be_deleted_is_reported() -> None:
         "<Error><Key>j</Key><Code>NoSuchVersion</Code></Error>"
         "<Error><Key>k</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
     )
-    refused = replies.undeleted(f"<DeleteResult {XMLNS}>{errors}</DeleteResult>".encode())
+    refused = replies.failed_deletes(f"<DeleteResult {XMLNS}>{errors}</DeleteResult>".encode())
     assert list(refused) == [("AccessDenied", "no", "k")]
 
 

@@ -140,10 +140,10 @@ def test_a_reply_that_fits_both_speaks_for_what_was_known() -> None:
 
 def test_only_a_suspected_step_of_seconds_is_worth_a_question() -> None:
     known = reply(None, 1000.0, sent=10.0)
-    assert not known.doubted
-    assert not reply(known, 1002.0, sent=11.0).doubted
-    assert reply(known, 1005.0, sent=11.0).doubted
-    assert reply(known, 995.0, sent=11.0).doubted
+    assert not known.is_doubtful
+    assert not reply(known, 1002.0, sent=11.0).is_doubtful
+    assert reply(known, 1005.0, sent=11.0).is_doubtful
+    assert reply(known, 995.0, sent=11.0).is_doubtful
 
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -166,8 +166,8 @@ def test_a_step_ahead_is_followed(step: timedelta) -> None:
 
 def test_knowledge_goes_stale() -> None:
     known = observe(None, sent_at=10.0, received_at=10.1, second=1000)
-    assert not known.stale(10.1 + STALE_AFTER_S)
-    assert known.stale(10.2 + STALE_AFTER_S)
+    assert not known.is_stale(10.1 + STALE_AFTER_S)
+    assert known.is_stale(10.2 + STALE_AFTER_S)
 
 
 async def opened(server: ScriptedServer) -> S3Store:

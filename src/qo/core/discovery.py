@@ -59,7 +59,7 @@ class Listed(Protocol):
     def modified(self) -> datetime: ...
 
 
-def harvest(entries: Sequence[Listed], *, now: datetime, shards: Container[str]) -> list[Due]:
+def due_entries(entries: Sequence[Listed], *, now: datetime, shards: Container[str]) -> list[Due]:
     """Return the due keys of the given shards, in the order listed."""
     minute = keys.minute_of(now)
     due: list[Due] = []

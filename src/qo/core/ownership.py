@@ -196,7 +196,7 @@ def blocks(owned: Iterable[str]) -> tuple[Block, ...]:
     return tuple(Block(first, last) for first, last in zip(firsts, lasts, strict=True))
 
 
-def overdue(due: Due, for_s: float) -> bool:
+def is_overdue(due: Due, for_s: float) -> bool:
     """Whether a hint has been due for longer than ``for_s``: its owner is busy, stuck or gone."""
     since = due.written_at.timestamp()
     if keys.minute_of(due.written_at) < due.minute:

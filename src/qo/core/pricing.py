@@ -225,10 +225,10 @@ def estimate(
         raise UsageError("workers, tasks per day and days kept cannot be negative")
     load = Load(workers, tasks_per_day, kept_d)
     per_task = requests_per_task(keys_per_delete(load.tasks_each, rhythm))
-    tasks = _times(per_task, tasks_per_day * MONTH_D)
-    polling = _times(polling_per_day(load, mode, rhythm), workers * MONTH_D)
-    heartbeats = _times(heartbeats_per_day(load.tasks_each, rhythm), workers * MONTH_D)
-    monitor = _times(monitor_per_day(load, rhythm), MONTH_D)
+    tasks = _multiply(per_task, tasks_per_day * MONTH_D)
+    polling = _multiply(polling_per_day(load, mode, rhythm), workers * MONTH_D)
+    heartbeats = _multiply(heartbeats_per_day(load.tasks_each, rhythm), workers * MONTH_D)
+    monitor = _multiply(monitor_per_day(load, rhythm), MONTH_D)
     parts = (tasks, polling, heartbeats, monitor)
     return CostEstimate(
         tasks=dollars(tasks),
@@ -240,5 +240,5 @@ def estimate(
     )
 
 
-def _times(requests: Requests, factor: float) -> Requests:
+def _multiply(requests: Requests, factor: float) -> Requests:
     return {operation: count * factor for operation, count in requests.items()}

@@ -93,15 +93,15 @@ def validate_name(name: str) -> str:
 def validate(schedule: Schedule) -> Schedule:
     """Return the schedule as it will be read back. Raises UsageError that says what is wrong."""
     validate_name(schedule.name)
-    _choice("catch_up", schedule.catch_up, CatchUp)
-    _choice("overlap", schedule.overlap, Overlap)
-    schedule = _typed(schedule)
+    _check_choice("catch_up", schedule.catch_up, CatchUp)
+    _check_choice("overlap", schedule.overlap, Overlap)
+    schedule = _convert(schedule)
     if next(_instants(schedule, schedule.active_since), None) is None:
         raise UsageError(f"cron {schedule.cron!r} never comes true")
     return schedule
 
 
-def _typed(schedule: Schedule) -> Schedule:
+def _convert(schedule: Schedule) -> Schedule:
     try:
         return msgspec.convert(asdict(schedule), Schedule)
     except msgspec.ValidationError as error:
@@ -110,7 +110,7 @@ def _typed(schedule: Schedule) -> Schedule:
         raise UsageError(f"the schedule's {field.strip('`').removeprefix('$.')} is wrong: {problem}") from error
 
 
-def _choice(field: str, value: str, kind: type[StrEnum]) -> None:
+def _check_choice(field: str, value: str, kind: type[StrEnum]) -> None:
     choices = [each.value for each in kind]
     if value not in choices:
         raise UsageError(f"{field} must be one of {', '.join(choices)}, not {value!r}")
@@ -125,7 +125,7 @@ def _zone(name: str) -> tzinfo:
         raise UsageError(f"there is no time zone {name!r}: use an IANA name such as Europe/Berlin") from error
 
 
-def _walls(cron: str, start: datetime) -> CronSim:
+def _local_times(cron: str, start: datetime) -> CronSim:
     fields = len(cron.split())
     if fields != 5:
         raise UsageError(
@@ -140,7 +140,7 @@ def _walls(cron: str, start: datetime) -> CronSim:
 def _instants(schedule: Schedule, after: datetime) -> Iterator[datetime]:
     """Yield the planned times after ``after``, in order, without end for most plans."""
     zone = _zone(schedule.timezone)
-    plan = _walls(schedule.cron, after.astimezone(zone))
+    plan = _local_times(schedule.cron, after.astimezone(zone))
     for wall in plan:
         instant = wall.astimezone(UTC)
         if instant <= after:

@@ -35,7 +35,7 @@ class Offset:
         return (self.high - self.low) / 2
 
     @property
-    def doubted(self) -> bool:
+    def is_doubtful(self) -> bool:
         """Whether the store's clock may have been set. One more request would tell."""
         if self.suspect is None:
             return False
@@ -45,14 +45,14 @@ class Offset:
     def store_time(self, monotonic: float) -> float:
         return monotonic + (self.low + self.high) / 2
 
-    def stale(self, monotonic: float) -> bool:
+    def is_stale(self, monotonic: float) -> bool:
         return monotonic - self.at > STALE_AFTER_S
 
-    def usable(self, monotonic: float, *, asked_at: float) -> bool:
+    def is_usable(self, monotonic: float, *, asked_at: float) -> bool:
         """Whether the estimate is good enough. If not, ask the store again; ``asked_at`` is when that was last done."""
         if self.uncertainty_s > VAGUE_S and monotonic - asked_at > ASK_AGAIN_S:
             return False
-        return not self.stale(monotonic) and not self.doubted
+        return not self.is_stale(monotonic) and not self.is_doubtful
 
 
 def observe(offset: Offset | None, *, sent_at: float, received_at: float, second: float) -> Offset:

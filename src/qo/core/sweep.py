@@ -26,11 +26,11 @@ def repair(task: Task | None, hints: Iterable[str]) -> Repair:
     )
 
 
-def overdue(task: Task, now: datetime) -> bool:
+def is_past_expiry(task: Task, now: datetime) -> bool:
     """Whether a pending task has outlived its expiry."""
     return task.status is Status.PENDING and task.expires_at is not None and task.expires_at <= now
 
 
-def lapsed(task: Task, now: datetime) -> bool:
+def is_lapsed(task: Task, now: datetime) -> bool:
     """Whether a running task's lease has run out."""
     return task.status is Status.RUNNING and task.lease_expires_at is not None and task.lease_expires_at <= now

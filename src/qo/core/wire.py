@@ -60,7 +60,7 @@ def payload(value: Any, what: str) -> Payload:
     return Payload(back, body)
 
 
-def copied(value: Any) -> Any:
+def copy_json(value: Any) -> Any:
     """Return a deep copy of a JSON value."""
     return value if value is None or isinstance(value, str | int | float) else _decode_any(_encode(value))
 

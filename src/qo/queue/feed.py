@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from qo.core import keys, wire
 from qo.core.discovery import Due, IndexMode, Verdict
-from qo.core.ownership import overdue, unit_of, units
+from qo.core.ownership import is_overdue, unit_of, units
 from qo.core.shard import chosen_shards
 from qo.core.task import Status
 from qo.errors import CorruptRecord
@@ -95,7 +95,7 @@ class Feed:
         self._late = deque(late)
 
     @property
-    def offered(self) -> bool:
+    def has_offers(self) -> bool:
         """Whether there are tasks to take without a listing."""
         return bool(self._late)
 
@@ -149,12 +149,12 @@ class Feed:
             self._walk_at = self._listed_at + min(pages * WALK_REST_PER_PAGE_S, WALK_REST_MAX_S)
 
     @property
-    def exhausted(self) -> bool:
+    def is_exhausted(self) -> bool:
         """After an empty ``take``: whether everything was listed and nothing is ready."""
-        return self._listing_is_empty and not self.withheld and self._ready_again <= self._monotonic()
+        return self._listing_is_empty and not self.has_withheld and self._ready_again <= self._monotonic()
 
     @property
-    def withheld(self) -> bool:
+    def has_withheld(self) -> bool:
         """Whether the last listing had tasks that only lacked room for their type."""
         return self._withheld > 0
 
@@ -195,7 +195,7 @@ class Feed:
         return self._deferred.get((due.task_id, due.etag), 0.0) > self._monotonic()
 
     def _owns(self, due: Due) -> bool:
-        if self._units is None or (self._late_s is not None and overdue(due, self._late_s)):
+        if self._units is None or (self._late_s is not None and is_overdue(due, self._late_s)):
             return True
         shard = due.key.split("/", 2)[1] if due.key else due.task_id[: self._queue.prefix_len]
         return unit_of(shard) in self._units

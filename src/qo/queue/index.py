@@ -20,7 +20,7 @@ from datetime import datetime
 
 from qo.ambient import Ambient
 from qo.core import keys
-from qo.core.discovery import Due, harvest, share
+from qo.core.discovery import Due, due_entries, share
 from qo.core.ownership import Block, Within, blocks
 from qo.queue.concurrency import gather_cancellable
 from qo.store.port import ObjectStore, Page
@@ -75,7 +75,7 @@ class Walk:
         if not self._crowded:
             page = await self._page(self._whole, "")
             if not page.truncated:
-                tasks = self._usable(page, now, usable)
+                tasks = self._usable_tasks(page, now, usable)
                 at_home = [due for due in tasks if Block(due.task_id[0], due.task_id[0]) in mine]
                 return tasks if self._leased else at_home or tasks
             self._crowded = True
@@ -103,7 +103,7 @@ class Walk:
         while True:
             page = await self._page(segment, after)
             key_count += len(page.entries)
-            tasks = self._usable(page, now, usable)
+            tasks = self._usable_tasks(page, now, usable)
             if page.truncated:
                 after = _next_start(page, keys.minute_of(now), self._prefix)
             if tasks:
@@ -129,8 +129,8 @@ class Walk:
             return Page([entry for entry in page.entries if entry.key < end], truncated=False)
         return page
 
-    def _usable(self, page: Page, now: datetime, usable: Usable) -> list[Due]:
-        tasks = harvest(page.entries, now=now, shards=self._owned)
+    def _usable_tasks(self, page: Page, now: datetime, usable: Usable) -> list[Due]:
+        tasks = due_entries(page.entries, now=now, shards=self._owned)
         return [due for due in tasks if usable(due)]
 
 

@@ -62,4 +62,4 @@ class Members:
 
 
 def _shares(info: roster.WorkerInfo) -> bool:
-    return info.leasing and not info.leaving and info.state != roster.PAUSED
+    return info.leasing and not info.is_leaving and info.state != roster.PAUSED

@@ -15,7 +15,7 @@ from qo.core import keys
 from qo.core.discovery import Due
 from qo.core.lifecycle import Lapse
 from qo.core.shard import all_shards
-from qo.core.sweep import lapsed, repair
+from qo.core.sweep import is_lapsed, repair
 from qo.core.task import Status
 from qo.errors import CorruptRecord, QoError, UsageError
 from qo.queue import roster
@@ -109,7 +109,7 @@ class Monitor:
         except CorruptRecord as error:
             log.error("%s", error)
             return
-        if snapshot is not None and lapsed(snapshot.task, await self._queue.store.now()):
+        if snapshot is not None and is_lapsed(snapshot.task, await self._queue.store.now()):
             self._queue.hints.learn(due.key, due.etag)
             await self._take_back(snapshot, report)
             return
@@ -168,7 +168,7 @@ class Monitor:
             return True
         try:
             info = await roster.find(self._queue.store, worker_id)
-            is_late = info is not None and info.stale(now)
+            is_late = info is not None and info.is_stale(now)
         except (CorruptRecord, UsageError):
             is_late = True  # An unreadable record gives it no longer interval.
         if is_late:

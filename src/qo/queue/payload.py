@@ -52,10 +52,10 @@ class Payloads:
 
     async def input(self, task: Task) -> Any:
         """Return a copy of the input: changing it does not change the task."""
-        return wire.copied(task.input) if task.input_ref is None else await self._fetch(task, task.input_ref)
+        return wire.copy_json(task.input) if task.input_ref is None else await self._fetch(task, task.input_ref)
 
     async def output(self, task: Task) -> Any:
-        return wire.copied(task.output) if task.output_ref is None else await self._fetch(task, task.output_ref)
+        return wire.copy_json(task.output) if task.output_ref is None else await self._fetch(task, task.output_ref)
 
     async def _fetch(self, task: Task, ref: str) -> Any:
         # The writer of a task chooses the reference, and may have fewer rights than the reader who follows it.

@@ -97,9 +97,9 @@ class Queue:
     async def _create(self, new: NewTask, task: Task, body: bytes) -> Task:
         task = await self._payloads.offload_input(task, body)
         snapshot, created = await self.tasks.create(task)
-        return snapshot.task if created else await self._same(snapshot.task, new)
+        return snapshot.task if created else await self._reuse_existing(snapshot.task, new)
 
-    async def _same(self, there: Task, new: NewTask) -> Task:
+    async def _reuse_existing(self, there: Task, new: NewTask) -> Task:
         was = wire.fingerprint([there.task_type, await self._payloads.input(there)])
         if was != wire.fingerprint([new.task_type, new.input]):
             raise IdempotencyConflict(
@@ -205,8 +205,8 @@ class Queue:
         """Report a failed attempt: the task is retried later, or fails if no retry is left or the failure is
         ``permanent``. An attempt that was stopped on request (``cancelled``) ends the task as cancelled."""
         check_number("delay_s", delay_s, 0, DELAY_S_MAX)
-        error = _encodable("error", error)
-        traceback = None if traceback is None else _encodable("traceback", traceback)
+        error = _escape_text("error", error)
+        traceback = None if traceback is None else _escape_text("traceback", traceback)
         command = lifecycle.Fail(
             self.ambient.token(),
             claim.lease_id,
@@ -290,7 +290,7 @@ class Queue:
         await self.close()
 
 
-def _encodable(name: str, text: str) -> str:
+def _escape_text(name: str, text: str) -> str:
     """Escape what UTF-8 cannot hold: an error that quotes an undecodable file name must still be recorded."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"{name} must be text, not {type(text).__name__}: give str(...) of it")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qo.core import keys
-from qo.core.discovery import Due, harvest
-from qo.core.ownership import overdue, unit_of
+from qo.core.discovery import Due, due_entries
+from qo.core.ownership import is_overdue, unit_of
 from qo.core.shard import all_shards
 from qo.queue.queue import Queue
 from qo.store.port import LIST_LIMIT_MAX, Page
@@ -39,9 +39,9 @@ class ReadyScan:
         minute = keys.minute_of(now)
         for _ in range(LISTS_MAX):
             page = await self._store.list(keys.READY, start_after=self._after, limit=LIST_LIMIT_MAX)
-            tasks = harvest(page.entries, now=now, shards=self._shards)
+            tasks = due_entries(page.entries, now=now, shards=self._shards)
             self._passed.update(unit_of(_shard(due.key)) for due in tasks)
-            late += [due for due in tasks if overdue(due, late_s) and usable(due)]
+            late += [due for due in tasks if is_overdue(due, late_s) and usable(due)]
             if not page.truncated:
                 self._after, self._lit, self._passed = "", self._passed, set()
                 break

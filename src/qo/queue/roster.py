@@ -59,13 +59,13 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
             return SILENT_UNKNOWN_S
         return max(SILENT_MIN_S, HEARTBEATS_MISSED_MAX * self.heartbeat_s)
 
-    def stale(self, now: datetime, threshold_s: float | None = None) -> bool:
+    def is_stale(self, now: datetime, threshold_s: float | None = None) -> bool:
         """Whether it has been silent for longer than the threshold; without one, than its own heartbeat allows."""
         silent_max_s = self.silent_max_s if threshold_s is None else threshold_s
         return now - self.last_heartbeat > timedelta(seconds=silent_max_s)
 
     @property
-    def leaving(self) -> bool:
+    def is_leaving(self) -> bool:
         return self.state in LEAVING
 
 

@@ -18,7 +18,7 @@ from qo.core import keys, wire
 from qo.core.lifecycle import Expire, Lapse
 from qo.core.shard import all_shards
 from qo.core.struct_preload import preload
-from qo.core.sweep import lapsed, overdue, repair
+from qo.core.sweep import is_lapsed, is_past_expiry, repair
 from qo.errors import CorruptRecord
 from qo.queue.concurrency import gather_cancellable
 from qo.queue.listing import READS_AT_ONCE, pages
@@ -145,10 +145,10 @@ class Sweeper:
     async def _end(self, snapshot: Snapshot, report: SweepReport) -> Snapshot:
         now = await self._queue.store.now()
         ambient = self._queue.ambient
-        if overdue(snapshot.task, now):
+        if is_past_expiry(snapshot.task, now):
             moved = await self._queue.tasks.apply(snapshot, Expire(ambient.token()))
             report.expired += isinstance(moved, Snapshot)
-        elif lapsed(snapshot.task, now):
+        elif is_lapsed(snapshot.task, now):
             # Normally the monitor has found it by the lease index long before.
             command = Lapse(ambient.token(), snapshot.task.lease_id, ambient.unit())
             moved = await self._queue.tasks.apply(snapshot, command)

@@ -22,7 +22,7 @@ async def why_unclaimed(queue: Queue, task: Task) -> str | None:
         listed = await roster.workers(queue.store)
     except StoreError:
         return None  # Whoever may look at tasks need not have the right to look at workers.
-    there = [each for each in listed if not each.stale(now) and not each.leaving]
+    there = [each for each in listed if not each.is_stale(now) and not each.is_leaving]
     if not there:
         return "it is due, and no worker is running: start one with qo worker"
     if not any(task.task_type in each.task_types for each in there):

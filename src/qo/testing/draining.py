@@ -14,7 +14,7 @@ from msgspec import structs
 
 from qo.core import keys, wire
 from qo.core.poll import Pace
-from qo.core.sweep import lapsed
+from qo.core.sweep import is_lapsed
 from qo.core.task import Status, Task
 from qo.core.words import plural
 from qo.errors import Unavailable
@@ -92,7 +92,7 @@ async def drain(
         if idle_rounds >= IDLE_ROUNDS_MAX:
             break  # The queue is paused.
         clock.reach(next_at)
-        if any(lapsed(task, clock.now()) for task in read_all()):
+        if any(is_lapsed(task, clock.now()) for task in read_all()):
             await _requeue_lapsed(queue)
     if until is not None:
         clock.reach(until)

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from qo.config.settings import Settings
 from qo.errors import StoreError, UsageError
 from qo.store.s3 import S3Store
-from qo.store.s3.address import DEFAULT_PORTS, encoded, query
+from qo.store.s3.address import DEFAULT_PORTS, encode_path, query
 from qo.store.s3.credentials import find_region
 from qo.store.s3.failure import failure
 from qo.store.s3.replies import refusal
@@ -68,7 +68,7 @@ def place_of(settings: Settings) -> Place:
             f"{settings.store} is no bucket that a page could live in: `qo ui` serves the dashboard of this store"
         )
     region = find_region(settings.s3.region)
-    key = encoded(f"{location.prefix}{FOLDER}{INDEX}")
+    key = encode_path(f"{location.prefix}{FOLDER}{INDEX}")
     if settings.s3.endpoint is not None:
         endpoint = settings.s3.endpoint.rstrip("/")
         page = f"{endpoint}/{location.bucket}/{key}"

@@ -68,17 +68,17 @@ class Line(Faulty):
         for _ in range(TIME_ASKED_MAX):
             if self._offset is not None:
                 at = virtual.monotonic()
-                if self._offset.usable(at, asked_at=self._asked_at):
+                if self._offset.is_usable(at, asked_at=self._asked_at):
                     break
                 self._asked_at = at
-            await self._suffer("time", self.store.now)
+            await self._run_with_fault("time", self.store.now)
         if self._offset is None:
             raise Unavailable("the time is not known")
         moment = datetime.fromtimestamp(self._offset.store_time(virtual.monotonic()), UTC)
         self._told = storetime.steady(self._told, moment)
         return self._told
 
-    async def _suffer(
+    async def _run_with_fault(
         self, what: str, act: Callable[[], Awaitable[T]], possible: Sequence[Fault] = tuple(Fault)[:2]
     ) -> T:
         self._requests += 1

@@ -78,7 +78,7 @@ def _local_clock(patch: Patch) -> None:
         return lifecycle.decide(task, command, now=_local(now))
 
     patch.setattr(tasks, "decide", decide)
-    patch.setattr(monitor, "lapsed", lambda task, now: sweep.lapsed(task, _local(now)))
+    patch.setattr(monitor, "is_lapsed", lambda task, now: sweep.is_lapsed(task, _local(now)))
 
 
 def _ack_before_children(patch: Patch) -> None:

@@ -212,7 +212,7 @@ async def _lagging_workers(
         worker = await roster.find(queue.store, target.worker)
         return [] if worker is None or _follows(worker, desired, target) else [worker]
     now = await queue.store.now()
-    alive = [w for w in await roster.workers(queue.store) if not w.stale(now, threshold_s)]
+    alive = [w for w in await roster.workers(queue.store) if not w.is_stale(now, threshold_s)]
     return [worker for worker in alive if not _follows(worker, desired, target)]
 
 
@@ -220,7 +220,7 @@ def _follows(worker: WorkerInfo, desired: Desired, target: Target) -> bool:
     wish = orders_for(desired, worker.worker_id, worker.started_at)
     if target.worker is not None and wish.drain:
         return False  # A drained worker follows by being gone.
-    if worker.leaving:
+    if worker.is_leaving:
         return True  # It claims no more tasks, and will not come back.
     if target.task_type is None:
         return (worker.state == roster.PAUSED) == wish.paused

@@ -38,7 +38,7 @@ def list_workers(
         return await roster.workers(queue.store), await _read_pauses(queue), await queue.store.now()
 
     workers, pauses, now = session.ask(read_roster, runtime)
-    states = [(info, info.stale(now, settings.monitor.worker_health_threshold_s)) for info in workers]
+    states = [(info, info.is_stale(now, settings.monitor.worker_health_threshold_s)) for info in workers]
     listed = [(info, stale) for info, stale in states if stale or not only_stale]
     if session.json:
         session.output.document([{**msgspec.to_builtins(info), "stale": stale} for info, stale in listed])

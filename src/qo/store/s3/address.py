@@ -22,13 +22,13 @@ class Address:
         """Return the encoded path of an object; of the bucket itself for the empty key."""
         if not key:
             return self.root or "/"
-        return f"{self.root}/{encoded(key)}"
+        return f"{self.root}/{encode_path(key)}"
 
     def __str__(self) -> str:
         return f"bucket {self.bucket!r} at {self.origin}"
 
 
-def encoded(text: str) -> str:
+def encode_path(text: str) -> str:
     """Percent-encode a path as signatures require: everything but unreserved characters and slashes."""
     return quote(text, safe="/-_.~")
 

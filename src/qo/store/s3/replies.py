@@ -66,7 +66,7 @@ def _list_page(text: str, prefix: str) -> Page:
         if (moment := _between(chunk, "<LastModified>")) != second:
             second, modified = moment, datetime.fromisoformat(moment)
         entries.append(
-            Entry(key[skip:], quoted(_between(chunk, "<ETag>")), int(_between(chunk, "<Size>")), modified)
+            Entry(key[skip:], quote_etag(_between(chunk, "<ETag>")), int(_between(chunk, "<Size>")), modified)
         )
     return Page(entries, truncated)
 
@@ -74,7 +74,7 @@ def _list_page(text: str, prefix: str) -> Page:
 def versions_page(body: bytes) -> VersionsPage:
     """Parse a page of ListObjectVersions, requested with ``encoding-type=url``."""
     try:
-        return _versions_page(_parsed(body))
+        return _versions_page(_parse(body))
     except (ValueError, KeyError) as error:
         raise StoreError(f"This S3 listing of versions cannot be read ({error!r}): {body[:200]!r}") from error
 
@@ -91,7 +91,7 @@ def _versions_page(root: ElementTree.Element) -> VersionsPage:
         key = unquote_plus(fields["Key"]) if url_encoded else fields["Key"]
         version = Version(
             version=fields["VersionId"],
-            etag=quoted(fields.get("ETag", "")),
+            etag=quote_etag(fields.get("ETag", "")),
             size=int(fields.get("Size") or 0),
             modified=datetime.fromisoformat(fields["LastModified"]),
             latest=fields.get("IsLatest") == "true",
@@ -109,7 +109,7 @@ def _versions_page(root: ElementTree.Element) -> VersionsPage:
 
 def versioning_status(body: bytes) -> str:
     """ "Enabled", "Suspended", or empty where versioning was never switched on."""
-    return _fields(_parsed(body)).get("Status", "")
+    return _fields(_parse(body)).get("Status", "")
 
 
 def delete_request(deletions: Sequence[Deletion], *, prefix: str) -> bytes:
@@ -123,9 +123,9 @@ def delete_request(deletions: Sequence[Deletion], *, prefix: str) -> bytes:
     return "".join(parts).encode()
 
 
-def undeleted(body: bytes) -> Iterator[Refusal]:
+def failed_deletes(body: bytes) -> Iterator[Refusal]:
     """Yield the failures of DeleteObjects, except for objects that are missing or have changed."""
-    for element in _parsed(body):
+    for element in _parse(body):
         if _name(element) != "Error":
             continue
         refused = _refusal(element)
@@ -140,7 +140,7 @@ def refusal(body: bytes) -> Refusal:
         return Refusal(message=body[:200].decode(errors="replace").strip())
 
 
-def quoted(etag: str) -> str:
+def quote_etag(etag: str) -> str:
     """Return an ETag with its quotes, which some servers omit in XML."""
     return etag if not etag or etag.endswith('"') else f'"{etag}"'
 
@@ -154,7 +154,7 @@ def _between(chunk: str, opening: str) -> str:
     return chunk.partition(opening)[2].partition("<")[0]
 
 
-def _parsed(body: bytes) -> ElementTree.Element:
+def _parse(body: bytes) -> ElementTree.Element:
     try:
         return ElementTree.fromstring(body)
     except NO_XML as error:

@@ -33,7 +33,7 @@ class Signer:
         self, credentials: Credentials, method: str, path: str, query: str, body: bytes, *, at: float
     ) -> dict[str, str]:
         """The headers that authenticate a request. Path and query must be encoded and sorted already."""
-        stamp = self._stamped(at)
+        stamp = self._timestamp(at)
         payload = hashlib.sha256(body).hexdigest() if body else EMPTY_SHA256
         headers = {"Host": self._host, "x-amz-content-sha256": payload, "x-amz-date": stamp}
         lines = f"host:{self._host}\nx-amz-content-sha256:{payload}\nx-amz-date:{stamp}\n"
@@ -53,7 +53,7 @@ class Signer:
         self, credentials: Credentials, method: str, path: str, *, expires_s: int, at: float
     ) -> str:
         """The query string that lets whoever has it make this one request until it expires."""
-        stamp = self._stamped(at)
+        stamp = self._timestamp(at)
         scope = self._scope(stamp)
         arguments = {
             "X-Amz-Algorithm": ALGORITHM,
@@ -68,7 +68,7 @@ class Signer:
         canonical = f"{method}\n{path}\n{query}\nhost:{self._host}\n\nhost\n{UNSIGNED}"
         return f"{query}&X-Amz-Signature={self._signature(credentials, stamp, scope, canonical)}"
 
-    def _stamped(self, at: float) -> str:
+    def _timestamp(self, at: float) -> str:
         second = int(at)
         if second != self._second:
             self._stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second))

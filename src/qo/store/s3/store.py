@@ -67,7 +67,7 @@ class S3Store:
             return None
         if reply.status == 405 and version is not None:
             return None  # The reply of AWS for a delete marker.
-        if version is None and replies.refusal(reply.body).code == "AccessDenied" and await self._unlisted(key):
+        if version is None and replies.refusal(reply.body).code == "AccessDenied" and await self._is_unlisted(key):
             return None
         raise self._failure(reply, "GetObject", key)
 
@@ -91,7 +91,7 @@ class S3Store:
             return
         if reply.status == 404 and replies.refusal(reply.body).code != "NoSuchBucket":
             return
-        if reply.status == 412 and await self._missing(key):
+        if reply.status == 412 and await self._is_missing(key):
             return  # Some servers reply 412 for a missing object.
         raise self._failure(reply, "DeleteObject", key)
 
@@ -108,7 +108,7 @@ class S3Store:
         reply = await self.transport.send("POST", "", query(delete=""), body=body, headers=headers)
         if reply.status != 200:
             raise self._failure(reply, "DeleteObjects")
-        for refused in replies.undeleted(reply.body):
+        for refused in replies.failed_deletes(reply.body):
             raise failure(200, refused, operation="DeleteObjects", key=refused.key, place=self.transport.place)
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Page:
@@ -154,7 +154,7 @@ class S3Store:
     async def presign(self, key: str, *, expires_s: int, method: str = "GET") -> str:
         if not 0 < expires_s <= PRESIGN_MAX_S:
             raise UsageError(f"A link can be valid for 1 to {PRESIGN_MAX_S} seconds, not for {expires_s}")
-        return await self.transport.presigned(method, self.prefix + key, expires_s=expires_s)
+        return await self.transport.presign_url(method, self.prefix + key, expires_s=expires_s)
 
     async def now(self) -> datetime:
         moment = datetime.fromtimestamp(await self.transport.time(), UTC)
@@ -164,11 +164,11 @@ class S3Store:
     async def close(self) -> None:
         await self.transport.close()
 
-    async def _missing(self, key: str) -> bool:
+    async def _is_missing(self, key: str) -> bool:
         reply = await self.transport.send("HEAD", self.prefix + key)
         return reply.status == 404
 
-    async def _unlisted(self, key: str) -> bool:
+    async def _is_unlisted(self, key: str) -> bool:
         """Whether a refused object is missing. AWS refuses reads of missing objects to users who may not list the whole
         bucket; the part that they may list shows whether it exists."""
         try:

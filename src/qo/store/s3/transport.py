@@ -113,7 +113,7 @@ class Transport:
         for _ in range(TIME_ASKED_MAX):
             if self._offset is not None:
                 at = self._monotonic()
-                if self._offset.usable(at, asked_at=self._asked_at):
+                if self._offset.is_usable(at, asked_at=self._asked_at):
                     break
                 self._asked_at = at
             headers = {"Host": self.place.host}
@@ -124,7 +124,7 @@ class Transport:
             raise Unavailable(f"{self.place.origin} answers {status} when asked for the time. Is it starting up?")
         raise StoreError(f"The replies of {self.place.origin} carry no Date header, which qo takes the time from")
 
-    async def presigned(self, method: str, key: str, *, expires_s: int) -> str:
+    async def presign_url(self, method: str, key: str, *, expires_s: int) -> str:
         credentials, path = await self._credentials.current(), self.place.path(key)
         query = self._signer.presigned_query(credentials, method, path, expires_s=expires_s, at=await self.time())
         return f"{self.place.origin}{path}?{query}"

@@ -108,7 +108,7 @@ class Ownership:
         feed, on_duty = self._feed, self.on_duty
         scope = {*self.owned, *self._left_over} if on_duty else set(self.owned)
         feed.own(scope, late_s=self._config.ttl_s if on_duty else None)
-        if feed.offered:
+        if feed.has_offers:
             return True
         if not scope:
             return False
@@ -119,7 +119,7 @@ class Ownership:
         return (
             feed.mode is IndexMode.LOG_SCAN
             or feed.looks == self._look_requested_at
-            or feed.withheld  # There may be room for it now.
+            or feed.has_withheld  # There may be room for it now.
             or feed.fruitful_at >= feed.looked_at  # Where there was something, there may be more.
             or now - feed.fruitful_at < 2 * self._config.watch_s  # By then the pace of polling is at its slowest.
             or (on_duty and feed.mode is IndexMode.HYBRID and idle_s >= HYBRID_SCAN_EVERY_S)
@@ -151,7 +151,7 @@ class Ownership:
             scope = {*self._planned, *self._left_over} if self.on_duty else set(self._planned)
             if not scope.isdisjoint(lookout.lit):
                 self._request_look()
-        if self._feed.offered:
+        if self._feed.has_offers:
             self._on_change()
 
     def _request_look(self) -> None:

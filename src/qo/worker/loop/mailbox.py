@@ -109,7 +109,7 @@ class Mailbox:
                 return
             else:
                 pace, rest_s = self._rest_after(pace, failed=candidates is None)
-                wants_room = self._feed.withheld or self._config.stop_when_empty
+                wants_room = self._feed.has_withheld or self._config.stop_when_empty
                 await self._wake_up.rest(rest_s, wants_room=wants_room)
 
     def _free(self) -> int:
@@ -121,7 +121,7 @@ class Mailbox:
     def _is_empty(self) -> bool:
         """Whether a worker that drains the queue is done: it holds nothing, and nothing is ready anywhere."""
         idle = not self._claiming and not self._attempts.is_busy
-        return self._config.stop_when_empty and idle and self._feed.exhausted
+        return self._config.stop_when_empty and idle and self._feed.is_exhausted
 
     def _rest_after(self, pace: Pace, *, failed: bool) -> tuple[Pace, float]:
         first, pace = pace.current_s == 0.0, pace.after(found_work=False)
@@ -130,7 +130,7 @@ class Mailbox:
             rest_s = self._config.dequeue_backoff_s  # Other workers claim here too: what they leave is soon found.
         self._missed = False
         # A limit on starts per second raises no signal when there is room again.
-        return pace, min(rest_s, FULL_AGAIN_AFTER_S) if self._feed.withheld else rest_s
+        return pace, min(rest_s, FULL_AGAIN_AFTER_S) if self._feed.has_withheld else rest_s
 
     async def _look(self, count: int) -> list[Due] | None:
         """Return up to so many candidates; None if the store could not be asked."""

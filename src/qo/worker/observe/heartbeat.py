@@ -90,7 +90,7 @@ class Heartbeat:
 
     async def _warn_of_namesake(self) -> None:
         other = await roster.find(self._queue.store, self._config.worker_id)
-        if other is not None and not other.stale(
+        if other is not None and not other.is_stale(
             self._started_at or other.last_heartbeat, self._config.heartbeat_s * 2
         ):
             log.warning(
