@@ -88,7 +88,7 @@ async def test_an_attempt_in_a_lost_session_is_given_back_with_the_reason(
     with pytest.raises(ExecutorUnavailable, match=r"lost the Spark cluster .* nobody listens there") as caught:
         await attempt
     told = completion(run, caught.value)
-    assert (told.outcome, told.retry_after_s) == (Outcome.RELEASED, executor.AGAIN_S)
+    assert (told.outcome, told.retry_after_s) == (Outcome.RELEASED, executor.GIVE_BACK_S)
     assert "lost the Spark cluster spark://test:7077" in (told.error or "")
     run.cancel.request(Why.SHUTDOWN)
 

@@ -55,7 +55,7 @@ def test_a_frame_of_every_type_comes_back_from_a_bucket_without_jars(
     )
     frame = spark.createDataFrame([row, (None,) * 11], types)
     files.write(frame, root)
-    listed = files.listed(root)
+    listed = files.list_files(root)
     assert sum(each.size for each in listed) > 0
     read = files.read(spark, uris(root, listed), frame.schema)
     assert sorted(read.collect(), key=str) == sorted(frame.collect(), key=str)
@@ -104,7 +104,7 @@ def test_older_files_lack_columns_and_other_formats_are_read_from_a_bucket(
     files, root = files_for(settings, f"s3://{s3_bucket}"), f"s3://{s3_bucket}/d"
     files.write(spark.range(2).withColumnRenamed("id", "ID"), f"{root}/1")
     files.write(spark.sql("SELECT 2L AS id, 'x' AS shop"), f"{root}/2")
-    both = [each for name in ("1", "2") for each in uris(f"{root}/{name}", files.listed(f"{root}/{name}"))]
+    both = [each for name in ("1", "2") for each in uris(f"{root}/{name}", files.list_files(f"{root}/{name}"))]
     read = files.read(spark, both, spark.sql("SELECT 1L AS id, '' AS shop").schema)
     assert {tuple(row) for row in read.collect()} == {(0, None), (1, None), (2, "x")}
     s3_server.admin.put_object(Bucket=s3_bucket, Key="d/a.jsonl", Body=b'{"id": 1, "shop": "a"}\n{"id": 2}\n')
@@ -125,7 +125,7 @@ def test_an_object_that_is_gone_or_corrupt_is_named(
         uri = f"s3://{s3_bucket}/orders-id/{name}.parquet"
         with pytest.raises(Exception, match="qo: the file") as raised:
             files.read(spark, [uri], schema).collect()
-        found = reading.failure(raised.value, {"orders-id": "orders"})
+        found = reading.input_error(raised.value, {"orders-id": "orders"})
         assert isinstance(found, kind)
         assert f"the file {uri} of 'orders'" in str(found)
 
@@ -183,13 +183,13 @@ S3A = """
     spark = builder.getOrCreate()
     files, root = files_for(settings, f"s3://{bucket}"), f"s3://{bucket}/data/orders-id/t/1"
     files.write(spark.range(10), root)
-    named = [f"{root}/{each.name}" for each in files.listed(root)]
+    named = [f"{root}/{each.name}" for each in files.list_files(root)]
     print("READ", files.read(spark, named, spark.range(1).schema).count(), all(n.endswith(".parquet") for n in named))
     gone = f"s3://{bucket}/data/orders-id/gone.parquet"
     try:
         files.read(spark, [*named, gone], spark.range(1).schema).count()
     except Exception as error:
-        print("GONE", type(reading.failure(error, {"orders-id": "orders"})).__name__)
+        print("GONE", type(reading.input_error(error, {"orders-id": "orders"})).__name__)
     files.delete(root)
     print("LEFT", files.exists(root))
     spark.stop()
@@ -225,7 +225,7 @@ CONNECT = """
         try:
             files.read(spark, [f"{root}/orders-id/gone.parquet"], spark.range(1).schema).count()
         except Exception as error:
-            print("GONE", type(reading.failure(error, {"orders-id": "orders"})).__name__)
+            print("GONE", type(reading.input_error(error, {"orders-id": "orders"})).__name__)
     spark.stop()
 """
 

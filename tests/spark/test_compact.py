@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from qo.api.contract.task import Piece
-from qo.spark.operators.compact import FILES_MAX, files_wanted
+from qo.spark.operators.compact import FILES_MAX, target_files
 from qo.testing.spark import run_operator
 
 pytestmark = pytest.mark.spark
@@ -20,7 +20,7 @@ sizes = st.lists(st.one_of(st.none(), st.integers(0, 10**12)), max_size=50)
 
 @given(sizes=sizes, target=st.integers(1, 10**10))
 def test_files_are_filled_and_never_too_many(sizes: list[int | None], target: int) -> None:
-    wanted = files_wanted([Piece(revision=1, bytes=size) for size in sizes], target)
+    wanted = target_files([Piece(revision=1, bytes=size) for size in sizes], target)
     total = sum(target if size is None else size for size in sizes)
     assert 1 <= wanted <= FILES_MAX
     assert wanted * target >= total or wanted == FILES_MAX

@@ -22,7 +22,7 @@ from qo.config.settings import Settings
 from qo.config.sources import load
 from qo.config.spark import SparkSettings
 from qo.errors import Unavailable, UsageError
-from qo.spark.engine.errors import BadData, explained
+from qo.spark.engine.errors import BadData, explain
 from qo.spark.io.files import files_for
 from qo.spark.io.reading import FileMissing
 from qo.spark.operators import ingest
@@ -195,8 +195,8 @@ def test_a_parquet_file_without_a_column_is_refused(spark: SparkSession, tmp_pat
     config = {"format": "parquet", "path": f"file:{tmp_path}/other.parquet", "columns": COLUMNS}
     with pytest.raises(SPARK_RAISES) as caught:
         ingested(spark, config).collect()
-    assert isinstance(explained(caught.value), BadData)
-    assert "other.parquet" in str(explained(caught.value))
+    assert isinstance(explain(caught.value), BadData)
+    assert "other.parquet" in str(explain(caught.value))
 
 
 def test_no_files_are_no_rows_once_the_columns_are_known(spark: SparkSession) -> None:

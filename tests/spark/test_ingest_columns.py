@@ -17,8 +17,8 @@ from qo.api.contract.task import ColumnBody, InputMode, Piece, WorkInput, WorkOu
 from qo.config.settings import Settings
 from qo.core.pipeline.columns import Column
 from qo.errors import QoError
-from qo.spark.engine.errors import BadData, explained
-from qo.spark.io.columns import columns_of, settled
+from qo.spark.engine.errors import BadData, explain
+from qo.spark.io.columns import columns_of, merge_columns
 from qo.spark.io.files import files_for
 from qo.spark.operators import ingest
 from qo.spark.operators.context import Context, Inputs
@@ -69,7 +69,7 @@ def refusal_of(context: Context) -> str:
     with pytest.raises((PySparkException, Py4JError, QoError)) as caught:
         rows_of(context)
     better = next((found for each in context.diagnoses if (found := each(caught.value))), None)
-    meant = better or explained(caught.value)
+    meant = better or explain(caught.value)
     assert isinstance(meant, BadData), meant
     return str(meant)
 
@@ -105,7 +105,7 @@ def test_a_column_that_the_job_does_not_declare_is_refused_or_left_out_and_said(
     assert "'drift: add'" in said
     context = attempt(spark, config, [wide], drift="add")
     assert rows_of(context) == [{"a": 1, "b": 2}]
-    assert context.said["columns_not_read"] == ["note"]
+    assert context.details["columns_not_read"] == ["note"]
     cut = file(tmp_path, "cut.csv", "a,note,b\n1,x,2\n3\n")
     assert "cut.csv: 1 row" in refusal_of(attempt(spark, config, [cut], drift="add"))  # Though 'b' is not last.
 
@@ -212,7 +212,7 @@ def test_in_whatever_order_files_come_the_dataset_has_the_same_rows_and_columns(
         rows: list[Row] = []
         for name in order:
             made = ingest.run(attempt(spark, config, [f"{tmp_path}/{name}"], known, "add"))[0]
-            known = list(settled(known, columns_of(made.schema), "add").columns)
+            known = list(merge_columns(known, columns_of(made.schema), "add").columns)
             rows += [row.asDict() for row in made.collect()]
         every = sorted(each.name for each in known)
         return {(each.name, each.type) for each in known}, sorted(

@@ -73,7 +73,7 @@ def build(spark: SparkSession, shop: Shop, key: str, version: int) -> dict[str, 
     frame = ingest.run(context)[0]
     writing.write(spark, frame, run.output(), context.files, [], run.work)
     shop.commit(held, run)
-    return context.said
+    return context.details
 
 
 def rows_of(spark: SparkSession, shop: Shop, version: int) -> list[Any]:

@@ -18,7 +18,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from qo.agent.code.loaded import OwnCode
 from qo.errors import NotFound, UsageError
-from qo.spark.engine.errors import BadData, SessionLost, SparkFailed, explained
+from qo.spark.engine.errors import BadData, SessionLost, SparkFailed, explain
 from qo.spark.operators import shipping
 from qo.testing.spark import run_operator
 
@@ -131,7 +131,7 @@ def test_check_lets_its_input_through(spark: SparkSession) -> None:
 def raised(frame: DataFrame) -> BaseException:
     with pytest.raises(SPARK_RAISES) as caught:
         frame.write.format("noop").mode("overwrite").save()
-    return explained(caught.value)
+    return explain(caught.value)
 
 
 def test_wrong_data_is_fatal_and_says_so_in_few_words(spark: SparkSession) -> None:
@@ -168,7 +168,7 @@ def test_a_python_function_that_fails_is_retried_and_tells_its_own_words(spark: 
 def test_a_file_that_is_gone_is_retried_and_a_broken_one_is_not(spark: SparkSession, tmp_path: Any) -> None:
     with pytest.raises(SPARK_RAISES) as caught:
         spark.read.schema("a int").parquet(f"file:{tmp_path}/gone.parquet").collect()
-    gone = explained(caught.value)
+    gone = explain(caught.value)
     assert isinstance(gone, SparkFailed)
     assert "gone.parquet is missing" in str(gone)
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 this is no Parquet file PAR1")
@@ -178,7 +178,7 @@ def test_a_file_that_is_gone_is_retried_and_a_broken_one_is_not(spark: SparkSess
 
 
 def said(text: str) -> BaseException:
-    return explained(Py4JError(text))
+    return explain(Py4JError(text))
 
 
 def test_trouble_of_the_machine_is_retried_and_named() -> None:
@@ -199,7 +199,7 @@ def test_trouble_of_the_machine_is_retried_and_named() -> None:
     assert isinstance(said("[INVALID_HANDLE.SESSION_CLOSED] The handle is invalid"), SessionLost)
     assert "cancelled" in str(said("[SPARK_JOB_CANCELLED] Job 3 cancelled part of cancelled job tag"))
     mine = ValueError("my own")
-    assert explained(mine) is mine
+    assert explain(mine) is mine
 
 
 # Code on its way to another machine
@@ -211,13 +211,13 @@ def test_code_is_packed_by_its_content_and_installed_code_is_not(tmp_path: Path)
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(f"# {name}\n")
     (root / "env" / "pyvenv.cfg").touch()
-    first = shipping.packed(root, tmp_path)
+    first = shipping.pack(root, tmp_path)
     assert zipfile.ZipFile(first).namelist() == ["jobs/__init__.py", "jobs/late.py"]
-    assert shipping.packed(root, tmp_path) == first
+    assert shipping.pack(root, tmp_path) == first
     (root / "jobs/late.py").write_text("# changed\n")
-    assert shipping.packed(root, tmp_path) != first
-    assert shipping.root_of(pytest.fixture) is None
-    assert shipping.root_of(spark_operators.late) == Path(spark_operators.__file__).parent
+    assert shipping.pack(root, tmp_path) != first
+    assert shipping.import_root(pytest.fixture) is None
+    assert shipping.import_root(spark_operators.late) == Path(spark_operators.__file__).parent
 
 
 def test_code_is_sent_once_to_a_session_and_found_there(spark: SparkSession, tmp_path: Path) -> None:

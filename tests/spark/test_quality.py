@@ -67,7 +67,7 @@ def checked(
     expectations, run = parse_expectations(said), run_in(root)
     measures = quality.measures(expectations, frame.schema, frame)
     written = writing.write(spark, frame, run.output(), FILES, measures, run.work)
-    return quality.settle(spark, run, expectations, {0: written}, inputs, FILES)
+    return quality.check(spark, run, expectations, {0: written}, inputs, FILES)
 
 
 def test_each_expectation_says_what_was_found_and_what_should_have_been(
@@ -164,17 +164,17 @@ def test_an_output_without_rows_meets_all_but_a_number_of_rows(
     ("said", "why"),
     [
         ({"not_null": ["carier"]}, "has no column 'carier': it has flight, carrier"),
-        ({"unique": ["nobody"]}, "'unique nobody' cannot be looked at: the output has no column 'nobody'"),
+        ({"unique": ["nobody"]}, "'unique nobody' cannot be checked: the output has no column 'nobody'"),
         ({"references": {"columns": ["nobody"], "input": "carriers"}}, "the output has no column 'nobody'"),
         ({"range": {"column": "carrier", "min": 1}}, "'carrier' is string and cannot be compared with 1"),
         ({"range": {"column": "delay", "min": "a"}}, "'delay' is double and cannot be compared with 'a'"),
         ({"range": {"column": "day", "max": "soon"}}, "'day' is date and cannot be compared with 'soon'"),
         ({"accepted": {"column": "carrier", "values": [True]}}, "cannot be compared with True"),
         ({"freshness": {"column": "carrier", "within": "1d"}}, "neither a date nor a timestamp"),
-        ({"sql": "delay >"}, "'sql delay >' cannot be looked at: .*PARSE_SYNTAX_ERROR"),
+        ({"sql": "delay >"}, "'sql delay >' cannot be checked: .*PARSE_SYNTAX_ERROR"),
         ({"sql": "missing > 1"}, "UNRESOLVED_COLUMN"),
         ({"sql": "carrier"}, "it is string, and a condition is true or false"),
-        ({"sql": "sum(delay) > 1"}, "cannot be looked at"),
+        ({"sql": "sum(delay) > 1"}, "cannot be checked"),
     ],
 )
 def test_what_cannot_be_looked_at_is_said_before_anything_is_written(

@@ -31,7 +31,7 @@ from qo.dispatcher.state.database import State
 from qo.errors import LeaseLost, UsageError
 from qo.spark.engine.classic import ClassicEngine
 from qo.spark.executor import SparkExecutor
-from qo.spark.stream.checkpoint import wanted
+from qo.spark.stream.checkpoint import is_committed
 from qo.store.blocking_files import BlockingFiles
 from qo.worker.loop.cancel import CancelToken, Stopped, Why
 from support.dispatcher.pipeline_tasks import all_of, fence, lapse, tasks_of, woken
@@ -346,7 +346,7 @@ async def test_a_checkpoint_that_is_lost_is_an_error_and_no_new_beginning(inflow
     ],
 )
 def test_what_lies_beyond_the_last_commit_is_not_taken_over(name: str, is_wanted: bool) -> None:
-    assert wanted(name, 7) is is_wanted
+    assert is_committed(name, 7) is is_wanted
 
 
 def air(directory: Path) -> str:

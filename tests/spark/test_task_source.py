@@ -19,7 +19,7 @@ from qo.errors import UsageError
 from qo.queue.options import Options
 from qo.queue.queue import Claim, Queue
 from qo.spark.io import task_source
-from qo.spark.io.task_source import parsed_options
+from qo.spark.io.task_source import parse_options
 from qo.store.manifest import Proof, record_proof
 from qo.store.opening import open_store
 from support.stores.queues import AT_ONCE
@@ -136,10 +136,10 @@ def test_options_that_cannot_be_meant_are_refused() -> None:
         "nope": "no option 'nope'",
     }.items():
         with pytest.raises(UsageError, match=said):
-            parsed_options({} if given == "store" else {"store": "local:.qo", given: "x"})
+            parse_options({} if given == "store" else {"store": "local:.qo", given: "x"})
     for wrong in ({"history": "perhaps"}, {"status": "tired"}, {"groups": "many"}):
         with pytest.raises(UsageError, match="cannot be read"):
-            parsed_options({"store": "local:.qo", **wrong})
+            parse_options({"store": "local:.qo", **wrong})
     with pytest.raises(UsageError, match="inside one process"):
-        parsed_options({"store": "memory:"})
-    assert Path(parsed_options({"store": "local:.qo"}).store.removeprefix("local:")).is_absolute()
+        parse_options({"store": "memory:"})
+    assert Path(parse_options({"store": "local:.qo"}).store.removeprefix("local:")).is_absolute()

@@ -17,7 +17,7 @@ from qo.config.location import local_path
 from qo.errors import UsageError
 from qo.spark.io import reading, writing
 from qo.spark.io.native import LocalFiles
-from qo.spark.io.writing import Measure, Written
+from qo.spark.io.writing import Measure, WrittenOutput
 from support.dispatcher.pipeline_tasks import lapse, manual_task
 from support.dispatcher.pipelines import dag, deployed, job, live, source
 from support.dispatcher.states import Clock, opened
@@ -50,11 +50,11 @@ def orders(spark: SparkSession, *ids: int | None, **more: Any) -> DataFrame:
     return found.withColumns({name: F.lit(value) for name, value in more.items()})
 
 
-def write(spark: SparkSession, frame: DataFrame, run: Run, *measures: Measure) -> Written:
+def write(spark: SparkSession, frame: DataFrame, run: Run, *measures: Measure) -> WrittenOutput:
     return writing.write(spark, frame, run.output(), FILES, measures, run.work)
 
 
-def committed(shop: Shop, spark: SparkSession, frame: DataFrame, key: str, job_: str = "orders") -> Written:
+def committed(shop: Shop, spark: SparkSession, frame: DataFrame, key: str, job_: str = "orders") -> WrittenOutput:
     held, run = shop.begin(job_, key)
     written = write(spark, frame, run)
     if job_ == "orders":
@@ -81,7 +81,7 @@ def test_what_was_written_is_read_back_and_was_measured_in_the_one_pass(shop: Sh
     assert sorted(body.files) == sorted(path.name for path in on_disk)
     assert (body.rows, body.bytes) == (3, sum(path.stat().st_size for path in on_disk))
     _, reader = shop.begin("clean", "2024-01-01")
-    read = reading.frame(spark, reader.input(), FILES)
+    read = reading.read_input(spark, reader.input(), FILES)
     assert [(row.id, row.shop, row.day) for row in read.orderBy("id").collect()] == [
         (each, "a", date(2024, 1, 1)) for each in (1, 2, 3)
     ]
@@ -116,7 +116,7 @@ def test_only_the_attempt_that_was_committed_is_ever_read(shop: Shop, spark: Spa
     second.output().describe(partition_key="p")
     shop.commit(held, second)
     _, reader = shop.begin("clean", "p")
-    assert ids(reading.frame(spark, reader.input(), FILES)) == [3]
+    assert ids(reading.read_input(spark, reader.input(), FILES)) == [3]
     assert local_path(lost).exists()
 
 
@@ -125,7 +125,7 @@ def test_a_place_that_was_written_to_is_never_written_to_again(shop: Shop, spark
     write(spark, orders(spark, 1), run)
     with pytest.raises(UsageError, match="is there already"):
         FILES.write(orders(spark, 2), run.output().prefix)
-    written = [f"{run.output().prefix}/{each.name}" for each in FILES.listed(run.output().prefix)]
+    written = [f"{run.output().prefix}/{each.name}" for each in FILES.list_files(run.output().prefix)]
     assert ids(FILES.read(spark, written, None)) == [1]
 
 
@@ -133,7 +133,7 @@ def test_no_rows_are_an_empty_output_that_knows_its_columns(shop: Shop, spark: S
     written = committed(shop, spark, orders(spark, 1).where("id > 1"), "p")
     assert (written.rows, written.files) == (0, ())
     _, reader = shop.begin("clean", "p")
-    empty = reading.frame(spark, reader.input(), FILES)
+    empty = reading.read_input(spark, reader.input(), FILES)
     assert (empty.columns, empty.collect()) == (["id", "shop"], [])
 
 
@@ -174,15 +174,15 @@ def _files(shop: Shop, name: str) -> list[str]:
 
 
 def _struct(columns: list[ColumnBody]) -> Any:
-    from qo.spark.io.columns import of_bodies, struct_of
+    from qo.spark.io.columns import columns_from_bodies, struct_of
 
-    return struct_of(of_bodies(columns))
+    return struct_of(columns_from_bodies(columns))
 
 
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        (["id", "id AS ID"], "'ID' stands in the frame twice"),
+        (["id", "id AS ID"], "'ID' is in the frame twice"),
         (["id", "NULL AS nothing"], "'nothing' has the type void"),
         (["id", "array(make_interval(1)) AS spans"], "'spans' has the type interval"),
         (["id", "parse_json('1') AS parsed"], "'parsed' has the type variant"),
@@ -243,5 +243,5 @@ def test_values_of_rows_are_told_as_json_has_them() -> None:
     from datetime import UTC, datetime
     from decimal import Decimal
 
-    told = [writing.plain(each) for each in (1, "a", None, Decimal("1.50"), datetime(2024, 1, 1, tzinfo=UTC))]
+    told = [writing.json_value(each) for each in (1, "a", None, Decimal("1.50"), datetime(2024, 1, 1, tzinfo=UTC))]
     assert told == [1, "a", None, "1.50", "2024-01-01T00:00:00+00:00"]

@@ -56,8 +56,8 @@ def test_only_an_archive_that_is_there_is_used(environ: dict[str, str]) -> None:
 
 def test_one_that_could_not_be_made_is_not_tried_again_and_again(environ: dict[str, str]) -> None:
     there = place(JAVA, environ)
-    there.failed.parent.mkdir(parents=True)
-    there.failed.write_text("no room")
+    there.failure_path.parent.mkdir(parents=True)
+    there.failure_path.write_text("no room")
     archive.build_in_background(JAVA, SparkSettings(), environ)
     assert not there.lock.exists()
 
@@ -70,19 +70,21 @@ def test_one_that_takes_too_long_is_given_up(environ: dict[str, str], monkeypatc
 
 def test_one_process_at_a_time_makes_it(environ: dict[str, str]) -> None:
     there = place(JAVA, environ)
-    with archive.alone(there, wait=False) as first, archive.alone(there, wait=False) as second:
+    with archive.locked(there, wait=False) as first, archive.locked(there, wait=False) as second:
         assert (first, second) == (True, False)
-    with archive.alone(there, wait=True) as third:
+    with archive.locked(there, wait=True) as third:
         assert third
 
 
 def test_those_used_least_are_dropped(tmp_path: Path) -> None:
-    for number in range(archive.KEPT + 2):
+    for number in range(archive.ARCHIVES_MAX + 2):
         for suffix in (".jsa", ".lock"):
             (tmp_path / f"{number}{suffix}").touch()
         os.utime(tmp_path / f"{number}.jsa", (number, number))
     archive.prune(Archive(tmp_path / "5.jsa"))
-    assert {path.stem for path in tmp_path.iterdir()} == {str(number) for number in range(2, archive.KEPT + 2)}
+    assert {path.stem for path in tmp_path.iterdir()} == {
+        str(number) for number in range(2, archive.ARCHIVES_MAX + 2)
+    }
 
 
 def test_what_the_settings_say_comes_last_and_wins() -> None:
@@ -122,7 +124,7 @@ def test_the_heap_has_its_full_size_from_the_beginning(chosen: SparkSettings, he
     [("local", 1), ("local[4]", 4), ("local[2, 3]", 2), ("spark://h:7077", None), ("yarn", None)],
 )
 def test_a_local_master_names_its_cores(master: str, cores: int | None) -> None:
-    assert master_.cores(master) == cores
+    assert master_.local_cores(master) == cores
     assert ("spark.driver.host" in session.conf(SparkSettings(master=master), JAVA)) == (cores is not None)
 
 

@@ -9,7 +9,7 @@ from pyspark.sql import types as T
 
 from qo.core.pipeline.columns import Column, columns_hash
 from qo.errors import UsageError
-from qo.spark.io.columns import columns_of, settled, struct_of, writable
+from qo.spark.io.columns import columns_of, merge_columns, struct_of, writable_columns
 
 pytestmark = pytest.mark.fast  # Types are plain Python: no session is needed.
 
@@ -50,13 +50,13 @@ structs = st.builds(T.StructType, fields(types))
 
 @given(structs)
 def test_what_is_recorded_of_a_frame_reads_it_back(struct: T.StructType) -> None:
-    recorded = writable(struct)
+    recorded = writable_columns(struct)
     assert recorded == columns_of(struct)
     back = struct_of(recorded)
     assert [(each.name, each.dataType) for each in back] == [(each.name, each.dataType) for each in struct]
     assert all(each.nullable for each in back)  # An older file may lack it.
     assert columns_hash(columns_of(back)) == columns_hash(recorded)
-    assert settled(recorded, columns_of(back), "fail").added == ()
+    assert merge_columns(recorded, columns_of(back), "fail").added == ()
 
 
 @pytest.mark.parametrize(
@@ -69,21 +69,21 @@ def test_a_type_that_not_every_reader_knows_is_refused_wherever_it_stands(unfit:
         T.MapType(T.StringType(), T.StructType([T.StructField("x", unfit)])),
     ):
         with pytest.raises(UsageError, match="column 'c' has the type"):
-            writable(T.StructType([T.StructField("c", within)]))
+            writable_columns(T.StructType([T.StructField("c", within)]))
 
 
 def test_a_frame_has_columns_with_names_of_their_own() -> None:
     with pytest.raises(UsageError, match="without columns"):
-        writable(T.StructType([]))
+        writable_columns(T.StructType([]))
     for name in ("", "x" * 201):
         with pytest.raises(UsageError, match="needs a name of 1 to 200 characters"):
-            writable(T.StructType([T.StructField(name, T.LongType())]))
+            writable_columns(T.StructType([T.StructField(name, T.LongType())]))
     doubled = T.StructType([T.StructField("a", T.LongType()), T.StructField("A", T.LongType())])
-    with pytest.raises(UsageError, match="'A' stands in the frame twice"):
-        writable(doubled)
+    with pytest.raises(UsageError, match="'A' is in the frame twice"):
+        writable_columns(doubled)
     nested = T.StructType([T.StructField("of", T.ArrayType(doubled))])  # Could be written, and never be read.
-    with pytest.raises(UsageError, match=r"'A' stands in 's\.of' twice"):
-        writable(T.StructType([T.StructField("s", T.MapType(T.StringType(), nested))]))
+    with pytest.raises(UsageError, match=r"'A' is in 's\.of' twice"):
+        writable_columns(T.StructType([T.StructField("s", T.MapType(T.StringType(), nested))]))
 
 
 def test_columns_that_are_none_of_sparks_are_said_to_be_so() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import AnalysisException
 
-from qo.spark.engine.errors import BadData, SparkFailed, explained
+from qo.spark.engine.errors import BadData, SparkFailed, explain
 
 pytestmark = pytest.mark.fast
 
@@ -20,7 +20,7 @@ OSError: When initiating multiple part upload for key 'data/a': AWS Error NETWOR
 
 def test_a_bucket_that_does_not_answer_a_data_source_is_asked_again() -> None:
     """Spark calls it an error of analysis, which others are: those follow from the query, and are final."""
-    said = explained(AnalysisException(AWAY))
+    said = explain(AnalysisException(AWAY))
     assert isinstance(said, SparkFailed)
     assert str(said).startswith("a Python function raised OSError: When initiating multiple part upload")
-    assert isinstance(explained(AnalysisException("[TABLE_OR_VIEW_NOT_FOUND] SQLSTATE: 42P01")), BadData)
+    assert isinstance(explain(AnalysisException("[TABLE_OR_VIEW_NOT_FOUND] SQLSTATE: 42P01")), BadData)

@@ -7,7 +7,7 @@ import pytest
 from qo.config.settings import Settings
 from qo.errors import UsageError
 from qo.spark.engine.errors import full_text
-from qo.spark.io.files import Format, Trouble, Wrong, files_for, format_of, trouble
+from qo.spark.io.files import FileProblem, Format, ProblemKind, files_for, find_file_problem, format_of
 from qo.spark.io.native import LocalFiles
 from qo.spark.io.parquet_source import BadFile
 
@@ -49,36 +49,43 @@ def read(how: str, uri: str = "file:///d/%5Ba%5D%20b.parquet", said: str = "", c
     [
         (
             read("FILE_NOT_EXIST", said="File does not exist."),
-            Trouble("file:/d/[a] b.parquet", Wrong.MISSING, "it was there when the job began"),
+            FileProblem("file:/d/[a] b.parquet", ProblemKind.MISSING, "it was there when the job began"),
         ),
         (
             read("NO_HINT", cause="java.lang.RuntimeException: x is not a Parquet file. Expected magic number"),
-            Trouble("file:/d/[a] b.parquet", Wrong.CORRUPT, "x is not a Parquet file. Expected magic number"),
+            FileProblem(
+                "file:/d/[a] b.parquet", ProblemKind.CORRUPT, "x is not a Parquet file. Expected magic number"
+            ),
         ),
         (
             read(
                 "PARQUET_COLUMN_DATA_TYPE_MISMATCH", said="Data type mismatches when reading Parquet column [id]."
             ),
-            Trouble(
-                "file:/d/[a] b.parquet", Wrong.CORRUPT, "Data type mismatches when reading Parquet column [id]."
+            FileProblem(
+                "file:/d/[a] b.parquet",
+                ProblemKind.CORRUPT,
+                "Data type mismatches when reading Parquet column [id].",
             ),
         ),
         (
             "[PATH_NOT_FOUND] Path does not exist: s3a://b/d/\\[a\\].parquet. SQLSTATE: 42K03",
-            Trouble("s3://b/d/[a].parquet", Wrong.MISSING, "the path does not exist"),
+            FileProblem("s3://b/d/[a].parquet", ProblemKind.MISSING, "the path does not exist"),
         ),
-        (str(BadFile("b/d/a.parquet", "missing", "404")), Trouble("s3://b/d/a.parquet", Wrong.MISSING, "404")),
+        (
+            str(BadFile("b/d/a.parquet", "missing", "404")),
+            FileProblem("s3://b/d/a.parquet", ProblemKind.MISSING, "404"),
+        ),
         (
             read("NO_HINT", "file:///d/a.csv.gz", cause="java.io.EOFException: Unexpected end of input stream"),
-            Trouble("file:/d/a.csv.gz", Wrong.CORRUPT, "Unexpected end of input stream"),
+            FileProblem("file:/d/a.csv.gz", ProblemKind.CORRUPT, "Unexpected end of input stream"),
         ),
         (
             read("NO_HINT", "file:///d/a.csv.gz", cause="java.io.IOException: gzip stream CRC failure"),
-            Trouble("file:/d/a.csv.gz", Wrong.CORRUPT, "gzip stream CRC failure"),
+            FileProblem("file:/d/a.csv.gz", ProblemKind.CORRUPT, "gzip stream CRC failure"),
         ),
         (
             read("NO_HINT", "file:///d/a.csv.gz", cause="java.io.IOException: not a gzip file"),
-            Trouble("file:/d/a.csv.gz", Wrong.CORRUPT, "not a gzip file"),
+            FileProblem("file:/d/a.csv.gz", ProblemKind.CORRUPT, "not a gzip file"),
         ),
         # The way to a file may be mended: that is no word about the file.
         (read("NO_HINT", "s3a://b/a.parquet", cause="java.net.SocketTimeoutException: Read timed out"), None),
@@ -93,13 +100,15 @@ def read(how: str, uri: str = "file:///d/%5Ba%5D%20b.parquet", said: str = "", c
         (f"java.net.ConnectException: refused\n{FRAME}\nCould not read footer for file: s3a://b/a.parquet", None),
         (
             read("CANNOT_READ_FILE_FOOTER", said=ADVICE),  # A server need not say more.
-            Trouble("file:/d/[a] b.parquet", Wrong.CORRUPT, ADVICE),
+            FileProblem("file:/d/[a] b.parquet", ProblemKind.CORRUPT, ADVICE),
         ),
         ("[CAST_INVALID_INPUT] The value 'x' cannot be cast", None),
     ],
 )
-def test_what_is_wrong_with_a_file_is_told_from_what_is_wrong_elsewhere(text: str, found: Trouble | None) -> None:
-    assert trouble(f"An error occurred while calling o1.collect.\n: {text}") == found
+def test_what_is_wrong_with_a_file_is_told_from_what_is_wrong_elsewhere(
+    text: str, found: FileProblem | None
+) -> None:
+    assert find_file_problem(f"An error occurred while calling o1.collect.\n: {text}") == found
 
 
 def test_what_a_server_says_of_the_cause_is_heard_too() -> None:
@@ -108,5 +117,5 @@ def test_what_a_server_says_of_the_cause_is_heard_too() -> None:
     said = READ.format(how="NO_HINT", uri="file:///d/a.parquet", said="SQLSTATE: KD001")
     stack = f"{FRAME}\nCaused by: java.lang.RuntimeException: a.parquet is not a Parquet file\n{FRAME}\n"
     error = SparkConnectGrpcException(said, server_stacktrace=stack)
-    found = trouble(full_text(error))
-    assert found == Trouble("file:/d/a.parquet", Wrong.CORRUPT, "a.parquet is not a Parquet file")
+    found = find_file_problem(full_text(error))
+    assert found == FileProblem("file:/d/a.parquet", ProblemKind.CORRUPT, "a.parquet is not a Parquet file")

@@ -28,11 +28,11 @@ class Watched:
         engine.clock = self.clock
         self.supervisor = Supervisor(engine, LOST_AFTER_S, clock=self.clock)
         self.given_back: list[str] = []
-        self.supervisor.attend(ATTEMPT, self._give_back)
+        self.supervisor.register(ATTEMPT, self._give_back)
 
     def _give_back(self, reason: str) -> None:
         self.given_back.append(reason)
-        self.supervisor.leave(ATTEMPT)
+        self.supervisor.unregister(ATTEMPT)
 
     def look(self, seen: Observation, seconds: float = 0.0) -> None:
         self.engine.seen = seen

@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 from qo.agent.operator_run import Run
 from qo.api.contract.task import EventBody, InputMode, PiecesAnswer, StandingAnswer, Work, WorkInput, WorkOutput
 from qo.config.settings import Settings
-from qo.spark.engine.errors import explained
+from qo.spark.engine.errors import explain
 from qo.spark.io.files import files_for
 from qo.spark.operators import functions
 from qo.spark.operators.calling import call
@@ -61,7 +61,7 @@ def run_operator(
     try:
         result = call(context) if isinstance(operator, str) else functions.call(context, operator)
     except Exception as error:
-        translated = explained(error)
+        translated = explain(error)
         if translated is error:
             raise
         raise translated from None

@@ -154,16 +154,16 @@ def _describe_spark(settings: Settings, fix: bool) -> dict[str, str]:
 def _describe_archive(class_archive: Archive, installation: Java, settings: Settings, fix: bool) -> str:
     from qo.spark.engine import archive
 
-    if fix and not class_archive.there:
+    if fix and not class_archive.exists:
         try:
             archive.build(installation, settings.spark)
         except Unavailable as error:
             return f"not built: {error}"
-    if class_archive.there:
+    if class_archive.exists:
         return str(class_archive.path)
     return (
         f"not built: {why}; --fix tries again"
-        if (why := class_archive.why_not)
+        if (why := class_archive.failure)
         else "not built yet; --fix builds it"
     )
 

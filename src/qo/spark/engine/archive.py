@@ -1,7 +1,7 @@
 """An archive of Spark's classes, ready to be mapped into memory: a session starts in half the time.
 
-There is one per Java and Spark, in the cache directory. It is made by a run of its own (``archive_training``), and
-whoever finds none goes without. Java itself refuses an archive that does not fit, and then does without too.
+There is one for each Java and Spark, in the cache directory, made by a separate run (``archive_training``). A session
+that finds none starts without. Java itself ignores an archive that does not fit.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from qo.errors import Unavailable
 from qo.spark.engine.java import Java, cache_directory
 from qo.spark.patches import lean
 
-KEPT = 4  # Archives of other environments; each takes some 200 MB.
+ARCHIVES_MAX = 4  # For several environments; each takes some 200 MB.
 BUILD_S = 300.0
-# What Java would say of an archive that it does not use is of no interest to anyone.
+# Java would warn about an archive that it does not use, which is of no interest to anyone.
 QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
-# Each puts something on the path of classes, which must be the same when the archive is used.
+# Each changes the class path, which must be the same when the archive is used.
 _CLASSPATH = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 
 
@@ -38,25 +38,25 @@ class Archive:
     path: Path
 
     @property
-    def there(self) -> bool:
+    def exists(self) -> bool:
         return self.path.is_file()
 
     @property
-    def failed(self) -> Path:
-        """Says that it could not be made, and why: nobody tries again by themselves."""
+    def failure_path(self) -> Path:
+        """The file with the reason why the archive could not be made. While it exists, no worker tries again."""
         return self.path.with_suffix(".failed")
 
     @property
-    def why_not(self) -> str | None:
-        """Why it could not be made, if that was tried."""
+    def failure(self) -> str | None:
+        """Why the archive could not be made; None if that was not tried."""
         try:
-            return self.failed.read_text().strip() or "nobody knows why"
+            return self.failure_path.read_text().strip() or "the reason is not known"
         except OSError:
             return None
 
     @property
     def base(self) -> Path:
-        """What it builds on, where Java comes without an archive of its own classes. It knows where that is."""
+        """The archive of Java's own classes, for a Java that comes without one. This archive refers to its path."""
         return self.path.with_suffix(".base")
 
     @property
@@ -65,7 +65,7 @@ class Archive:
 
 
 def spark_version() -> str | None:
-    """None: Spark is not installed. Spark itself is not loaded for this."""
+    """Return the version of Spark, without loading it; None if it is not installed."""
     try:
         return importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:
@@ -73,7 +73,7 @@ def spark_version() -> str | None:
 
 
 def archive_of(java: Java, settings: SparkSettings, environ: Mapping[str, str]) -> Archive | None:
-    """Where the archive for this Java and this Spark is, or would be. None: there is no Spark."""
+    """Return the archive for this Java and Spark, be it made or not; None if Spark is not installed."""
     version, package = spark_version(), importlib.util.find_spec("pyspark")
     if version is None or package is None or package.origin is None:
         return None
@@ -83,7 +83,7 @@ def archive_of(java: Java, settings: SparkSettings, environ: Mapping[str, str]) 
         java.release,
         version,
         str(jars),
-        jars.stat().st_mtime_ns if jars.is_dir() else 0,  # Installed anew: Java would refuse the old archive.
+        jars.stat().st_mtime_ns if jars.is_dir() else 0,  # After a new installation Java would ignore the archive.
         *(environ.get(name) for name in _CLASSPATH),
         *([str(lean.JAR), lean.JAR.stat().st_mtime_ns] if lean.is_lean(settings, environ) else []),
     ]
@@ -92,23 +92,23 @@ def archive_of(java: Java, settings: SparkSettings, environ: Mapping[str, str]) 
 
 
 def options(java: Java, settings: SparkSettings, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """The flags that make a JVM use the archive; none where there is no archive yet."""
+    """Return the flags that make a JVM use the archive; none if there is no archive yet."""
     archive = archive_of(java, settings, environ) if settings.class_archive else None
-    if archive is None or not archive.there:
+    if archive is None or not archive.exists:
         return []
     with contextlib.suppress(OSError):
-        os.utime(archive.path)  # In use: not the one to be dropped.
+        os.utime(archive.path)  # Marks it as used: ``prune`` drops others first.
     return [f"-XX:SharedArchiveFile={archive.path}", "-Xshare:auto", *QUIET]
 
 
 def build(java: Java, settings: SparkSettings, environ: Mapping[str, str] = os.environ) -> None:
-    """Make the archive now, or wait for whoever is making it. Raises Unavailable that says why it cannot be made."""
+    """Make the archive now, or wait for a process that makes it. Raises Unavailable that says why it cannot be made."""
     archive = archive_of(java, settings, environ)
     if archive is None:
         raise Unavailable("Spark is not installed")
     try:
         process = subprocess.run(
-            _rehearsal(java, settings, environ),
+            _training_command(java, settings, environ),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -119,34 +119,34 @@ def build(java: Java, settings: SparkSettings, environ: Mapping[str, str] = os.e
         )
     except subprocess.TimeoutExpired:
         raise Unavailable(f"making it took longer than {BUILD_S:.0f} s") from None
-    if process.returncode != 0 or not archive.there:
-        raise Unavailable(archive.why_not or (process.stderr.strip().splitlines() or ["it said nothing"])[-1])
+    if process.returncode != 0 or not archive.exists:
+        raise Unavailable(archive.failure or (process.stderr.strip().splitlines() or ["it printed nothing"])[-1])
 
 
 def build_in_background(java: Java, settings: SparkSettings, environ: Mapping[str, str] = os.environ) -> None:
-    """Begin to make the archive if there is none. Nobody waits for it, and it takes only time that is left over."""
+    """Start to make the archive if there is none, in a process of the lowest priority that nobody waits for."""
     archive = archive_of(java, settings, environ) if settings.class_archive else None
-    if archive is None or archive.there or archive.failed.exists():
+    if archive is None or archive.exists or archive.failure_path.exists():
         return
     process = subprocess.Popen(
-        [*_rehearsal(java, settings, environ), "--beside"],
+        [*_training_command(java, settings, environ), "--beside"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=dict(environ),
-        start_new_session=True,  # A key pressed in the worker's terminal is not meant for it.
+        start_new_session=True,  # Keeps Ctrl-C in the worker's terminal from ending it.
     )
     threading.Thread(target=process.wait, name="qo-spark-archive", daemon=True).start()
 
 
-def _rehearsal(java: Java, settings: SparkSettings, environ: Mapping[str, str]) -> list[str]:
+def _training_command(java: Java, settings: SparkSettings, environ: Mapping[str, str]) -> list[str]:
     whole = [] if lean.is_lean(settings, environ) else ["--whole"]
     return [sys.executable, "-m", "qo.spark.engine.archive_training", "--java-home", str(java.home), *whole]
 
 
 @contextlib.contextmanager
-def alone(archive: Archive, *, wait: bool) -> Generator[bool]:
-    """One process at a time makes an archive. False: another is at it, and ``wait`` was not wanted."""
+def locked(archive: Archive, *, wait: bool) -> Generator[bool]:
+    """Hold the lock to make an archive. Yields False if another process has it and ``wait`` is false."""
     archive.path.parent.mkdir(parents=True, exist_ok=True)
     with archive.lock.open("w") as file:
         try:
@@ -158,9 +158,9 @@ def alone(archive: Archive, *, wait: bool) -> Generator[bool]:
 
 
 def prune(archive: Archive) -> None:
-    """Drop what has not been used for longest. A JVM that has an archive open keeps it."""
-    kept = sorted(archive.path.parent.glob("*.jsa"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in kept[KEPT:]:
+    """Delete the archives that were used least recently. A JVM that has one open can go on with it."""
+    paths = sorted(archive.path.parent.glob("*.jsa"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in paths[ARCHIVES_MAX:]:
         dropped = Archive(path)
-        for each in (dropped.path, dropped.base, dropped.failed, dropped.lock):
+        for each in (dropped.path, dropped.base, dropped.failure_path, dropped.lock):
             each.unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""The run whose classes are archived: a small job of everything that a worker usually does.
+"""The run whose classes are archived: a small job with everything that a worker usually does.
 
     python -m qo.spark.engine.archive_training [--java-home DIR] [--whole] [--beside]
 
-Ends with 0 when the archive is there. ``--whole``: for sessions with all of Hadoop (see ``lean``). ``--beside``: at
-the lowest priority, and not at all if another is at it.
+Exits with 0 when the archive exists. ``--whole``: for sessions with all of Hadoop (see ``lean``). ``--beside``: at the
+lowest priority, and not at all while another process makes it.
 """
 
 from __future__ import annotations
@@ -29,76 +29,76 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--java-home")
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--beside", action="store_true")
-    given = parser.parse_args(arguments)
-    if given.beside:
+    options = parser.parse_args(arguments)
+    if options.beside:
         os.nice(19)
     settings = SparkSettings(
         master="local[2]",
-        java_home=given.java_home,
+        java_home=options.java_home,
         driver_memory="1g",
         class_archive=False,
-        lean=not given.whole,
+        lean=not options.whole,
     )
-    found = java.find(settings, os.environ)
-    target = archive.archive_of(found, settings, os.environ)
+    home = java.find(settings, os.environ)
+    target = archive.archive_of(home, settings, os.environ)
     if target is None:
         return 1
-    with archive.alone(target, wait=not given.beside) as mine:
-        if not mine or target.there:
+    with archive.locked(target, wait=not options.beside) as acquired:
+        if not acquired or target.exists:
             return 0
         try:
-            _make(settings, found, target)
+            _make(settings, home, target)
         except Exception as error:
-            target.failed.write_text(f"{error}\n")
+            target.failure_path.write_text(f"{error}\n")
             print(error, file=sys.stderr)
             return 1
-        target.failed.unlink(missing_ok=True)
+        target.failure_path.unlink(missing_ok=True)
         archive.prune(target)
     return 0
 
 
-def _make(settings: SparkSettings, found: java.Java, target: Archive) -> None:
-    """Under a name of its own until it is whole. Raises whatever Spark or the disk has to say."""
+def _make(settings: SparkSettings, home: java.Java, target: Archive) -> None:
+    """Make the archive under a temporary name until it is complete. Raises errors of Spark and of the disk."""
     with tempfile.TemporaryDirectory(prefix=".making-", dir=target.path.parent) as directory:
-        made = Path(directory) / "made.jsa"
-        flags = [f"-XX:ArchiveClassesAtExit={made}"]
-        if not (found.home / "lib" / "server" / "classes.jsa").is_file():
-            _make_base(found, target.base)
+        path = Path(directory) / "path.jsa"
+        flags = [f"-XX:ArchiveClassesAtExit={path}"]
+        if not (home.home / "lib" / "server" / "classes.jsa").is_file():
+            _make_base(home, target.base)
             flags.append(f"-XX:SharedArchiveFile={target.base}")
-        _rehearse(settings, found, flags, Path(directory))
-        if not made.is_file() or made.stat().st_size == 0:
+        _run_training(settings, home, flags, Path(directory))
+        if not path.is_file() or path.stat().st_size == 0:
             raise RuntimeError("Java ended without writing the archive")
-        os.replace(made, target.path)
+        os.replace(path, target.path)
 
 
-def _make_base(found: java.Java, base: Path) -> None:
-    """An archive of Java's own classes, for a Java that comes without. Raises RuntimeError with what Java says."""
+def _make_base(home: java.Java, base: Path) -> None:
+    """Make the archive of Java's own classes, for a Java that comes without. Raises RuntimeError with Java's error."""
     base.unlink(missing_ok=True)
-    dump = [str(found.home / "bin" / "java"), "-Xshare:dump", f"-XX:SharedArchiveFile={base}", *archive.QUIET]
-    done = subprocess.run(
+    dump = [str(home.home / "bin" / "java"), "-Xshare:dump", f"-XX:SharedArchiveFile={base}", *archive.QUIET]
+    process = subprocess.run(
         dump, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
     )
-    if done.returncode != 0 or not base.is_file():
-        said = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
-        raise RuntimeError(f"Java cannot archive its own classes: {said[-1]}")
+    if process.returncode != 0 or not base.is_file():
+        output = (process.stderr or process.stdout).strip().splitlines() or ["it printed nothing"]
+        raise RuntimeError(f"Java cannot archive its own classes: {output[-1]}")
 
 
-def _rehearse(settings: SparkSettings, found: java.Java, flags: Sequence[str], directory: Path) -> None:
+def _run_training(settings: SparkSettings, home: java.Java, flags: Sequence[str], directory: Path) -> None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    os.environ.update(session.environment(settings, found))
+    os.environ.update(session.environment(settings, home))
     builder = SparkSession.builder
-    for key, value in session.conf(settings, found).items():
+    for key, value in session.conf(settings, home).items():
         builder = builder.config(key, value)
-    said = " ".join(["-XX:TieredStopAtLevel=1", *(f'"{flag}"' for flag in flags), *archive.QUIET])
-    spark = builder.config("spark.driver.extraJavaOptions", said).getOrCreate()
+    java_options = " ".join(["-XX:TieredStopAtLevel=1", *(f'"{flag}"' for flag in flags), *archive.QUIET])
+    spark = builder.config("spark.driver.extraJavaOptions", java_options).getOrCreate()
     process = SparkContext._gateway.proc  # pyright: ignore
     try:
         _job(spark, directory)
     finally:
         spark.stop()
-        process.stdin.close()  # pyright: ignore - It ends when nobody can speak to it any more.
+        process.stdin.close()  # pyright: ignore - The JVM ends when its standard input does.
         process.wait(EXIT_S)  # pyright: ignore
 
 
@@ -123,11 +123,11 @@ def _job(spark: object, directory: Path) -> None:
         .agg(F.count("*").alias("rows"), F.count_distinct("name"), F.max("at"))
     )
     ranked = totals.withColumn("rank", F.row_number().over(Window.orderBy(F.desc("rows"))))
-    seen = Observation("seen")
-    ranked.observe(seen, F.count(F.lit(1)).alias("rows"), F.max("rank")).toDF("a", "b", "c", "d", "e").write.mode(
-        "errorifexists"
-    ).parquet(f"{directory}/ranked")
-    assert seen.get["rows"] == 7
+    observation = Observation("seen")
+    ranked.observe(observation, F.count(F.lit(1)).alias("rows"), F.max("rank")).toDF(
+        "a", "b", "c", "d", "e"
+    ).write.mode("errorifexists").parquet(f"{directory}/ranked")
+    assert observation.get["rows"] == 7
     read.createOrReplaceTempView("days")
     spark.sql("SELECT key, to_date(at) AS day, count(DISTINCT name) FROM days GROUP BY ALL ORDER BY 1").collect()
     read.dropDuplicates(["key"]).select(F.udf(_next, "bigint")("key")).collect()

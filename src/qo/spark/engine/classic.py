@@ -32,7 +32,7 @@ from qo.spark.engine.cluster_watch import Driver, Observation
 from qo.spark.engine.endpoint import Reach, address_text, master_endpoints, probe_any
 from qo.spark.engine.engine import Attempt, ClusterAway, Loss, Progress
 from qo.spark.engine.jvm_exit import exit_reason
-from qo.spark.engine.master import cores
+from qo.spark.engine.master import local_cores
 from qo.spark.engine.progress import Job, Meter, job_of
 from qo.spark.patches import private_state, table
 from qo.spark.patches.active_session import session_of_thread
@@ -224,7 +224,7 @@ class ClassicEngine:
 
     @property
     def has_cluster(self) -> bool:
-        return cores(self._settings.master) is None
+        return local_cores(self._settings.master) is None
 
     @property
     def cluster_name(self) -> str:

@@ -1,7 +1,10 @@
-"""Clients of a Spark Connect server. An attempt's session has an id that follows from the attempt, so that a later
-attempt can shut out an earlier one that is still at it, wherever that runs."""
+"""The engine whose sessions are clients of a Spark Connect server.
 
-# The client's own parts have no types.
+The id of a session follows from its attempt, so that a later attempt can shut out an earlier one that still runs,
+wherever that is.
+"""
+
+# Parts of the client have no types.
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from qo.errors import ConfigError, LeaseLost
 from qo.spark.engine.cluster_watch import Driver, Observation
 from qo.spark.engine.endpoint import PROBE_S, Reach, address_text, master_endpoints, probe_any
 from qo.spark.engine.engine import Attempt, ClusterAway, Loss, Progress
-from qo.spark.engine.master import cores
+from qo.spark.engine.master import local_cores
 from qo.spark.engine.progress import Reports
 from qo.spark.engine.server import ConnectServer, reachable
 from qo.spark.patches import private_state
@@ -38,13 +41,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PORT = 15002
-USER = "qo"  # A session is known by its user too: the same one for all workers.
-EARLIER_MAX = 5  # Those before have long ended, or have been shut out by the ones between.
-# Left to itself, a client tries for ten minutes to reach a server that is gone. A server of the worker's own does not
-# come back with what it knew; another may have been out of reach for a moment: up to a minute.
-GONE_RETRIES, AWAY_RETRIES, BACKOFF_MAX_MS = 4, 10, 10_000
-# What a server of somebody else's may see differently.
-TOLD = {
+USER = "qo"  # The user is part of a session's identity: the same one for all workers.
+EARLIER_MAX = 5  # Attempts before these have ended, or were shut out by the ones between.
+# By default a client tries for ten minutes to reach a server. The worker's own server never comes back with the same
+# session; another server may be unreachable for a moment: up to a minute.
+OWN_RETRIES, OTHER_RETRIES, BACKOFF_MAX_MS = 4, 10, 10_000
+# Settings that another server may have set differently.
+SESSION_CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
@@ -52,7 +55,7 @@ TOLD = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
+class _OpenSession:
     session: SparkSession
     reports: Reports = field(default_factory=Reports)
 
@@ -61,15 +64,17 @@ class ConnectEngine:
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
         self._server = ConnectServer(settings) if settings.remote == OWN_SERVER else None
-        # What must answer before there can be a session: the server, or the master of a server of our own.
+        # What must answer before there can be a session: the server, or the master of the worker's own server.
         self._endpoints = (
-            (_place(settings.remote or ""),) if self._server is None else master_endpoints(settings.master)
+            (_endpoint(settings.remote or ""),) if self._server is None else master_endpoints(settings.master)
         )
-        self._open: dict[Attempt, _Open] = {}
-        self._entering: set[Attempt] = set()  # They ask the server for a session.
-        self._number = 0  # Of the session that is watched: all that is under way, until nothing is.
+        self._open: dict[Attempt, _OpenSession] = {}
+        self._entering: set[Attempt] = set()  # Attempts that wait for the server to open their session.
+        self._number = (
+            0  # Of the session in observations; all attempts in flight count as one, until none is left.
+        )
         self._lock = threading.Lock()
-        # Functions of PySpark ask for this when they are called, and operators may call some while they are loaded.
+        # Functions of PySpark read this when they are called, and operators may call some at import.
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
 
     def start(self) -> None:
@@ -95,84 +100,85 @@ class ConnectEngine:
         try:
             for earlier in attempt.earlier[-EARLIER_MAX:]:
                 self._shut_out(earlier)
-            opened = _Open(self._created(attempt))
+            entry = _OpenSession(self._create_session(attempt))
         finally:
             self._entering.discard(attempt)
-        opened.session.registerProgressHandler(cast("ProgressHandler", opened.reports))
-        self._open[attempt] = opened
+        entry.session.registerProgressHandler(cast("ProgressHandler", entry.reports))
+        self._open[attempt] = entry
         try:
-            yield opened.session
+            yield entry.session
         finally:
-            if self._open.get(attempt) is opened:
+            if self._open.get(attempt) is entry:
                 del self._open[attempt]
             if self._server is None and not self._open:
                 self._number += 1
-            opened.session.stop()
+            entry.session.stop()
 
-    def _created(self, attempt: Attempt) -> SparkSession:
-        told: dict[str, str | int | bool] = {
-            **TOLD,
-            **{key: value for key, value in self._settings.conf if _of_session(key)},
+    def _create_session(self, attempt: Attempt) -> SparkSession:
+        conf: dict[str, str | int | bool] = {
+            **SESSION_CONF,
+            **{key: value for key, value in self._settings.conf if _is_session_key(key)},
         }
-        made = RemoteSession(connection=self._url(attempt))
-        self._be_brief(made.client)
-        # Functions that are not told a session take the thread's, which may be left over from one that has ended.
-        private_state.set_session_of_thread(made)
+        session = RemoteSession(connection=self._url(attempt))
+        self._limit_retries(session.client)
+        private_state.set_session_of_thread(session)
         try:
-            made.conf._set_all(configs=told, silent=True)  # The server refuses a session that was closed.
-            made.addTag(attempt.tag)
+            session.conf._set_all(configs=conf, silent=True)  # The server refuses a session that was closed.
+            session.addTag(attempt.tag)
         except BaseException as error:
-            made.stop()
-            if _closed(error):
+            session.stop()
+            if _is_closed(error):
                 raise LeaseLost(f"{attempt.tag} was shut out of Spark by a later attempt") from error
             raise
-        return cast(SparkSession, made)
+        return cast(SparkSession, session)
 
     def stop(self, attempt: Attempt) -> None:
-        opened = self._open.get(attempt)
-        if opened is None:
+        entry = self._open.get(attempt)
+        if entry is None:
             self._shut_out(attempt)
             return
         if not self._answers():
-            _cut_off(opened.session)
+            _cut_off(entry.session)
             return
         with contextlib.suppress(Exception):
-            opened.session.interruptAll()
+            entry.session.interruptAll()
         with contextlib.suppress(Exception):
-            opened.session.client.release_session()
+            entry.session.client.release_session()
 
     def _shut_out(self, attempt: Attempt) -> None:
-        """End what the attempt runs, and have the server refuse it from now on. What fails here is not missed: an
-        attempt that lost its lease cannot commit, shut out or not."""
+        """End what the attempt runs, and have the server refuse it from now on.
+
+        Failures are only logged: an attempt that lost its lease cannot commit anyway.
+        """
         if not self.alive():
             return
         client = SparkConnectClient(self._url(attempt))
-        self._be_brief(client)
+        self._limit_retries(client)
         try:
-            # A server remembers only the end of a session that it has seen.
+            # A server remembers only the end of a session that it has seen, so show it one.
             client.get_configs("spark.sql.session.timeZone")
             client.interrupt_all()
             client.release_session()
         except Exception as error:
-            if not _closed(error):
+            if not _is_closed(error):
                 log.warning("could not shut out %s: %s", attempt.tag, error)
         finally:
             client.close()
 
-    def _be_brief(self, client: SparkConnectClient) -> None:
-        tries = AWAY_RETRIES if self._server is None else GONE_RETRIES
+    def _limit_retries(self, client: SparkConnectClient) -> None:
+        tries = OTHER_RETRIES if self._server is None else OWN_RETRIES
         client.set_retry_policies([DefaultPolicy(max_retries=tries, max_backoff=BACKOFF_MAX_MS)])
 
     def progress(self, attempt: Attempt) -> Progress | None:
-        opened = self._open.get(attempt)
-        return None if opened is None else opened.reports.read()
+        entry = self._open.get(attempt)
+        return None if entry is None else entry.reports.read()
 
     def alive(self) -> bool:
-        return self._server.alive() if self._server is not None else reachable(*_place(self._address))
+        return self._server.alive() if self._server is not None else reachable(*_endpoint(self._address))
 
     @property
     def has_cluster(self) -> bool:
-        return self._server is None or cores(self._settings.master) is None
+        return self._server is None or local_cores(self._settings.master) is None
 
     @property
     def cluster_name(self) -> str:
@@ -180,37 +186,37 @@ class ConnectEngine:
 
     @property
     def scales_to_zero(self) -> bool:
-        return False  # Nor is it known how many executors there are.
+        return False  # The number of executors is not known either.
 
     def observe(self) -> Observation | None:
-        opened, number = list(self._open.values()), self._number
-        if self._server is None and not opened and not self._entering:
-            return Observation(time.monotonic(), session=number)  # Nobody is there who could miss it.
+        open_sessions, number = list(self._open.values()), self._number
+        if self._server is None and not open_sessions and not self._entering:
+            return Observation(time.monotonic(), session=number)  # No attempt needs the server.
         endpoint = probe_any(self._endpoints)
-        waiting = sum(each.reports.outstanding() > 0 for each in opened)
-        running = sum(each.reports.read().active for each in opened)
+        waiting = sum(each.reports.outstanding() > 0 for each in open_sessions)
+        running = sum(each.reports.read().active for each in open_sessions)
         if self._server is not None:
             if not self._server.address:
                 return None
             driver = Driver.ALIVE if self._server.alive() else Driver.DEAD
-            executors = 0 if waiting and not running else None  # Nobody else could be using them.
+            executors = 0 if waiting and not running else None  # The server is ours: nobody else has them.
             return Observation(time.monotonic(), endpoint, executors, waiting, running, driver, number)
         if endpoint is Reach.OPEN and not running:
-            endpoint = self._greet()  # A server that hangs is connected to all the same.
+            endpoint = self._greet()  # A server that hangs accepts connections all the same.
         if endpoint is Reach.OPEN:
             return Observation(time.monotonic(), endpoint, None, waiting, running, session=number)
-        # What it reported last says nothing of now.
-        return Observation(time.monotonic(), endpoint, 0, len(opened) + len(self._entering), session=number)
+        # Its last report says nothing about now.
+        return Observation(time.monotonic(), endpoint, 0, len(open_sessions) + len(self._entering), session=number)
 
     def reach(self) -> Reach:
-        found = probe_any(self._endpoints)
-        return self._greet() if found is Reach.OPEN and self._server is None else found
+        reach = probe_any(self._endpoints)
+        return self._greet() if reach is Reach.OPEN and self._server is None else reach
 
     def _answers(self) -> bool:
         return self._greet() is Reach.OPEN if self._server is None and self.alive() else self.alive()
 
     def _greet(self) -> Reach:
-        """Whether the server speaks gRPC, in time."""
+        """Return whether the server answers in gRPC, within ``PROBE_S``."""
         channel = DefaultChannelBuilder(self._address).toChannel()
         try:
             grpc.channel_ready_future(channel).result(timeout=PROBE_S)
@@ -221,21 +227,21 @@ class ConnectEngine:
         return Reach.OPEN
 
     def abandon(self) -> None:
-        """A server of our own. One of somebody else's is theirs to end; sessions in it are the attempts' own."""
-        opened = list(self._open.values())
-        if opened and not self._answers():
-            for each in opened:
+        """End the worker's own server. Another server is not ours to end; attempts close their sessions in it."""
+        open_sessions = list(self._open.values())
+        if open_sessions and not self._answers():
+            for each in open_sessions:
                 _cut_off(each.session)
         with self._lock:
             if self._server is not None:
                 self._server.close()
 
     def ui(self) -> str | None:
-        return None  # The server's: a client is not told.
+        return None  # Only the server knows it.
 
     def loss(self, attempt: Attempt) -> Loss | None:
         if self.alive():
-            return None  # Errors of an earlier server say so themselves.
+            return None  # An error of an earlier server says so itself.
         if self._server is None:
             return Loss("its Connect server is gone", by_cluster=True)
         return Loss(self._server.exit_reason())
@@ -249,14 +255,14 @@ class ConnectEngine:
 
 
 def with_parameters(address: str, **parameters: str) -> str:
-    """The address of a server with more said about the session. What the address says itself stays."""
-    base, _, given = address.partition("/;")
-    named = {each.partition("=")[0] for each in given.split(";") if each}
-    more = [f"{key}={value}" for key, value in parameters.items() if key not in named]
-    return f"{base.rstrip('/')}/;{';'.join([*filter(None, given.split(';')), *more])}"
+    """Return the address of a server with further parameters. Those that the address has already stay."""
+    base, _, own = address.partition("/;")
+    names = {each.partition("=")[0] for each in own.split(";") if each}
+    more = [f"{key}={value}" for key, value in parameters.items() if key not in names]
+    return f"{base.rstrip('/')}/;{';'.join([*filter(None, own.split(';')), *more])}"
 
 
-def _place(address: str) -> tuple[str, int]:
+def _endpoint(address: str) -> tuple[str, int]:
     parts = urlsplit(address)
     if parts.scheme != "sc" or not parts.hostname:
         raise ConfigError(
@@ -266,13 +272,13 @@ def _place(address: str) -> tuple[str, int]:
 
 
 def _cut_off(session: SparkSession) -> None:
-    """Of a server that is gone: who waits for its answer, at most for a minute, is told at once."""
+    """Make calls to a server that is gone fail now, instead of after up to a minute."""
     private_state.disconnect(cast(RemoteSession, session).client)
 
 
-def _of_session(key: str) -> bool:
+def _is_session_key(key: str) -> bool:
     return key.startswith("spark.sql.")
 
 
-def _closed(error: BaseException) -> bool:
+def _is_closed(error: BaseException) -> bool:
     return "SESSION_CLOSED" in str(error)

@@ -1,4 +1,4 @@
-"""Where a cluster answers, and whether it does: one TCP connection, opened and closed."""
+"""The addresses of a cluster, and a probe of whether it answers: one TCP connection, opened and closed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Endpoint = tuple[str, int]
 
 class Reach(StrEnum):
     OPEN = "open"
-    REFUSED = "refused"  # The machine answers and nobody listens: the process is gone.
-    SILENT = "silent"  # No answer in time. The process may be alive and only out of reach.
-    UNKNOWN = "unknown"  # There is no address to ask.
+    REFUSED = "refused"  # The machine answers and no process listens: it has ended.
+    SILENT = "silent"  # No answer in time. The process may be alive and only unreachable.
+    UNKNOWN = "unknown"  # There is no address to probe.
 
 
 def master_endpoints(master: str) -> tuple[Endpoint, ...]:
-    """The addresses of ``spark://HOST:PORT,HOST:PORT`` and ``k8s://URL``; none for masters that have no address."""
+    """Return the addresses of ``spark://HOST:PORT,HOST:PORT`` and ``k8s://URL``; none for masters without one."""
     if master.startswith("spark://"):
         hosts = (urlsplit(f"spark://{each}") for each in master.removeprefix("spark://").split(","))
         return tuple((each.hostname, each.port or MASTER_PORT) for each in hosts if each.hostname)
@@ -43,15 +43,15 @@ def probe(endpoint: Endpoint, within_s: float = PROBE_S) -> Reach:
 
 
 def probe_any(endpoints: Sequence[Endpoint]) -> Reach:
-    """Of several masters, one is enough."""
-    found: list[Reach] = []
+    """Return OPEN if any of several masters answers."""
+    results: list[Reach] = []
     for each in endpoints:
-        found.append(probe(each))
-        if found[-1] is Reach.OPEN:
+        results.append(probe(each))
+        if results[-1] is Reach.OPEN:
             return Reach.OPEN
-    if not found:
+    if not results:
         return Reach.UNKNOWN
-    return Reach.REFUSED if all(each is Reach.REFUSED for each in found) else Reach.SILENT
+    return Reach.REFUSED if all(each is Reach.REFUSED for each in results) else Reach.SILENT
 
 
 def address_text(endpoints: Sequence[Endpoint]) -> str:

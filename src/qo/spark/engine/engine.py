@@ -1,4 +1,4 @@
-"""What runs Spark jobs: a session of the worker's own, or clients of a server. Operators see no difference."""
+"""The engine that runs Spark jobs: a context in the worker, or clients of a server. Operators see no difference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SPACE = uuid.UUID("8a4d1c7e-94a5-5d6f-9a55-1c4a9ad1f2c7")  # The name space of 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt at one task: what its Spark jobs are known by."""
+    """One attempt at one task, which identifies its session and Spark jobs."""
 
     task_id: str
     number: int
@@ -32,7 +32,7 @@ class Attempt:
 
     @property
     def session_id(self) -> str:
-        """The same for everyone who knows the attempt, so that a later one can shut it out."""
+        """Follows from the attempt, so that a later one can shut it out."""
         return str(uuid.uuid5(_SPACE, self.tag))
 
     @property
@@ -42,7 +42,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the Spark jobs of an attempt are. Stages come to light one by one, so there is no whole percentage."""
+    """The progress of an attempt's Spark jobs. Stages appear one by one, so there is no overall percentage."""
 
     stages_done: int = 0
     stages: int = 0
@@ -53,48 +53,50 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Of a session."""
+    """The loss of a session."""
 
-    why: str | None  # None: nobody knows.
-    by_cluster: bool = False  # The cluster has ended it, or is gone: no attempt is to blame.
+    why: str | None  # None: not known.
+    by_cluster: bool = False  # The cluster ended the session, or is gone: no attempt is the cause.
 
 
 class ClusterAway(Unavailable):
-    """There can be no session now: what it would run on does not answer."""
+    """There can be no session now: the cluster or server does not answer."""
 
 
 class Engine(Protocol):
     def start(self) -> None:
-        """Be ready for sessions; blocking. Once started, it does nothing. Raises ClusterAway."""
+        """Get ready for sessions; blocking. Does nothing if started. Raises ClusterAway."""
         ...
 
     def session(self, attempt: Attempt, *, lasting: bool = False) -> AbstractContextManager[SparkSession]:
-        """For the thread that enters it: what it runs there belongs to the attempt. Starts what is not there.
-        ``lasting``: until further notice, as streams do; it has no part in what others have cached."""
+        """Open a session for the calling thread, whose Spark jobs belong to the attempt. Starts the engine if needed.
+
+        ``lasting``: the session of a stream, which does not keep cached frames of other attempts alive.
+        """
         ...
 
     def stop(self, attempt: Attempt) -> None:
-        """End the Spark jobs of exactly this attempt, from any thread. Saying so twice changes nothing."""
+        """End the Spark jobs of exactly this attempt, from any thread. Calling it twice changes nothing."""
         ...
 
     def progress(self, attempt: Attempt) -> Progress | None: ...
 
     def alive(self) -> bool:
-        """False: what ran in it is lost, and ``start`` makes another."""
+        """Whether the engine runs. If not, its sessions are lost, and ``start`` starts another."""
         ...
 
     def loss(self, attempt: Attempt) -> Loss | None:
-        """Whether the session of this attempt is gone, be there another by now or not."""
+        """Return how the attempt lost its session, even if the engine has another by now; None if it has not."""
         ...
 
     @property
     def has_cluster(self) -> bool:
-        """Whether it depends on something that can be lost while this process goes on."""
+        """Whether it depends on a cluster or server that can be lost while this process runs."""
         ...
 
     @property
     def cluster_name(self) -> str:
-        """For people; without secrets."""
+        """The name of the cluster for people, without secrets."""
         ...
 
     @property
@@ -103,33 +105,33 @@ class Engine(Protocol):
         ...
 
     def observe(self) -> Observation | None:
-        """How the cluster is to the session, at the moment; blocking. None: there is no session yet."""
+        """Return the state of the session and its cluster; blocking. None: there is no session yet."""
         ...
 
     def reach(self) -> Reach:
-        """Whether a session could be had; blocking, and cheap."""
+        """Return whether the cluster or server answers; blocking, and cheap."""
         ...
 
     def abandon(self) -> None:
-        """Give up the session, within seconds, whatever state it is in; blocking. ``start`` makes another."""
+        """Give up the session within seconds, whatever state it is in; blocking. ``start`` starts another."""
         ...
 
     def ui(self) -> str | None:
-        """Where Spark's own interface is, once started; None: it is not served, or elsewhere."""
+        """Return the address of Spark's own interface, once started; None: it is not served, or not known."""
         ...
 
     def close(self) -> None: ...
 
 
-# PySpark prints what it raises, with pages of Java. Who catches it says it once, and shorter.
-_LOUD = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+# These log every error that PySpark raises, with pages of Java. Our caller reports it once, and shorter.
+_NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 def open_engine(settings: SparkSettings) -> Engine:
-    """As the settings say: a session of the worker's own, or clients of a server. Not started yet."""
-    for name in _LOUD:
+    """Return the engine that the settings name. It is not started yet."""
+    for name in _NOISY_LOGGERS:
         PySparkLogger.getLogger(name).disabled = True
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # It tells of every connection that it closes.
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # It logs every connection that it closes.
     if settings.remote is not None:
         from qo.spark.engine.connect import ConnectEngine
 

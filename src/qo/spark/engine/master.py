@@ -1,4 +1,4 @@
-"""What a master says of where Spark runs."""
+"""What the setting ``spark.master`` says about where Spark runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import re
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?\Z")
 
 
-def cores(master: str) -> int | None:
-    """How many tasks run at a time on a local master; None for a cluster."""
+def local_cores(master: str) -> int | None:
+    """Return how many tasks run at a time on a local master; None for a cluster."""
     local = _LOCAL.match(master)
     if local is None:
         return None

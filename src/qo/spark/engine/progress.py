@@ -1,4 +1,4 @@
-"""How far the jobs of an attempt are, summed up from what Spark tells of its stages."""
+"""The progress of an attempt's jobs, summed up from what Spark reports about its stages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qo.spark.engine.engine import Progress
 @dataclass(frozen=True, slots=True)
 class Stage:
     tasks: int
-    done: int
+    tasks_done: int
     active: int = 0
 
 
@@ -26,26 +26,26 @@ class Job:
 def total(jobs: Iterable[Job]) -> Progress:
     stages = [stage for job in jobs for stage in job.stages]
     return Progress(
-        stages_done=sum(stage.done >= stage.tasks for stage in stages),
+        stages_done=sum(stage.tasks_done >= stage.tasks for stage in stages),
         stages=len(stages),
-        tasks_done=sum(stage.done for stage in stages),
+        tasks_done=sum(stage.tasks_done for stage in stages),
         tasks=sum(stage.tasks for stage in stages),
         active=sum(stage.active for stage in stages),
     )
 
 
 class Meter:
-    """Asks for each job until it has ended, and then remembers it: Spark itself forgets old jobs."""
+    """Reads the state of each job until it has ended, and then keeps it: Spark itself forgets old jobs."""
 
     def __init__(self) -> None:
         self._ended: dict[int, Job] = {}
         self._lock = threading.Lock()
 
-    def read(self, known: Iterable[int], ask: Callable[[int], Job | None]) -> Progress:
+    def read(self, job_ids: Iterable[int], read_job: Callable[[int], Job | None]) -> Progress:
         with self._lock:
             now = dict(self._ended)
-            for number in known:
-                job = None if number in now else ask(number)
+            for number in job_ids:
+                job = None if number in now else read_job(number)
                 if job is None:
                     continue
                 now[number] = job
@@ -55,7 +55,7 @@ class Meter:
 
 
 class Reports:
-    """What a server reports while it works: for each operation, all of its stages so far."""
+    """A handler of a server's progress reports: for each operation, all of its stages so far."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
@@ -65,21 +65,21 @@ class Reports:
     def __call__(
         self, stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool
     ) -> None:
-        """The signature that pyspark wants of a progress handler."""
+        """Take a report, with the arguments that PySpark passes by name."""
         if operation_id is None:
             return
-        told = tuple(Stage(each.num_tasks, each.num_completed_tasks) for each in stages or ())
+        reported = tuple(Stage(each.num_tasks, each.num_completed_tasks) for each in stages or ())
         with self._lock:
-            # The last report of an operation that was over quickly names no stages; an earlier one may have.
-            if told or operation_id not in self._jobs:
-                self._jobs[operation_id] = Job(told, done)
+            # The last report of a quick operation names no stages; an earlier one may have.
+            if reported or operation_id not in self._jobs:
+                self._jobs[operation_id] = Job(reported, done)
             self._active[operation_id] = 0 if done else inflight_tasks
 
     def outstanding(self) -> int:
-        """Tasks that operations under way have not done yet."""
+        """Return how many tasks of running operations are not done yet."""
         with self._lock:
             return sum(
-                each.tasks - each.done for job in self._jobs.values() if not job.ended for each in job.stages
+                each.tasks - each.tasks_done for job in self._jobs.values() if not job.ended for each in job.stages
             )
 
     def read(self) -> Progress:
@@ -90,8 +90,10 @@ class Reports:
 
 
 def job_of(info: Any, stages: Mapping[int, Any]) -> Job:
-    """From what Spark's status tracker tells of a job and of its stages."""
+    """Make a job from what Spark's status tracker says about it and its stages."""
     ended = info.status != "RUNNING"
-    told = (Stage(each.numTasks, each.numCompletedTasks, each.numActiveTasks) for each in stages.values() if each)
-    # A stage that never began, of a job that is over, was not needed: its result was there already.
-    return Job(tuple(stage for stage in told if stage.done or not ended), ended)
+    all_stages = (
+        Stage(each.numTasks, each.numCompletedTasks, each.numActiveTasks) for each in stages.values() if each
+    )
+    # A stage that never began, of a job that has ended, was skipped: its result existed already.
+    return Job(tuple(stage for stage in all_stages if stage.tasks_done or not ended), ended)

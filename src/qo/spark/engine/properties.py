@@ -1,6 +1,6 @@
-"""What Spark is told, in a file for its owner alone: the arguments of a process are there for every user to see.
+"""Spark's settings in a file that only its owner can read: every user can see the arguments of a process.
 
-Options of the JVM itself (``spark.driver.extraJavaOptions``) become arguments all the same: no secret belongs there.
+Options of the JVM itself (``spark.driver.extraJavaOptions``) become arguments all the same: keep secrets out of them.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ _ESCAPED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"} | {each: f"\\{ea
 
 
 def arguments(directory: Path, conf: Mapping[str, str]) -> list[str]:
-    """What spark-submit is told instead of the settings, which are written to a file of the directory."""
+    """Write the settings to a file in the directory, and return the arguments of spark-submit that name it."""
     path = directory / FILE
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
         file.write(text(conf))
-    # A file of one's own takes the place of spark-defaults.conf, unless that is asked for, too.
+    # A properties file replaces spark-defaults.conf, unless that is asked for, too.
     return ["--properties-file", str(path), "--load-spark-defaults"]
 
 
 def move_to_file(command: Sequence[str], directory: Path) -> list[str]:
-    """A call of spark-submit with its settings in a file. One that names a file itself stays as it is."""
+    """Return a command of spark-submit with its settings in a file. One that names a file itself stays as it is."""
     if "--properties-file" in command:
         return list(command)
     conf: dict[str, str] = {}
@@ -37,11 +37,11 @@ def move_to_file(command: Sequence[str], directory: Path) -> list[str]:
 
 
 def text(conf: Mapping[str, str]) -> str:
-    """As Java's ``Properties`` read it."""
-    return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in conf.items())
+    """Return the settings in the format of Java's ``Properties``."""
+    return "".join(f"{_escape(key)}={_escape(value)}\n" for key, value in conf.items())
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return "".join(_ESCAPED.get(each) or _ascii(each) for each in value)
 
 

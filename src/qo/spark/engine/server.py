@@ -1,4 +1,4 @@
-"""A Spark Connect server as a child of the worker: on loopback, behind a token, and never longer than the worker."""
+"""A Spark Connect server as a child of the worker: on loopback, behind a token, ended with the worker."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from qo.spark.engine.jvm_exit import exit_reason
 
 STARTS_MAX = 3  # Between finding a free port and using it, somebody else may take it.
 READY_S = 120.0
-LEAVING_S = 15.0
+CLOSE_S = 15.0
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 # The shell ends the server when its own standard input ends, which also happens when the worker is killed with -9.
-# What the server leaves on the disk goes with it.
+# It then deletes the server's directory.
 KEEPER = """
 directory=$1
 shift
@@ -41,7 +41,7 @@ rm -rf "$directory"
 exit $code
 """
 
-# Without pools of their own, which clients cannot choose, jobs would wait for those that came first.
+# Clients cannot choose a pool. In the default one, jobs would wait for those that came first.
 POOLS = """<?xml version="1.0"?>
 <allocations><pool name="default"><schedulingMode>FAIR</schedulingMode></pool></allocations>
 """
@@ -56,22 +56,22 @@ class ConnectServer:
         self._port = 0
 
     def start(self) -> None:
-        """Start it, or another after it died. Raises Unavailable with what it said if it does not come up."""
+        """Start the server, or another after it died. Raises Unavailable with its last lines if it does not come up."""
         if self.alive():
             return
         self.close()
-        found = java.find(self._settings, os.environ)
-        archive.build_in_background(found, self._settings)
+        home = java.find(self._settings, os.environ)
+        archive.build_in_background(home, self._settings)
         for attempt in range(1, STARTS_MAX + 1):
-            said = self._launch(found)
-            if said is None:
+            failure = self._launch(home)
+            if failure is None:
                 return
             self.close()
-            if "Address already in use" not in said or attempt == STARTS_MAX:
-                raise Unavailable(f"the Spark Connect server did not start: {said}")
+            if "Address already in use" not in failure or attempt == STARTS_MAX:
+                raise Unavailable(f"the Spark Connect server did not start: {failure}")
 
-    def _launch(self, found: java.Java) -> str | None:
-        """None: it listens. Else the last lines of what it said."""
+    def _launch(self, home: java.Java) -> str | None:
+        """Start a process. Return None once it listens, else the last lines of its log."""
         self._directory = Path(tempfile.mkdtemp(prefix="qo-connect-"))
         (self._directory / "pools.xml").write_text(POOLS)
         self._port = _free_port()
@@ -80,38 +80,38 @@ class ConnectServer:
         self.address = f"sc://localhost:{self._port}/;token={token}"
         environment = {
             **os.environ,
-            **session.environment(self._settings, found),
+            **session.environment(self._settings, home),
             "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,  # Not as an argument, which every user could see.
             "SPARK_CONNECT_MODE": "0",
             "SPARK_LOCAL_DIRS": str(self._directory),
         }
         for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
             environment.pop(name, None)  # These are for clients.
-        with (self._directory / "log").open("w+b") as said:
+        with (self._directory / "log").open("w+b") as output:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", KEEPER, "qo-connect", str(self._directory), *self._command(found)],
+                ["/bin/sh", "-c", KEEPER, "qo-connect", str(self._directory), *self._command(home)],
                 stdin=subprocess.PIPE,
-                stdout=said,
-                stderr=said,
+                stdout=output,
+                stderr=output,
                 env=environment,
-                start_new_session=True,  # A key pressed in the worker's terminal is not meant for it.
+                start_new_session=True,  # Keeps Ctrl-C in the worker's terminal from ending it.
             )
-            return None if self._listens() else _tail(said)
+            return None if self._wait_until_listening() else _tail(output)
 
-    def _command(self, found: java.Java) -> list[str]:
+    def _command(self, home: java.Java) -> list[str]:
         directory = self._directory
         assert directory is not None
-        told = {
-            **session.conf(self._settings, found),
+        conf = {
+            **session.conf(self._settings, home),
             "spark.connect.grpc.binding.address": session.LOOPBACK,
             "spark.connect.grpc.binding.port": str(self._port),
             "spark.scheduler.allocation.file": f"file:{directory}/pools.xml",
             "spark.sql.warehouse.dir": f"{directory}/warehouse",
         }
         submit = str(spark_home() / "bin" / "spark-submit")
-        return [submit, *properties.arguments(directory, told), "--class", SERVER]
+        return [submit, *properties.arguments(directory, conf), "--class", SERVER]
 
-    def _listens(self) -> bool:
+    def _wait_until_listening(self) -> bool:
         until = time.monotonic() + READY_S
         while time.monotonic() < until and self._process is not None and self._process.poll() is None:
             if reachable(session.LOOPBACK, self._port):
@@ -134,7 +134,7 @@ class ConnectServer:
             with contextlib.suppress(OSError):
                 process.stdin.close()
             try:
-                process.wait(LEAVING_S)
+                process.wait(CLOSE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -144,7 +144,7 @@ class ConnectServer:
 
 
 def spark_home() -> Path:
-    """The Spark that PySpark would use."""
+    """Return the directory of the Spark that PySpark uses."""
     if home := os.environ.get("SPARK_HOME"):
         return Path(home)
     package = importlib.util.find_spec("pyspark")
@@ -169,9 +169,9 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _tail(said: IO[bytes]) -> str:
-    said.flush()
-    said.seek(0)
-    lines = said.read().decode(errors="replace").splitlines()
-    wrong = [line for line in lines if "Exception" in line or "Error" in line]
-    return "; ".join((wrong or lines)[-3:]) or "it said nothing"
+def _tail(output: IO[bytes]) -> str:
+    output.flush()
+    output.seek(0)
+    lines = output.read().decode(errors="replace").splitlines()
+    errors = [line for line in lines if "Exception" in line or "Error" in line]
+    return "; ".join((errors or lines)[-3:]) or "it wrote nothing to its log"

@@ -1,7 +1,7 @@
-"""Looks after the session of a worker whose Spark runs on a cluster: notices that the cluster was lost, gives the
-attempts in it back, ends the session, and makes another when the cluster answers again.
+"""Supervises the session of a worker whose Spark runs on a cluster, in one thread.
 
-One thread does all of this. What it sees is judged by ``cluster_watch``.
+When the cluster is lost, it gives the attempts back, ends the session, and starts another once the cluster answers
+again. ``cluster_watch`` decides from the observations.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from qo.spark.engine.errors import short_text
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-IDLE_LOOK_S = 5.0  # While there is no attempt: only to know whether the endpoint was away meanwhile.
-LEAVE_S = 3.0  # For attempts in a lost session: their Spark jobs are cancelled before it is ended.
-PROBE_MIN_S, PROBE_MAX_S = 0.5, 5.0  # Between two questions whether the cluster is back.
+IDLE_LOOK_S = 5.0  # While there is no attempt: only to notice that the endpoint is away.
+LEAVE_S = 3.0  # For attempts to leave a lost session: their Spark jobs are cancelled before it ends.
+PROBE_MIN_S, PROBE_MAX_S = 0.5, 5.0  # Between two probes of a cluster that is away.
 PATIENCE_MAX = 64
 
 TEXTS = {
@@ -34,17 +34,17 @@ TEXTS = {
     Cause.NO_EXECUTORS: "the application has work and no executors",
 }
 
-GiveBack = Callable[[str], None]  # Told the reason, on any thread.
+GiveBack = Callable[[str], None]  # Called with the reason, on any thread.
 
 
 @dataclass(frozen=True, slots=True)
-class _Attending:
+class _Registered:
     give_back: GiveBack
     since: float
 
 
 class Supervisor:
-    """``start`` it once. For an engine without a cluster nothing is ever missing."""
+    """Call ``start`` once. For an engine without a cluster it does nothing."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class Supervisor:
         on_start: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``on_start`` is called after a session was made anew, on the supervisor's thread."""
+        """``on_start`` is called after each new session, on the supervisor's thread."""
         self._engine = engine
         self._lost_after_s = lost_after_s
         self._on_start = on_start
         self._clock = clock
-        self._attempts: dict[Attempt, _Attending] = {}
+        self._attempts: dict[Attempt, _Registered] = {}
         self._record = Record()
         self._away: str | None = None
         self._waiting_since: float | None = None
@@ -71,7 +71,7 @@ class Supervisor:
 
     @property
     def hold_s(self) -> float:
-        """How long an attempt may wait for the cluster before it is given back, for another worker perhaps."""
+        """How long an attempt may wait for the cluster before it is given back, perhaps to another worker."""
         return 2 * self._lost_after_s
 
     @property
@@ -81,7 +81,7 @@ class Supervisor:
 
     @property
     def missing(self) -> str | None:
-        """Why nothing in the session can be run now, for people; None: it can."""
+        """Why nothing can run now, for people; None: it can."""
         away, since = self._away, self._waiting_since
         if away is not None or since is None:
             return away
@@ -100,19 +100,19 @@ class Supervisor:
             self._closed = True
             self._changed.notify_all()
 
-    def attend(self, attempt: Attempt, give_back: GiveBack) -> None:
-        """The attempt wants to be given back when the cluster is lost, or does not come."""
+    def register(self, attempt: Attempt, give_back: GiveBack) -> None:
+        """Register an attempt: ``give_back`` is called when the cluster is lost, or does not come."""
         with self._changed:
-            self._attempts[attempt] = _Attending(give_back, self._clock())
+            self._attempts[attempt] = _Registered(give_back, self._clock())
             self._changed.notify_all()
 
-    def leave(self, attempt: Attempt) -> None:
+    def unregister(self, attempt: Attempt) -> None:
         with self._changed:
             self._attempts.pop(attempt, None)
             self._changed.notify_all()
 
     def mark_away(self, reason: str) -> None:
-        """Somebody found that there can be no session."""
+        """Record that the cluster does not answer, as an attempt to start a session has found out."""
         with self._changed:
             if self._away is None:
                 self._away, self._waiting_since = reason, None
@@ -126,9 +126,9 @@ class Supervisor:
             try:
                 self.look()
             except Exception:
-                log.exception("the Spark cluster could not be looked at")
+                log.exception("the Spark cluster could not be observed")
             with self._changed:
-                # Attempts come and go many times a second; that only decides how long the pause is.
+                # Attempts come and go many times a second, which may change the length of the pause.
                 while not self._closed and (left_s := looked_at + self._pause_s() - time.monotonic()) > 0:
                     self._changed.wait(left_s)
 
@@ -138,15 +138,15 @@ class Supervisor:
         return LOOK_S if self._attempts else IDLE_LOOK_S
 
     def look(self) -> None:
-        """Once: see how the cluster is, and do what that calls for."""
+        """Observe the cluster once, and act on it."""
         if self._away is not None:
-            self._try_again()
+            self._try_to_start()
             return
-        seen = self._engine.observe()
-        if seen is None:
+        observation = self._engine.observe()
+        if observation is None:
             return
         limits = Limits(self._lost_after_s, self._engine.scales_to_zero, self._patience)
-        self._record, verdict = judge(self._record, seen, limits)
+        self._record, verdict = judge(self._record, observation, limits)
         if self._record.had_executors:
             self._patience = 1
         match verdict:
@@ -154,36 +154,36 @@ class Supervisor:
                 self._waiting_since = None
             case Waiting(since):
                 self._waiting_since = since
-                if seen.executors is not None:
-                    self._give_back_those_who_waited(since)
+                if observation.executors is not None:
+                    self._give_back_starved(since)
             case Lost(cause):
                 self._lose(cause)
 
-    def _give_back_those_who_waited(self, since: float) -> None:
-        """The session stays: it is in the cluster's line. The tasks may find a worker that has executors."""
+    def _give_back_starved(self, since: float) -> None:
+        """Give back attempts that waited too long: other workers may have executors. The session keeps its place."""
         reason = self.missing or ""
-        for each in self._attending().values():
+        for each in self._registered().values():
             if self._clock() - max(since, each.since) >= self.hold_s:
                 each.give_back(reason)
 
     def _lose(self, cause: Cause) -> None:
         reason = f"lost the Spark cluster {self._engine.cluster_name}: {TEXTS[cause]}"
-        log.warning("%s; the session is made anew when it is back", reason)
+        log.warning("%s; a new session starts when it is back", reason)
         if not self._record.had_executors:
             self._patience = min(2 * self._patience, PATIENCE_MAX)
         with self._changed:
             self._away, self._waiting_since = reason, None
-        if cause is not Cause.DRIVER_DEAD:  # Of which those in it hear by themselves: one of them may be to blame.
-            inside = self._attending()
-            for each in inside.values():
+        if cause is not Cause.DRIVER_DEAD:  # Attempts notice that themselves, and one of them may be the cause.
+            registered = self._registered()
+            for each in registered.values():
                 each.give_back(reason)
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or not self._still_attending(inside), LEAVE_S)
+                self._changed.wait_for(lambda: self._closed or not self._is_any_left(registered), LEAVE_S)
         self._engine.abandon()
         self._record = Record()
         self._probe_at, self._probe_s = 0.0, PROBE_MIN_S
 
-    def _try_again(self) -> None:
+    def _try_to_start(self) -> None:
         if self._closed or self._clock() < self._probe_at:
             return
         if self._engine.reach() in (Reach.OPEN, Reach.UNKNOWN):
@@ -205,9 +205,9 @@ class Supervisor:
         self._probe_at = self._clock() + self._probe_s
         self._probe_s = min(2 * self._probe_s, PROBE_MAX_S)
 
-    def _still_attending(self, earlier: Mapping[Attempt, _Attending]) -> bool:
+    def _is_any_left(self, earlier: Mapping[Attempt, _Registered]) -> bool:
         return any(self._attempts.get(attempt) is each for attempt, each in earlier.items())
 
-    def _attending(self) -> dict[Attempt, _Attending]:
+    def _registered(self) -> dict[Attempt, _Registered]:
         with self._changed:
             return dict(self._attempts)

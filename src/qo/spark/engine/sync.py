@@ -1,4 +1,4 @@
-"""Asking something that answers asynchronously, from code that cannot wait that way."""
+"""Calls of coroutines from code that is not asynchronous."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ T = TypeVar("T")
 
 
 def wait(call: Coroutine[Any, Any, T]) -> T:
-    """What it comes to. On a thread of its own: notebooks have an event loop running in theirs."""
+    """Return the result of a coroutine, run on a new thread: a notebook has an event loop running in its own."""
     with ThreadPoolExecutor(1, thread_name_prefix="qo-wait") as one:
         return one.submit(asyncio.run, call).result()

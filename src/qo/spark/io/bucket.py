@@ -1,4 +1,4 @@
-"""Buckets, from Spark: whether through Hadoop's s3a or through Python workers, and what a session needs for it."""
+"""How Spark accesses buckets: through Hadoop's s3a or through Python workers, and the settings for it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _PROVIDERS = (
 
 
 def bucket_access(settings: Settings) -> BucketAccess:
-    """How buckets are read and written: as it is set, or as what is there allows."""
-    chosen = settings.spark
-    if chosen.bucket_access is not BucketAccess.AUTO:
-        return chosen.bucket_access
-    jars = (*chosen.packages, *(value for key, value in dict(chosen.conf).items() if key.startswith("spark.jars")))
+    """Return how buckets are read and written: as set, else s3a if its jars are named."""
+    spark = settings.spark
+    if spark.bucket_access is not BucketAccess.AUTO:
+        return spark.bucket_access
+    jars = (*spark.packages, *(value for key, value in dict(spark.conf).items() if key.startswith("spark.jars")))
     return BucketAccess.S3A if any(JARS in each for each in jars) else BucketAccess.PYTHON
 
 
 def bucket_conf(settings: Settings) -> dict[str, str]:
-    """What a session needs to read and write data sets, wherever they are. No secrets are in it."""
+    """Return the settings that a session needs to read and write datasets, wherever they are. None is secret."""
     conf = dict(LISTING)
     if bucket_access(settings) is not BucketAccess.S3A:
         return conf
@@ -44,10 +44,10 @@ def bucket_conf(settings: Settings) -> dict[str, str]:
 
 
 def spark_settings(settings: Settings) -> SparkSettings:
-    """Those that an engine is opened with. What somebody has set comes last and wins."""
+    """Return the settings that an engine is opened with. What the user has set comes last and wins."""
     return replace(settings.spark, conf=(*bucket_conf(settings).items(), *settings.spark.conf))
 
 
 def endpoint_of(s3: S3Settings) -> str | None:
-    """The server that is not AWS, if there is one: set here, or where every AWS tool looks."""
+    """Return the server, if it is not AWS: from the settings, or the variables that every AWS tool reads."""
     return s3.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None

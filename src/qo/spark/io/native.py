@@ -12,14 +12,14 @@ from pyspark.sql.types import StructType
 
 from qo.config.location import local_path
 from qo.errors import UsageError
-from qo.spark.io.files import File, Format, exactly, format_of
+from qo.spark.io.files import File, Format, escape_pattern, format_of
 
 if TYPE_CHECKING:
     from qo.spark.io.objects import Bucket
 
-_ASIDE = ("_", ".")  # What names begin with that are not data.
+_HIDDEN = ("_", ".")  # Prefixes of names that are not data.
 
-# The default lists files by a Spark task for each as soon as there are 33: 1,000 files took 20 s, now half a second.
+# By default Spark lists 33 files and more with a task for each: 1,000 files took 20 s, now half a second.
 LISTING = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "4096",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
@@ -27,29 +27,28 @@ LISTING = {
 
 
 def read(spark: SparkSession, paths: Sequence[str], schema: StructType | None) -> DataFrame:
-    """Rows that cannot be parsed are errors, never nulls."""
+    """Read files of one format. A row that cannot be parsed is an error, never nulls."""
     kind = format_of(paths)
     reader = spark.read if schema is None else spark.read.schema(schema)
-    named = [exactly(path) for path in paths]
+    patterns = [escape_pattern(path) for path in paths]
     match kind:
         case Format.PARQUET:
-            return (reader.option("mergeSchema", True) if schema is None else reader).parquet(*named)
+            return (reader.option("mergeSchema", True) if schema is None else reader).parquet(*patterns)
         case Format.JSON:
-            return reader.option("mode", "FAILFAST").json(named)
+            return reader.option("mode", "FAILFAST").json(patterns)
         case Format.CSV:
-            # By the header, not by position; types are inferred where nobody has said them.
+            # Columns by the header, not by position; types are inferred without a schema.
             strict = reader.option("mode", "FAILFAST").option("header", True).option("enforceSchema", False)
-            return strict.option("inferSchema", schema is None).csv(named)
+            return strict.option("inferSchema", schema is None).csv(patterns)
 
 
 def write(frame: DataFrame, path: str) -> None:
-    # Written once, by one attempt: no mark of success is needed, the dispatcher has it. What is there already is an
-    # error, as it is unless one says otherwise.
+    # No _SUCCESS file: the dispatcher knows what is committed. Spark's default mode fails if the path exists.
     frame.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", False).parquet(path)
 
 
 class LocalFiles:
-    """On a file system that the driver and all executors have at the same path."""
+    """Files on a file system that the driver and all executors have at the same path."""
 
     def read(self, spark: SparkSession, uris: Sequence[str], schema: StructType | None) -> DataFrame:
         return read(spark, uris, schema)
@@ -59,17 +58,17 @@ class LocalFiles:
             raise UsageError(f"{uri} is there already: every attempt writes to a place of its own")
         write(frame, uri)
 
-    def listed(self, uri: str) -> list[File]:
+    def list_files(self, uri: str) -> list[File]:
         root = local_path(uri)
-        found = [(path.relative_to(root), path.stat().st_size) for path in root.rglob("*") if path.is_file()]
+        paths = [(path.relative_to(root), path.stat().st_size) for path in root.rglob("*") if path.is_file()]
         return [
             File(str(name), size)
-            for name, size in sorted(found)
-            if not any(part.startswith(_ASIDE) for part in name.parts)
+            for name, size in sorted(paths)
+            if not any(part.startswith(_HIDDEN) for part in name.parts)
         ]
 
     def count(self, uri: str, files: Sequence[File]) -> int:
-        parquet: Any = import_module("pyarrow.parquet")  # When the first file was written.
+        parquet: Any = import_module("pyarrow.parquet")  # Loaded only when it is needed.
         root = local_path(uri)
         return sum(parquet.read_metadata(root / each.name).num_rows for each in files)
 
@@ -81,7 +80,7 @@ class LocalFiles:
 
 
 class HadoopFiles:
-    """In a bucket, through s3a. It is listed from here, without Hadoop."""
+    """Files in a bucket, through s3a. Listed from here, without Hadoop."""
 
     count = None
 
@@ -96,11 +95,11 @@ class HadoopFiles:
             raise UsageError(f"{uri} is there already: every attempt writes to a place of its own")
         write(frame, _s3a(uri))
 
-    def listed(self, uri: str) -> list[File]:
+    def list_files(self, uri: str) -> list[File]:
         return [
             each
-            for each in self._bucket.listed(uri)
-            if not any(part.startswith(_ASIDE) for part in each.name.split("/"))
+            for each in self._bucket.list_files(uri)
+            if not any(part.startswith(_HIDDEN) for part in each.name.split("/"))
         ]
 
     def delete(self, uri: str) -> None:

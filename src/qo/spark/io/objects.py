@@ -1,4 +1,4 @@
-"""Objects of buckets, without jars: looked at from the driver, read and written by Python workers with pyarrow."""
+"""Objects of buckets, without jars: listed by the driver, read and written by Python workers with pyarrow."""
 
 from __future__ import annotations
 
@@ -19,70 +19,72 @@ from qo.spark.io import parquet_source
 from qo.spark.io.bucket import endpoint_of
 from qo.spark.io.files import File, Format, format_of
 from qo.spark.io.parquet_source import (
-    LIST,
+    FILE_LIST,
     NAME,
     BadFile,
+    FileSystem,
     ParquetSource,
-    Shape,
-    Way,
+    Schema,
     arrow_fs,
-    filesystem,
+    open_filesystem,
     pa,
-    parsed,
+    parse_text,
     pq,
 )
 from qo.store.s3.credentials import Credentials, find_credentials, find_region
 
 
 class Bucket:
-    """What is done with buckets from the driver: looking, and deleting what nobody reads."""
+    """Access to buckets from the driver: to list files, and to delete those that nobody reads."""
 
     def __init__(self, s3: S3Settings) -> None:
         self._s3 = s3
 
     def access(self) -> dict[str, str]:
-        """For our own workers only: it holds the credentials. Spark hides options of these names in what it shows."""
+        """Return options for our own workers, with the credentials. Spark redacts options of these names."""
 
         async def current() -> Credentials:
             return await (await find_credentials()).current()
 
-        found = wait(current())
-        known = {
-            "accesskey": found.access_key,
-            "secretkey": found.secret_key,
-            "sessiontoken": found.token,
+        credentials = wait(current())
+        options = {
+            "accesskey": credentials.access_key,
+            "secretkey": credentials.secret_key,
+            "sessiontoken": credentials.token,
             "endpoint": endpoint_of(self._s3),
             "region": find_region(self._s3.region),
         }
-        return {key: value for key, value in known.items() if value is not None}
+        return {key: value for key, value in options.items() if value is not None}
 
-    def way(self) -> Way:
-        return filesystem(self.access())
+    def filesystem(self) -> FileSystem:
+        return open_filesystem(self.access())
 
-    def listed(self, uri: str) -> list[File]:
-        root = path_in(uri).rstrip("/")
-        found = self.way().get_file_info(arrow_fs.FileSelector(root, recursive=True, allow_not_found=True))
-        files = [each for each in found if each.type is arrow_fs.FileType.File and each.path != root]
-        named = [File(each.path.removeprefix(f"{root}/"), each.size or 0) for each in files]
-        return sorted(named, key=lambda each: each.name)
+    def list_files(self, uri: str) -> list[File]:
+        root = bucket_path(uri).rstrip("/")
+        entries = self.filesystem().get_file_info(
+            arrow_fs.FileSelector(root, recursive=True, allow_not_found=True)
+        )
+        objects = [each for each in entries if each.type is arrow_fs.FileType.File and each.path != root]
+        files = [File(each.path.removeprefix(f"{root}/"), each.size or 0) for each in objects]
+        return sorted(files, key=lambda each: each.name)
 
     def delete(self, uri: str) -> None:
         if self.exists(uri):
-            self.way().delete_dir(path_in(uri).rstrip("/"))
+            self.filesystem().delete_dir(bucket_path(uri).rstrip("/"))
 
     def exists(self, uri: str) -> bool:
-        return bool(self.listed(uri))
+        return bool(self.list_files(uri))
 
 
-def path_in(uri: str) -> str:
-    """Bucket and key."""
+def bucket_path(uri: str) -> str:
+    """Return bucket and key of a URI, as pyarrow names an object."""
     if not uri.startswith("s3://"):
         raise UsageError(f"{uri} is not in a bucket: it does not begin with s3://")
     return uri.removeprefix("s3://")
 
 
 class BucketFiles:
-    """Through Python workers: on a full scan about half as fast as s3a, on small data faster."""
+    """Files through Python workers: a full scan is about half as fast as with s3a, small data is faster."""
 
     count = None
 
@@ -91,13 +93,13 @@ class BucketFiles:
 
     def read(self, spark: SparkSession, uris: Sequence[str], schema: StructType | None) -> DataFrame:
         kind, access = format_of(uris), self._bucket.access()
-        paths = [path_in(uri) for uri in uris]
+        paths = [bucket_path(uri) for uri in uris]
         if schema is None:
-            schema = _inferred(filesystem(access), paths, kind)
+            schema = _infer_schema(open_filesystem(access), paths, kind)
         register(spark)
-        # Older files may lack a column: nothing is required, whatever the schema says.
-        loose = StructType([StructField(each.name, each.dataType, nullable=True) for each in schema])
-        reader = spark.read.format(NAME).schema(loose).options(**access)
+        # Older files may lack a column, so all are nullable, whatever the schema says.
+        nullable = StructType([StructField(each.name, each.dataType, nullable=True) for each in schema])
+        reader = spark.read.format(NAME).schema(nullable).options(**access)
         return reader.option("files", json.dumps(paths)).option("kind", kind.value).load()
 
     def write(self, frame: DataFrame, uri: str) -> None:
@@ -105,16 +107,16 @@ class BucketFiles:
             raise UsageError(f"{uri} is there already: every attempt writes to a place of its own")
         register(frame.sparkSession)
         writer = frame.write.format(NAME).options(**self._bucket.access())
-        writer.option("directory", path_in(uri).rstrip("/")).mode("append").save()
+        writer.option("directory", bucket_path(uri).rstrip("/")).mode("append").save()
 
-    def listed(self, uri: str) -> list[File]:
-        path = f"{path_in(uri).rstrip('/')}/{LIST}"
+    def list_files(self, uri: str) -> list[File]:
+        path = f"{bucket_path(uri).rstrip('/')}/{FILE_LIST}"
         try:
-            with self._bucket.way().open_input_file(path) as file:
-                found: list[dict[str, Any]] = json.loads(file.read())
+            with self._bucket.filesystem().open_input_file(path) as file:
+                files: list[dict[str, Any]] = json.loads(file.read())
         except FileNotFoundError:
             return []
-        return [File(each["name"], each["size"]) for each in found]
+        return [File(each["name"], each["size"]) for each in files]
 
     def delete(self, uri: str) -> None:
         self._bucket.delete(uri)
@@ -124,26 +126,26 @@ class BucketFiles:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the source known to a session. Its module goes along: executors need not have qo."""
+    """Register the source with a session. Its module is sent along, so executors need not have qo."""
     by_value: Any = cloudpickle
     by_value.register_pickle_by_value(sys.modules[parquet_source.__name__])
     spark.dataSource.register(ParquetSource)
 
 
-def _inferred(way: Way, paths: Sequence[str], kind: Format) -> StructType:
-    """The columns of all files together. Raises BadFile, as reading them would."""
+def _infer_schema(filesystem: FileSystem, paths: Sequence[str], kind: Format) -> StructType:
+    """Return the columns of all files together. Raises BadFile, as reading them would."""
     from_arrow: Any = import_module("pyspark.sql.pandas.types").from_arrow_schema
-    schemas: list[Shape] = []
+    schemas: list[Schema] = []
     for path in paths:
         try:
-            with way.open_input_file(path) as file:
+            with filesystem.open_input_file(path) as file:
                 if kind is Format.PARQUET:
                     schemas.append(pq.read_schema(file))
                 elif file.size() > 0:
-                    schemas.append(parsed(file, kind.value, None).schema)
+                    schemas.append(parse_text(file, kind.value, None).schema)
         except FileNotFoundError as error:
             raise BadFile(path, "missing", error) from None
         except pa.ArrowInvalid as error:
             raise BadFile(path, "corrupt", error) from None
-    # Text has no integers of its own: a column of 1 and 1.5 is one of floating point numbers.
+    # Text files do not state types: a column with 1 in one file and 1.5 in another is a double.
     return from_arrow(pa.unify_schemas(schemas, promote_options="permissive"))

@@ -1,11 +1,11 @@
-"""A data source for Spark that reads and writes files of a bucket with pyarrow, where there are no jars of s3a.
+"""A data source for Spark that reads and writes files of a bucket with pyarrow, without the jars of s3a.
 
     spark.read.format("qo_parquet").schema(schema).options(files=..., **access).load()
 
-The files are named by whoever reads; which of them were written, ``_files.json`` says: tasks that failed and were
-done again leave files behind that are in no list. Columns that the schema does not have are not read.
+The reader names the files. The writer lists those that it committed in ``_files.json``: Spark tasks that failed and
+ran again leave files behind that are not in the list. Columns that the schema does not have are not read.
 
-This module travels to the executors by value, so it depends on nothing of qo: they need pyarrow, nothing else.
+This module is sent to the executors by value, so it imports nothing of qo: they need only pyarrow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-# They carry no types of their own.
+# pyarrow has no types.
 pa: Any = import_module("pyarrow")
 pq: Any = import_module("pyarrow.parquet")
 arrow_csv: Any = import_module("pyarrow.csv")
@@ -34,17 +34,17 @@ arrow_json: Any = import_module("pyarrow.json")
 arrow_fs: Any = import_module("pyarrow.fs")
 to_arrow_schema: Any = import_module("pyspark.sql.pandas.types").to_arrow_schema
 
-Table = Batch = Shape = Way = Any
+Table = Batch = Schema = FileSystem = Any
 
 NAME = "qo_parquet"
-LIST = "_files.json"
-GROUPS_MAX = 128  # So many Spark tasks read at most.
+FILE_LIST = "_files.json"
+GROUPS_MAX = 128  # At most so many Spark tasks read.
 BATCH_ROWS = 32_768
 _DAMAGE = ("Corrupt", "corrupt", "thrift", "Unexpected end", "magic bytes", "footer", "Not a Parquet")
 
 
-def filesystem(options: Mapping[str, str]) -> Way:
-    """The way to the bucket. What is not given is left to the AWS chain of whoever asks."""
+def open_filesystem(options: Mapping[str, str]) -> FileSystem:
+    """Open the bucket. Options that are missing are left to the AWS chain of this process."""
     scheme, _, host = options.get("endpoint", "").rpartition("://")
     return arrow_fs.S3FileSystem(
         access_key=options.get("accesskey"),
@@ -57,10 +57,10 @@ def filesystem(options: Mapping[str, str]) -> Way:
 
 
 class BadFile(Exception):
-    """A file that is not there, or is not what it should be. ``qo.spark.io.files.trouble`` knows these words."""
+    """A file that is missing or corrupt. ``qo.spark.io.files.find_file_problem`` parses this text."""
 
-    def __init__(self, path: str, wrong: str, cause: object) -> None:
-        super().__init__(f"qo: the file s3://{path} is {wrong}: {' '.join(str(cause).split())}")
+    def __init__(self, path: str, kind: str, cause: object) -> None:
+        super().__init__(f"qo: the file s3://{path} is {kind}: {' '.join(str(cause).split())}")
 
 
 class ParquetSource(DataSource):
@@ -72,17 +72,14 @@ class ParquetSource(DataSource):
         raise ValueError(f"{NAME} has no schema of its own: give it one with .schema(...)")
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(schema, _plain(self.options))
+        return _Reader(schema, _lower_keys(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _Writer(_plain(self.options))
+        return _Writer(_lower_keys(self.options))
 
 
-def _plain(options: Any) -> dict[str, str]:
+def _lower_keys(options: Any) -> dict[str, str]:
     return {str(key).lower(): str(value) for key, value in options.items()}
-
-
-# Reading
 
 
 @dataclass
@@ -107,17 +104,17 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, _Group) or hasattr(partition, "paths")
         target = to_arrow_schema(self._schema, timezone="UTC")
-        way = filesystem(self._options)
+        filesystem = open_filesystem(self._options)
         for path in getattr(partition, "paths", ()):
-            yield from _rows(way, path, self._options["kind"], target)
+            yield from _rows(filesystem, path, self._options["kind"], target)
 
 
-def _rows(way: Way, path: str, kind: str, target: Shape) -> Iterator[Batch]:
-    """Of one file, as Spark wants them. Raises BadFile; an OSError is about the way there."""
+def _rows(filesystem: FileSystem, path: str, kind: str, target: Schema) -> Iterator[Batch]:
+    """Yield the rows of one file, with the columns of the target. Raises BadFile, and OSError for failed access."""
     try:
-        for batch in _batches(way, path, kind, target):
+        for batch in _batches(filesystem, path, kind, target):
             if batch.num_rows:
-                yield _fitted(batch, target)
+                yield _conform(batch, target)
     except FileNotFoundError as error:
         raise BadFile(path, "missing", error) from None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
@@ -128,35 +125,35 @@ def _rows(way: Way, path: str, kind: str, target: Shape) -> Iterator[Batch]:
         raise
 
 
-def _batches(way: Way, path: str, kind: str, target: Shape) -> Iterator[Batch]:
-    with way.open_input_file(path) as file:
+def _batches(filesystem: FileSystem, path: str, kind: str, target: Schema) -> Iterator[Batch]:
+    with filesystem.open_input_file(path) as file:
         if kind == "parquet":
-            opened = pq.ParquetFile(file)
-            wanted = {name.lower() for name in target.names}
-            present = [name for name in opened.schema_arrow.names if name.lower() in wanted]
-            yield from opened.iter_batches(batch_size=BATCH_ROWS, columns=present)
+            parquet = pq.ParquetFile(file)
+            names = {name.lower() for name in target.names}
+            present = [name for name in parquet.schema_arrow.names if name.lower() in names]
+            yield from parquet.iter_batches(batch_size=BATCH_ROWS, columns=present)
         elif file.size() > 0:
-            yield from parsed(file, kind, target).to_batches(max_chunksize=BATCH_ROWS)
+            yield from parse_text(file, kind, target).to_batches(max_chunksize=BATCH_ROWS)
 
 
-def parsed(file: Any, kind: str, target: Shape | None) -> Table:
-    """A text file as a table; without a schema, with the types that its values look like."""
+def parse_text(file: Any, kind: str, target: Schema | None) -> Table:
+    """Return a text file as a table; without a schema, its types are inferred."""
     if kind == "json":
         if target is None:
             return arrow_json.read_json(file)
-        given = arrow_json.ParseOptions(explicit_schema=target, unexpected_field_behavior="ignore")
-        return arrow_json.read_json(file, parse_options=given)
+        options = arrow_json.ParseOptions(explicit_schema=target, unexpected_field_behavior="ignore")
+        return arrow_json.read_json(file, parse_options=options)
     if target is None:
         return arrow_csv.read_csv(file)
     types = {each.name: each.type for each in target}
-    wanted = arrow_csv.ConvertOptions(
+    options = arrow_csv.ConvertOptions(
         column_types=types, include_columns=list(types), include_missing_columns=True, strings_can_be_null=True
     )
-    return arrow_csv.read_csv(file, convert_options=wanted)
+    return arrow_csv.read_csv(file, convert_options=options)
 
 
-def _fitted(batch: Batch, target: Shape) -> Batch:
-    """The columns of the schema, in its order and types; null where the file has none."""
+def _conform(batch: Batch, target: Schema) -> Batch:
+    """Return the columns of the schema, in its order and types; null where the file has none."""
     places = {name.lower(): at for at, name in enumerate(batch.schema.names)}
     columns: list[Any] = []
     for each in target:
@@ -164,9 +161,6 @@ def _fitted(batch: Batch, target: Shape) -> Batch:
         column = pa.nulls(batch.num_rows, each.type) if at is None else batch.column(at)
         columns.append(column if column.type == each.type else column.cast(each.type))
     return pa.RecordBatch.from_arrays(columns, schema=target)
-
-
-# Writing
 
 
 @dataclass
@@ -183,14 +177,14 @@ class _Writer(DataSourceArrowWriter):
     def write(self, iterator: Iterator[Batch]) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
-        # The attempt is in the name: one that was given up may still be writing.
+        # With the attempt in its name: one that was abandoned may still be writing.
         name = f"part-{context.partitionId():05d}-{context.taskAttemptId()}.parquet"
-        way = filesystem(self._options)
+        filesystem = open_filesystem(self._options)
         filled = (batch for batch in iterator if batch.num_rows)
         first = next(filled, None)
         if first is None:
             return _Part(None, 0)
-        with way.open_output_stream(f"{self._directory}/{name}") as file:
+        with filesystem.open_output_stream(f"{self._directory}/{name}") as file:
             with pq.ParquetWriter(file, first.schema) as writer:
                 writer.write_batch(first)
                 for batch in filled:
@@ -199,13 +193,13 @@ class _Writer(DataSourceArrowWriter):
         return _Part(name, size)
 
     def commit(self, messages: Any) -> None:
-        """What was written, in one object: nobody looks for files."""
-        made = [{"name": each.name, "size": each.size} for each in messages if each is not None and each.name]
-        with filesystem(self._options).open_output_stream(f"{self._directory}/{LIST}") as file:
-            file.write(json.dumps(sorted(made, key=lambda each: str(each["name"]))).encode())
+        """Write the list of files as one object, so that nobody has to list the directory."""
+        files = [{"name": each.name, "size": each.size} for each in messages if each is not None and each.name]
+        with open_filesystem(self._options).open_output_stream(f"{self._directory}/{FILE_LIST}") as file:
+            file.write(json.dumps(sorted(files, key=lambda each: str(each["name"]))).encode())
 
     def abort(self, messages: Any) -> None:
-        way = filesystem(self._options)
+        filesystem = open_filesystem(self._options)
         for each in messages:
             if each is not None and each.name:
-                way.delete_file(f"{self._directory}/{each.name}")
+                filesystem.delete_file(f"{self._directory}/{each.name}")

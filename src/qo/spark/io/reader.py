@@ -1,9 +1,9 @@
-"""Reading a dataset from any Spark session.
+"""Reads a dataset from any Spark session.
 
     import qo
     flights = qo.read(spark, "flights")
 
-The frame is pinned: it shows what was committed when it was made, also if others commit while it is used.
+The frame is pinned: it shows what was committed when it was made, even if others commit while it is used.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from qo.dispatcher.views import reading
 from qo.errors import NotFound, UsageError
 from qo.spark.engine.sync import wait
 from qo.spark.io.appending import uris_of
-from qo.spark.io.columns import of_bodies, struct_of
+from qo.spark.io.columns import columns_from_bodies, struct_of
 from qo.spark.io.files import files_for
-from qo.spark.io.reading import of_files
+from qo.spark.io.reading import read_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Pinned:
 def read(
     spark: SparkSession, name: str, *, version: int | None = None, settings: Settings | None = None
 ) -> DataFrame:
-    """A dataset: by its published name, ``dag.job`` or ``dag.job[1]``; as it is now, or as of a version.
+    """Return a dataset, named as published, ``dag.job`` or ``dag.job[1]``, as it is now or as of a version.
 
     A version is the revision that a commit made; ``qo dataset history`` lists them. The settings are those of the
     command line, unless others are given. Raises NotFound, also for a version before the first commit, and UsageError
@@ -49,38 +49,38 @@ def read(
     """
     if version is not None and version < 0:
         raise UsageError(f"version is {version}: see qo dataset history {name} for those that there are")
-    chosen = settings if settings is not None else load()
-    pinned = pin(chosen, name, version)
-    columns = of_bodies(pinned.first.columns)
+    resolved = settings if settings is not None else load()
+    pinned = pin(resolved, name, version)
+    columns = columns_from_bodies(pinned.first.columns)
     uris = uris_of(pinned.pieces)
     if version is not None and not columns and not uris:
         raise NotFound(f"{name!r} had no data yet at version {version}: see qo dataset history {name}")
-    files = files_for(chosen, uris[0] if uris else chosen.dispatcher.data_root)
-    return of_files(spark, uris, struct_of(columns) if columns else None, files, name)
+    files = files_for(resolved, uris[0] if uris else resolved.dispatcher.data_root)
+    return read_files(spark, uris, struct_of(columns) if columns else None, files, name)
 
 
 def pin(settings: Settings, name: str, version: int | None = None) -> Pinned:
-    """What there is to read now, or was then: from the dispatcher, or from its state where none is named."""
+    """Return the pieces of a dataset, now or as of a version, from the dispatcher or its state database."""
     if settings.dispatcher.url is not None:
-        return wait(_asked(settings, name, version))
+        return wait(_fetch(settings, name, version))
     _require_installation(settings.dispatcher.state)
     state = open_state(settings.dispatcher.state)
     try:
         upgrade.require(state)
         with state.read() as tx:  # One transaction: all pages show one state.
             first = page = reading.pieces(tx, name, revision=version)
-            found = list(page.pieces)
+            pieces = list(page.pieces)
             while page.after is not None:
                 generation, revision = first.generation_id, first.revision
                 page = reading.pieces(tx, name, revision=revision, generation_id=generation, after=page.after)
-                found += page.pieces
+                pieces += page.pieces
     finally:
         state.close()
-    return Pinned(first, tuple(found))
+    return Pinned(first, tuple(pieces))
 
 
 def _require_installation(url: str) -> None:
-    """Who reads creates nothing. Raises NotFound where no state database is."""
+    """Raise NotFound if there is no state database: a reader must not create one."""
     path = sqlite_path(url)
     if path is not None and (not path.is_file() or path.stat().st_size == 0):
         raise NotFound(
@@ -89,16 +89,16 @@ def _require_installation(url: str) -> None:
         )
 
 
-async def _asked(settings: Settings, name: str, version: int | None) -> Pinned:
+async def _fetch(settings: Settings, name: str, version: int | None) -> Pinned:
     async with UserClient.from_settings(settings.dispatcher) as client:
 
-        async def ask(**params: Any) -> ReadingAnswer:
-            given = {key: value for key, value in params.items() if value is not None}
-            return ReadingAnswer.model_validate(await client.get(f"/v1/datasets/{name}/pieces", **given))
+        async def get(**params: Any) -> ReadingAnswer:
+            query = {key: value for key, value in params.items() if value is not None}
+            return ReadingAnswer.model_validate(await client.get(f"/v1/datasets/{name}/pieces", **query))
 
-        first = page = await ask(revision=version)
-        found = list(page.pieces)
+        first = page = await get(revision=version)
+        pieces = list(page.pieces)
         while page.after is not None:
-            page = await ask(revision=first.revision, generation_id=first.generation_id, after=page.after)
-            found += page.pieces
-    return Pinned(first, tuple(found))
+            page = await get(revision=first.revision, generation_id=first.generation_id, after=page.after)
+            pieces += page.pieces
+    return Pinned(first, tuple(pieces))

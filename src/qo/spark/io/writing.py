@@ -1,9 +1,8 @@
-"""Outputs: a frame becomes files below the attempt's own prefix, and is measured on the way.
+"""Writes a frame to files below the attempt's own prefix, and measures it on the way.
 
-Everything is known after one pass: rows and what expectations ask for are counted while the rows go by, or, where
-nothing but the rows is wanted, told by the files themselves. How many files there are is Spark's doing: shuffles end in
-few and large partitions (adaptive execution), and small files are read together; what still comes in crumbs is for the
-operator ``compact``.
+One pass is enough: rows, and what expectations need, are counted while they are written; if only the number of rows is
+needed, it comes from the files' footers. Spark decides how many files there are: shuffles end in few, large partitions
+(adaptive execution), and small files are read together. The operator ``compact`` merges those that are still small.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ from qo.agent.operator_run import RunOutput
 from qo.api.contract.task import Work
 from qo.core.pipeline.columns import Column
 from qo.errors import UsageError
-from qo.spark.io.appending import fresh
-from qo.spark.io.columns import bodies, of_bodies, settled, writable
+from qo.spark.io.appending import uncommitted_rows
+from qo.spark.io.columns import column_bodies, columns_from_bodies, merge_columns, writable_columns
 from qo.spark.io.files import File, Files
 
 APPEND = "append"
-FILES_MAX = 10_000  # What a commit takes.
+FILES_MAX = 10_000  # As many as one commit takes.
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Something to find out about the rows while they are written: an aggregate over all of them."""
+    """An aggregate over all rows of an output, computed while they are written."""
 
     name: str
     column: SparkColumn
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenOutput:
     rows: int
     bytes: int
     files: tuple[File, ...]
@@ -54,75 +53,79 @@ def write(
     files: Files,
     measures: Sequence[Measure],
     work: Work,
-) -> Written:
-    """Write one output of an attempt, and fill in what the dispatcher is told of it.
+) -> WrittenOutput:
+    """Write one output of an attempt, and record its files, columns and statistics in it.
 
-    With ``append`` and a unique key, only what is not committed yet. No rows: no files, but the columns are kept.
-    Raises UsageError for columns that cannot be written or are not those of the dataset, before anything is written.
+    With ``append`` and a unique key, write only rows that are not committed yet. Without rows there are no files, but
+    the columns are recorded. Raises UsageError, before anything is written, for columns that cannot be written or do
+    not fit those of the dataset.
     """
-    columns = writable(frame.schema)
-    settled(of_bodies(output.given.columns), columns, work.drift)
+    columns = writable_columns(frame.schema)
+    merge_columns(columns_from_bodies(output.given.columns), columns, work.drift)
     if work.update_strategy == APPEND and work.unique_key:
         label = f"{work.dag}.{work.job}"
-        frame = fresh(spark, frame, work.unique_key, output, files, label)
-    own = _own(frame, work)
-    if measures or len(own) > 1 or files.count is None:
-        values, made = _observed(frame, output, files, [*own, *measures])
+        frame = uncommitted_rows(spark, frame, work.unique_key, output, files, label)
+    standard = _standard_measures(frame, work)
+    if measures or len(standard) > 1 or files.count is None:
+        values, new_files = _write_and_observe(frame, output, files, [*standard, *measures])
     else:
-        values, made = _told(frame, output, files, files.count)
-    rows, *edges = values[: len(own)]
-    if len(made) > FILES_MAX:
+        values, new_files = _write_and_count(frame, output, files, files.count)
+    rows, *edges = values[: len(standard)]
+    if len(new_files) > FILES_MAX:
         raise UsageError(
-            f"the output has {len(made)} files, and a commit takes {FILES_MAX}: repartition or coalesce the frame"
+            f"the output has {len(new_files)} files, and a commit takes {FILES_MAX}: repartition or coalesce the frame"
         )
-    if rows == 0 and made:
-        files.delete(output.prefix)  # Spark writes one without rows.
-        made = []
-    for at, each in enumerate(made):
+    if rows == 0 and new_files:
+        files.delete(output.prefix)  # Spark writes a file without rows.
+        new_files = []
+    for at, each in enumerate(new_files):
         output.add(each.name, size=each.size, rows=rows if at == 0 else None)
-    output.columns = bodies(columns)
-    output.stats |= {each.name: plain(value) for each, value in zip(own[1:], edges, strict=True)}
-    observed = {each.name: value for each, value in zip(measures, values[len(own) :], strict=True)}
-    return Written(rows, sum(each.size for each in made), tuple(made), tuple(columns), observed)
+    output.columns = column_bodies(columns)
+    output.stats |= {each.name: json_value(value) for each, value in zip(standard[1:], edges, strict=True)}
+    observed = {each.name: value for each, value in zip(measures, values[len(standard) :], strict=True)}
+    return WrittenOutput(rows, sum(each.size for each in new_files), tuple(new_files), tuple(columns), observed)
 
 
-def _own(frame: DataFrame, work: Work) -> list[Measure]:
-    """What is measured of every output: its rows, and where its cursor begins and ends."""
-    found = [Measure("rows", F.count(F.lit(1)))]
-    wanted = work.cursor_column
-    if wanted is None:
-        return found
-    if wanted.lower() not in {each.lower() for each in frame.columns}:
+def _standard_measures(frame: DataFrame, work: Work) -> list[Measure]:
+    """Return what is measured of every output: its number of rows, and the range of its cursor."""
+    measures = [Measure("rows", F.count(F.lit(1)))]
+    name = work.cursor_column
+    if name is None:
+        return measures
+    if name.lower() not in {each.lower() for each in frame.columns}:
         if len(work.outputs) > 1:
-            return found  # It may be a column of another output.
-        raise UsageError(f"cursor_column: the output has no column {wanted!r}: it has {', '.join(frame.columns)}")
-    column = F.col("`" + wanted.replace("`", "``") + "`")
-    return [*found, Measure("cursor_min", F.min(column)), Measure("cursor_max", F.max(column))]
+            return measures  # Another output may have the column.
+        raise UsageError(f"cursor_column: the output has no column {name!r}: it has {', '.join(frame.columns)}")
+    column = F.col("`" + name.replace("`", "``") + "`")
+    return [*measures, Measure("cursor_min", F.min(column)), Measure("cursor_max", F.max(column))]
 
 
-def _observed(
+def _write_and_observe(
     frame: DataFrame, output: RunOutput, files: Files, measures: Sequence[Measure]
 ) -> tuple[list[Any], list[File]]:
-    """Write; what was seen of the rows meanwhile, measure by measure, and the files."""
-    seen = Observation()
-    # Names of our own: those of measures may be anything, and Spark wants each once.
-    wanted = [each.column.alias(f"m{at}") for at, each in enumerate(measures)]
-    files.write(frame.observe(seen, *wanted), output.prefix)
-    values = seen.get
-    return [values[f"m{at}"] for at in range(len(measures))], files.listed(output.prefix)
+    """Write; return the value of each measure, and the files."""
+    observation = Observation()
+    # Generated names: Spark wants each once, and those of measures may be anything.
+    columns = [each.column.alias(f"m{at}") for at, each in enumerate(measures)]
+    files.write(frame.observe(observation, *columns), output.prefix)
+    values = observation.get
+    return [values[f"m{at}"] for at in range(len(measures))], files.list_files(output.prefix)
 
 
-def _told(
+def _write_and_count(
     frame: DataFrame, output: RunOutput, files: Files, count: Callable[[str, Sequence[File]], int]
 ) -> tuple[list[Any], list[File]]:
-    """Write, and ask the files for their rows: to count them on the way takes longer than a small write itself."""
+    """Write; return the number of rows by the files' footers, and the files.
+
+    To count rows while they are written takes longer than a small write itself.
+    """
     files.write(frame, output.prefix)
-    made = files.listed(output.prefix)
-    return [count(output.prefix, made)], made
+    new_files = files.list_files(output.prefix)
+    return [count(output.prefix, new_files)], new_files
 
 
-def plain(value: Any) -> Any:
-    """A value of a row as JSON has it."""
+def json_value(value: Any) -> Any:
+    """Return a value of a row as JSON can hold it."""
     match value:
         case None | bool() | int() | float() | str():
             return value

@@ -1,1 +1,1 @@
-"""What runs on frames: the built-in operators, and functions of users."""
+"""Operators on frames: the built-in ones, and functions of users."""

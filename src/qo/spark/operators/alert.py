@@ -1,7 +1,7 @@
-"""alert: every row that a query finds is told to somebody, at least once, under an id that is always the same.
+"""alert: sends every row that a query finds to people, at least once, under an id that stays the same.
 
-The id follows from the job, what its task is about, and the row. Whoever receives an alert a second time, because an
-attempt died after sending it or a partition was made anew, knows it by that.
+The id follows from the job, the task's partition or cursor, and the row. A receiver recognises by it an alert that is
+sent again, because an attempt died after sending it or a partition was rebuilt.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qo.agent.operator_run import Run
 from qo.core.words import plural
 from qo.errors import UsageError
 from qo.spark.operators.context import Context, Frames
-from qo.spark.operators.sql import queried
+from qo.spark.operators.sql import query_frame
 from qo.worker.api.signals import Reject, Retry
 
 LIMIT = 1_000
@@ -39,35 +39,35 @@ class Alert:
 
     def document(self, run: Run) -> dict[str, Any]:
         work = run.work
-        about = {"partition_key": work.partition_key, "cursor": work.cursor}
-        told = {key: value for key, value in about.items() if value is not None}
-        return {"id": self.id, "dag": work.dag, "job": work.job, **told, "row": dict(self.row)}
+        subject = {"partition_key": work.partition_key, "cursor": work.cursor}
+        present = {key: value for key, value in subject.items() if value is not None}
+        return {"id": self.id, "dag": work.dag, "job": work.job, **present, "row": dict(self.row)}
 
 
 def run(context: Context) -> Frames:
     limit = int(context.config.get("limit", LIMIT))
-    found = queried(context)
-    rows = found.limit(limit + 1).collect()
+    frame = query_frame(context)
+    rows = frame.limit(limit + 1).collect()
     if len(rows) > limit:
         raise UsageError(
             f"the query found more than {plural(limit, 'row')}: an alert is for people. Narrow it, or raise 'limit'"
         )
-    plain = [_plain(row.asDict(recursive=True)) for row in rows]
-    alerts = [Alert(alert_id(context.run, each), each) for each in plain]
+    values = [_json_value(row.asDict(recursive=True)) for row in rows]
+    alerts = [Alert(alert_id(context.run, each), each) for each in values]
     deliver(context, alerts)
-    context.said.update(alerts=len(alerts), alert_ids=[each.id for each in alerts[:IDS_SHOWN]])
+    context.details.update(alerts=len(alerts), alert_ids=[each.id for each in alerts[:IDS_SHOWN]])
     if not context.run.outputs:
         return {}
-    # The rows that were told, not the query again: it might find others by now.
-    schema = StructType([StructField("alert_id", StringType(), False), *found.schema])
-    values = [(each.id, *cast("tuple[Any, ...]", row)) for each, row in zip(alerts, rows, strict=True)]
-    return {context.only_output(): context.frame(values, schema).coalesce(1)}
+    # The rows that were sent. To run the query again might find others.
+    schema = StructType([StructField("alert_id", StringType(), False), *frame.schema])
+    output_rows = [(each.id, *cast("tuple[Any, ...]", row)) for each, row in zip(alerts, rows, strict=True)]
+    return {context.only_output(): context.frame(output_rows, schema).coalesce(1)}
 
 
 def alert_id(run: Run, row: Mapping[str, Any]) -> str:
     work = run.work
-    about = [work.dag, work.job, work.partition_key, work.cursor, row]
-    return str(uuid.uuid5(_SPACE, json.dumps(about, sort_keys=True)))
+    identity = [work.dag, work.job, work.partition_key, work.cursor, row]
+    return str(uuid.uuid5(_SPACE, json.dumps(identity, sort_keys=True)))
 
 
 def deliver(context: Context, alerts: Sequence[Alert]) -> None:
@@ -104,7 +104,7 @@ def _post_one(client: httpx.Client, url: str, alert: Alert, run: Run) -> None:
 
 
 def _url(context: Context) -> str:
-    """A URL that holds a password is a secret, and is named instead of written down."""
+    """Return the URL from the config, or from a secret, if it contains a password."""
     url, secret = context.config.get("url"), context.config.get("url_secret")
     if (url is None) == (secret is None):
         raise UsageError("the channel webhook needs either 'url' or 'url_secret' in the config")
@@ -117,18 +117,18 @@ def _write(context: Context, alerts: Sequence[Alert]) -> None:
         raise UsageError("the channel file needs a 'path' in the config: a directory, or s3://BUCKET/PREFIX")
     root = located(str(path), str(Path.cwd())).rstrip("/")
     for each in alerts:
-        # One file for each: written twice, it is the same file.
+        # One file for each alert: sending it again overwrites the same file.
         body = json.dumps(each.document(context.run)).encode()
         context.run.storage.write(f"{root}/{each.id}.json", body)
 
 
-def _plain(value: Any) -> Any:
-    """As JSON can say it, always in the same words."""
+def _json_value(value: Any) -> Any:
+    """Return a value as JSON can hold it, always in the same way."""
     match value:
         case Mapping():
-            return {str(key): _plain(each) for key, each in cast("Mapping[Any, Any]", value).items()}
+            return {str(key): _json_value(each) for key, each in cast("Mapping[Any, Any]", value).items()}
         case list() | tuple():
-            return [_plain(each) for each in cast("Sequence[Any]", value)]
+            return [_json_value(each) for each in cast("Sequence[Any]", value)]
         case date() | datetime():
             return value.isoformat()
         case bytes() | bytearray():

@@ -20,6 +20,6 @@ def call(context: Context) -> Frames:
     if is_built_in(name):
         return BUILT_IN[name].load()(context)
     if ":" not in name:
-        known = ", ".join(sorted(operators_of(RUNTIME)))
-        raise NotFound(f"Spark has no operator {name!r}: write module:function, or one of {known}")
+        names = ", ".join(sorted(operators_of(RUNTIME)))
+        raise NotFound(f"Spark has no operator {name!r}: write module:function, or one of {names}")
     return functions.call(context, context.run.code.load(name))

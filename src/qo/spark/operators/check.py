@@ -1,4 +1,4 @@
-"""check: lets its input through unchanged, if it meets the job's expectations."""
+"""check: passes its input on unchanged, if it meets the job's expectations."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from qo.spark.operators.context import Context, Frames
 
 
 def run(context: Context) -> Frames:
-    """Expectations are settled for every job when its output has been written; there is nothing else to do here."""
+    """Return the input. The executor checks expectations of every job when its output is written."""
     _, frame = context.only_input()
     return {context.only_output(): frame}

@@ -1,4 +1,4 @@
-"""compact: the same rows in few files of about one size."""
+"""compact: writes the same rows to few files of about the same size."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from qo.api.contract.task import Piece
 from qo.spark.operators.context import Context, Frames
 
 TARGET_MB = 128
-FILES_MAX = 10_000  # As many as one commit can name.
+FILES_MAX = 10_000  # As many as one commit takes.
 
 
 def run(context: Context) -> Frames:
     name, frame = context.only_input()
     target_bytes = int(context.config.get("target_mb", TARGET_MB)) * 1024 * 1024
-    wanted = files_wanted(context.run.input(name).pieces, target_bytes)
-    context.said["files_wanted"] = wanted
-    # One file needs no shuffle; several are of one size only after one.
-    return {context.only_output(): frame.coalesce(1) if wanted == 1 else frame.repartition(wanted)}
+    files = target_files(context.run.input(name).pieces, target_bytes)
+    context.details["files_wanted"] = files
+    # One file needs no shuffle; several have the same size only after one.
+    return {context.only_output(): frame.coalesce(1) if files == 1 else frame.repartition(files)}
 
 
-def files_wanted(pieces: Iterable[Piece], target_bytes: int) -> int:
-    """How many files of the wanted size the pieces fill. A piece of unknown size counts as one full file."""
+def target_files(pieces: Iterable[Piece], target_bytes: int) -> int:
+    """Return how many files of the target size the pieces fill. A piece of unknown size counts as one full file."""
     size = sum(target_bytes if piece.bytes is None else piece.bytes for piece in pieces)
     return min(FILES_MAX, max(1, -(-size // target_bytes)))

@@ -1,4 +1,4 @@
-"""What an operator works with, and what it returns."""
+"""What an operator gets, and what it returns."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Diagnosis = Callable[[BaseException], "BaseException | None"]
 
 
 class Inputs(Mapping[str, DataFrame]):
-    """The job's inputs. Each is opened when it is first asked for: what is not named costs nothing."""
+    """The job's inputs by name. Each is opened when it is first used: an unused one costs nothing."""
 
     def __init__(self, names: list[str], open_: Callable[[str], DataFrame]) -> None:
         self._names = names
         self._open = open_
-        self._opened: dict[str, DataFrame] = {}
+        self._frames: dict[str, DataFrame] = {}
 
     def __getitem__(self, name: str) -> DataFrame:
         if name not in self._names:
             raise KeyError(name)
-        if name not in self._opened:
-            self._opened[name] = self._open(name)
-        return self._opened[name]
+        if name not in self._frames:
+            self._frames[name] = self._open(name)
+        return self._frames[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._names  # Without opening it.
@@ -52,9 +52,9 @@ class Context:
     config: Mapping[str, Any]
     files: Files
     settings: Settings = field(default_factory=Settings)
-    later: ExitStack = field(default_factory=ExitStack)  # What to undo when the attempt is over.
-    said: dict[str, Any] = field(default_factory=dict[str, Any])  # Joins the task's result; small.
-    # Asked for a better word when what the operator returned cannot be written.
+    later: ExitStack = field(default_factory=ExitStack)  # Clean-up for the end of the attempt.
+    details: dict[str, Any] = field(default_factory=dict[str, Any])  # Added to the task's result; small.
+    # Tried in turn for a better error when the returned frames cannot be written.
     diagnoses: list[Diagnosis] = field(default_factory=list[Diagnosis])
 
     @property
@@ -62,19 +62,19 @@ class Context:
         return self.run.work.operator
 
     def frame(self, rows: Sequence[Any], schema: StructType) -> DataFrame:
-        """Rows that are here already."""
-        maker: Any = self.spark  # Its stubs know only some of what it takes.
-        return maker.createDataFrame(rows, schema)
+        """Make a frame of rows in this process."""
+        spark: Any = self.spark  # Its stubs accept only some kinds of rows.
+        return spark.createDataFrame(rows, schema)
 
     def only_input(self) -> tuple[str, DataFrame]:
-        """For operators that read one thing."""
+        """Return name and frame of the only input. Raises UsageError if there are several, or none."""
         if len(self.inputs) != 1:
             raise UsageError(f"{self.operator} reads one input, and {self.run.work.job} has {len(self.inputs)}")
         name = next(iter(self.inputs))
         return name, self.inputs[name]
 
     def only_output(self) -> int:
-        """For operators that make one thing."""
+        """Return the index of the only output. Raises UsageError if there are several, or none."""
         if len(self.run.outputs) != 1:
             raise UsageError(
                 f"{self.operator} has one output, and {self.run.work.job} has {len(self.run.outputs)}"

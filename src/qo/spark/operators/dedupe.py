@@ -10,7 +10,7 @@ from pyspark.sql.types import StructField
 
 from qo.errors import UsageError
 from qo.spark.operators.context import Context, Frames
-from qo.spark.operators.table_files import listed, quoted
+from qo.spark.operators.table_files import name_list, quote_name
 
 _RANK = "__qo_rank"
 _UNORDERED = ("map<", "variant")  # Types that Spark cannot sort by, also inside of others.
@@ -27,8 +27,8 @@ def run(context: Context) -> Frames:
     columns = {column.lower() for column in frame.columns}  # Spark ignores the case of names, too.
     if missing := [each for each in (*keys, order_by) if each.lower() not in columns]:
         raise UsageError(
-            f"the input {name!r} has no column {listed(missing)}: its columns are {listed(frame.columns)}; correct "
-            f"'keys' and 'order_by' in the config of {context.run.work.job}"
+            f"the input {name!r} has no column {name_list(missing)}: its columns are {name_list(frame.columns)}; "
+            f"correct 'keys' and 'order_by' in the config of {context.run.work.job}"
         )
     return {context.only_output(): newest_rows(frame, keys, order_by)}
 
@@ -43,13 +43,13 @@ def newest_rows(frame: DataFrame, keys: Sequence[str], order_by: str) -> DataFra
     others = sorted(
         (field for field in frame.schema if field.name.lower() not in used), key=lambda each: each.name
     )
-    newest_first = [F.col(quoted(order_by)).desc_nulls_last(), *map(_sortable, others)]
-    ranked = Window.partitionBy(*(F.col(quoted(key)) for key in keys)).orderBy(*newest_first)
+    newest_first = [F.col(quote_name(order_by)).desc_nulls_last(), *map(_sortable, others)]
+    ranked = Window.partitionBy(*(F.col(quote_name(key)) for key in keys)).orderBy(*newest_first)
     return frame.withColumn(_RANK, F.row_number().over(ranked)).where(F.col(_RANK) == 1).drop(_RANK)
 
 
 def _sortable(field: StructField) -> Column:
-    column = F.col(quoted(field.name))
+    column = F.col(quote_name(field.name))
     if any(each in field.dataType.simpleString() for each in _UNORDERED):
         return F.to_json(F.struct(column), _TIMES)
     return column

@@ -1,7 +1,7 @@
-"""Brings the user's code to where Spark runs Python functions, if that is another machine or process.
+"""Sends the user's code to where Spark runs Python functions, if that is another machine.
 
-On this machine the Python workers of a local session start in the same directory with the same interpreter, and find
-it by themselves. ``addArtifacts`` is the one way that a session of the worker's own and Spark Connect share.
+The Python workers of a local session start in the same directory with the same interpreter, and import it as it is.
+``addArtifacts`` works in classic sessions and in Spark Connect.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from qo.agent.code.loaded import Code
 from qo.errors import UsageError
 
 BYTES_MAX = 50 * 1024 * 1024
-_ELSEWHERE = frozenset({"__pycache__", "node_modules", "build", "dist"})
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # The same files are the same zip.
+_SKIPPED = frozenset({"__pycache__", "node_modules", "build", "dist"})
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # A fixed time: the same files give the same zip.
 
 
 class Shipper:
@@ -32,34 +32,34 @@ class Shipper:
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="qo-code-")
         self._packed: dict[Path, Path] = {}
-        self._sent: set[tuple[str, Path]] = set()
+        self._shipped: set[tuple[str, Path]] = set()
         self._lock = threading.Lock()
 
     def ship(self, spark: SparkSession, code: Code, operator: str) -> None:
-        """Send what the operator needs.
+        """Send the code that the operator needs.
 
-        The code of a version has a name of its own, so that two of them do not meet in one Python process of Spark's.
+        Modules of a version have unique names, so that two versions do not collide in one of Spark's Python processes.
         """
         function = code.load(operator)
-        root = code.shipped or root_of(function)
+        root = code.shipped or import_root(function)
         if root is None:
             return
         with self._lock:
             if root not in self._packed:
-                self._packed[root] = code.shipped or packed(root, Path(self._directory.name))
-            packed_at = self._packed[root]
+                self._packed[root] = code.shipped or pack(root, Path(self._directory.name))
+            package = self._packed[root]
             application = _application(spark)
-            if (application, packed_at) not in self._sent:
-                spark.addArtifacts(str(packed_at), pyfile=True)
+            if (application, package) not in self._shipped:
+                spark.addArtifacts(str(package), pyfile=True)
             if application is not None:
-                self._sent.add((application, packed_at))
+                self._shipped.add((application, package))
 
     def close(self) -> None:
         self._directory.cleanup()
 
 
-def root_of(function: Callable[..., Any]) -> Path | None:
-    """The directory from which the function's module is imported; None: it is installed, also where Spark runs."""
+def import_root(function: Callable[..., Any]) -> Path | None:
+    """Return the directory from which the function's module is imported; None if it is an installed package."""
     name: str | None = getattr(function, "__module__", None)
     file: str | None = getattr(sys.modules.get(name or ""), "__file__", None)
     if name is None or file is None:
@@ -71,8 +71,8 @@ def root_of(function: Callable[..., Any]) -> Path | None:
     return here.parents[levels]
 
 
-def packed(root: Path, directory: Path) -> Path:
-    """A zip of the Python files below, named by what is in it."""
+def pack(root: Path, directory: Path) -> Path:
+    """Make a zip of the Python files below a directory, named by their content."""
     files = sorted(_python_files(root))
     size = sum(each.stat().st_size for each in files)
     if size > BYTES_MAX:
@@ -93,7 +93,7 @@ def packed(root: Path, directory: Path) -> Path:
 
 def _python_files(directory: Path) -> Iterator[Path]:
     for each in directory.iterdir():
-        if each.name.startswith(".") or each.name in _ELSEWHERE:
+        if each.name.startswith(".") or each.name in _SKIPPED:
             continue
         if each.is_dir() and not (each / "pyvenv.cfg").exists():
             yield from _python_files(each)
@@ -107,7 +107,7 @@ def _installed() -> list[Path]:
 
 
 def _application(spark: SparkSession) -> str | None:
-    """Which keeps artifacts for all of its sessions. None: a session of Connect, which keeps its own while it lasts."""
+    """Return the application, which keeps artifacts for all its sessions; None for Connect, where each session does."""
     if getattr(spark, "session_id", None) is not None:
         return None
     return spark.conf.get("spark.app.id", "")

@@ -1,4 +1,4 @@
-"""sql: one query over the inputs, which it knows as tables of their names."""
+"""sql: one query over the inputs, which are tables of the same names."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from qo.spark.operators.context import Context, Frames
 
 
 def run(context: Context) -> Frames:
-    return {context.only_output(): queried(context)}
+    return {context.only_output(): query_frame(context)}
 
 
-def queried(context: Context) -> DataFrame:
-    """What the job's query says. Only inputs that it names are opened."""
+def query_frame(context: Context) -> DataFrame:
+    """Return the result of the job's query. Only inputs that it names are opened."""
     query = query_of(context)
     for name in context.inputs:
         if re.search(rf"\b{re.escape(name)}\b", query, re.IGNORECASE):
@@ -34,4 +34,6 @@ def query_of(context: Context) -> str:
     try:
         return Path(str(file)).read_text()
     except FileNotFoundError:
-        raise NotFound(f"there is no file {file} here: deploy the pipeline from where it lies") from None
+        raise NotFound(
+            f"there is no file {file} here: deploy the pipeline from the directory that has it"
+        ) from None

@@ -1,6 +1,6 @@
-"""Files of any format where Spark can open them.
+"""Makes files of any format available to Spark.
 
-Spark reads ``file:`` and, with the jars of hadoop-aws, ``s3a:``. Without these jars the objects are brought to a
+Spark reads ``file:`` and, with the jars of hadoop-aws, ``s3a:``. Without these jars the objects are copied to a
 directory of the worker, which only a session on this machine can see.
 """
 
@@ -14,11 +14,11 @@ from typing import Any
 
 from qo.config.spark import BucketAccess, SparkSettings
 from qo.errors import NotFound, Unavailable, UsageError
-from qo.spark.io.files import exactly, only_path
+from qo.spark.io.files import escape_pattern, literal_path
 from qo.spark.operators.context import Context
 from qo.worker.loop.cancel import CancelToken
 
-AT_ONCE = 8
+COPIES_AT_ONCE = 8
 PART_BYTES = 4 * 1024 * 1024
 
 
@@ -28,8 +28,8 @@ class ObjectGone(NotFound):
         self.uri = uri
 
 
-def readable(context: Context, patterns: Sequence[str]) -> list[str]:
-    """What to give to Spark. Copies last until the attempt is over."""
+def stage(context: Context, patterns: Sequence[str]) -> list[str]:
+    """Return the paths to give to Spark. Copies last until the attempt ends. Raises ObjectGone."""
     remote = [each for each in patterns if each.startswith("s3://")]
     if not remote:
         return list(patterns)
@@ -40,13 +40,13 @@ def readable(context: Context, patterns: Sequence[str]) -> list[str]:
             f"Spark cannot open {remote[0]}: name org.apache.hadoop:hadoop-aws under spark.packages, "
             "in the version of Spark's own Hadoop"
         )
-    named = [_named(each) for each in remote]
+    uris = [_literal_uri(each) for each in remote]
     directory = Path(context.later.enter_context(tempfile.TemporaryDirectory(prefix="qo-ingest-")))
-    return [*(each for each in patterns if each not in remote), *_copied(context, named, directory)]
+    return [*(each for each in patterns if each not in remote), *_copy_all(context, uris, directory)]
 
 
-def _named(pattern: str) -> str:
-    uri = only_path(pattern)
+def _literal_uri(pattern: str) -> str:
+    uri = literal_path(pattern)
     if uri is None:
         raise UsageError(
             f"{pattern} is a pattern, which needs hadoop-aws: read the files of a file source instead"
@@ -54,34 +54,34 @@ def _named(pattern: str) -> str:
     return uri
 
 
-def _copied(context: Context, uris: Sequence[str], directory: Path) -> list[str]:
+def _copy_all(context: Context, uris: Sequence[str], directory: Path) -> list[str]:
     from qo.spark.io.objects import Bucket
 
-    way = Bucket(context.settings.s3).way()
+    filesystem = Bucket(context.settings.s3).filesystem()
 
     def copy(at: int, uri: str) -> str:
-        # Names stay, for the ending says how a file is compressed; numbers keep them apart.
+        # The name stays, since its suffix says how the file is compressed; the number makes the path unique.
         path = directory / str(at) / uri.rsplit("/", 1)[-1]
         path.parent.mkdir()
-        _copy(way, uri, path, context.run.cancel)
-        return exactly(f"file:{path}")
+        _copy(filesystem, uri, path, context.run.cancel)
+        return escape_pattern(f"file:{path}")
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
         return list(pool.map(copy, range(len(uris)), uris))
 
 
-def _copy(way: Any, uri: str, path: Path, cancel: CancelToken) -> None:
-    """Part by part: an object may be larger than the memory."""
-    from qo.spark.io.objects import path_in
+def _copy(filesystem: Any, uri: str, path: Path, cancel: CancelToken) -> None:
+    """Copy an object part by part: it may be larger than the memory."""
+    from qo.spark.io.objects import bucket_path
 
     try:
-        with way.open_input_file(path_in(uri)) as source, path.open("wb") as copy:
+        with filesystem.open_input_file(bucket_path(uri)) as source, path.open("wb") as copy:
             while part := source.read(PART_BYTES):
                 cancel.check()
                 copy.write(part)
             tag = _tag(source)
-        with way.open_input_file(path_in(uri)) as source:
-            if _tag(source) != tag:  # The parts may be of either.
+        with filesystem.open_input_file(bucket_path(uri)) as source:
+            if _tag(source) != tag:  # The copy may mix both.
                 raise Unavailable(f"{uri} was replaced while it was read")
     except FileNotFoundError:
         raise ObjectGone(uri) from None
@@ -91,13 +91,14 @@ def _tag(source: Any) -> bytes | None:
     return source.metadata().get("ETag")
 
 
-def sees_this_machine(chosen: SparkSettings) -> bool:
-    if chosen.remote is not None:
-        return chosen.remote == "local"
-    return chosen.master.startswith("local")
+def sees_this_machine(settings: SparkSettings) -> bool:
+    """Whether Spark's processes run on this machine, and so read its files."""
+    if settings.remote is not None:
+        return settings.remote == "local"
+    return settings.master.startswith("local")
 
 
 def has_s3a(context: Context) -> bool:
-    from qo.spark.io.bucket import bucket_access  # Only who has files in a bucket waits for pyarrow.
+    from qo.spark.io.bucket import bucket_access  # Loads pyarrow, which only buckets need.
 
     return bucket_access(context.settings) is BucketAccess.S3A

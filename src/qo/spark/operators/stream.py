@@ -1,4 +1,4 @@
-"""stream: rows as they come, from a directory that files arrive in, or made at a steady rate to try things out.
+"""stream: reads rows continuously, from a directory in which files arrive, or generated at a steady rate for trials.
 
 For anything else, write a function that returns a streaming frame and name it as the operator.
 """
@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from qo.agent.dataset_files import located
 from qo.errors import UsageError
-from qo.spark.io.files import exactly
+from qo.spark.io.files import escape_pattern
 from qo.spark.operators import staging
 from qo.spark.operators.context import Context, Frames
 
@@ -29,24 +29,24 @@ def run(context: Context) -> Frames:
 
 
 def files(context: Context) -> DataFrame:
-    """Each file once. It must appear whole: write it elsewhere and move it."""
+    """Return a streaming frame of each file once. A file must appear whole: write it elsewhere and move it."""
     config = context.config
     if "path" not in config or "columns" not in config:
         raise UsageError(f"{context.run.work.job} follows files: name their 'path' and their 'columns'")
-    path = located(str(config["path"]), exactly(str(Path.cwd())))
+    path = located(str(config["path"]), escape_pattern(str(Path.cwd())))
     if path.startswith("s3://"):
         if not staging.has_s3a(context):
             raise UsageError(
                 f"Spark can follow {path} through s3a only: name org.apache.hadoop:hadoop-aws under spark.packages"
             )
         path = path.replace("s3://", "s3a://", 1)
-    quoted = ("`" + str(each["name"]).replace("`", "``") + "` " + str(each["type"]) for each in config["columns"])
-    schema = cast("StructType", StructType.fromDDL(", ".join(quoted)))
+    fields = ("`" + str(each["name"]).replace("`", "``") + "` " + str(each["type"]) for each in config["columns"])
+    schema = cast("StructType", StructType.fromDDL(", ".join(fields)))
     reader = context.spark.readStream.format(str(config.get("format", "parquet"))).schema(schema)
     return reader.option("mode", "FAILFAST").options(**options(context)).load(path)
 
 
 def options(context: Context) -> dict[str, Any]:
-    """As Spark reads them: true, not True."""
-    given: dict[str, Any] = context.config.get("options", {})
-    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in given.items()}
+    """Return the options as Spark reads them: true, not True."""
+    config: dict[str, Any] = context.config.get("options", {})
+    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in config.items()}

@@ -1,8 +1,8 @@
-"""Files of others as frames: how Spark is asked for them, and which of their rows do not fit.
+"""Reads files that others wrote, and finds the rows that do not fit.
 
 Rows are read strictly: one that does not fit ends the attempt, and ``diagnose`` then looks for the file, the row and
-the column. CSV goes by the names in its first line, which are compared with the columns while it is read; without such
-a line it goes by position.
+the column. Columns of CSV go by the names in its header, which are compared while it is read, and by position without a
+header.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from pyspark.sql.types import StringType, StructField, StructType
 from qo.core.pipeline.columns import Drift
 from qo.core.words import plural
 from qo.spark.engine.errors import BadData, from_spark, full_text
-from qo.spark.io.files import exactly, only_path
+from qo.spark.io.files import escape_pattern, literal_path
 from qo.spark.operators.context import Context
 
 CORRUPT = "_corrupt_record"
 SHOWN_MAX = 5
 ADD = "write 'drift: add'"
 _TOO_LONG = "qo: a row has more values than there are columns"
-_REST, _UNREAD = "_qo_rest", "_qo_unread"  # Beside the columns, where rows may be short.
+_REST, _UNREAD = "_qo_rest", "_qo_unread"  # Extra columns, where rows may be short.
 _OTHER_HEADER = ("CSV header does not conform", "Number of column in CSV header is not equal")
 _UNREADABLE = ("MALFORMED_RECORD", *_OTHER_HEADER, _TOO_LONG, "CANNOT_CONVERT", "DATA_TYPE_MISMATCH")
 
 
 def reader(context: Context, *, infer: bool = False) -> DataFrameReader:
     format_, options = str(context.config["format"]), _options(context.config)
-    made = context.spark.read.format(format_)
+    frame_reader = context.spark.read.format(format_)
     if format_ == "csv":
-        made = made.option("enforceSchema", "false")  # The names in a file's first line must be the columns'.
-        made = made.option("inferSchema", str(infer).lower())
-        # Otherwise values that are not wanted are not counted either, and a row that was cut off looks whole.
-        made = made.option("columnPruning", "false")
+        frame_reader = frame_reader.option("enforceSchema", "false")  # The header must name the columns.
+        frame_reader = frame_reader.option("inferSchema", str(infer).lower())
+        # With pruning, values of unused columns are not counted, and a row that was cut off looks whole.
+        frame_reader = frame_reader.option("columnPruning", "false")
     if format_ == "parquet" and infer:
-        made = made.option("mergeSchema", "true")
-    return made.options(**options)
+        frame_reader = frame_reader.option("mergeSchema", "true")
+    return frame_reader.options(**options)
 
 
 def read_strictly(context: Context, uris: Sequence[str], schema: StructType) -> DataFrame:
-    """Exactly these columns, in this order where the format goes by position."""
+    """Read exactly these columns, in this order where the format goes by position."""
     short = allows_short_rows(context)
     context.diagnoses.append(lambda error: diagnose(error, context, uris, schema))
     if short:
@@ -63,7 +63,7 @@ def is_declared(context: Context) -> bool:
 
 
 def allows_short_rows(context: Context) -> bool:
-    """Without a header nothing but the number of its values says which columns a row lacks: the last ones."""
+    """Whether a row may lack its last columns. Only without a header: there is no other way to tell which it lacks."""
     return context.config["format"] == "csv" and not has_header(context) and adds_columns(context)
 
 
@@ -71,59 +71,59 @@ def adds_columns(context: Context) -> bool:
     return context.run.work.drift == Drift.ADD
 
 
-def by_header(context: Context, uris: Sequence[str]) -> dict[tuple[str, ...], list[str]]:
-    """The files behind the patterns, by the names in their first lines. A look at the beginning of each file."""
-    if all(only_path(uri) is not None for uri in uris):
+def group_by_header(context: Context, uris: Sequence[str]) -> dict[tuple[str, ...], list[str]]:
+    """Return the files that match the patterns, grouped by header. Reads the beginning of each file."""
+    if all(literal_path(uri) is not None for uri in uris):
         files = list(uris)
     else:
         anything = StructType([StructField("line", StringType())])
-        found = reader(context).schema(anything).load(list(uris)).inputFiles()
-        files = [exactly(unquote(each)) for each in sorted(found)]
+        matches = reader(context).schema(anything).load(list(uris)).inputFiles()
+        files = [escape_pattern(unquote(each)) for each in sorted(matches)]
     groups: dict[tuple[str, ...], list[str]] = {}
     for file in files:
         groups.setdefault(tuple(reader(context).load(file).columns), []).append(file)
     return groups
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def listed(names: Sequence[str]) -> str:
+def name_list(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
 
 
 def label(uris: Sequence[str]) -> str:
-    """For errors."""
-    first = only_path(uris[0]) or uris[0]
+    """Return a short text for these files in errors."""
+    first = literal_path(uris[0]) or uris[0]
     return first if len(uris) == 1 else f"{first} and {len(uris) - 1} others"
 
 
 def _options(config: Mapping[str, Any]) -> dict[str, str]:
-    given: Mapping[str, Any] = config.get("options") or {}
-    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in given.items()}
+    options: Mapping[str, Any] = config.get("options") or {}
+    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in options.items()}
 
 
 def _read_short_rows(context: Context, uris: Sequence[str], schema: StructType) -> DataFrame:
-    """Rows with fewer values have nulls in the last columns; one with more is an error.
+    """Read rows with fewer values as nulls in the last columns; one with more values is an error.
 
-    Spark takes a row with too few values for malformed, unless it was asked for some of the columns only: hence the one
-    that is never read. The values themselves are parsed as strictly as ever.
+    Spark takes a row with too few values for malformed, unless it reads only some of the columns: hence the column that
+    is never read. The values themselves are parsed as strictly as ever.
     """
     wider = StructType([*schema, StructField(_REST, StringType()), StructField(_UNREAD, StringType())])
     pruned = reader(context).option("columnPruning", "true").schema(wider).option("mode", "FAILFAST")
     too_long = F.when(F.col(_REST).isNotNull(), F.raise_error(F.lit(_TOO_LONG))).otherwise(F.lit(True))
-    columns = [F.col(quoted(field.name)) for field in schema]
+    columns = [F.col(quote_name(field.name)) for field in schema]
     return pruned.load(list(uris)).select(*columns, F.col(_REST)).where(too_long.cast("boolean")).drop(_REST)
-
-
-# What does not fit
 
 
 def diagnose(
     error: BaseException, context: Context, uris: Sequence[str], schema: StructType
 ) -> BaseException | None:
-    """Which rows of which files do not fit, and by which column. A second look, for failures only."""
+    """Return an error that names the files, rows and columns that do not fit; None if something else is wrong.
+
+    It reads the files again, after a failure only.
+    """
     text = full_text(error)
     if not from_spark(error) or not any(word in text for word in _UNREADABLE):
         return None
@@ -131,11 +131,11 @@ def diagnose(
         return BadData(_header_problem(text, context, schema))
     if context.config["format"] not in ("csv", "json"):
         return None
-    shown = StructType([*schema, StructField(CORRUPT, StringType())])
-    loose = reader(context).schema(shown).option("columnNameOfCorruptRecord", CORRUPT).load(list(uris))
-    # A record that is bad is kept whole, and the columns that could be read with it.
+    with_record = StructType([*schema, StructField(CORRUPT, StringType())])
+    loose = reader(context).schema(with_record).option("columnNameOfCorruptRecord", CORRUPT).load(list(uris))
+    # Of a bad record, Spark keeps the whole text, and the columns that it could read.
     bad = loose.withColumn("_file", F.input_file_name()).cache()
-    blamed, is_bad, is_short = _suspicions(context, schema)
+    blamed, is_bad, is_short = _symptoms(context, schema)
     try:
         counts = (
             bad.filter(F.col(CORRUPT).isNotNull() & is_bad)
@@ -147,20 +147,22 @@ def diagnose(
                 *(F.sum(each.cast("int")).alias(f"n{at}") for at, each in enumerate(blamed)),
             )
         )
-        found = counts.limit(SHOWN_MAX).collect()
+        examples = counts.limit(SHOWN_MAX).collect()
     finally:
         bad.unpersist()
-    if not found:
+    if not examples:
         return None
-    problems = "; ".join(_bad_file(row.asDict(), schema) for row in found)
-    hint = f"; {ADD} to read what short rows lack as null" if any(row["short"] for row in found) else ""
+    problems = "; ".join(_bad_file(row.asDict(), schema) for row in examples)
+    hint = f"; {ADD} to read what short rows lack as null" if any(row["short"] for row in examples) else ""
     return BadData(f"rows do not fit the columns: {problems}{hint}")
 
 
-def _suspicions(context: Context, schema: StructType) -> tuple[list[SparkColumn], SparkColumn, SparkColumn]:
-    """Of a record that Spark could not read: which columns may be at fault, whether it is bad, and whether all that is
-    wrong is that it is short."""
-    nulls = [F.col(quoted(field.name)).isNull() for field in schema]
+def _symptoms(context: Context, schema: StructType) -> tuple[list[SparkColumn], SparkColumn, SparkColumn]:
+    """Return conditions on a record that Spark could not read.
+
+    For each column, whether it may be at fault; then whether the record is bad, and whether it is merely short.
+    """
+    nulls = [F.col(quote_name(field.name)).isNull() for field in schema]
     if context.config["format"] != "csv" or has_header(context):
         return nulls, F.lit(True), F.lit(False)
     options = _options(context.config)
@@ -185,28 +187,28 @@ def _bad_file(row: Mapping[str, Any], schema: StructType) -> str:
 
 
 def _header_problem(text: str, context: Context, schema: StructType) -> str:
-    """Which columns a file lacks, has beyond, or has elsewhere. Spark says only that they differ."""
-    found = re.search(r"^\s*CSV file: (.*)$", text, re.MULTILINE)
-    if found is None:
+    """Return which columns a file lacks, adds, or has in another order. Spark says only that they differ."""
+    match = re.search(r"^\s*CSV file: (.*)$", text, re.MULTILINE)
+    if match is None:
         return "the first line of a file does not name the columns"
-    file = unquote(found[1].strip())
-    names = reader(context).load(exactly(file)).columns
-    there, wanted = {name.lower() for name in names}, {field.name.lower() for field in schema}
+    file = unquote(match[1].strip())
+    names = reader(context).load(escape_pattern(file)).columns
+    there, expected = {name.lower() for name in names}, {field.name.lower() for field in schema}
     missing = [field.name for field in schema if field.name.lower() not in there]
-    new = [name for name in names if name.lower() not in wanted]
+    new = [name for name in names if name.lower() not in expected]
     problems: list[str] = []
-    ways: list[str] = []
+    advice: list[str] = []
     if missing:
-        problems.append(f"has no column {listed(missing)}")
-        ways.append(f"{ADD} to read what is missing as null")
+        problems.append(f"has no column {name_list(missing)}")
+        advice.append(f"{ADD} to read what is missing as null")
     if new and is_declared(context):
-        problems.append(f"has columns that the job does not declare: {listed(new)}")
-        ways.append(f"declare them, or {ADD} to leave them out")
+        problems.append(f"has columns that the job does not declare: {name_list(new)}")
+        advice.append(f"declare them, or {ADD} to leave them out")
     elif new:
-        problems.append(f"has new columns {listed(new)}")
-        ways.append(f"{ADD} to take them up, or declare the job's 'columns'")
+        problems.append(f"has new columns {name_list(new)}")
+        advice.append(f"{ADD} to take them up, or declare the job's 'columns'")
     if not problems:
         problems.append("has the columns in another order")
-        ways.append(f"{ADD} to find them by name")
+        advice.append(f"{ADD} to find them by name")
     columns = f"it has {', '.join(names)}, and the job {', '.join(schema.names)}"
-    return f"{file} {' and '.join(problems)}: {columns}; {'; '.join(ways)}"
+    return f"{file} {' and '.join(problems)}: {columns}; {'; '.join(advice)}"

@@ -1,4 +1,4 @@
-"""Expectations of single rows, as conditions on the columns of a frame. Whatever does not fit is said beforehand."""
+"""Expectations about single rows as conditions on the columns of a frame, checked against its schema beforehand."""
 
 from __future__ import annotations
 
@@ -28,35 +28,37 @@ _TIMES = (DateType, TimestampType, TimestampNTZType)
 
 
 def col(name: str) -> Column:
-    """A column by its name, whatever characters that has."""
+    """Return a column by its name, whatever characters that has."""
     return F.col("`" + name.replace("`", "``") + "`")
 
 
-def wrong(expectation: Expectation, said: str) -> UsageError:
-    return UsageError(f"the expectation {expectation.title!r} cannot be looked at: {said}")
+def misfit(expectation: Expectation, reason: str) -> UsageError:
+    """Return the error for an expectation that does not fit the data."""
+    return UsageError(f"the expectation {expectation.title!r} cannot be checked: {reason}")
 
 
 def field_of(expectation: Expectation, name: str, schema: StructType, owner: str = "the output") -> StructField:
-    """Raises UsageError for a column that is not there."""
+    """Return a field by name. Raises UsageError if the schema has none."""
     for each in schema:
         if each.name.lower() == name.lower():  # As Spark compares names.
             return each
-    raise wrong(expectation, f"{owner} has no column {name!r}: it has {', '.join(schema.names)}")
+    raise misfit(expectation, f"{owner} has no column {name!r}: it has {', '.join(schema.names)}")
 
 
 def keys_of(
     expectation: Expectation, names: Iterable[str], schema: StructType, owner: str = "the output"
 ) -> list[StructField]:
-    """Columns that can be compared with each other."""
-    found = [field_of(expectation, each, schema, owner) for each in names]
-    for each in found:
+    """Return fields to compare rows by. Raises UsageError for a map, which cannot be compared."""
+    fields = [field_of(expectation, each, schema, owner) for each in names]
+    for each in fields:
         if isinstance(each.dataType, MapType):
-            raise wrong(expectation, f"{each.name!r} is a map, and maps cannot be compared")
-    return found
+            raise misfit(expectation, f"{each.name!r} is a map, and maps cannot be compared")
+    return fields
 
 
 def breaking(expectation: Expectation, schema: StructType) -> Column | None:
-    """True for rows that break the expectation, and never for nulls. None: it is not about single rows."""
+    """Return a condition that is true for rows that break the expectation, never for nulls; None if it is not about
+    single rows."""
     if expectation.range is not None:
         return _outside(expectation, schema)
     if expectation.accepted is not None:
@@ -69,31 +71,31 @@ def breaking(expectation: Expectation, schema: StructType) -> Column | None:
 
 
 def moment(expectation: Expectation, name: str, schema: StructType) -> Column:
-    """A date or timestamp in microseconds since 1970, UTC."""
+    """Return a date or timestamp in microseconds since 1970, UTC."""
     field = field_of(expectation, name, schema)
     if not isinstance(field.dataType, _TIMES):
-        raise wrong(expectation, f"{name!r} is {field.dataType.simpleString()}, neither a date nor a timestamp")
+        raise misfit(expectation, f"{name!r} is {field.dataType.simpleString()}, neither a date nor a timestamp")
     return F.unix_micros(col(field.name).cast("timestamp"))
 
 
 def _outside(expectation: Expectation, schema: StructType) -> Column:
-    given = expectation.range
-    assert given is not None
-    field = field_of(expectation, given.column, schema)
+    bounds = expectation.range
+    assert bounds is not None
+    field = field_of(expectation, bounds.column, schema)
     sides: list[Column] = []
-    if given.min is not None:
-        sides.append(col(field.name) < _literal(expectation, given.min, field))
-    if given.max is not None:
-        sides.append(col(field.name) > _literal(expectation, given.max, field))
+    if bounds.min is not None:
+        sides.append(col(field.name) < _literal(expectation, bounds.min, field))
+    if bounds.max is not None:
+        sides.append(col(field.name) > _literal(expectation, bounds.max, field))
     return sides[0] if len(sides) == 1 else sides[0] | sides[1]
 
 
 def _literal(expectation: Expectation, value: Any, field: StructField) -> Column:
-    """A value to compare a column with. Spark would convert one that does not fit, row by row, and fail at the first
-    that it cannot."""
+    """Return a value to compare a column with. Raises UsageError for one of another type: Spark would convert it row by
+    row, and fail at the first that it cannot."""
     if not _fits(value, field.dataType):
-        said = f"{field.name!r} is {field.dataType.simpleString()} and cannot be compared with {value!r}"
-        raise wrong(expectation, said)
+        reason = f"{field.name!r} is {field.dataType.simpleString()} and cannot be compared with {value!r}"
+        raise misfit(expectation, reason)
     return F.lit(value).cast(field.dataType) if isinstance(field.dataType, _TIMES) else F.lit(value)
 
 

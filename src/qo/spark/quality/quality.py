@@ -1,8 +1,7 @@
-"""Whether an output is as it should be.
+"""Checks the expectations of an output.
 
-Most is found out while the rows are written (``measures``), and needs no second look. Whether rows are unique, and
-whether what they refer to is there, is asked of the files just written. So are a few examples of what is wrong, but
-only where something is.
+Most are measured while the rows are written (``measures``). Unique keys and references are checked on the files just
+written, and so is a sample of the rows that break an expectation, if there are any.
 """
 
 from __future__ import annotations
@@ -26,46 +25,46 @@ from qo.core.pipeline.expectation import Expectation
 from qo.spark.engine.errors import short_text
 from qo.spark.io.columns import struct_of
 from qo.spark.io.files import Files
-from qo.spark.io.writing import Measure, Written
-from qo.spark.quality.conditions import breaking, col, field_of, keys_of, moment, wrong
+from qo.spark.io.writing import Measure, WrittenOutput
+from qo.spark.quality.conditions import breaking, col, field_of, keys_of, misfit, moment
 
-SAMPLE_MAX = 5  # Examples of what is wrong.
+SAMPLE_MAX = 5  # Rows that break an expectation.
 SAMPLE_COLUMNS_MAX = 12
 SAMPLE_CHARS_MAX = 100
 VALUES_SHOWN = 20
 NAME_CHARS_MAX = 500
-_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def measures(
     expectations: Sequence[Expectation], schema: StructType, frame: DataFrame | None = None
 ) -> list[Measure]:
-    """What to find out about an output while it is written. Its own expectations, and no others.
+    """Return what to measure of an output while it is written, for its own expectations.
 
-    Raises UsageError for one that names a column which is not there; with the frame, also for conditions that Spark
-    does not understand, before anything is written.
+    Raises UsageError for one that names a missing column; with the frame, also for conditions that Spark does not
+    understand, before anything is written.
     """
-    found: list[Measure] = []
+    all_measures: list[Measure] = []
     for each in expectations:
         own = _measures(each, schema)
         if frame is not None and each.sql is not None:
-            _understood(each, own, frame)
-        found += own
-    return found
+            _check_condition(each, own, frame)
+        all_measures += own
+    return all_measures
 
 
 def _measures(each: Expectation, schema: StructType) -> list[Measure]:
     name = _name(each)
     if each.not_null:
         fields = [field_of(each, column, schema) for column in each.not_null]
-        # By functions: PySpark notes for each method of a column who has called it, in five questions to the JVM.
+        # By functions: for each method of a column, PySpark records the caller, with five calls to the JVM.
         return [Measure(f"{name} {field.name}", F.count_if(F.isnull(col(field.name)))) for field in fields]
     if each.freshness is not None:
-        now = F.max(F.unix_micros(F.current_timestamp()))  # Spark's own: a process's clock is never asked.
+        now = F.max(F.unix_micros(F.current_timestamp()))  # Spark's clock; qo never uses that of its process.
         return [Measure(name, F.max(moment(each, each.freshness.column, schema))), Measure(f"{name} now", now)]
     if (condition := _breaking(each, schema)) is not None:
         return [Measure(name, F.count_if(condition))]
-    # These are looked at when all is written. That their columns are there, is known now.
+    # These are checked after the write; only their columns are checked now.
     keys_of(each, each.unique or (each.references.columns if each.references is not None else ()), schema)
     return []
 
@@ -74,78 +73,80 @@ def _breaking(each: Expectation, schema: StructType) -> Column | None:
     try:
         return breaking(each, schema)
     except AnalysisException as error:
-        raise wrong(each, short_text(error)) from None
+        raise misfit(each, short_text(error)) from None
 
 
-def _understood(each: Expectation, own: Sequence[Measure], frame: DataFrame) -> None:
+def _check_condition(each: Expectation, own: Sequence[Measure], frame: DataFrame) -> None:
     condition = each.sql or ""
     try:
-        # As it will be asked for; to tell what type it is, Spark must have understood it.
-        _ = frame.observe("understood", *(measure.column.alias("found") for measure in own)).schema
+        # As it will be measured. To know its type, Spark must analyse it.
+        _ = frame.observe("check", *(measure.column.alias("measured") for measure in own)).schema
         type_ = frame.select(F.expr(condition).alias("holds")).schema[0].dataType
     except AnalysisException as error:
-        raise wrong(each, short_text(error)) from None
+        raise misfit(each, short_text(error)) from None
     if not isinstance(type_, BooleanType):
-        raise wrong(each, f"it is {type_.simpleString()}, and a condition is true or false")
+        raise misfit(each, f"it is {type_.simpleString()}, and a condition is true or false")
 
 
 def _name(each: Expectation) -> str:
-    """What its measures are known by: the same for the same words."""
+    """Return the name of its measures, which follows from the expectation."""
     return hashlib.sha256(msgspec.json.encode(each, order="deterministic")).hexdigest()[:16]
 
 
-def settle(
+def check(
     spark: SparkSession,
     run: Run,
     expectations: Sequence[Expectation],
-    written: Mapping[int, Written],
+    written_outputs: Mapping[int, WrittenOutput],
     inputs: Mapping[str, DataFrame],
     files: Files | None = None,
 ) -> list[CheckBody]:
-    """How each expectation was met, of all outputs that were written. Raises UsageError as ``measures``.
+    """Return how each expectation of the written outputs was met. Raises UsageError as ``measures``.
 
-    Without ``files``, what was written is read by Spark's own means.
+    Without ``files``, Spark itself reads what was written.
     """
     outputs = {each.given.index: each for each in run.outputs}
-    looks = {index: _Look(spark, outputs[index], each, inputs, files) for index, each in written.items()}
-    return [_checked(each, looks[each.output]) for each in expectations if each.output in looks]
+    checkers = {
+        index: _Checker(spark, outputs[index], each, inputs, files) for index, each in written_outputs.items()
+    }
+    return [_check_body(each, checkers[each.output]) for each in expectations if each.output in checkers]
 
 
-def _checked(each: Expectation, look: _Look) -> CheckBody:
-    found = look.found(each)
+def _check_body(each: Expectation, checker: _Checker) -> CheckBody:
+    finding = checker.check(each)
     return CheckBody(
         output=each.output,
         name=each.title[:NAME_CHARS_MAX],
         kind=each.kind,
         severity=each.severity.value,
-        passed=found.passed,
-        observed=found.observed,
-        expected=found.expected,
+        passed=finding.passed,
+        observed=finding.observed,
+        expected=finding.expected,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Finding:
     passed: bool
     observed: dict[str, Any]
     expected: Any
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """At one output that was written."""
+class _Checker:
+    """Checks one output that was written."""
 
     spark: SparkSession
     output: RunOutput
-    written: Written
+    result: WrittenOutput
     inputs: Mapping[str, DataFrame]
     files: Files | None
 
-    def found(self, each: Expectation) -> Found:
+    def check(self, each: Expectation) -> Finding:
         if each.not_null:
             return self._not_null(each)
         if each.rows is not None:
-            return _rows(each, self.written.rows)
+            return _rows(each, self.result.rows)
         if each.freshness is not None:
             return self._freshness(each)
         if each.unique:
@@ -154,94 +155,96 @@ class _Look:
             return self._references(each)
         return self._breaking(each)
 
-    def _not_null(self, each: Expectation) -> Found:
+    def _not_null(self, each: Expectation) -> Finding:
         fields = [field_of(each, name, self.schema) for name in each.not_null]
-        counts = {field.name: self.written.observed.get(f"{_name(each)} {field.name}") or 0 for field in fields}
+        counts = {field.name: self.result.observed.get(f"{_name(each)} {field.name}") or 0 for field in fields}
         nulls = {name: count for name, count in counts.items() if count}
-        return Found(not nulls, {"nulls": nulls or 0}, "no nulls")
+        return Finding(not nulls, {"nulls": nulls or 0}, "no nulls")
 
-    def _freshness(self, each: Expectation) -> Found:
+    def _freshness(self, each: Expectation) -> Finding:
         assert each.freshness is not None
         expected = {"within": each.freshness.within}
-        micros, now = (self.written.observed.get(f"{_name(each)}{what}") for what in ("", " now"))
+        micros, now = (self.result.observed.get(f"{_name(each)}{what}") for what in ("", " now"))
         if micros is None or now is None:
-            return Found(True, {"latest": None}, expected)
-        latest = _BEGINNING + timedelta(microseconds=micros)
+            return Finding(True, {"latest": None}, expected)
+        latest = _EPOCH + timedelta(microseconds=micros)
         age_s = (now - micros) // 1_000_000
-        return Found(age_s <= each.freshness.within_s, {"latest": latest.isoformat(), "age_s": age_s}, expected)
+        return Finding(age_s <= each.freshness.within_s, {"latest": latest.isoformat(), "age_s": age_s}, expected)
 
-    def _breaking(self, each: Expectation) -> Found:
-        count = self.written.observed.get(_name(each)) or 0
-        word, expected = _words(each)
+    def _breaking(self, each: Expectation) -> Finding:
+        count = self.result.observed.get(_name(each)) or 0
+        word, expected = _terms(each)
         if not count:
-            return Found(True, {word: 0}, expected)
+            return Finding(True, {word: 0}, expected)
         condition = breaking(each, self.schema)
         assert condition is not None
         broken = self.frame().where(condition)
         about = each.range or each.accepted
         if about is not None:
             broken = broken.select(col(about.column)).distinct()
-        return Found(False, {word: count, "sample": _sample(broken)}, expected)
+        return Finding(False, {word: count, "sample": _sample(broken)}, expected)
 
-    def _unique(self, each: Expectation) -> Found:
+    def _unique(self, each: Expectation) -> Finding:
         expected = f"no two rows with the same {', '.join(each.unique)}"
-        if not self.written.rows:
-            return Found(True, {"duplicates": 0}, expected)
+        if not self.result.rows:
+            return Finding(True, {"duplicates": 0}, expected)
         keys = [col(field.name) for field in keys_of(each, each.unique, self.schema)]
-        rows = self.frame().select(*_numbered(keys)).dropna()
+        rows = self.frame().select(*_renamed(keys)).dropna()
         groups = rows.groupBy(*rows.columns).agg(F.count(F.lit(1)).alias("n")).where(F.col("n") > 1)
         surplus = _number(groups.agg(F.sum(F.col("n") - 1)))
         if not surplus:
-            return Found(True, {"duplicates": 0}, expected)
-        return Found(False, {"duplicates": surplus, "sample": _sample(groups.drop("n"), each.unique)}, expected)
+            return Finding(True, {"duplicates": 0}, expected)
+        return Finding(False, {"duplicates": surplus, "sample": _sample(groups.drop("n"), each.unique)}, expected)
 
-    def _references(self, each: Expectation) -> Found:
-        given = each.references
-        assert given is not None
-        expected = f"each {', '.join(given.columns)} is in {given.input}"
-        if given.input not in self.inputs:
-            raise wrong(each, f"the task has no input {given.input!r}")
-        if not self.written.rows:
-            return Found(True, {"missing": 0}, expected)
-        other = self.inputs[given.input]
-        own = keys_of(each, given.columns, self.schema)
-        owner = f"the input {given.input!r}"
-        theirs = keys_of(each, given.input_columns or given.columns, other.schema, owner)
+    def _references(self, each: Expectation) -> Finding:
+        reference = each.references
+        assert reference is not None
+        expected = f"each {', '.join(reference.columns)} is in {reference.input}"
+        if reference.input not in self.inputs:
+            raise misfit(each, f"the task has no input {reference.input!r}")
+        if not self.result.rows:
+            return Finding(True, {"missing": 0}, expected)
+        other = self.inputs[reference.input]
+        own = keys_of(each, reference.columns, self.schema)
+        owner = f"the input {reference.input!r}"
+        theirs = keys_of(each, reference.input_columns or reference.columns, other.schema, owner)
         for mine, its in zip(own, theirs, strict=True):
             if isinstance(mine.dataType, StringType) is not isinstance(its.dataType, StringType):
                 types = f"{mine.dataType.simpleString()} and {its.dataType.simpleString()}"
-                raise wrong(
+                raise misfit(
                     each, f"{mine.name!r} and {its.name!r} of {owner} cannot be compared: they are {types}"
                 )
-        rows = self.frame().select(*_numbered(col(field.name) for field in own)).dropna()
-        known = other.select(*_numbered(col(field.name) for field in theirs))
-        missing = rows.join(known, rows.columns, "left_anti")
+        rows = self.frame().select(*_renamed(col(field.name) for field in own)).dropna()
+        referenced = other.select(*_renamed(col(field.name) for field in theirs))
+        missing = rows.join(referenced, rows.columns, "left_anti")
         count = _number(missing.agg(F.count(F.lit(1))))
         if not count:
-            return Found(True, {"missing": 0}, expected)
-        return Found(False, {"missing": count, "sample": _sample(missing.distinct(), given.columns)}, expected)
+            return Finding(True, {"missing": 0}, expected)
+        return Finding(
+            False, {"missing": count, "sample": _sample(missing.distinct(), reference.columns)}, expected
+        )
 
     @property
     def schema(self) -> StructType:
-        return struct_of(self.written.columns)
+        return struct_of(self.result.columns)
 
     def frame(self) -> DataFrame:
-        """What was written, from its files."""
-        uris = [self.output.uri(each.name) for each in self.written.files]
+        """Return the rows that were written, from their files."""
+        uris = [self.output.uri(each.name) for each in self.result.files]
         if self.files is not None:
             return self.files.read(self.spark, uris, self.schema)
         return self.spark.read.schema(self.schema).parquet(*uris)
 
 
-def _rows(each: Expectation, count: int) -> Found:
+def _rows(each: Expectation, count: int) -> Finding:
     assert each.rows is not None
     low, high = each.rows.min, each.rows.max
-    good = (low is None or count >= low) and (high is None or count <= high)
-    return Found(good, {"rows": count}, _bounds(low, high))
+    is_within = (low is None or count >= low) and (high is None or count <= high)
+    return Finding(is_within, {"rows": count}, _bounds(low, high))
 
 
-def _words(each: Expectation) -> tuple[str, Any]:
-    """What to call the rows that break it, and what should have been."""
+def _terms(each: Expectation) -> tuple[str, Any]:
+    """Return what to call the rows that break it, and what was expected."""
     if each.range is not None:
         return "outside", {"column": each.range.column, **_bounds(each.range.min, each.range.max)}
     if each.accepted is not None:
@@ -253,8 +256,8 @@ def _bounds(low: Any, high: Any) -> dict[str, Any]:
     return {name: value for name, value in (("min", low), ("max", high)) if value is not None}
 
 
-def _numbered(columns: Any) -> list[Column]:
-    """Under names that no other column has."""
+def _renamed(columns: Any) -> list[Column]:
+    """Return the columns under generated names."""
     return [each.alias(f"k{at}") for at, each in enumerate(columns)]
 
 
@@ -264,17 +267,17 @@ def _number(frame: DataFrame) -> int:
 
 
 def _sample(frame: DataFrame, names: Sequence[str] | None = None) -> list[Any]:
-    """A few rows, small and readable."""
-    shown = frame.select(*(col(each) for each in frame.columns[:SAMPLE_COLUMNS_MAX]))
-    return [_shown(row, names or shown.columns) for row in shown.limit(SAMPLE_MAX).collect()]
+    """Return a few rows, small and readable."""
+    narrow = frame.select(*(col(each) for each in frame.columns[:SAMPLE_COLUMNS_MAX]))
+    return [_sample_row(row, names or narrow.columns) for row in narrow.limit(SAMPLE_MAX).collect()]
 
 
-def _shown(row: Row, names: Sequence[str]) -> Any:
-    values = [_plain(value) for value in cast("tuple[Any, ...]", row)]
+def _sample_row(row: Row, names: Sequence[str]) -> Any:
+    values = [_sample_value(value) for value in cast("tuple[Any, ...]", row)]
     return values[0] if len(values) == 1 else dict(zip(names, values, strict=False))
 
 
-def _plain(value: Any) -> Any:
+def _sample_value(value: Any) -> Any:
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float) and math.isfinite(value):

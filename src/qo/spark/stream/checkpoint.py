@@ -1,10 +1,10 @@
-"""Where a stream keeps what it has read, attempt by attempt.
+"""Checkpoints of a stream: what it has read, for each attempt.
 
     {data root}/_checkpoints/{task}/{attempt}/
 
-Spark expects one writer. An attempt that lost its lease may not know it yet, so each attempt has a directory of its
-own, and begins with a copy of what belongs to the last batch that was *committed*, from the attempt that committed it.
-What another attempt has read beyond that, committed by nobody, is read again.
+Spark expects one writer. An attempt that lost its lease may not know it yet, so each attempt has its own directory, and
+starts with a copy of what belongs to the last *committed* batch, from the attempt that committed it. What another
+attempt has read beyond that and not committed is read again.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from qo.spark.engine.engine import Attempt
 from qo.spark.io.files import File
 
 DIRECTORY = "_checkpoints"
-METADATA = "metadata"  # What Spark knows the query by.
-# Of these, what lies beyond the last committed batch is not taken over: how many numbers beyond it that begins. The
-# state after a batch has the number of the next. What a source has seen (``sources``) is taken over whole: it finds
-# there what it had read and nobody committed.
-_BY_BATCH = {"offsets": 0, "commits": 0, "state": 1}
+METADATA = "metadata"  # Holds the id of the query.
+# Directories whose files are numbered by batch, and how far beyond the last committed batch they are taken over: the
+# state after a batch has the number of the next. A source's own log (``sources``) is taken over whole: it holds what
+# was read and not committed.
+_BEYOND_LAST = {"offsets": 0, "commits": 0, "state": 1}
 _NUMBERED = re.compile(
     r"(\d+)(?=[._]|$)"
 )  # 9, 9.delta, 9_1a2b.zip; not the shared files of RocksDB, 000009-1a2b.sst.
@@ -36,15 +36,15 @@ _NUMBERED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    uri: str  # As Spark has it.
-    last: int  # The last batch that is committed; -1: none is.
+    uri: str  # As Spark names it.
+    last: int  # The last committed batch; -1: none.
 
 
 class _Local:
-    def listed(self, uri: str) -> list[File]:
+    def list_files(self, uri: str) -> list[File]:
         root = local_path(uri)
-        found = [path for path in root.rglob("*") if path.is_file()]
-        return [File(str(path.relative_to(root)), 0) for path in found]
+        paths = [path for path in root.rglob("*") if path.is_file()]
+        return [File(str(path.relative_to(root)), 0) for path in paths]
 
     def copy(self, source: str, target: str) -> None:
         path = local_path(target)
@@ -54,16 +54,16 @@ class _Local:
     def delete(self, uri: str) -> None:
         shutil.rmtree(local_path(uri), ignore_errors=True)
 
-    def named(self, uri: str) -> str:
+    def spark_uri(self, uri: str) -> str:
         return uri
 
 
 class _Bucket:
-    """Through s3a: Spark itself writes there."""
+    """Checkpoints in a bucket, which Spark writes through s3a."""
 
     def __init__(self, settings: Settings, run: Run) -> None:
         from qo.spark.io.bucket import bucket_access
-        from qo.spark.io.objects import Bucket  # Only who has a bucket waits for pyarrow.
+        from qo.spark.io.objects import Bucket  # Loads pyarrow, which only buckets need.
 
         if bucket_access(settings) is not BucketAccess.S3A:
             raise UsageError(
@@ -73,8 +73,8 @@ class _Bucket:
         self._bucket = Bucket(settings.s3)
         self._storage = run.storage
 
-    def listed(self, uri: str) -> list[File]:
-        return self._bucket.listed(uri)
+    def list_files(self, uri: str) -> list[File]:
+        return self._bucket.list_files(uri)
 
     def copy(self, source: str, target: str) -> None:
         self._storage.write(target, self._storage.read(source))
@@ -82,66 +82,66 @@ class _Bucket:
     def delete(self, uri: str) -> None:
         self._bucket.delete(uri)
 
-    def named(self, uri: str) -> str:
+    def spark_uri(self, uri: str) -> str:
         return uri.replace("s3://", "s3a://", 1)
 
 
 class Checkpoints:
-    """Those of one stream."""
+    """The checkpoints of one stream."""
 
     def __init__(self, settings: Settings, run: Run, output: int) -> None:
         self._run = run
         self._output = output
         prefix = run.output(output).prefix
-        self._root = f"{root_of(prefix)}/{DIRECTORY}/{run.work.task_id}"
-        self._place = _Local() if prefix.startswith("file:") else _Bucket(settings, run)
+        self._root = f"{data_root(prefix)}/{DIRECTORY}/{run.work.task_id}"
+        self._files = _Local() if prefix.startswith("file:") else _Bucket(settings, run)
 
-    def taken_over(self) -> Checkpoint:
-        """This attempt's own, as of the last committed batch. Raises UsageError if that cannot be found."""
+    def take_over(self) -> Checkpoint:
+        """Make this attempt's checkpoint, as of the last committed batch. Raises UsageError if that has no record."""
         target = f"{self._root}/{self._run.work.attempt}"
         last = self._run.last_segment(self._output)
         if last.cursor is None:
-            return Checkpoint(self._place.named(target), -1)
+            return Checkpoint(self._files.spark_uri(target), -1)
         source = f"{self._root}/{last.attempt}"
-        for each in self._place.listed(source):
-            if wanted(each.name, last.cursor):
+        for each in self._files.list_files(source):
+            if is_committed(each.name, last.cursor):
                 self._copy(f"{source}/{each.name}", f"{target}/{each.name}")
-        # A name of its own: Spark would take two attempts for one query, and end the other to begin this.
-        named = Attempt(self._run.work.task_id, self._run.work.attempt).session_id
-        self._run.storage.write(f"{target}/{METADATA}", json.dumps({"id": named}).encode())
-        if f"offsets/{last.cursor}" not in {each.name for each in self._place.listed(target)}:
+        # An id of its own: Spark would take two attempts for one query, and end the other to start this.
+        query_id = Attempt(self._run.work.task_id, self._run.work.attempt).session_id
+        self._run.storage.write(f"{target}/{METADATA}", json.dumps({"id": query_id}).encode())
+        if f"offsets/{last.cursor}" not in {each.name for each in self._files.list_files(target)}:
             raise UsageError(
                 f"{source} has no record of batch {last.cursor}, which is committed: to go on without it would lose "
                 "rows or double them. Put it back, or change the job's config, which makes a stream that begins anew"
             )
-        return Checkpoint(self._place.named(target), last.cursor)
+        return Checkpoint(self._files.spark_uri(target), last.cursor)
 
     def _copy(self, source: str, target: str) -> None:
         try:
-            self._place.copy(source, target)
+            self._files.copy(source, target)
         except FileNotFoundError:
-            return  # An attempt that does not know yet that it is over clears away what is old.
+            return  # An earlier attempt that still runs deletes old files.
 
-    def forget_earlier(self) -> None:
-        """Once this attempt has committed, what earlier ones kept will not be asked for again."""
+    def delete_earlier(self) -> None:
+        """Delete the checkpoints of earlier attempts, which nobody needs after this attempt has committed."""
         own = self._run.work.attempt
-        numbers = {each.name.partition("/")[0] for each in self._place.listed(self._root)}
+        numbers = {each.name.partition("/")[0] for each in self._files.list_files(self._root)}
         for number in numbers:
             if number.isdecimal() and int(number) < own:
-                self._place.delete(f"{self._root}/{number}")
+                self._files.delete(f"{self._root}/{number}")
 
 
-def wanted(name: str, last: int) -> bool:
+def is_committed(name: str, last: int) -> bool:
     """Whether a file of a checkpoint belongs to what was read up to the last committed batch."""
     path = PurePosixPath(name)
     if any(part.startswith(".") for part in path.parts):
-        return False  # Half-written ones, and checksums of the local file system.
-    beyond, numbered = _BY_BATCH.get(path.parts[0]), _NUMBERED.match(path.name)
+        return False  # Temporary files, and checksums of the local file system.
+    beyond, numbered = _BEYOND_LAST.get(path.parts[0]), _NUMBERED.match(path.name)
     if beyond is None or numbered is None:
         return name != METADATA
     return int(numbered[1]) <= last + beyond
 
 
-def root_of(prefix: str) -> str:
-    """The data root, of the place of an output: it lies below dataset, generation, task and attempt."""
+def data_root(prefix: str) -> str:
+    """Return the data root of an output's prefix, which ends with dataset, generation, task and attempt."""
     return prefix.rstrip("/").rsplit("/", 4)[0]

@@ -1,11 +1,11 @@
 """Streams: an always-on source that is a Structured Streaming query. Each micro-batch becomes one committed segment.
 
-The number of the batch is its cursor. A batch is written below the attempt's own prefix and committed under its
-fence before Spark marks it as done; Spark repeats what is not marked, and what is committed already is left out. So
-every batch is there once, whoever dies when, and a batch of an attempt that lost its lease never is.
+The number of the batch is its cursor. A batch is written below the attempt's own prefix and committed under its fence
+before Spark marks it as done. Spark repeats batches that are not marked, and those that are committed already are left
+out. So every batch is committed once, whatever process dies at any time, and never by an attempt that lost its lease.
 
-A batch without rows is committed only if none has been for long: a stream goes on from its last commit, and Spark
-forgets old batches.
+A batch without rows is committed only if there was no commit for many batches: a stream resumes from its last commit,
+and Spark forgets old batches.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from qo.agent.operator_run import QualityFailed, RunOutput
 from qo.core.pipeline.expectation import Expectation, describe_value, parse_expectations
 from qo.errors import QoError, UsageError
 from qo.spark.io import writing
-from qo.spark.io.writing import Written
+from qo.spark.io.writing import WrittenOutput
 from qo.spark.operators.context import Context, Frames
 from qo.spark.quality import quality
 from qo.spark.stream.checkpoint import Checkpoints
 
 TRIGGER_S = 5.0
-LOOK_S = 0.25  # How often it is seen whether the query still runs, and whether it should.
+WATCH_S = 0.25  # Between two checks of whether the query runs, and whether it should.
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
 
 
@@ -37,26 +37,26 @@ def is_stream(frames: Frames) -> bool:
 
 
 def run(context: Context, frames: Frames) -> None:
-    """Until the attempt is asked to stop; raises Stopped then. Raises what ended the query otherwise."""
-    index, frame = _only(context, frames)
+    """Run the query until the attempt is asked to stop. Raises Stopped then, else the error that ended the query."""
+    index, frame = _single_output(context, frames)
     checkpoints = Checkpoints(context.settings, context.run, index)
-    checkpoint = checkpoints.taken_over()
+    checkpoint = checkpoints.take_over()
     batches = Batches(context, index, checkpoint.last, checkpoints)
     seconds = float(context.config.get("trigger_seconds", TRIGGER_S))
-    writer = frame.writeStream.foreachBatch(batches.take).option("checkpointLocation", checkpoint.uri)
+    writer = frame.writeStream.foreachBatch(batches.process).option("checkpointLocation", checkpoint.uri)
     query = writer.trigger(processingTime=f"{max(0, round(seconds * 1000))} milliseconds").start()
     try:
         _watch(context, query)
     except PySparkException:
         if batches.failure is not None:
-            raise batches.failure from None  # As we raised it, not as Spark tells of it.
+            raise batches.failure from None  # The original, not Spark's account of it.
         raise
     finally:
         with contextlib.suppress(PySparkException):
             query.stop()
 
 
-def _only(context: Context, frames: Frames) -> tuple[int, DataFrame]:
+def _single_output(context: Context, frames: Frames) -> tuple[int, DataFrame]:
     work = context.run.work
     if len(frames) != 1 or len(context.run.outputs) != 1:
         raise UsageError(
@@ -73,7 +73,7 @@ def _only(context: Context, frames: Frames) -> tuple[int, DataFrame]:
 def _watch(context: Context, query: StreamingQuery) -> None:
     while True:
         context.run.cancel.check()
-        context.run.cancel.wait(LOOK_S)
+        context.run.cancel.wait(WATCH_S)
         if not query.isActive:
             context.run.cancel.check()
             query.awaitTermination()  # Raises what ended it.
@@ -81,23 +81,24 @@ def _watch(context: Context, query: StreamingQuery) -> None:
 
 
 class Batches:
-    """What Spark calls for each micro-batch, on a thread of its own."""
+    """Commits micro-batches. Spark calls ``process`` for each, on a thread of its own."""
 
     def __init__(self, context: Context, output: int, last: int, checkpoints: Checkpoints) -> None:
         self._context = context
         self._output = output
-        self._last = last  # That is committed.
+        self._last = last  # The last committed batch.
         self._checkpoints = checkpoints
-        self._apart_max = max(1, int(context.spark.conf.get(RETAINED) or 0) // 2)  # Two commits, in batches.
+        # The most batches from one commit to the next.
+        self._commit_gap_max = max(1, int(context.spark.conf.get(RETAINED) or 0) // 2)
         self._first = True
         self.failure: BaseException | None = None
 
-    def take(self, frame: DataFrame, number: int) -> None:
+    def process(self, frame: DataFrame, number: int) -> None:
         try:
             if number > self._last:
                 self._commit(frame, number)
             else:
-                # It is committed. Spark was not told, and counts on its state having seen the rows.
+                # It is committed, but not marked in Spark, whose state still has to process the rows.
                 frame.write.format("noop").mode("overwrite").save()
         except BaseException as error:
             self.failure = self.failure or error
@@ -106,43 +107,43 @@ class Batches:
     def _commit(self, frame: DataFrame, number: int) -> None:
         run = self._context.run
         run.cancel.check()
-        while run.paused:  # Rows wait in the source, not in files.
-            run.cancel.wait(LOOK_S)
+        while run.paused:  # Let rows wait in the source, not in files.
+            run.cancel.wait(WATCH_S)
             run.cancel.check()
         part = run.segment(number, self._output)
-        written = self._write(frame, part)
-        if not written.rows and number - self._last < self._apart_max:
+        output = self._write(frame, part)
+        if not output.rows and number - self._last < self._commit_gap_max:
             return
         run.cancel.check()
         run.commit(part)
         self._last = number
-        run.log.info("committed batch %d: %d rows", number, written.rows)
+        run.log.info("committed batch %d: %d rows", number, output.rows)
         if self._first:
             self._first = False
-            self._checkpoints.forget_earlier()
+            self._checkpoints.delete_earlier()
 
-    def _write(self, frame: DataFrame, part: RunOutput) -> Written:
+    def _write(self, frame: DataFrame, part: RunOutput) -> WrittenOutput:
         context, run = self._context, self._context.run
         expected = [each for each in parse_expectations(run.work.expectations) if each.output == self._output]
         measures = quality.measures(expected, frame.schema, frame)
         spark = frame.sparkSession
-        written = writing.write(spark, frame, part, context.files, measures, run.work)
-        if expected and written.rows:
-            self._settle(spark, part, expected, written)
-        return written
+        output = writing.write(spark, frame, part, context.files, measures, run.work)
+        if expected and output.rows:
+            self._check(spark, part, expected, output)
+        return output
 
-    def _settle(
-        self, spark: SparkSession, part: RunOutput, expected: Sequence[Expectation], written: Written
+    def _check(
+        self, spark: SparkSession, part: RunOutput, expected: Sequence[Expectation], output: WrittenOutput
     ) -> None:
-        """Raises QualityFailed: the batch is kept to look at, and the stream stands still before it."""
+        """Raise QualityFailed if an expectation fails. The batch is kept for inspection, and the stream stops."""
         run = self._context.run
-        of_part = copy.copy(run)
-        of_part.outputs = [part]
-        checks = quality.settle(spark, of_part, expected, {self._output: written}, {}, self._context.files)
+        part_run = copy.copy(run)
+        part_run.outputs = [part]
+        checks = quality.check(spark, part_run, expected, {self._output: output}, {}, self._context.files)
         failed = [each for each in checks if not each.passed]
         part.stats |= {"failed_checks": [each.name for each in failed]} if failed else {}
-        grave = [each for each in failed if each.severity == "fail"]
-        if grave:
+        failures = [each for each in failed if each.severity == "fail"]
+        if failures:
             run.checks, run.rejected = list(checks), [part.body(run.work)]
-            said = "; ".join(f"{each.name}: found {describe_value(each.observed)}" for each in grave[:5])
-            raise QualityFailed(f"{len(grave)} of {len(checks)} expectations failed: {said}")
+            findings = "; ".join(f"{each.name}: found {describe_value(each.observed)}" for each in failures[:5])
+            raise QualityFailed(f"{len(failures)} of {len(checks)} expectations failed: {findings}")

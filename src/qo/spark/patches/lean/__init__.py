@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from qo.config.spark import SparkSettings
-from qo.spark.engine.master import cores
+from qo.spark.engine.master import local_cores
 from qo.spark.patches.table import LEAN_JAR
 
 JAR = Path(__file__).with_name("lean.jar")
@@ -31,7 +31,7 @@ def is_lean(settings: SparkSettings, environ: Mapping[str, str] = os.environ) ->
     """Whether a session with these settings uses the jar: it needs no more of Hadoop than local files."""
     return (
         settings.lean
-        and cores(settings.master) is not None
+        and local_cores(settings.master) is not None
         and not settings.packages
         and not any(key.startswith(_OTHER_CODE) for key, _ in settings.conf)
         and not any(environ.get(name) for name in _HADOOP)
