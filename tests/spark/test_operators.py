@@ -248,5 +248,5 @@ def test_sessions_that_end_with_their_attempt_are_not_remembered() -> None:
     for each in sessions:
         shipper.ship(cast("SparkSession", each), OwnCode(), "spark_operators:late")
     assert [each.got for each in sessions] == [1, 1, 1]
-    assert not shipper._sent
+    assert not shipper._shipped
     shipper.close()

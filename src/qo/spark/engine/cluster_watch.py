@@ -29,7 +29,7 @@ class Observation:
     at: float  # In seconds, of a monotonic clock.
     endpoint: Reach = Reach.UNKNOWN  # Of the master, or of the Connect server.
     executors: int | None = None  # None: not known, as behind a Connect server.
-    waiting: int = 0  # Spark jobs that have since and not ended.
+    waiting: int = 0  # Spark jobs that have begun and not ended.
     running: int = 0  # Spark tasks that run; only counted where executors are not known.
     driver: Driver = Driver.ALIVE
     session: int = 0  # Observations of a session with another number do not count for this one.

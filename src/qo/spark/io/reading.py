@@ -52,7 +52,7 @@ def read_input(spark: SparkSession, source: RunInput, files: Files) -> DataFrame
 
 
 def _may_still_come(source: WorkInput) -> bool:
-    """Whether another attempt may find data: not in a committed partition or segment, which never changes."""
+    """Whether another attempt may find data. Not in the input that the task was made for, once it is committed."""
     match source.mode:
         case InputMode.WHOLE:
             return True

@@ -95,7 +95,7 @@ class Options:
 
 
 def parse_options(texts: Mapping[str, str]) -> Options:
-    """Raises UsageError for options that are unknown, missing, or cannot be read."""
+    """Parse the options of a reader. Raises UsageError for those that are unknown, missing, or cannot be read."""
     unknown = sorted(texts.keys() - _OPTIONS)
     if unknown:
         raise UsageError(f"the source qo has no option {unknown[0]!r}: it has {', '.join(sorted(_OPTIONS))}")

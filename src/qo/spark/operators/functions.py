@@ -22,7 +22,7 @@ OTHER_PARAMETERS = ("config", "run", "spark")
 
 
 def call(context: Context, function: Callable[..., Any]) -> Frames:
-    """Raises UsageError for a function whose parameters or returned frames do not fit the job."""
+    """Call a user's function. Raises UsageError if its parameters or the frames it returns do not fit the job."""
     label = signature(function)
     if inspect.iscoroutinefunction(function):
         raise UsageError(f"{label} is an async def: Spark runs plain functions")

@@ -1,4 +1,4 @@
-"""Sends the user's code to where Spark runs Python functions, if that is another machine.
+"""Sends the user's code to where Spark runs Python functions, if that is another machine or directory.
 
 The Python workers of a local session start in the same directory with the same interpreter, and import it as it is.
 ``addArtifacts`` works in classic sessions and in Spark Connect.
