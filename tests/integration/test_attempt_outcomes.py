@@ -29,7 +29,10 @@ from qo.worker.loop.cancel import CancelToken
 from qo.worker.loop.outcome import Outcome
 from qo.worker.worker import Worker
 from support.stores.queues import AT_ONCE, app_of, config, drain, ended, hasty, until, virtual_queue, working
-from support.worker.checked_worker import Books, in_virtual_time
+from support.worker.checked_worker import Books, books, in_virtual_time
+
+__all__ = ["books"]  # Applies to every test here.
+
 
 pytestmark = pytest.mark.fast
 

@@ -50,6 +50,7 @@ def plans(state: State, question: Callable[[Tx], Any]) -> str:
     """How the database answers all that is asked."""
     with noted(state) as asked, state.read() as tx:
         question(tx)
+    _forget_emptiness(state)
     said: list[str] = []
     with state.read() as tx:
         if tx.on_postgres:
@@ -59,6 +60,14 @@ def plans(state: State, question: Callable[[Tx], Any]) -> str:
                 explain = "EXPLAIN" if tx.on_postgres else "EXPLAIN QUERY PLAN"
                 said += [str(row) for row in tx.connection.exec_driver_sql(f"{explain} {statement}", parameters)]
     return "\n".join(said)
+
+
+def _forget_emptiness(state: State) -> None:
+    """Have PostgreSQL plan for tables that may grow: where it knows a table to be empty, every index costs the same."""
+    with state.write() as tx:
+        if tx.on_postgres:
+            of_empty = "relkind = 'r' AND reltuples = 0 AND pg_relation_size(oid) = 0"
+            tx.execute(sa.text(f"UPDATE pg_class SET reltuples = -1 WHERE {of_empty}"))
 
 
 def wanted(state: State, *of: LiveJob, each: int = 1, **fields: Any) -> list[str]:
@@ -339,8 +348,8 @@ def test_partial_indexes_are_used_however_old_the_statistics_are(
 
 
 def check_scans(state: State) -> None:
-    for among in (scans.WITHHELD_EDITIONS, scans.YIELDED_EDITIONS):
-        used(state, partial(scans.distinct, among=among), among.index)
+    for condition in (scans.WITHHELD_EDITIONS, scans.DEFERRED_EDITIONS):
+        used(state, partial(scans.distinct, condition=condition), condition.index)
     used(state, scans.earliest_withheld, scans.WITHHELD_EDITIONS.index)
     used(state, partial(scans.due, editions=["edition1"], most=10), scans.WITHHELD_EDITIONS.index)
 

@@ -29,5 +29,5 @@ def test_what_is_missing_in_a_declaration_is_a_problem_with_a_line() -> None:
     pipeline = Pipeline("d")
     days = pipeline.add("days", source={"kind": "manual"})
     pipeline.job(inputs=[days], stategy="PerPartition")(test_a_python_file_is_read_as_python_and_not_as_yaml)
-    with pytest.raises(DefinitionError, match=r"test_dispatcher_new_user\.py:\d+:.*stategy"):
+    with pytest.raises(DefinitionError, match=r"test_pipeline_files\.py:\d+:.*stategy"):
         pipeline.document()
