@@ -9,6 +9,7 @@ import pty
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -387,6 +388,19 @@ def test_the_version_and_the_help_need_no_store(qo: Qo) -> None:
     assert not (qo.cwd / ".qo").exists()
 
 
+def test_python_m_qo_is_the_same_command(qo: Qo) -> None:
+    done = subprocess.run([sys.executable, "-m", "qo", "--version"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, qo.ok("--version"))
+
+
+def test_options_after_worker_are_those_of_worker_run(qo: Qo) -> None:
+    task_id = qo.ok("submit", "-t", "echo").strip()
+    done = qo.json("worker", "run", "--app", "tasks:app", "--drain", "--no-monitor")
+    assert done["completed"] == 1
+    assert qo.json("status", task_id)["status"] == "completed"
+    assert qo.here("worker").err == qo.here("worker", "run").err
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_completion_script_of_each_shell_is_printed(qo: Qo, shell: str) -> None:
     assert "_QO_COMPLETE=complete_" in qo("completion", shell).out
@@ -402,6 +416,9 @@ def test_completion_offers_commands_options_and_values(qo: Qo) -> None:
     assert offered("qo submit --pri") == ["--priority"]
     assert "cancelled" in offered("qo list --status ")
     assert offered("qo schedule tri") == ["trigger"]
+    assert offered("qo worker ") == ["list", "run"]
+    assert offered("qo worker --conc") == ["--concurrency"]
+    assert offered("qo worker --drain --conc") == ["--concurrency"]
 
 
 def every_command() -> Iterator[tuple[str, Any]]:

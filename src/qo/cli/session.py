@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperGroup
 
 from qo.cli.output import Output
 from qo.errors import NotFound, UsageError
@@ -173,6 +174,25 @@ def new_group(app: typer.Typer, name: str, help: str) -> typer.Typer:
     group.callback(help=help)(show_help)
     app.add_typer(group, name=name)
     return group
+
+
+def default_to(command_name: str) -> type[TyperGroup]:
+    """Return a class of groups that run this command where options stand in place of a subcommand."""
+
+    class DefaultGroup(TyperGroup):
+        def parse_args(self, ctx: Any, args: list[str]) -> Any:
+            completing_name = not args and ctx.resilient_parsing
+            if not completing_name and (not args or args[0].startswith("-")) and args[:1] != ["--help"]:
+                args = [command_name, *args]
+            return super().parse_args(ctx, args)
+
+        def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+            items = super().shell_complete(ctx, incomplete)
+            if incomplete.startswith("-"):
+                items += self.commands[command_name].shell_complete(ctx, incomplete)
+            return items
+
+    return DefaultGroup
 
 
 _EPILOG = "Options of every command: --store, --config, --log-level, --no-color (see qo --help)."

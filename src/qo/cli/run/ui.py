@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from qo.cli.pipelines.dispatcher import log_quietly, open_context, require_extra
-from qo.cli.session import Session, command, new_app, refuse_memory, setting_option
+from qo.cli.session import Session, command, default_to, new_app, refuse_memory, setting_option
 from qo.config import kinds
 from qo.errors import ConfigError, QoError, UsageError
 
@@ -26,17 +25,8 @@ if TYPE_CHECKING:
 _HELP = "Show queues and pipelines in a browser."
 
 
-class _Group(TyperGroup):
-    """Options without a command are those of ``serve``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        if not args or (args[0].startswith("-") and args[0] != "--help"):
-            args = ["serve", *args]
-        return super().parse_args(ctx, args)
-
-
 app = new_app()
-ui = new_app(help=_HELP, cls=_Group)
+ui = new_app(help=_HELP, cls=default_to("serve"))
 
 
 @ui.callback(help=f"{_HELP}\n\n`qo ui OPTIONS` is short for `qo ui serve OPTIONS`; see its --help.")

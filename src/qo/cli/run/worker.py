@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from qo.cli.pipelines.dispatcher import require_extra
 from qo.cli.run.worker_list import list_workers
-from qo.cli.session import Session, command, new_app, refuse_memory, setting_option, start_logging
+from qo.cli.session import Session, command, default_to, new_app, refuse_memory, setting_option, start_logging
 from qo.config.settings import Settings
 from qo.core.words import plural
 from qo.errors import UsageError
@@ -21,17 +20,8 @@ if TYPE_CHECKING:
 _HELP = "Run a worker, or list the workers."
 
 
-class _Group(TyperGroup):
-    """Options without a command are those of ``run``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        if not args or (args[0].startswith("-") and args[0] != "--help"):
-            args = ["run", *args]
-        return super().parse_args(ctx, args)
-
-
 app = new_app()
-worker = new_app(help=_HELP, cls=_Group)
+worker = new_app(help=_HELP, cls=default_to("run"))
 
 
 @worker.callback(help=f"{_HELP}\n\n`qo worker OPTIONS` is short for `qo worker run OPTIONS`; see its --help.")
