@@ -1,8 +1,8 @@
 """Open the store that the settings name.
 
-A store adapter needs three files: its module, its line in ``_OPENERS`` and its test, which runs
-``qo.testing.conformance``. An adapter outside this package calls ``register_adapter`` instead, before settings are
-loaded that name it.
+A store adapter needs three files: a module with its ``Location`` and its store, a call of ``register_adapter`` (here,
+or in the program that uses it, before it loads settings that name the store), and a test that runs
+``qo.testing.conformance``. ``tests/conformance/test_adapter.py`` is an example.
 """
 
 from __future__ import annotations
