@@ -58,7 +58,7 @@ class _Read(Enum):
     """How the range of cursors that an attempt has read stands to what its job has read by now."""
 
     NEW = auto()
-    KNOWN = auto()  # Others have read all of it, before or meanwhile.
+    REPEATED = auto()  # Others have read all of it, before or meanwhile.
     MIXED = auto()  # Others have read some of it.
 
 
@@ -74,9 +74,9 @@ class Ending:
 class _Success:
     """What is to appear with the end of an attempt."""
 
-    made: Sequence[Output]
+    outputs: Sequence[Output]
     writes: Sequence[Write]
-    said: Sequence[Event]
+    events: Sequence[Event]
     job: Job
     ranges: Sequence[sa.RowMapping] = ()  # Of cursors, that count as read from now on.
 
@@ -109,7 +109,10 @@ def complete_all(tx: Tx, endings: Sequence[Ending], data_root: str | None = None
     requested = [
         _validate_ending(tx, live, require_row(rows, each.request.task_id), each, data_root) for each in endings
     ]
-    hold(tx, {output.generation_id for each in requested if each and each.success for output in each.success.made})
+    hold(
+        tx,
+        {output.generation_id for each in requested if each and each.success for output in each.success.outputs},
+    )
     ends = {each.row["id"]: _resolve_cursor_overlap(tx, each) for each in requested if each is not None}
     moved = dict(zip(ends, move_all(tx, [_move(each) for each in ends.values()]), strict=True))
     answers: list[CompleteAnswer] = []
@@ -204,7 +207,7 @@ def _resolve_cursor_overlap(tx: Tx, end: _End) -> _End:
             # What it made holds some rows twice. It reads what is left, at no cost to it.
             release = lifecycle.Release(token=end.command.token, lease_id=end.request.lease_id)
             return replace(end, command=release, success=None, verdict=None)
-        case _Read.KNOWN:
+        case _Read.REPEATED:
             # The one that has read it all has committed it all.
             return replace(end, success=replace(success, writes=(), ranges=ranges))
         case _:
@@ -296,7 +299,7 @@ def _read(tx: Tx, row: Row, ranges: Sequence[sa.RowMapping]) -> _Read:
             return _Read.MIXED
         is_read = max(after, -1 if value is None else value) >= each["cursor_upto"]
         if is_read or _made_again(tx, row, each, after):
-            read = _Read.KNOWN
+            read = _Read.REPEATED
     return read
 
 
@@ -340,12 +343,12 @@ def _announce(
 ) -> None:
     """Events for what was committed, and those that the attempts want beside and have not sent before."""
     known_ids = _known_events(
-        tx, [event_id(producer(end.request), each) for end, success in successes for each in success.said]
+        tx, [event_id(producer(end.request), each) for end, success in successes for each in success.events]
     )
     produced: list[ProducedEvent] = []
     for end, success in successes:
         name, request = producer(end.request), end.request
-        beside = {id_: each for each in success.said if (id_ := event_id(name, each)) not in known_ids}
+        beside = {id_: each for each in success.events if (id_ := event_id(name, each)) not in known_ids}
         # Under a name of its own: what was said of a partition before it was committed does not announce the commit.
         new = [*announced.get(request.task_id, ()), *beside.values()]
         produced += [ProducedEvent(f"{name}:end", each, request.task_id, request.attempt) for each in new]

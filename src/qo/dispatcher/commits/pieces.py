@@ -21,7 +21,7 @@ PIECES_MAX = 1000  # So many travel with the claim; the rest is asked for.
 
 _commits = schema.commits
 # What was committed, and not replaced, at a revision.
-_STOOD = sa.select(_commits).where(
+_COMMITTED_AS_OF = sa.select(_commits).where(
     _commits.c.generation_id == sa.bindparam("generation"),
     _commits.c.revision <= sa.bindparam("latest"),
     sa.or_(_commits.c.replaced_by.is_(None), _commits.c.replaced_by > sa.bindparam("latest")),
@@ -35,14 +35,14 @@ def page(tx: Tx, pin: Pin, after: str | None, limit: int) -> tuple[list[Piece], 
     if pin["revision"] is None:
         return [], None
     kind, key, revision = _place(after)
-    found: list[sa.RowMapping] = []
+    rows: list[sa.RowMapping] = []
     if kind == "p" and pin["cursor_upto"] is None:
-        found += _partition_rows(tx, pin, key, revision, limit + 1)
-    if len(found) <= limit and not pin["partition_key"]:
+        rows += _partition_rows(tx, pin, key, revision, limit + 1)
+    if len(rows) <= limit and not pin["partition_key"]:
         cursor = int(key) if kind == "c" else None
-        found += _segment_rows(tx, pin, cursor, revision, limit + 1 - len(found))
-    last = found[limit - 1] if len(found) > limit else None
-    return [piece(each) for each in found[:limit]], None if last is None else _place_of(last)
+        rows += _segment_rows(tx, pin, cursor, revision, limit + 1 - len(rows))
+    last = rows[limit - 1] if len(rows) > limit else None
+    return [piece(each) for each in rows[:limit]], None if last is None else _place_of(last)
 
 
 def standing(
@@ -63,18 +63,18 @@ def stood_at(commit: Pin, pin: Pin) -> bool:
 
 
 def _partition_rows(tx: Tx, pin: Pin, key: str, revision: int, limit: int) -> Sequence[sa.RowMapping]:
-    asked = _as_of(pin, limit) | ({"key": pin["partition_key"]} if pin["partition_key"] else {})
+    values = _as_of(pin, limit) | ({"key": pin["partition_key"]} if pin["partition_key"] else {})
     if key:
-        asked |= {"place": key, "at": revision}
-    return tx.execute(_partition_query(frozenset(asked)), asked).mappings().all()
+        values |= {"place": key, "at": revision}
+    return tx.execute(_partition_query(frozenset(values)), values).mappings().all()
 
 
 def _segment_rows(tx: Tx, pin: Pin, cursor: int | None, revision: int, limit: int) -> Sequence[sa.RowMapping]:
     ends = {"upto": pin["cursor_upto"], "after": pin["cursor_after"]}
-    asked = _as_of(pin, limit) | {name: value for name, value in ends.items() if value is not None}
+    values = _as_of(pin, limit) | {name: value for name, value in ends.items() if value is not None}
     if cursor is not None:
-        asked |= {"place": cursor, "at": revision}
-    return tx.execute(_segment_query(frozenset(asked)), asked).mappings().all()
+        values |= {"place": cursor, "at": revision}
+    return tx.execute(_segment_query(frozenset(values)), values).mappings().all()
 
 
 def _as_of(pin: Pin, limit: int) -> dict[str, Any]:
@@ -82,27 +82,27 @@ def _as_of(pin: Pin, limit: int) -> dict[str, Any]:
 
 
 @cache
-def _partition_query(asked: Set[str]) -> sa.Select[*tuple[Any, ...]]:
+def _partition_query(names: Set[str]) -> sa.Select[*tuple[Any, ...]]:
     """Of partitions, by what is asked for."""
-    query = _STOOD.where(_commits.c.partition_key.is_not(None))
-    if "key" in asked:
+    query = _COMMITTED_AS_OF.where(_commits.c.partition_key.is_not(None))
+    if "key" in names:
         query = query.where(_commits.c.partition_key == sa.bindparam("key"))
-    return _paged(query, _commits.c.partition_key, asked)
+    return _paged(query, _commits.c.partition_key, names)
 
 
 @cache
-def _segment_query(asked: Set[str]) -> sa.Select[*tuple[Any, ...]]:
+def _segment_query(names: Set[str]) -> sa.Select[*tuple[Any, ...]]:
     """Of segments, by what is asked for."""
-    query = _STOOD.where(_commits.c.cursor.is_not(None), _commits.c.partition_key.is_(None))
-    if "upto" in asked:
+    query = _COMMITTED_AS_OF.where(_commits.c.cursor.is_not(None), _commits.c.partition_key.is_(None))
+    if "upto" in names:
         query = query.where(_commits.c.cursor <= sa.bindparam("upto"))
-    if "after" in asked:
+    if "after" in names:
         query = query.where(_commits.c.cursor > sa.bindparam("after"))
-    return _paged(query, _commits.c.cursor, asked)
+    return _paged(query, _commits.c.cursor, names)
 
 
-def _paged(query: sa.Select[*tuple[Any, ...]], by: sa.Column[Any], asked: Set[str]) -> sa.Select[*tuple[Any, ...]]:
-    if "place" in asked:
+def _paged(query: sa.Select[*tuple[Any, ...]], by: sa.Column[Any], names: Set[str]) -> sa.Select[*tuple[Any, ...]]:
+    if "place" in names:
         after = sa.tuple_(sa.bindparam("place", type_=by.type), sa.bindparam("at", type_=sa.BigInteger))
         query = query.where(sa.tuple_(by, _commits.c.revision) > after)
     return query.order_by(by, _commits.c.revision).limit(sa.bindparam("most"))

@@ -38,7 +38,7 @@ class Verdict:
 
     row: Row
     request: CompleteRequest
-    made: Sequence[Output]
+    outputs: Sequence[Output]
     rejected: Sequence[Write] = ()
 
 
@@ -48,17 +48,17 @@ def validate_checks(
     """None: it says nothing. Raises UsageError for what it may not say."""
     if request.outcome not in _OUTCOMES_WITH_CHECKS or not (request.checks or request.rejected):
         return None
-    made = outputs_of(tx, live, row)
+    outputs = outputs_of(tx, live, row)
     rejected: list[Write] = []
     if request.outcome is not Outcome.SUCCESS:
-        rejected = validate_outputs(row, request.attempt, request.rejected, made, data_root)
-    named = [each.body.output for each in rejected]
-    if len(set(named)) < len(named):
+        rejected = validate_outputs(row, request.attempt, request.rejected, outputs, data_root)
+    rejected_outputs = [each.body.output for each in rejected]
+    if len(set(rejected_outputs)) < len(rejected_outputs):
         raise UsageError("an output is rejected as a whole: name each once")
-    unknown = {each.output for each in request.checks} - {each.index for each in made}
-    if made and unknown:
-        raise UsageError(f"the job has no output {min(unknown)}: it has {len(made)}, counted from 0")
-    return Verdict(row, request, made, rejected)
+    unknown = {each.output for each in request.checks} - {each.index for each in outputs}
+    if outputs and unknown:
+        raise UsageError(f"the job has no output {min(unknown)}: it has {len(outputs)}, counted from 0")
+    return Verdict(row, request, outputs, rejected)
 
 
 def keep(tx: Tx, verdicts: Sequence[Verdict], committed: Mapping[str, Sequence[Write]]) -> None:
@@ -70,7 +70,7 @@ def keep(tx: Tx, verdicts: Sequence[Verdict], committed: Mapping[str, Sequence[W
         writes = committed.get(each.row["id"], ()) if succeeded else each.rejected
         events = {write.body.output: write.event for write in writes}
         for position, check in enumerate(each.request.checks):
-            if not succeeded or not each.made or check.output in events:
+            if not succeeded or not each.outputs or check.output in events:
                 checks.append(_check(tx, each, position, check, events.get(check.output)))
         rejections += [_rejection(tx, each, write) for write in each.rejected]
     tx.insert(_checks, checks)
@@ -79,7 +79,7 @@ def keep(tx: Tx, verdicts: Sequence[Verdict], committed: Mapping[str, Sequence[W
 
 def _check(tx: Tx, verdict: Verdict, position: int, check: CheckBody, event: Event | None) -> dict[str, Any]:
     row = verdict.row
-    by_index = {each.index: each for each in verdict.made}
+    by_index = {each.index: each for each in verdict.outputs}
     # A job without outputs speaks of what it has read.
     of = by_index.get(check.output) or Output(0, row["dataset_id"] or "", row["generation_id"] or "")
     return _about(tx, verdict, event) | {

@@ -1,7 +1,7 @@
-"""Tasks that have yielded: their effects outside were left to another edition, which was at work on them.
+"""Deferred tasks: cancelled because another edition was already at work on the same effects outside.
 
-If that goes well, they stay cancelled. If it does not, they are taken up again: the version of the other edition does
-not serve any more, so it will not try again.
+If the other edition succeeds, they stay cancelled. If it fails, they are replayed: the version of the other edition
+does not serve any more, so it will not try again.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _tasks = schema.tasks
 
 
 def undecided(tx: Tx, live: Topology, limit: int) -> list[str]:
-    """Up to ``limit`` tasks that have yielded and for which there is something to decide now.
+    """Return up to ``limit`` deferred tasks that can be decided now.
 
-    Looks at all that have yielded: no more than were running elsewhere when their versions began to serve.
+    Reads all deferred tasks: no more than were running elsewhere when their versions began to serve.
     """
     ids: list[str] = []
     for edition in scans.distinct(tx, scans.DEFERRED_EDITIONS):
@@ -47,7 +47,7 @@ def undecided(tx: Tx, live: Topology, limit: int) -> list[str]:
 
 
 def take_up(tx: Tx, live: Topology, ids: Iterable[str]) -> int:
-    """Of these tasks that have yielded, let run again those that the others leave to them; how many were decided."""
+    """Decide these deferred tasks: replay them, or leave them cancelled for good. Return how many were decided."""
     by_job: dict[str, list[Row]] = {}
     for part in batches(sorted(ids)):
         for row in rows.load_all(tx, part, lock=False).values():
@@ -75,7 +75,7 @@ _REASONS = {
 def _take_up(tx: Tx, job: LiveJob, twins: Sequence[Row]) -> int:
     counterparts = _counterparts(tx, job, twins)
     ids = {each["id"] for each in twins} | {other["id"] for some in counterparts.values() for other in some}
-    # From here on none of them moves: an attempt that is late either has been heard by now or never will be.
+    # From here on none of them moves: a late attempt has completed by now, or never will.
     held = rows.load_all(tx, sorted(ids))
     upto = _upto(tx, job, twins)
     stay: dict[CancelCode, list[str]] = {}
@@ -105,9 +105,9 @@ def _take_up(tx: Tx, job: LiveJob, twins: Sequence[Row]) -> int:
 
 
 def _decided(twin: Row, others: Sequence[Row], upto: Mapping[str, int], now: datetime) -> _Decision | None:
-    """What becomes of a task that has yielded to others. None: that is not known yet.
+    """Decide one deferred task; None if it is too early.
 
-    ``upto``: by dataset, how far it was read. One that follows a cursor goes by that alone, and reads what is left.
+    ``upto``: how far each dataset was read. A task that follows a cursor is decided by that alone, and reads the rest.
     """
     follows = _follows(twin)
     effects_made = twin["cursor"] <= upto.get(twin["dataset_id"], -1) if follows else any(map(_is_made, others))
@@ -117,15 +117,18 @@ def _decided(twin: Row, others: Sequence[Row], upto: Mapping[str, int], now: dat
         return None
     if not follows and any(map(_is_called_off, others)):
         return _Decision(code=CancelCode.EFFECTS_CALLED_OFF)
-    # It rests as long as the other one would have.
+    # It waits as long before its retry as the other one would have.
     return _Decision(
         due=max([now, *(each["available_at"] for each in others if each["status"] == Status.PENDING)])
     )
 
 
 def _is_open(other: Row, edition_id: str, now: datetime) -> bool:
-    """Whether it may still have its effects: it runs, or will, or is only late. A task of another edition that waits
-    will not run, for that is not the one that serves; until it would have, its last attempt may still be heard."""
+    """Whether the task may still have its effects: it runs, will run, or has a late attempt.
+
+    A pending task of another edition will not run, since its version does not serve. Until its retry would be due, its
+    last attempt may still complete.
+    """
     if other["status"] != Status.PENDING:
         return other["status"] == Status.RUNNING
     return other["edition_id"] == edition_id or (
@@ -140,14 +143,17 @@ def _is_called_off(other: Row) -> bool:
 
 
 def _is_made(other: Row) -> bool:
-    """As ``effects`` asks the database."""
+    """As ``external_effects._is_done``, for a loaded row."""
     succeeded = other["status"] == Status.CANCELLED and other["worker_id"] is not None
     return succeeded or other["status"] == Status.COMPLETED
 
 
 def _counterparts(tx: Tx, job: LiveJob, twins: Sequence[Row]) -> dict[str, list[Row]]:
-    """By the ids of these, all other tasks of the job about the same partitions, in any edition; of who follows a
-    cursor, those of other editions that are at work on the same dataset or rest before they try again."""
+    """Return, by the id of each deferred task, the other tasks with the same effects.
+
+    These are all tasks of the job about the same partition, in any edition. For a task that follows a cursor they are
+    those of other editions that work on the same dataset, or wait for a retry.
+    """
     editions, candidates = external_effects.editions(tx, job), list[Row]()
     if any(map(_follows, twins)):
         resting = sa.and_(_tasks.c.status == Status.PENDING, _tasks.c.available_at > tx.now)
@@ -176,7 +182,7 @@ def _follows(row: Row) -> bool:
 
 
 def _upto(tx: Tx, job: LiveJob, twins: Iterable[Row]) -> dict[str, int]:
-    """How far any edition has read the datasets that they follow."""
+    """Return how far any edition has read the datasets that these tasks follow."""
     followed = sorted({each["dataset_id"] for each in twins if _follows(each)})
     read = {each: external_effects.read_upto(tx, job, each) for each in followed}
     return {dataset: upto for dataset, upto in read.items() if upto is not None}

@@ -1,11 +1,12 @@
-"""Effects outside: what a job without outputs has done once, none of its editions does again.
+"""Effects outside qo: what a job without outputs did once, no other edition of it does again.
 
-An alert that was sent stays sent when the data behind it are made anew, by another version of its DAG or of one that
-it reads. So before such a job gets a task, its other tasks are asked, those of its earlier editions too. What replaces
-a partition in the generation that serves is another matter: that is an invalidation, and may well be worth an alert.
+An alert that was sent stays sent when the data behind it are rebuilt, by another version of its DAG or of one that it
+reads. So before such a job gets a task, the tasks of all its editions are checked. Replacing a partition in the
+serving generation is different: that is an invalidation, and may well be worth another alert.
 
-A task yields to one of another edition that is at work on the same: it is cancelled, and ``yielding`` decides about it
-when that has ended. Who follows a cursor yields to whoever reads the same dataset: where that one ends, it begins.
+A task is deferred while another edition is at work on the same: it is cancelled, and ``deferred`` decides about it when
+the other task has ended. A task that follows a cursor is deferred to any that reads the same dataset, and begins where
+that one ends.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ HISTORY = "it was there before the job was, and effects are not made for history
 
 _tasks, _cursors, _jobs, _versions = schema.tasks, schema.cursors, schema.jobs, schema.dag_versions
 
-OPEN = (scans.running(), _tasks.c.late_lease_id.is_not(None))  # Asked one by one: each has an index of its own.
+OPEN = (scans.running(), _tasks.c.late_lease_id.is_not(None))  # Queried one by one: each has its own index.
 
 
 def repeated(tx: Tx, new_tasks: Sequence[NewTask]) -> dict[str, str]:
-    """Those that are not to be done, by id, and why. What has a task already is not among them."""
+    """Return the tasks that must not be created, by id, and why. Tasks that exist already are left out."""
     by_input: dict[tuple[str, str, str], list[NewTask]] = {}
     for each in new_tasks:
         if each.job.job.outputs == 0 and each.dataset_id is not None and each.generation_id is not None:
@@ -57,7 +58,7 @@ def repeated(tx: Tx, new_tasks: Sequence[NewTask]) -> dict[str, str]:
 
 
 def create(tx: Tx, new_tasks: Sequence[NewTask]) -> list[Created]:
-    """As ``creation.create``; what another edition is at work on yields to it."""
+    """As ``creation.create``, and defer the tasks whose effects another edition is at work on."""
     created = creation.create(tx, new_tasks)
     new: dict[str, list[NewTask]] = {}
     for each, one in zip(new_tasks, created, strict=True):
@@ -72,14 +73,14 @@ def create(tx: Tx, new_tasks: Sequence[NewTask]) -> list[Created]:
 
 
 def partitions_done(tx: Tx, job: LiveJob, dataset_id: str, keys: Iterable[str]) -> set[str]:
-    """Partitions of a dataset, in whatever generation, about which the job has done what it does, or is doing it."""
+    """Return the partitions of a dataset, in any generation, for which the job had its effects or is at work."""
     return _about(tx, job, dataset_id, keys, sa.or_(_is_done(_tasks), _tasks.c.status == Status.RUNNING))
 
 
 def read_upto(tx: Tx, job: LiveJob, dataset_id: str, but: str | None = None) -> int | None:
-    """The furthest cursor that any edition of the job has read of the dataset.
+    """Return the furthest cursor of the dataset that any edition of the job has read.
 
-    ``but``: without what this edition has read of that generation.
+    ``but``: ignore what this edition has read of that generation.
     """
     of_it = sa.and_(_cursors.c.edition_id.in_(editions(tx, job)), _cursors.c.dataset_id == dataset_id)
     if but is not None:
@@ -89,9 +90,9 @@ def read_upto(tx: Tx, job: LiveJob, dataset_id: str, but: str | None = None) -> 
 
 
 def take_over(tx: Tx, live: Topology, dag: str, by: str) -> int:
-    """Cancel what jobs of a version that begins to serve would repeat; how many tasks that were.
+    """Cancel the tasks of a version that begins to serve whose effects were had before; return how many.
 
-    While it was staged its tasks waited, and the version that served went on.
+    While the version was staged its tasks waited, and the version that served went on.
     """
     cancelled = 0
     for job in live.jobs.values():
@@ -116,24 +117,26 @@ def take_over(tx: Tx, live: Topology, dag: str, by: str) -> int:
 
 
 def has_effects(job: LiveJob) -> bool:
-    """Whether it is for it to have effects outside now."""
+    """Whether the job may have effects outside now: it has no outputs, and its version serves."""
     return job.job.outputs == 0 and job.status is VersionStatus.ACTIVE
 
 
 def editions(tx: Tx, job: LiveJob) -> list[str]:
-    """All that the job ever had, in any version of its DAG."""
+    """Return all editions that the job ever had, in any version of its DAG."""
     return sorted(tx.execute(_ever(job, _jobs.c.edition_id).distinct()).scalars())
 
 
 def _is_done(table: Any) -> sa.ColumnElement[bool]:
-    """Done; also by an attempt that had been asked to stop and was too quick. Of all that are cancelled, only such a
-    one keeps its worker's name."""
+    """The task is completed, or it succeeded before it saw the request to stop.
+
+    Of all cancelled tasks only the latter keep the name of their worker.
+    """
     too_quick = sa.and_(table.c.status == Status.CANCELLED, table.c.worker_id.is_not(None))
     return sa.or_(table.c.status == Status.COMPLETED, too_quick)
 
 
 def _at_work(table: Any) -> sa.ColumnElement[bool]:
-    """Running, or late. Or done, in case it was running a statement ago."""
+    """The task runs, has a late attempt, or is done, since it may have been running a statement ago."""
     return sa.or_(_is_done(table), table.c.status == Status.RUNNING, table.c.late_lease_id.is_not(None))
 
 
@@ -147,8 +150,10 @@ def _defer(tx: Tx, job: LiveJob, others: Sequence[str], which: sa.ColumnElement[
 
 
 def followers(tx: Tx, editions: Sequence[str], which: Sequence[sa.ColumnElement[bool]]) -> Sequence[sa.RowMapping]:
-    """Tasks of these editions that follow a cursor and meet one of the conditions. What reads a range once more moves
-    no cursor, and is not among them."""
+    """Return the tasks of these editions that follow a cursor and meet one of the conditions.
+
+    Tasks that read a range again move no cursor, and are left out.
+    """
     by_cursor = [
         _tasks.c.partition_key.is_(None),
         _tasks.c.cursor.is_not(None),
@@ -160,7 +165,7 @@ def followers(tx: Tx, editions: Sequence[str], which: Sequence[sa.ColumnElement[
 
 
 def _exists(job: LiveJob, of: Sequence[str], which: Callable[[Any], sa.ColumnElement[bool]]) -> Any:
-    """A task of those editions about the same partition."""
+    """A condition: one of those editions has such a task about the same partition."""
     other = _tasks.alias("other")
     same = [other.c.edition_id.in_(of), other.c.partition_key == _tasks.c.partition_key, which(other)]
     if not routing.joins(job):
@@ -169,7 +174,7 @@ def _exists(job: LiveJob, of: Sequence[str], which: Callable[[Any], sa.ColumnEle
 
 
 def _about(tx: Tx, job: LiveJob, dataset_id: str, keys: Iterable[str], which: sa.ColumnElement[bool]) -> set[str]:
-    """Partitions about which the job has such a task, in whatever edition, or one that is open in its own."""
+    """Return the partitions for which the job has such a task in any edition, or an open one in its own."""
     open_ = sa.and_(_tasks.c.edition_id == job.edition_id, _tasks.c.status.in_([Status.PENDING, Status.RUNNING]))
     query = sa.select(_tasks.c.partition_key).where(sa.or_(which, open_))
     if not routing.joins(job):
@@ -186,7 +191,7 @@ def _others(tx: Tx, job: LiveJob) -> list[str]:
 
 
 def _history(tx: Tx, job: LiveJob, dataset_id: str, generation_id: str, keys: Iterable[str]) -> set[str]:
-    """Partitions that another generation had before there was such a job: this one has only made them anew."""
+    """Return the partitions that another generation had before the job existed: this generation only rebuilt them."""
     first = tx.value(_ever(job, sa.func.min(_versions.c.created_at)))
     generations, partitions = schema.generations, schema.partitions
     others = sa.select(generations.c.id).where(
@@ -205,7 +210,7 @@ def _history(tx: Tx, job: LiveJob, dataset_id: str, generation_id: str, keys: It
 
 
 def _ever(job: LiveJob, what: sa.ColumnElement[Any]) -> sa.Select[*tuple[Any, ...]]:
-    """Of the job, over all versions of its DAG."""
+    """Select columns of the job's rows in all versions of its DAG."""
     query = sa.select(what).join_from(_jobs, _versions, _versions.c.id == _jobs.c.version_id)
     return query.where(_versions.c.dag == job.dag, _jobs.c.name == job.job.name)
 

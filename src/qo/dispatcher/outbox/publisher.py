@@ -28,7 +28,7 @@ async def tick(
     queues: WakeUps,
     limit: int = BATCH,
     *,
-    on_dead: Callable[[TakenEffect], None] = lambda taken: None,
+    on_dead: Callable[[TakenEffect], None] = lambda effect: None,
 ) -> int:
     """Publish up to ``limit`` wake-ups; how many were settled, well or badly. ``on_dead`` hears of those given up."""
     return await publish(state, queues, await asyncio.to_thread(_take, state, limit), on_dead=on_dead)

@@ -71,8 +71,8 @@ def generation_of(tx: Tx, dataset_id: str) -> str | None:
         .join(pointers, sa.and_(pointers.c.version_id == versions.c.id, pointers.c.dataset_id == table.c.id))
         .where(table.c.id == dataset_id)
     )
-    found = sorted(tx.all(query), key=lambda row: (GENERATION_STATUSES.index(row["status"]), -row["number"]))
-    return found[0]["generation_id"] if found else None
+    rows = sorted(tx.all(query), key=lambda row: (GENERATION_STATUSES.index(row["status"]), -row["number"]))
+    return rows[0]["generation_id"] if rows else None
 
 
 def choose_generation(tx: Tx, ref: DatasetRef, generation_id: str | None) -> str:
@@ -102,8 +102,10 @@ def require_version(tx: Tx, ref: DatasetRef, generation_id: str, revision: int) 
     if revision > (tx.value(sa.select(sa.func.max(schema.commits.c.revision))) or 0):
         generations = schema.generations
         latest = tx.value(sa.select(generations.c.revision).where(generations.c.id == generation_id))
-        said = "it has none" if latest is None else f"its latest is {latest}"
-        raise NotFound(f"{ref.label} has no version {revision} yet: {said}; see qo dataset history {ref.label}")
+        latest_text = "it has none" if latest is None else f"its latest is {latest}"
+        raise NotFound(
+            f"{ref.label} has no version {revision} yet: {latest_text}; see qo dataset history {ref.label}"
+        )
 
 
 def jobs_of(tx: Tx, editions: Iterable[str]) -> dict[str, tuple[str, str]]:

@@ -1,6 +1,6 @@
-"""The open tasks of whole editions, moved at once: withheld at a cutover, cancelled at a rollback, taken up again.
+"""Bulk changes of the open tasks of whole editions: withheld at a cutover, cancelled at a rollback, revived.
 
-Each statement writes what ``core.lifecycle.decide`` would write task by task; a test holds the two together.
+Each statement writes what ``core.lifecycle.decide`` would write task by task; a test compares the two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
 
 _tasks = schema.tasks
-COUNT_MAX = 10_000  # Tasks are counted so far and no further, however many there are.
+COUNT_MAX = 10_000  # Counting stops here.
 _GIVEN_UP = {VersionStatus.ROLLED_BACK: "rolled back", VersionStatus.ABANDONED: "abandoned"}
 
 
@@ -34,7 +34,7 @@ class Cancellation:
 @dataclass(frozen=True, slots=True)
 class Stopped:
     cancelled: int = 0
-    requested: int = 0  # Running: asked to stop.
+    requested: int = 0  # Running tasks that were asked to stop.
 
 
 def version_given_up(dag: str, number: int, status: VersionStatus, by: str) -> Cancellation:
@@ -43,14 +43,14 @@ def version_given_up(dag: str, number: int, status: VersionStatus, by: str) -> C
 
 
 def editions(tx: Tx, version_id: str) -> frozenset[str]:
-    """Of all jobs of a version."""
+    """Return the editions of all jobs of a version."""
     return frozenset(
         tx.execute(sa.select(schema.jobs.c.edition_id).where(schema.jobs.c.version_id == version_id)).scalars()
     )
 
 
 def own_editions(tx: Tx, version_id: str) -> frozenset[str]:
-    """Those of a version that no live version has."""
+    """Return the editions of a version that no live version has."""
     jobs, versions = schema.jobs, schema.dag_versions
     mine = sa.select(jobs.c.edition_id, jobs.c.dag).where(jobs.c.version_id == version_id).subquery()
     shared = (
@@ -63,7 +63,7 @@ def own_editions(tx: Tx, version_id: str) -> frozenset[str]:
 
 
 def withhold(tx: Tx, of: Collection[str]) -> int:
-    """Take back the wake-ups of pending tasks: one that is on its way finds nothing to claim. How many."""
+    """Withhold pending tasks, and return how many: a wake-up that is on its way then finds nothing to claim."""
     return sum(
         tx.execute(
             sa.update(_tasks)
@@ -75,7 +75,7 @@ def withhold(tx: Tx, of: Collection[str]) -> int:
 
 
 def cancel(tx: Tx, of: Collection[str], cancellation: Cancellation, *, token: str) -> Stopped:
-    """Cancel what is pending and ask what is running to stop."""
+    """Cancel pending tasks, and ask running ones to stop."""
     values = _cancelled(tx, cancellation, token)
     cancelled = requested = 0
     for condition in _edition_conditions(of):
@@ -158,7 +158,7 @@ def revive(tx: Tx, of: Collection[str], *, token: str) -> int:
 
 
 def counts(tx: Tx, editions: Collection[str]) -> dict[str, dict[str, int]]:
-    """Tasks by edition and status, each counted up to COUNT_MAX, from the index alone."""
+    """Count tasks by edition and status, each up to COUNT_MAX, from the index alone."""
     by_edition: dict[str, dict[str, int]] = {}
     for some in batches(sorted(editions)):
         for row in tx.execute(_counted(some)):
@@ -176,7 +176,7 @@ def _counted(editions: Collection[str]) -> sa.Select[Any, Any, Any]:
         sa.select(sa.literal(1).label("one"))
         .select_from(_tasks)
         .where(_tasks.c.edition_id == wanted_editions.c.edition_id, _tasks.c.status == statuses.c.status)
-        # As the index has them. To find a few of them in any order, PostgreSQL would sooner read the whole table.
+        # In the order of the index: for a few rows in any order PostgreSQL would rather read the whole table.
         .order_by(_tasks.c.created_at)
         .limit(COUNT_MAX)
         .correlate(wanted_editions, statuses)
@@ -189,7 +189,7 @@ def _counted(editions: Collection[str]) -> sa.Select[Any, Any, Any]:
 
 
 def _later(tx: Tx) -> sa.ColumnElement[Any]:
-    # A clock that was corrected backwards must not make history run backwards.
+    # A clock that was set back must not make ``updated_at`` go back.
     now = sa.literal(tx.now, schema.Instant())
     return sa.case((_tasks.c.updated_at > now, _tasks.c.updated_at), else_=now)
 

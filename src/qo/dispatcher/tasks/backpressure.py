@@ -1,7 +1,7 @@
-"""Who is paused because queues behind it are overfull, as of now.
+"""Backpressure: which jobs are paused now because the queues behind them are overfull.
 
-Every heartbeat asks. What follows from it is worked out once for each topology and each set of tripped queues, and
-remembered: both change seldom.
+Every heartbeat asks for it. The answer is computed once for each topology and each set of tripped queues and cached,
+since both change seldom.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _cache: WeakKeyDictionary[sa.Pool, _Cached] = WeakKeyDictionary()  # The last an
 
 
 def paused(tx: Tx, live: Topology) -> Mapping[str, str]:
-    """Why each edition that feeds a tripped queue is paused; not to be changed."""
+    """Return the reason for each edition that is paused because it feeds a tripped queue. Do not change the mapping."""
     tripped = {name: reason or "it is tripped" for name, reason in tx.rows(_TRIPPED)}
     if not tripped:
         return {}
     pool = tx.connection.engine.pool
     cached = _cache.get(pool)
-    # The very same one, not only of the same epoch: who has just changed the topology may yet undo that.
+    # The same object, not only the same epoch: a transaction that changed the topology may still roll back.
     if cached is None or cached.topology is not live or cached.tripped != tripped:
         cached = _Cached(live, tripped, pressure.paused_by(live, tripped))
         _cache[pool] = cached

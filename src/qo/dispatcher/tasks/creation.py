@@ -1,4 +1,4 @@
-"""New tasks. What a task is about decides its id, so wanting it twice makes it once."""
+"""Creating tasks. The id follows from what a task is about, so creating it twice creates it once."""
 
 from __future__ import annotations
 
@@ -49,17 +49,19 @@ def task_id(edition_id: str, dedupe_key: str) -> str:
 
 
 def create(tx: Tx, new_tasks: Sequence[NewTask]) -> list[Created]:
-    """Make the tasks that are not there yet; the answers stand in the order of what was wanted.
+    """Create the tasks that do not exist yet, and return one result for each, in order.
 
-    They begin withheld: the release loop wakes their workers when nothing speaks against it.
+    New tasks are withheld: the release loop sends their wake-ups once no limit or pause holds them back.
     """
-    rows = {each.task_id: _row(tx, each) for each in reversed(new_tasks)}  # The first one of its kind counts.
-    # In order of id: two routers that want the same tasks must not wait for each other crosswise.
+    rows = {
+        each.task_id: _row(tx, each) for each in reversed(new_tasks)
+    }  # The first of several with one id counts.
+    # In order of id: two routers that create the same tasks must not deadlock.
     created_ids = tx.insert_absent(schema.tasks, [rows[id_] for id_ in sorted(rows)], returning=schema.tasks.c.id)
     answers: list[Created] = []
     for each in new_tasks:
         answers.append(Created(each.task_id, each.task_id in created_ids))
-        created_ids.discard(each.task_id)  # Wanted twice in one call is new once.
+        created_ids.discard(each.task_id)  # Created twice in one call is new once.
     return answers
 
 
@@ -94,7 +96,7 @@ def _row(tx: Tx, new: NewTask) -> dict[str, Any]:
         "retry_count": 0,
         "max_retries": attempts - 1,
         "deliveries": 0,
-        # Attempts that nobody ended count as retries, too; that limit is the one people know.
+        # Attempts that nobody ended count as retries, too; that is the limit that people set.
         "max_deliveries": attempts + 1,
         "cancel_requested": False,
         "traceparent": new.traceparent,
