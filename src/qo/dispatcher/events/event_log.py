@@ -1,4 +1,4 @@
-"""Events on their way in, and the settling of those that had to wait."""
+"""Accepting events, and settling the deliveries that waited for a join."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _OWNERS = Prepared(
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    ids: tuple[str, ...]  # In the order of what was sent.
+    ids: tuple[str, ...]  # In the order of the events.
     accepted: int  # New ones.
-    repeated: int  # Known already: the same producer had said the same.
+    repeated: int  # Sent before by the same producer.
 
 
 @dataclass(frozen=True, slots=True)
 class ProducedEvent:
-    """An event, and who says it."""
+    """An event and its producer."""
 
     producer: str
     event: Event
@@ -50,7 +50,7 @@ def accept(
 
 
 def accept_all(tx: Tx, events: Sequence[ProducedEvent]) -> Accepted:
-    """Keep the events, to be routed soon. Sent again by the same producer, they are kept once.
+    """Store events, to be routed soon. An event that its producer sends again is stored once.
 
     All or none: raises UsageError for one that is malformed, or whose generation belongs to another dataset, and
     NotFound for a dataset or generation that does not exist. Call it once, late in the transaction (see tallies).
@@ -71,9 +71,9 @@ def accept_all(tx: Tx, events: Sequence[ProducedEvent]) -> Accepted:
 
 
 def attributes(tx: Tx, dataset_id: str, generation_id: str, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """What the last event of each of these partitions said beside, for those of which one did.
+    """Return the attributes of the last event that had any, for each of these partitions.
 
-    For tasks that no event makes: an operator that needs to know where its file lies needs it then, too.
+    For tasks that no event creates: an operator that needs its file's location needs it then, too.
     """
     table, by_key = schema.events, dict[str, dict[str, Any]]()
     for some in batches(sorted(keys)):
@@ -93,9 +93,9 @@ def attributes(tx: Tx, dataset_id: str, generation_id: str, keys: Iterable[str])
 
 
 def settle(tx: Tx, tasks: Mapping[tuple[str, str], str]) -> int:
-    """Tell deliveries that wait for a join that its task is there now; how many there were.
+    """Settle the deliveries that wait for a join whose task exists now, and return how many there were.
 
-    ``made``: task by edition and partition. For whoever creates the task of a job with ``join: all``.
+    ``made``: task by edition and partition. Call it when the task of a job with ``join: all`` is created.
     """
     waiting = settle_uncounted(tx, tasks)
     tallies.add(tx, outcome_changes(DeliveryOutcome.MERGED, waiting))
@@ -108,7 +108,7 @@ def settle_uncounted(
     outcome: DeliveryOutcome = DeliveryOutcome.MERGED,
     reason: str | None = None,
 ) -> list[tuple[str, str]]:
-    """As ``settle``, but leaves the counting to the caller: dataset and edition of each that waited."""
+    """As ``settle``, but return dataset and edition of each delivery, and leave the counting to the caller."""
     waiting = _waiting_for(tx, tasks.keys())
     table = schema.deliveries
     if waiting:
@@ -122,7 +122,7 @@ def settle_uncounted(
 
 
 def _waiting_for(tx: Tx, keys: Iterable[tuple[str, str]]) -> list[tuple[int, str, str, str]]:
-    """Pending deliveries at these editions and partitions: (event, dataset, edition, partition)."""
+    """Return the pending deliveries at these editions and partitions as (event, dataset, edition, partition)."""
     table = schema.deliveries
     by_edition: dict[str, list[str]] = {}
     for edition, partition in keys:
@@ -191,7 +191,7 @@ def _row(tx: Tx, id_: str, produced: ProducedEvent) -> dict[str, object]:
 
 
 def _advance(tx: Tx, events: Iterable[Event]) -> None:
-    """Remember the furthest cursor of each generation. Events come in any order, so it only ever grows."""
+    """Store the furthest cursor of each generation. Events come in any order, so it only grows."""
     furthest: dict[str, int] = {}
     for each in events:
         if each.cursor is not None:

@@ -1,11 +1,11 @@
-"""Invalidations: committed data that others have read is no longer what it was, so they read it again.
+"""Invalidations: committed data changed after others had read it, so they read it again.
 
-One that names a partition is given to its direct readers (``loops.invalidation``), each as a task; what they replace
-invalidates in turn, so a change goes as far as it has effects. One that names a range, or a whole generation, is
-first split into one for each partition it touches.
+The invalidation of a partition creates a task for each direct reader (``engine.loops.invalidation``). What these
+replace is invalidated in turn, so a change spreads as far as it has effects. The invalidation of a range, or of a whole
+generation, is first split into one for each partition it touches.
 
-A reader is done when its task has ended, whichever way, or when no live version has its edition; an invalidation is,
-when all of its readers are. A task that is replayed opens both again.
+A reader is done when its task has ended in any way, or when no live version has its edition. An invalidation is done
+when all its readers are. Replaying a task opens both again.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def invalidate(
     source_task_id: str | None = None,
     key: str | None = None,
 ) -> str:
-    """Declare a partition, a half-open range, or (neither given) all of a generation out of date; its id.
+    """Invalidate a partition, a half-open range or, if neither is given, a whole generation; return its id.
 
-    ``key``: said again with the same key, it is the same invalidation. Raises UsageError, NotFound.
+    ``key``: a call with the same key again is the same invalidation. Raises UsageError, NotFound.
     """
     _check(tx, dataset_id, generation_id, partition_key, start, end, reason)
     id_ = tx.ambient.task_id() if key is None else derive_id("invalidation", generation_id, "by", key)
@@ -75,7 +75,7 @@ def invalidate(
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A commit that took the place of others."""
+    """A commit that replaced others."""
 
     event: Event  # Of what it committed.
     where: Mapping[str, Any]  # What was there: a partition, or a half-open range of cursors.
@@ -89,7 +89,7 @@ def replaced_partition(event: Event, revision: int, task_id: str) -> Replaced:
 
 
 def replaced(tx: Tx, commits: Sequence[Replaced]) -> None:
-    """What these took the place of is no longer what others have read."""
+    """Invalidate what these commits replaced."""
     rows = [
         {
             # The revision makes the id, so one commit invalidates once.
@@ -110,7 +110,7 @@ def replaced(tx: Tx, commits: Sequence[Replaced]) -> None:
 
 
 def ended(tx: Tx, tasks: Iterable[Mapping[str, Any]]) -> None:
-    """These tasks have ended: those made for an invalidation were its readers, and perhaps the last ones."""
+    """Close the readers of invalidations whose tasks have ended, and the invalidations that have no other."""
     if readers := _readers_of(tasks):
         close_readers = _READER.where(_readers.c.processed_at.is_(None)).values(processed_at=tx.now)
         tx.execute(close_readers, [{"of": id_, "edition": edition} for id_, edition in readers])
@@ -118,7 +118,7 @@ def ended(tx: Tx, tasks: Iterable[Mapping[str, Any]]) -> None:
 
 
 def reopened(tx: Tx, tasks: Iterable[Mapping[str, Any]]) -> None:
-    """These tasks had ended and wait again: so do the invalidations they were made for."""
+    """Reopen the invalidations of tasks that had ended and are pending again."""
     if readers := _readers_of(tasks):
         tx.execute(
             _READER.values(processed_at=None), [{"of": id_, "edition": edition} for id_, edition in readers]
@@ -128,14 +128,14 @@ def reopened(tx: Tx, tasks: Iterable[Mapping[str, Any]]) -> None:
 
 
 def forsaken(tx: Tx, live: Topology) -> list[str]:
-    """Editions with open readers that no live version has."""
+    """Return the editions with open readers that no live version has."""
     return [each for each in scans.distinct(tx, scans.OPEN_READERS) if each not in live.jobs]
 
 
 def give_up(tx: Tx, edition_id: str, limit: int = 500) -> int:
-    """Close up to ``limit`` open readers of an edition that is ``forsaken``; how many.
+    """Close up to ``limit`` open readers of an edition that is ``forsaken``, and return how many.
 
-    Their tasks stay as they are: if the edition is ever taken up again, they are done all the same.
+    Their tasks stay as they are: if the edition becomes live again, they still run.
     """
     waiting = sa.select(_readers.c.invalidation_id).where(
         _readers.c.edition_id == edition_id, sa.text("invalidation_readers.processed_at IS NULL")
@@ -147,7 +147,7 @@ def give_up(tx: Tx, edition_id: str, limit: int = 500) -> int:
 
 
 def _readers_of(tasks: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Invalidation and edition. In order: two transactions must not wait for each other crosswise."""
+    """Return invalidation and edition of each task, sorted, so that two transactions do not deadlock."""
     made_for = {(each["invalidation_id"], each["edition_id"]) for each in tasks}
     return sorted(each for each in made_for if each[0] is not None)
 
@@ -158,8 +158,8 @@ def _close_all(tx: Tx, ids: Iterable[str]) -> None:
 
 
 def close(tx: Tx, invalidation_id: str) -> bool:
-    """Mark it as processed if it was given to its readers and all of them are done."""
-    # Held, so that of two readers that finish at once the second one sees the first.
+    """Mark an invalidation as processed if it was spread and all its readers are done; return whether it was."""
+    # Locked, so that of two readers that finish at once the second sees the first.
     tx.one(tx.lock(sa.select(_rows.c.id).where(_rows.c.id == invalidation_id)))
     open_ = sa.select(_readers.c.edition_id).where(
         _readers.c.invalidation_id == invalidation_id, _readers.c.processed_at.is_(None)

@@ -1,4 +1,4 @@
-"""Counts of events and of what became of them, kept by the transactions that change them.
+"""Counts of events by state and of deliveries by outcome, updated in the transactions that change them.
 
 For edition ``''`` events are counted by state; for any other, its deliveries by outcome. Every event is in exactly
 one state and every delivery has exactly one outcome, so the counts of a dataset always add up to how many there are:
@@ -17,7 +17,7 @@ from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.prepared import Prepared
 
-EVENTS = ""  # Stands in the place of an edition where events themselves are counted.
+EVENTS = ""  # In place of an edition: counts of the events themselves.
 
 Counted = tuple[str, str, str]  # Dataset, edition or EVENTS, state or outcome.
 
@@ -36,7 +36,7 @@ _ADD = {
 }
 
 
-# Built once: to build a statement takes longer than to carry it out.
+# Building a statement takes longer than executing it, so these are built once.
 _WAITING = Prepared(
     sa.select(schema.tallies.c.edition_id)
     .where(
@@ -66,8 +66,8 @@ _UNROUTED = Prepared(
 
 
 def add(tx: Tx, changes: Mapping[Counted, int]) -> None:
-    """Change counts by so much. Call it last in a transaction: the rows are shared by many writers."""
-    # In order: two transactions that change the same counts must not wait for each other crosswise.
+    """Add to counts. Call it last in a transaction: many writers share the rows."""
+    # In order: two transactions that change the same counts must not deadlock.
     rows = [
         {"dataset_id": dataset, "edition_id": edition, "outcome": outcome, "n": n}
         for (dataset, edition, outcome), n in sorted(changes.items())
@@ -77,7 +77,7 @@ def add(tx: Tx, changes: Mapping[Counted, int]) -> None:
 
 
 def counts(tx: Tx, dataset_id: str) -> dict[str, dict[str, int]]:
-    """Counts by state for EVENTS and by outcome for each edition that reads the dataset; zeros are left out."""
+    """Return counts by state for EVENTS and by outcome for each edition that reads the dataset, without zeros."""
     by_edition: dict[str, dict[str, int]] = {}
     for edition, outcome, n in tx.rows(_COUNTS, {"dataset": dataset_id}):
         by_edition.setdefault(edition, {})[outcome] = n
@@ -85,7 +85,7 @@ def counts(tx: Tx, dataset_id: str) -> dict[str, dict[str, int]]:
 
 
 def datasets_with_pending_events(tx: Tx, datasets: Collection[str]) -> set[str]:
-    """Those of the datasets of which events have not been routed."""
+    """Return which of the datasets have events that are not routed yet."""
     pending: set[str] = set()
     for some in batches(sorted(datasets)):
         pending |= {dataset for (dataset,) in tx.rows(_UNROUTED, {"datasets": some})}
@@ -93,5 +93,5 @@ def datasets_with_pending_events(tx: Tx, datasets: Collection[str]) -> set[str]:
 
 
 def editions_that_wait(tx: Tx) -> set[str]:
-    """Wherever a delivery is pending. The table is small: it grows with jobs, not with events."""
+    """Return the editions with pending deliveries. The table is small: it grows with jobs, not with events."""
     return {edition for (edition,) in tx.rows(_WAITING)}

@@ -1,11 +1,11 @@
 """The outbox: side effects, written in the transaction that decided them and carried out after it.
 
-    take    in one transaction: these rows are ours for a while, nobody else sees them
-    act     outside of any: enqueue, invoke, run
-    done    in another one, or ``failed``, which lets the row come again later
+    take        in one transaction: the rows are reserved for a while, and nobody else sees them
+    act         outside of any transaction: enqueue, invoke, run
+    mark_done   in another transaction; or ``mark_failed``, which makes the row due again later
 
-Who dies in between has lost nothing: the row comes back by itself, and what it does is known by its id, so doing it
-twice is doing it once.
+A crash in between loses nothing: the reservation ends by itself, and an effect is known by its id, so doing it twice is
+doing it once.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.state.schema import outbox
 from qo.pipeline.registry import Launcher
 
-TAKEN_S = 15.0  # For so long a row that was taken is kept from others.
-HANDED_S = 5.0  # One that is passed on by hand, for so long: that takes no time, unless its holder dies.
+TAKEN_S = 15.0  # How long a taken row is reserved.
+HANDED_S = (
+    5.0  # How long a row is reserved that is passed on in memory: that takes no time, unless the process dies.
+)
 ATTEMPTS_MAX = 20
-KEPT_S = 86_400.0  # For so long rows that are done stay, for people to see.
+KEPT_S = 86_400.0  # How long rows that are done stay, for people to see.
 BACKOFF = RetryPolicy(initial_interval_ms=1_000, max_interval_ms=300_000, multiplier=2.0, jitter_percent=0.5)
 ERROR_LEN_MAX = 2_000
 
-# Written out, not bound: a partial index is used only where the planner can see its condition.
 PENDING = outbox.c.state == inline(OutboxState.PENDING)
 DONE = outbox.c.state == inline(OutboxState.DONE)
 DEAD = outbox.c.state == inline(OutboxState.DEAD)
 
-# Built once: to build a statement takes longer than to carry it out.
+# Building a statement takes longer than executing it, so these are built once.
 _THESE = (
     sa.select(outbox)
     .where(
@@ -77,22 +78,21 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class TakenEffect:
-    """An effect that is ours to carry out for the next ``TAKEN_S`` seconds."""
+    """An effect that is reserved for the caller for the next ``TAKEN_S`` seconds."""
 
     effect: Effect
-    attempts: int  # Those that failed so far.
+    attempts: int  # How many failed so far.
 
 
 def wake_id(task_id: str, attempt: int, wakes: int) -> str:
-    """The id of a task's wake-up number ``wakes``, where ``attempt`` attempts have begun so far."""
+    """Return the id of a task's wake-up number ``wakes`` after ``attempt`` attempts have begun."""
     return derive_id("wake", task_id, attempt + 1, wakes)
 
 
 def add(tx: Tx, effects: Sequence[Effect], handed: Collection[EffectKind] = ()) -> int:
-    """Write down what is to be done; how many of these were not written down before.
+    """Add effects to the outbox, and return how many were new.
 
-    ``handed``: who adds these carries them out at once, or passes them to who does. They are kept from others as if
-    taken, for ``HANDED_S``.
+    ``handed``: kinds that the caller carries out, or passes on, at once. They are reserved for ``HANDED_S``.
     """
     later = tx.now + timedelta(seconds=HANDED_S)
     rows = [
@@ -113,14 +113,14 @@ def add(tx: Tx, effects: Sequence[Effect], handed: Collection[EffectKind] = ()) 
 
 
 def due(tx: Tx, kinds: Collection[EffectKind] = frozenset({EffectKind.WAKE})) -> bool:
-    """Whether there is anything to take."""
+    """Whether an effect of these kinds is due."""
     return bool(tx.rows(_DUE, _due_values(tx, kinds, 1)))
 
 
 def take(
     tx: Tx, limit: int, kinds: Collection[EffectKind] = frozenset({EffectKind.WAKE}), *, taken_s: float = TAKEN_S
 ) -> list[TakenEffect]:
-    """Up to ``limit`` effects that are due, the longest due first. Two who take at once get different ones."""
+    """Reserve up to ``limit`` due effects, the longest due first. Concurrent callers get different ones."""
     rows = tx.mappings(_DUE_LOCKED, _due_values(tx, kinds, limit))
     if rows:
         seqs, until = [row["seq"] for row in rows], tx.now + timedelta(seconds=taken_s)
@@ -138,18 +138,18 @@ def _due_values(tx: Tx, kinds: Collection[EffectKind], limit: int) -> dict[str, 
 
 
 def mark_done(tx: Tx, ids: Collection[str]) -> None:
-    """These were carried out. Saying so twice changes nothing."""
+    """Record that these effects were carried out. Recording it twice changes nothing."""
     if ids:
         tx.do(_MARK_DONE, {"ids": sorted(ids), "now": tx.now})
 
 
 def mark_failed(tx: Tx, id: str, error: str) -> bool:
-    """It could not be carried out: it comes again later, or never after ``ATTEMPTS_MAX`` times; whether never."""
+    """Record a failure: the effect is due again later, or dead after ``ATTEMPTS_MAX``; return whether it is dead."""
     row = tx.one(
         tx.lock(sa.select(outbox.c.attempts).where(outbox.c.id == id, outbox.c.state == OutboxState.PENDING))
     )
     if row is None:
-        return False  # Somebody else has carried it out meanwhile.
+        return False  # Another process has carried it out meanwhile.
     attempts = row["attempts"] + 1
     is_dead = attempts >= ATTEMPTS_MAX
     rest = timedelta(seconds=delay_s(BACKOFF, attempts - 1, tx.ambient.unit()))
@@ -167,12 +167,12 @@ def mark_failed(tx: Tx, id: str, error: str) -> bool:
 
 
 def purge(tx: Tx, *, kept_s: float = KEPT_S, limit: int = 1000) -> int:
-    """Forget some of those that were done long ago; how many."""
+    """Delete up to ``limit`` effects that were done long ago, and return how many."""
     return _delete_old(tx, DONE, outbox.c.done_at, kept_s, limit)
 
 
 def purge_dead(tx: Tx, *, kept_s: float, limit: int = 1000) -> int:
-    """Forget some of those that were given up long ago; how many."""
+    """Delete up to ``limit`` effects that were given up long ago, and return how many."""
     return _delete_old(tx, DEAD, outbox.c.available_at, kept_s, limit)
 
 

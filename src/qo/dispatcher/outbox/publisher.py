@@ -1,7 +1,7 @@
-"""The publisher: wake-ups go from the outbox to the queues.
+"""The publisher: moves wake-ups from the outbox to the queues.
 
-Taken, published and marked as done in three steps. Dying between two of them repeats at most the publishing, which
-enqueues nothing twice, because a wake-up's id names its message.
+It takes them, publishes them, and marks them as done. A crash between two of these steps repeats at most the
+publishing, which enqueues nothing twice, because a wake-up's id names its message.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from qo.dispatcher.state.database import State
 
 log = logging.getLogger(__name__)
 
-BATCH = 256  # Wake-ups that are under way at once.
-PUBLISH_S = outbox.TAKEN_S - 3.0  # Who takes longer has lost the rows to others anyway.
+BATCH = 256  # Wake-ups that are published at once.
+PUBLISH_S = outbox.TAKEN_S - 3.0  # A publisher that takes longer has lost the rows to others anyway.
 
 
 async def tick(
@@ -30,7 +30,7 @@ async def tick(
     *,
     on_dead: Callable[[TakenEffect], None] = lambda effect: None,
 ) -> int:
-    """Publish up to ``limit`` wake-ups; how many were settled, well or badly. ``on_dead`` hears of those given up."""
+    """Publish up to ``limit`` wake-ups and return how many were tried. ``on_dead`` is called for those given up."""
     return await publish(state, queues, await asyncio.to_thread(_take, state, limit), on_dead=on_dead)
 
 
@@ -41,11 +41,11 @@ async def publish(
     *,
     on_dead: Callable[[TakenEffect], None] = lambda effects: None,
 ) -> int:
-    """As ``tick``, for those that are taken already."""
+    """As ``tick``, for wake-ups that are taken already."""
     by_queue: dict[str, list[TakenEffect]] = {}
     for each in effects:
         by_queue.setdefault(each.effect.queue, []).append(each)
-    # Side by side: one queue that does not answer holds up none of the others.
+    # Concurrently: one queue that does not answer delays none of the others.
     published = await asyncio.gather(*(_publish(state, queues, *each) for each in by_queue.items()))
     for each in (dead for ended in published for dead in ended):
         log.error(
@@ -56,7 +56,7 @@ async def publish(
 
 
 async def _publish(state: State, queues: WakeUps, queue: str, effects: Sequence[TakenEffect]) -> list[TakenEffect]:
-    """Those that were given up."""
+    """Publish to one queue, and return the wake-ups that were given up."""
     wakes = [_wake(each) for each in effects]
     try:
         async with asyncio.timeout(PUBLISH_S):
@@ -77,7 +77,7 @@ def _wake(entry: TakenEffect) -> WakeUp:
 def _take(state: State, limit: int) -> list[TakenEffect]:
     with state.read() as tx:
         if not outbox.due(tx, {EffectKind.WAKE}):
-            return []  # Who has nothing to do keeps no writer waiting.
+            return []  # Without work, do not make writers wait.
     with state.write() as tx:
         return outbox.take(tx, limit, {EffectKind.WAKE})
 

@@ -1,9 +1,9 @@
-"""The queues of the runtimes: each a prefix of its own, below the store that the settings name.
+"""The queues of the runtimes: each has a prefix of its own below the store of the settings.
 
     s3://bucket/prefix  ->  s3://bucket/prefix/queues/spark
     local:.qo           ->  local:.qo/queues/spark
 
-Only the producing side: the dispatcher never looks into a queue.
+The dispatcher only produces: it never reads a queue.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from qo.store.opening import needs_proof, open_store
 
 WAKE = "wake"  # The type of all messages, and the scope of their keys.
 
-# Failing is a worker that cannot reach the dispatcher. The message goes on trying; the sweeper is the way out.
+# A message fails when its worker cannot reach the dispatcher. It is retried for long; the sweeper replaces lost ones.
 _RETRIES = 1000
 _POLICY = RetryPolicy(initial_interval_ms=1_000, max_interval_ms=60_000)
 
 
 def queue_settings(settings: Settings, name: str) -> Settings:
-    """The settings of one runtime's queue. Raises ConfigError for a store that cannot have queues below it."""
+    """Return the settings of one runtime's queue. Raises ConfigError for a store that cannot hold queues."""
     store = settings.location.child("queues", name)
     if store is None:
         raise ConfigError(
@@ -41,7 +41,7 @@ def queue_settings(settings: Settings, name: str) -> Settings:
 
 
 async def prepare(settings: Settings, name: str) -> Settings:
-    """The settings of a runtime's queue, once it may be used: ``connect`` and workers take them as they are.
+    """Return the settings of a runtime's queue, ready to use by ``connect`` and workers.
 
     Raises Unproven for a bucket that `qo doctor` has not passed.
     """
@@ -52,12 +52,12 @@ async def prepare(settings: Settings, name: str) -> Settings:
 
 
 async def open_queue(settings: Settings, name: str) -> Queue:
-    """The queue of a runtime. ``settings`` name the store above all of them. Raises Unproven as ``prepare``."""
+    """Open the queue of a runtime. ``settings`` name the store above all queues. Raises Unproven as ``prepare``."""
     return await connect(await prepare(settings, name))
 
 
 async def _inherit(above: Settings, own: Settings) -> None:
-    """The proof of a bucket holds for all of it, so a new queue takes over that of its parent."""
+    """Copy the proof of the bucket to a new queue: it holds for the whole bucket."""
     store, _ = await open_store(own)
     try:
         there = await manifest.load(store)
@@ -79,7 +79,7 @@ async def _inherit(above: Settings, own: Settings) -> None:
 
 
 class BucketQueues:
-    """Wake-ups as messages in the bucket. A queue is opened when it first gets one."""
+    """Publishes wake-ups as messages in the bucket. A queue is opened at its first message."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

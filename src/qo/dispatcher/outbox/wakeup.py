@@ -9,19 +9,19 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class WakeUp:
-    """Says that a task may be claimed. Means nothing by itself, and may come twice, late or never."""
+    """A message that a task may be claimed. It is only a hint, and may come twice, late or never."""
 
     id: str
     task_id: str
-    priority: int = 0  # What is further down a pipeline goes first, so that work is finished before more is begun.
+    priority: int = 0  # Jobs further down a pipeline go first, so that work is finished before more is begun.
 
 
 class WakeUps(Protocol):
     """Where wake-ups go."""
 
     async def publish(self, queue: str, wakes: Sequence[WakeUp]) -> None:
-        """Enqueue them; durable when this returns. What has been enqueued by the same id before stays as it is.
+        """Enqueue wake-ups; they are durable when this returns. One whose id was enqueued before stays as it is.
 
-        Raises anything if that is uncertain: all of them are published again.
+        Raises any error if that is uncertain: all of them are then published again.
         """
         ...

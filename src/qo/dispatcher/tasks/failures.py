@@ -1,8 +1,8 @@
 """Failed tasks: which of them are open, and which are superseded.
 
 A failure is superseded once another task of the same edition has done its work from a state that is at least as new,
-or when no live version has its edition. Nothing is written for that. Each failed task is held against the tasks of
-its own partition, by an index, and every question looks at a bounded number of them.
+or when no live version has its edition. Nothing is stored for that: each failed task is compared with the tasks of its
+own partition, by an index, and every query looks at a bounded number of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.tasks import backlog
 
 LOOKED_AT_MAX = 2_000  # Failed tasks of one edition that one page looks at.
-STEP_MIN = 200  # Of these, so many at least by one statement.
+STEP_MIN = 200  # At least so many of these by one statement.
 
 _tasks, _later, _cursors, _inputs = schema.tasks, schema.tasks.alias("later"), schema.cursors, schema.task_inputs
 _COLUMNS = (
@@ -65,14 +65,14 @@ class Page:
 
 
 def open_page(tx: Tx, live: Topology, editions: Iterable[str], after: Place | None, limit: int) -> Page:
-    """The newest open failures of these editions. A page may be short, or empty, and there be more after it."""
+    """Return the newest open failures of these editions. A page may be short or empty although more follow."""
     places: list[Place] = []
     ends: list[Place] = []
     for edition in _with_failures(tx, [each for each in editions if each in live.jobs]):
         some, end = _scan(tx, live, edition, after, limit + 1)
         places += some
         ends += [end] if end is not None else []
-    # Beyond the place where the first of them stopped, the others would be listed without it.
+    # Beyond the place where the first scan stopped, the list would lack failures of that edition.
     reached = max(ends, default=None)
     listed = sorted((each for each in places if reached is None or each >= reached), reverse=True)
     if len(listed) > limit:
@@ -83,7 +83,7 @@ def open_page(tx: Tx, live: Topology, editions: Iterable[str], after: Place | No
 def _scan(
     tx: Tx, live: Topology, edition: str, after: Place | None, limit: int
 ) -> tuple[list[Place], Place | None]:
-    """Open failures of an edition, newest first, and where the search stopped; None: at the end."""
+    """Return open failures of an edition, newest first, and where the scan stopped; None: at the end."""
     places: list[Place] = []
     step, looked_at = min(max(limit, STEP_MIN), LOOKED_AT_MAX), 0
     while len(places) < limit and looked_at < LOOKED_AT_MAX:
@@ -97,7 +97,7 @@ def _scan(
 
 
 def open_of(live: Topology, edition: str, after: Place | None, limit: int) -> sa.Select[*tuple[Any, ...]]:
-    """The newest failed tasks of an edition, each with whether it was ``mended``."""
+    """Select the newest failed tasks of an edition, each with whether it was ``mended``."""
     some = _failed_of(edition, after, limit)
     return sa.select(some.c.id, some.c.created_at, _mended(some, _appending(live)).label("mended"))
 
@@ -107,7 +107,7 @@ def _place(row: sa.RowMapping) -> Place:
 
 
 def first_open(tx: Tx, live: Topology, edition: str) -> str | None:
-    """An open failure of an edition, if there is one among the oldest."""
+    """Return an open failure of an edition, if there is one among the oldest."""
     failed = sa.select(*(_tasks.c[name] for name in _COLUMNS)).where(_failed(edition))
     some = failed.order_by(_tasks.c.created_at).limit(LOOKED_AT_MAX).subquery()
     return tx.value(sa.select(some.c.id).where(sa.not_(_mended(some, _appending(live)))).limit(1))
@@ -118,9 +118,9 @@ def _failed(edition: str) -> sa.ColumnElement[bool]:
 
 
 def counts(tx: Tx, editions: Collection[str]) -> dict[str, dict[str, int]]:
-    """As ``backlog.counts``, but of the failed tasks only the open ones: those that nobody has mended.
+    """As ``backlog.counts``, but count only the open ones of the failed tasks.
 
-    Whether a version is live is not asked: the caller has chosen the editions.
+    Does not check whether a version is live: the caller chooses the editions.
     """
     by_edition = backlog.counts(tx, editions)
     for edition, by_status in by_edition.items():
@@ -132,7 +132,7 @@ def counts(tx: Tx, editions: Collection[str]) -> dict[str, dict[str, int]]:
 
 
 def _count(tx: Tx, live: Topology, edition: str) -> int:
-    """Up to ``backlog.COUNT_MAX``; where there are more failed tasks, 0 is exact and the rest are at least so many."""
+    """Count open failures up to ``backlog.COUNT_MAX``. With more failed tasks, 0 is exact, other numbers are minima."""
     after: Place | None = None
     while True:
         some = _failed_of(edition, after, backlog.COUNT_MAX)
@@ -146,7 +146,7 @@ def _count(tx: Tx, live: Topology, edition: str) -> int:
 
 
 def total(tx: Tx, live: Topology, most: int) -> int:
-    """All open failures of live versions, counted so far and no further."""
+    """Count the open failures of live versions, up to ``most``."""
     counted = 0
     for edition in _with_failures(tx, live.jobs):
         counted += _count(tx, live, edition)
@@ -156,7 +156,7 @@ def total(tx: Tx, live: Topology, most: int) -> int:
 
 
 def superseded(tx: Tx, live: Topology, rows: Iterable[Mapping[str, Any] | sa.RowMapping]) -> dict[str, Superseded]:
-    """Of these tasks the failed ones that are superseded, by id, and why."""
+    """Return which of these tasks are superseded failures, by id, and why."""
     failed = [row for row in rows if row["status"] == Status.FAILED]
     abandoned = [row for row in failed if row["edition_id"] not in live.jobs]
     versions = _last_versions(tx, {row["edition_id"] for row in abandoned})
@@ -205,7 +205,7 @@ def _last_versions(tx: Tx, editions: Collection[str]) -> dict[str, LastVersion]:
 
 
 def _with_failures(tx: Tx, editions: Iterable[str]) -> list[str]:
-    """Those of which a task has failed, by a look into the index for each."""
+    """Return the editions that have failed tasks, by one index lookup for each."""
     failing: list[str] = []
     jobs = schema.jobs
     for some in batches(sorted(editions)):
@@ -223,9 +223,6 @@ def _failed_of(edition: str, after: Place | None, limit: int) -> sa.Subquery:
         place = sa.tuple_(sa.literal(after[0], schema.Instant()), sa.literal(after[1]))
         query = query.where(sa.tuple_(_tasks.c.created_at, _tasks.c.id) < place)
     return query.order_by(_tasks.c.created_at.desc(), _tasks.c.id.desc()).limit(limit).subquery()
-
-
-# What mends a failure. In SQL, and each by an index that leads to a few rows.
 
 
 def _appending(live: Topology) -> list[str]:
@@ -246,14 +243,17 @@ def _mended(failed: FailedTasks, appending: Collection[str]) -> sa.ColumnElement
 def _menders_of(
     failed: FailedTasks, appending: Collection[str]
 ) -> tuple[sa.Select[Any], sa.Select[Any], sa.Select[Any]]:
-    """The tasks that have done a failed one's work: by partition, by a range that is read again, and by cursor."""
-    # So that no index of the status answers: it would lead to all that the edition has ever completed.
+    """Select the tasks that did a failed one's work: by partition, by a range that is read again, and by cursor.
+
+    Each uses an index that leads to a few rows.
+    """
+    # Keeps planners from the index of the status, which leads to all that the edition ever completed.
     completed = _later.c.status + inline("") == Status.COMPLETED
     began_later = sa.func.coalesce(_later.c.started_at, _later.c.completed_at) >= sa.func.coalesce(
         failed.c.started_at, failed.c.completed_at
-    )  # Then it was given a state of its inputs that is no older.
+    )  # Then it read a state of its inputs that is no older.
     another = sa.and_(_later.c.edition_id == failed.c.edition_id, _later.c.id != failed.c.id, completed)
-    # What is appended for one input is not what was to be appended for another.
+    # Rows appended for one input do not replace those that were to be appended for another.
     same_work = sa.or_(_later.c.dataset_id == failed.c.dataset_id, failed.c.edition_id.not_in(appending))
     by_partition = sa.select(_later.c.id).where(
         another, began_later, same_work, _later.c.partition_key == failed.c.partition_key

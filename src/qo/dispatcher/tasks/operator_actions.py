@@ -1,4 +1,4 @@
-"""What people do with tasks: look at them, cancel them, let them run once more."""
+"""What operators do with tasks: list, show, cancel and replay them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,17 @@ _tasks = schema.tasks
 
 
 def cancel(tx: Tx, task_id: str, by: str, reason: str | None = None) -> MovedAnswer:
-    """End a task that waits; ask the worker of one that runs to stop. Raises Refused if it has ended, and NotFound."""
+    """Cancel a pending task, or ask the worker of a running one to stop. Raises Refused if it has ended, NotFound."""
     return _move(tx, task_id, Cancel(token=tx.ambient.token(), by=by, reason=reason))
 
 
 def replay(tx: Tx, task_id: str, by: str) -> MovedAnswer:
-    """Let a failed or cancelled task run once more, with all its attempts. Raises Refused for others, and for one
-    that no live version has, which would never be released; NotFound."""
-    del by  # Who asked is in the log of the request; the task begins anew.
+    """Let a failed or cancelled task run again, with all its attempts.
+
+    Raises Refused for tasks in other states and for one that no live version has, which would never be released;
+    NotFound.
+    """
+    del by  # The log of the request names the caller; the task begins anew.
     _require_live(tx, task_id)
     return _move(tx, task_id, Replay(token=tx.ambient.token()))
 
@@ -49,9 +52,9 @@ def list_tasks(
     limit: int = 100,
     superseded: bool = False,
 ) -> TaskList:
-    """The newest first. ``after``: where the last answer ended.
+    """Return tasks, newest first. ``after``: where the previous page ended.
 
-    Asked for failed ones, those that are open; ``superseded``: all of them. Each that is superseded says so.
+    With status ``failed`` only open failures are listed, or with ``superseded`` all of them, marked as such.
     """
     if status is not None and status not in STATUSES:
         raise UsageError(f"{status!r} is no status of a task: write one of {', '.join(STATUSES)}")
@@ -97,7 +100,7 @@ def _lines(tx: Tx, live: Topology, task_rows: Sequence[Row]) -> list[TaskRow]:
 
 
 def show_task(tx: Tx, task_id: str) -> TaskView:
-    """One task with its attempts, what it read and what it committed. Raises NotFound."""
+    """Return one task with its attempts, what it read and what it committed. Raises NotFound."""
     if tx.one(sa.select(schema.events.c.seq).where(schema.events.c.id == task_id)) is not None:
         raise NotFound(f"{task_id} is no task, it is an event: see qo why {task_id}")
     row = rows.load(tx, task_id, lock=False)
@@ -119,7 +122,7 @@ def show_task(tx: Tx, task_id: str) -> TaskView:
 
 
 def _code(tx: Tx, row: Row) -> dict[str, Any]:
-    """What its job runs."""
+    """Return the bundle and the fingerprint of the code that its job runs."""
     jobs = schema.jobs
     job = tx.one(sa.select(jobs.c.bundle, jobs.c.definition).where(jobs.c.id == row["job_id"]))
     return {} if job is None else {"bundle": job["bundle"], "code": job["definition"].get("code")}
@@ -131,7 +134,7 @@ def _read_view(pin: sa.RowMapping) -> ReadView:
 
 
 def _require_live(tx: Tx, task_id: str) -> None:
-    """Raises Refused for a task of an edition that no live version has, NotFound."""
+    """Raise Refused for a task of an edition that no live version has, NotFound."""
     live = topology.load(tx)  # Before the task is locked.
     row = rows.load(tx, task_id, lock=False)
     if row["edition_id"] in live.jobs:
@@ -160,7 +163,7 @@ def _line(row: Row) -> dict[str, Any]:
 def _newest(
     tx: Tx, queries: Iterable[sa.Select[*tuple[Any, ...]]], statuses: Iterable[str], limit: int
 ) -> list[Row]:
-    """Status by status, as the indexes have them: there may be a million tasks."""
+    """Return the newest rows, queried status by status as the indexes are: there may be a million tasks."""
     newest: list[Row] = []
     for query in queries:
         for status in statuses:

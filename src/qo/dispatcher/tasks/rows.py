@@ -1,6 +1,6 @@
-"""Rows of tasks, and how they move: decide by the rules of the queue, write if nobody moved them meanwhile.
+"""Rows of tasks: loaded, changed by the rules of ``core.lifecycle``, and written if they are unchanged since.
 
-Several tasks move by as many statements as one does.
+Many tasks are changed by as many statements as one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RETRY = RetryPolicy(initial_interval_ms=30_000, max_interval_ms=600_000, multipl
 
 Row = Mapping[str, Any]
 
-# What the rules may change; every column is called as the field is.
+# What the rules may change; each column has the name of its field.
 _FIELDS = (
     "status",
     "token",
@@ -49,9 +49,9 @@ _FIELDS = (
     "updated_at",
     "completed_at",
 )
-_BESIDE = ("started_at", "late_lease_id", "released_at", "cancel_code")  # What a move may change beside.
+_BESIDE = ("started_at", "late_lease_id", "released_at", "cancel_code")  # Other columns that a move may change.
 
-# Built once: to build a statement takes longer than to carry it out.
+# Building a statement takes longer than executing it, so these are built once.
 _SOME = sa.select(tasks).where(tasks.c.id.in_(sa.bindparam("ids", expanding=True))).order_by(tasks.c.id)
 _THESE, _THESE_LOCKED = Prepared(_SOME), Prepared(_SOME.with_for_update())
 _UNMOVED = Prepared(
@@ -68,7 +68,7 @@ _CLOSED = Prepared(
 class Move:
     row: Row  # Loaded in this transaction, and locked.
     command: lifecycle.Command
-    as_if: Task | None = None  # Decided on instead of the row, for the late reply of an attempt that was given up.
+    as_if: Task | None = None  # Decide on this instead of the row, for the late end of an attempt that timed out.
     code: str | None = None  # The fingerprint of what the attempt ran, as it reports.
     packages: Sequence[str] = ()  # Installed ones that differ from those that the version recorded.
 
@@ -76,11 +76,11 @@ class Move:
 @dataclass(frozen=True, slots=True)
 class Moved:
     row: Row  # As it is now.
-    changed: bool  # False: it had obeyed this command already.
+    changed: bool  # False: the command had been applied before.
 
 
 def task_of(row: Row) -> Task:
-    """The row as the rules know it."""
+    """Return the row as a value for the rules."""
     values: dict[str, Any] = {name: row[name] for name in _FIELDS}
     values["status"] = Status(row["status"])
     return Task(
@@ -98,21 +98,21 @@ def task_of(row: Row) -> Task:
 
 
 def load(tx: Tx, task_id: str, *, lock: bool = True) -> Row:
-    """The row, kept from others until the end of the transaction. Raises NotFound."""
+    """Return the row of a task, locked until the transaction ends. Raises NotFound."""
     return require_row(load_all(tx, [task_id], lock=lock), task_id)
 
 
 def load_all(tx: Tx, ids: Collection[str], *, lock: bool = True) -> dict[str, Row]:
-    """As ``load``, by id; those that do not exist are left out."""
-    # In order of id: two who load the same tasks must not wait for each other crosswise.
+    """As ``load``, for several tasks, by id; those that do not exist are left out."""
+    # Ordered by id: two transactions that lock the same tasks must not deadlock.
     query = _THESE_LOCKED if lock else _THESE
     return {row["id"]: dict(row) for row in tx.mappings(query, {"ids": list(ids)})}
 
 
 def require_row(rows: Mapping[str, Row], task_id: str) -> Row:
-    """One of those loaded. Raises NotFound."""
+    """Return one of the loaded rows. Raises NotFound."""
     if task_id not in rows:
-        raise NotFound(f"there is no task {task_id}: ask qo for the tasks of its job")
+        raise NotFound(f"there is no task {task_id}: list the tasks of its job with qo runs list JOB")
     return rows[task_id]
 
 
@@ -122,9 +122,9 @@ def move(tx: Tx, row: Row, command: lifecycle.Command, *, as_if: Task | None = N
 
 
 def move_all(tx: Tx, moves: Sequence[Move]) -> list[Moved | Rejected]:
-    """Obey one command for each of several tasks, or say why not. Keeps the record of attempts.
+    """Apply one command to each of several tasks, and record their attempts. The answers are in order.
 
-    Raises Contended if somebody has moved one of them after all; call again in a new transaction.
+    Raises Contended if another writer changed one of them meanwhile; call again in a new transaction.
     """
     answers: list[Moved | Rejected] = []
     changes: list[dict[str, Any]] = []
@@ -158,13 +158,13 @@ def move_all(tx: Tx, moves: Sequence[Move]) -> list[Moved | Rejected]:
     tx.do(_CLOSED, *ended_attempts)
     invalidations.ended(tx, ended)
     if any(each["dedupe_key"].startswith(KeyKind.BACKFILL.prefix) for each in ended):
-        tx.loops_to_wake.add(LoopName.BACKFILL)  # It may have room for the next.
+        tx.loops_to_wake.add(LoopName.BACKFILL)  # It may have room for the next task.
     invalidations.reopened(tx, reopened)
     return answers
 
 
 def _beside(tx: Tx, before: Task, after: Task, command: lifecycle.Command) -> dict[str, Any]:
-    """What a move changes beside the task's life: its wake-up, and whose late reply would count."""
+    """Return the other columns that a move changes: the wake-up, and which attempt may complete late."""
     match command:
         case lifecycle.Claim():
             return {"started_at": tx.now, "late_lease_id": None}
@@ -203,7 +203,7 @@ def _attempt_end(tx: Tx, before: Task, after: Task, move: Move) -> dict[str, Any
 
 
 def _error(after: Task, command: lifecycle.Command) -> str | None:
-    """What is kept with an attempt: its error, or what it waits for."""
+    """Return what is stored with an attempt: its error, or what it waits for."""
     if isinstance(command, lifecycle.Reschedule):
         return command.reason
     return None if after.status is Status.COMPLETED else after.last_error
@@ -221,7 +221,7 @@ def _outcome(after: Task, command: lifecycle.Command) -> AttemptOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Rescheduled:
-    """How often a task has asked to come back later, and what its last attempt said it waits for."""
+    """How often a task has asked to run later, and what its last attempt waits for."""
 
     times: int
     reason: str | None
@@ -233,7 +233,7 @@ class Rescheduled:
 
 
 def rescheduled(tx: Tx, row: Row | sa.RowMapping) -> Rescheduled | None:
-    """None unless the last attempt of the task ended so."""
+    """Return how often the task was rescheduled; None unless its last attempt ended so."""
     of_task = attempts.c.task_id == row["id"]
     last = tx.one(sa.select(attempts).where(of_task, attempts.c.attempt == row["attempt"]))
     if last is None or last["outcome"] != AttemptOutcome.RESCHEDULED:
