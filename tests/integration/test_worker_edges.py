@@ -368,7 +368,7 @@ async def test_a_second_worker_of_the_same_id_is_warned_of(caplog: pytest.LogCap
         assert said(caplog, "twin") == 0
         async with working(queue, app_of(work), worker_id="twin") as second:
             await second.reached(State.RUNNING)
-    assert said(caplog, "a worker twin was heard of a moment ago") == 1
+    assert said(caplog, "a worker twin has reported a moment ago") == 1
     caplog.clear()
     async with working(queue, app_of(work), worker_id="twin") as third:  # The others have signed off.
         await third.reached(State.RUNNING)

@@ -60,8 +60,8 @@ def parse_head(head: bytes) -> tuple[Head, bool]:
     if major != "1":
         raise Malformed(505, "only HTTP/1.0 and HTTP/1.1 are served")
     headers = _parse_headers(header_lines)
-    wish = headers.get("connection", "").lower()
-    keep_alive = "close" not in wish and (minor != "0" or "keep-alive" in wish)
+    connection = headers.get("connection", "").lower()
+    keep_alive = "close" not in connection and (minor != "0" or "keep-alive" in connection)
     path, _, query = target.partition("?")
     return Head(method, path, query, headers), keep_alive
 

@@ -27,7 +27,7 @@ Page = Callable[[], Reply]
 
 
 def page_reply(status: int, body: bytes, content_type: str = TEXT, **headers: str) -> Reply:
-    """Return a reply that nobody may cache."""
+    """Return a reply that must not be cached."""
     return Reply(status, body, {"Content-Type": content_type, "Cache-Control": "no-store", **headers})
 
 
@@ -94,9 +94,7 @@ class PageServer:
                 reply = page()
             except Exception:
                 log.exception("cannot answer %r", path)
-                reply = page_reply(
-                    HTTPStatus.INTERNAL_SERVER_ERROR, b"this went wrong; see the log of the worker\n"
-                )
+                reply = page_reply(HTTPStatus.INTERNAL_SERVER_ERROR, b"this went wrong; the log says why\n")
             with suppress(RuntimeError):  # The loop is closed: the server was stopped meanwhile.
                 self._loop.call_soon_threadsafe(finish, reply)
 

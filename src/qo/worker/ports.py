@@ -9,7 +9,7 @@ What goes the other way are signals. The part that raises one does not know whic
     signal        raised by                                            waited for by
     look          Attempts (a handler submitted), Ownership, Worker    Mailbox
     slot_freed    Attempts, Mailbox (a claim was missed)               Mailbox, Drain
-    changed       Worker (state or wishes)                             Worker, Drain, Heartbeat
+    changed       Worker (state, control)                              Worker, Drain, Heartbeat
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class Attempts:
                 self._admission.count_ended(hold.handler, started=False)
                 self._keep(asyncio.create_task(self._settle(hold, self._outcome_of_stop(hold))))
         elif hold.attempt is not None and not (why is Why.SHUTDOWN and hold.handler.kind is Kind.THREAD):
-            # A thread cannot be interrupted, and nobody else must begin its task beside it. It was asked to stop; if
+            # A thread cannot be interrupted, and no other worker may begin its task beside it. It was asked to stop; if
             # it ends within its grace, its outcome counts.
             hold.attempt.cancel()
 

@@ -1,6 +1,6 @@
 """What a worker is asked to do: by its own process, and by operators through the bucket.
 
-Requests are states, not events: the last one counts, whatever was missed before, and none can be lost on the way.
+Requests are states, not events: the last one counts, even if earlier ones were missed, and none can be lost on the way.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Keeper:
 
     def _is_overdue(self, hold: Hold, at: float) -> bool:
         """Whether an attempt should have been stopped a whole lease ago, and was not: its event loop is blocked, or it
-        does not stop. To hold its task for ever would help nobody."""
+        does not stop. To hold its task for ever would be useless."""
         deadline = hold.clock.deadline
         return deadline is not None and at >= deadline + self._lease_s
 

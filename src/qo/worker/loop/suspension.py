@@ -1,6 +1,6 @@
 """How long the machine has slept: leases run out meanwhile, and neither timers nor ``time.monotonic`` notice.
 
-Only Linux can tell. On other systems a worker learns of a lost lease from its next renewal.
+Only Linux can measure it. On other systems a worker learns of a lost lease from its next renewal.
 """
 
 from __future__ import annotations

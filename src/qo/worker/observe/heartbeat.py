@@ -69,9 +69,8 @@ class Heartbeat:
         """Wait until the next report is due: at once after a change of state, soon after one in the running tasks."""
         rested_since = now()
         while (left_s := rested_since + self._config.heartbeat_s - now()) > 0:
-            if now() - rested_since >= TASKS_AGAIN_AFTER_S and self._reported_tasks != [
-                hold.task.id for hold in self._holds
-            ]:
+            tasks = [hold.task.id for hold in self._holds]
+            if now() - rested_since >= TASKS_AGAIN_AFTER_S and self._reported_tasks != tasks:
                 return
             try:
                 async with asyncio.timeout(min(left_s, TASKS_AGAIN_AFTER_S)):
@@ -94,7 +93,7 @@ class Heartbeat:
             self._started_at or other.last_heartbeat, self._config.heartbeat_s * 2
         ):
             log.warning(
-                "a worker %s was heard of a moment ago (host %s, pid %s): if it still runs, give one of the two "
+                "a worker %s has reported a moment ago (host %s, pid %s): if it still runs, give one of the two "
                 "another id, or orders and shards meant for one go to both",
                 other.worker_id,
                 other.host,
