@@ -127,7 +127,7 @@ async def test_a_worker_that_was_frozen_for_too_long_settles_nothing(embedded_fi
         frozen.signal(signal.SIGCONT)
 
         async def told() -> bool:
-            return "no longer ours" in frozen.said or "was refused" in frozen.said
+            return "the lease is lost" in frozen.said or "was refused" in frozen.said
 
         await until(told, within_s=WITHIN_S, every_s=0.05)
         frozen.signal(signal.SIGTERM)

@@ -208,7 +208,7 @@ async def test_an_operator_that_exits_ends_its_own_attempt_and_nothing_else(
 @pytest.mark.parametrize(
     ("operator", "error"),
     [
-        ("unspeakable", "cannot be told"),
+        ("unspeakable", "cannot be sent"),
         ("nonsense", "rows"),
         ("refuse", "this can never work"),
         ("nowhere", "has no function 'nowhere'"),

@@ -78,7 +78,7 @@ async def test_workers_that_race_for_every_task_do_each_once(plant: Plant) -> No
     assert {name for name, _, outcome in flow.attempts() if outcome == "released"} <= {"ledger"}
     assert {row["worker_id"] for row in flow.tasks() if row["job"] != "feed"} == {"w1", "w2"}
     ids = {row["id"] for row in flow.tasks()}
-    lost = [line for each in racing for line in each.said.splitlines() if "no longer ours" in line]
+    lost = [line for each in racing for line in each.said.splitlines() if "the lease is lost" in line]
     assert [line for line in lost if any(task_id in line for task_id in ids)] == []
     flow.audit()
     assert flow.tables() == flow.expected
@@ -174,7 +174,7 @@ async def gives_up(zombie: Process, task_id: str) -> None:
 
     async def heard() -> bool:
         lines = [line for line in zombie.said.splitlines() if task_id in line]
-        return any("no longer ours" in line or "was refused" in line for line in lines)
+        return any("the lease is lost" in line or "was refused" in line for line in lines)
 
     await until(heard, within_s=WITHIN_S, every_s=0.05)
 

@@ -124,7 +124,7 @@ def test_code_that_is_here_is_opened_while_other_code_is_still_fetched(tmp_path:
         fetched = threads.submit(store.open, other)
         try:
             assert storage.reading.wait(30)
-            assert store.known(here)
+            assert store.is_ready(here)
             assert threads.submit(store.open, here).result(10).load("ops:rate")() == (1, "always")
         finally:
             storage.may_go.set()

@@ -84,7 +84,7 @@ def test_attempts_that_end_before_their_first_heartbeat_do_not_wake_the_thread(
                 each = held(str(number), NEVER_S)
                 heart.hold(each)
                 heart.let_go(each)
-    assert woken == {"_arm": 1}
+    assert woken == {"_set_timer": 1}
     assert not api.beats
 
 

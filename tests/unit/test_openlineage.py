@@ -116,19 +116,19 @@ def body(index: int = 0) -> OutputBody:
 
 
 def ended(said: CompleteRequest | None, status: str = "completed", **fields: Any) -> dict[str, Any]:
-    event = openlineage.ended(work(**fields), said, status, ROOT, AT)
+    event = openlineage.end_event(work(**fields), said, status, ROOT, AT)
     jsonschema.Draft202012Validator(RULES).validate(event)
     return event
 
 
 def test_an_attempt_is_one_run_from_its_beginning_to_its_end() -> None:
-    start = openlineage.began(work(), ROOT, AT)
+    start = openlineage.start_event(work(), ROOT, AT)
     jsonschema.Draft202012Validator(RULES).validate(start)
     end = ended(completion(outputs=[body()]))
     assert (start["eventType"], end["eventType"]) == ("START", "COMPLETE")
     assert start["run"]["runId"] == end["run"]["runId"]
     assert uuid.UUID(start["run"]["runId"]).version == 5
-    assert openlineage.began(work(attempt=3), ROOT, AT)["run"]["runId"] != start["run"]["runId"]
+    assert openlineage.start_event(work(attempt=3), ROOT, AT)["run"]["runId"] != start["run"]["runId"]
     told = end["run"]["facets"]["qo_task"]
     assert (told["taskId"], told["attempt"], told["version"], told["partitionKey"]) == ("t", 2, 3, "2026-03-01")
     assert "cursor" not in told
@@ -137,7 +137,7 @@ def test_an_attempt_is_one_run_from_its_beginning_to_its_end() -> None:
 
 
 def test_what_was_read_is_named_as_who_made_it_names_it() -> None:
-    [read] = openlineage.began(work(), ROOT, AT)["inputs"]
+    [read] = openlineage.start_event(work(), ROOT, AT)["inputs"]
     made = ended(completion(outputs=[body(), body(1)]))["outputs"]
     assert (read["namespace"], read["name"]) == (ROOT, "shop.orders")
     assert [each["name"] for each in made] == ["shop.clean", "shop.clean[1]"]
@@ -223,8 +223,8 @@ def files(root: Path) -> list[str]:
 async def test_events_become_files_and_are_sent(tmp_path: Path) -> None:
     with listening() as server:
         async with LineageReporter(f"file:{tmp_path}", BlockingFiles(), url(server)) as lineage:
-            lineage.began(work(), AT)
-            lineage.ended(work(), completion(outputs=[body()]), "completed", AT)
+            lineage.report_start(work(), AT)
+            lineage.report_end(work(), completion(outputs=[body()]), "completed", AT)
     assert files(tmp_path) == ["t-2-complete.json", "t-2-start.json"]
     assert [each["eventType"] for each in server.heard] == ["START", "COMPLETE"]
     [day] = (tmp_path / "_lineage").iterdir()
@@ -242,7 +242,7 @@ async def test_events_of_a_moment_are_told_together(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
     async with LineageReporter(f"file:{tmp_path}", BlockingFiles()) as lineage:
         for attempt in range(1, 6):
-            lineage.began(work(attempt=attempt), AT)
+            lineage.report_start(work(attempt=attempt), AT)
     assert trips == [5]
     assert len(files(tmp_path)) == 5
 
@@ -250,8 +250,8 @@ async def test_events_of_a_moment_are_told_together(tmp_path: Path, monkeypatch:
 async def test_an_event_that_cannot_be_made_does_not_keep_others_from_being_told(tmp_path: Path) -> None:
     broken: Any = None
     async with LineageReporter(f"file:{tmp_path}", BlockingFiles()) as lineage:
-        lineage.began(broken, AT)
-        lineage.began(work(), AT)
+        lineage.report_start(broken, AT)
+        lineage.report_start(work(), AT)
     assert files(tmp_path) == ["t-2-start.json"]
 
 
@@ -268,7 +268,7 @@ async def test_a_worker_that_is_cancelled_waits_for_a_silent_listener_no_longer_
 
     async def tell(address: str) -> None:
         async with LineageReporter(f"file:{tmp_path}", BlockingFiles(), address) as lineage:
-            lineage.began(work(), AT)
+            lineage.report_start(work(), AT)
             await asyncio.Event().wait()
 
     server = await asyncio.start_server(stay_silent, "127.0.0.1", 0)
@@ -278,18 +278,18 @@ async def test_a_worker_that_is_cancelled_waits_for_a_silent_listener_no_longer_
         telling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await telling
-    assert "lineage events were not told" in caplog.text
+    assert "lineage events were not reported" in caplog.text
 
 
 async def test_who_refuses_or_is_not_there_holds_nothing_up(tmp_path: Path) -> None:
     with listening(500) as server:
         async with LineageReporter(f"file:{tmp_path}", BlockingFiles(), url(server)) as lineage:
-            lineage.began(work(), AT)
-            lineage.ended(work(), None, "lost", AT)
+            lineage.report_start(work(), AT)
+            lineage.report_end(work(), None, "lost", AT)
         gone = url(server)
     assert len(server.heard) == 2
     async with LineageReporter(f"file:{tmp_path}", BlockingFiles(), gone) as lineage:
-        lineage.began(work(attempt=9), AT)
+        lineage.report_start(work(attempt=9), AT)
     assert files(tmp_path) == ["t-2-abort.json", "t-2-start.json", "t-9-start.json"]
 
 
@@ -304,14 +304,14 @@ class Full:
 async def test_a_full_disk_fails_nobody_and_who_listens_still_hears() -> None:
     with listening() as server:
         async with LineageReporter("file:/nowhere", Full(), url(server)) as lineage:
-            lineage.began(work(), AT)
+            lineage.report_start(work(), AT)
     assert len(server.heard) == 1
 
 
 async def test_more_than_can_be_told_is_dropped_not_kept(tmp_path: Path) -> None:
     lineage = LineageReporter(f"file:{tmp_path}", BlockingFiles())
     for attempt in range(1, WAITING_MAX + 10):
-        lineage.began(work(attempt=attempt), AT)
+        lineage.report_start(work(attempt=attempt), AT)
     async with lineage:
         await asyncio.sleep(0)
     assert len(files(tmp_path)) == WAITING_MAX

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qo.agent.dataset_files import located
+from qo.agent.dataset_files import resolve_uri
 from qo.agent.operator_run import Run
 from qo.api.contract.task import (
     FILES_MAX,
@@ -80,7 +80,7 @@ def run_of(given: Work, pages: list[PiecesAnswer] | None = None, said: list[Even
     ],
 )
 def test_a_place_that_is_not_absolute_begins_where_the_worker_runs(place: str, uri: str) -> None:
-    assert located(place, "/here") == uri
+    assert resolve_uri(place, "/here") == uri
     assert PLACE.matcher.match(place)
 
 

@@ -87,7 +87,7 @@ async def test_a_commit_does_not_block_an_event_loop_nor_go_nowhere(tmp_path: Pa
         run_of(tmp_path, Kept()).commit()
     nowhere = run_of(tmp_path, None)
     assert nowhere.paused is False
-    with pytest.raises(UsageError, match="of no task"):
+    with pytest.raises(UsageError, match="belongs to no task"):
         await asyncio.to_thread(nowhere.commit)
 
 

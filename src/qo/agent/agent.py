@@ -1,7 +1,7 @@
-"""A wake-up becomes a run: claim, keep alive, run the operator, tell how it went.
+"""The agent handles wake-ups: claim the task, send heartbeats, run the operator, report the outcome.
 
-The wake-up is only a hint. Whatever becomes of it, the dispatcher's row decides whether there is anything to do
-and whether this attempt still counts.
+A wake-up is only a hint. The dispatcher's row decides whether there is anything to do, and whether this attempt still
+counts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ NOT_OURS = (Refused, NotFound, Forbidden, Unauthenticated)
 
 
 class AttemptContext(Protocol):
-    """What an attempt asks of the worker around it."""
+    """What an attempt needs of the worker that runs it."""
 
     @property
     def cancel(self) -> CancelToken: ...
@@ -68,6 +68,8 @@ class AttemptContext(Protocol):
 
 
 class Agent:
+    """Runs the tasks of one runtime in a worker."""
+
     def __init__(
         self,
         api: DispatcherClient,
@@ -90,9 +92,9 @@ class Agent:
         self._tracer = make_tracer()
 
     async def wake(self, input: Any, context: Context) -> str | Acked:
-        """The handler of wake-ups. The answer, for who looks at the queue, is what became of it.
+        """Handle a wake-up. Return the outcome, for people who look at the queue.
 
-        A run that fails is kept by the dispatcher, so its wake-up is done with; the worker only counts it.
+        The dispatcher records a failed run, so its wake-up is completed; the worker only counts the failure.
         """
         task_id = _task_id(input)
         claimed = await self._claim(task_id, context.worker_id)
@@ -101,9 +103,9 @@ class Agent:
         if self._processes is not None and (code := claimed.work.code) is not None:
             held = HeldTask(claimed, CancelToken(), token=claimed.capability_token)
             try:
-                process = await self._own_process(self._processes, held, code)
+                process = await self._find_process(self._processes, held, code)
             except BaseException as error:
-                # Nothing has begun: the worker ends, or no further process can be started on this machine.
+                # Nothing has run yet: the worker ends, or no process can be started on this machine.
                 why = None if isinstance(error, asyncio.CancelledError) else text_of(error)
                 await self._settle(held, CompleteRequest(**_fence(held), outcome=Outcome.RELEASED, error=why))
                 raise
@@ -111,24 +113,24 @@ class Agent:
                 return await self._delegate(process, held, context)
         return await self.attempt(claimed, context)
 
-    async def _own_process(
+    async def _find_process(
         self, processes: VersionProcesses, held: HeldTask, code: WorkCode
     ) -> VersionProcess | None:
-        """Of code that cannot run beside others in this interpreter; None: it can, or it cannot be had."""
+        """Return the process of code that cannot share this interpreter; None if it can, or is unavailable."""
         store = processes.store
-        if store.shares(code.sha256):
+        if store.can_share(code.sha256):
             return None
-        self._heart.hold(held)  # To fetch it, and to start a process, may take a while.
+        self._heart.hold(held)  # Fetching code and starting a process may take a while.
         try:
-            found = await asyncio.to_thread(store.unpack, code)
-            return None if found.own_process is None else await processes.find(found.root)
+            unpacked = await asyncio.to_thread(store.unpack, code)
+            return None if unpacked.own_process is None else await processes.find(unpacked.root)
         except CodeUnavailable:
-            return None  # The attempt finds that out, too, and reports it.
+            return None  # The attempt fails for the same reason, and reports it.
         finally:
             self._heart.let_go(held)
 
     async def _delegate(self, process: VersionProcess, held: HeldTask, context: Context) -> str | Acked:
-        """Have the process of the task's version run it to its settled end."""
+        """Have the process of the task's version run the attempt and report its outcome."""
         try:
             return await process.run(held.claimed, context)
         except ProcessDied as died:
@@ -139,16 +141,18 @@ class Agent:
         try:
             return await self._api.claim(task_id, worker_id)
         except AWAY as error:
-            raise Reschedule(ASK_AGAIN_S) from error  # The wake-up waits for the dispatcher, at no cost to it.
+            raise Reschedule(
+                ASK_AGAIN_S
+            ) from error  # The wake-up waits for the dispatcher, without using up an attempt.
         except (Unauthenticated, Forbidden) as error:
             log.error("the dispatcher refuses this worker: %s; set QO_WORKER_TOKEN to the token it expects", error)
             raise Reschedule(REFUSED_S) from error  # Another worker, or this one with its new token.
 
     async def attempt(self, claimed: Claimed, context: AttemptContext) -> str | Acked:
-        """Run a task that was claimed, to its settled end; what became of it."""
+        """Run a claimed task and report its outcome, which is returned as text."""
         held = HeldTask(claimed, CancelToken(), token=claimed.capability_token)
-        self._lineage.began(claimed.work, held.now())
-        work = asyncio.create_task(self._traced(held))
+        self._lineage.report_start(claimed.work, held.now())
+        work = asyncio.create_task(self._run_traced(held))
         loop = asyncio.get_running_loop()
 
         def stop(why: Why) -> None:
@@ -161,8 +165,8 @@ class Agent:
         try:
             await asyncio.wait({work})
         except asyncio.CancelledError:
-            # The worker wants its slot back: the operator is stopped, and the task given back at no cost. So too when
-            # the wake-up was lost: that says nothing of the task's own lease.
+            # The worker wants its slot back: stop the operator and release the task without using up an attempt. Do
+            # the same if the lease of the wake-up is lost: the task has a lease of its own.
             why = context.cancel.why
             held.cancel.request(Why.SHUTDOWN if why in (None, Why.LOST) else why)
             work.cancel()
@@ -170,14 +174,14 @@ class Agent:
             await self._settle(held, _completion(held, work))
             raise
         else:
-            context.free_slot()  # The next operator need not wait for what is said of this one.
+            context.free_slot()  # The next task need not wait until this one is reported.
             return await self._settle(held, _completion(held, work))
         finally:
             if alarm is not None:
                 alarm.cancel()
             self._heart.let_go(held)
 
-    async def _traced(self, held: HeldTask) -> Run:
+    async def _run_traced(self, held: HeldTask) -> Run:
         work = held.claimed.work
         if self._tracer is None or not self._tracer.is_recording():
             return await self._run(held)
@@ -190,21 +194,21 @@ class Agent:
                 raise
 
     async def _run(self, held: HeldTask) -> Run:
-        run = self._prepared(held, await self._code(held.claimed.work))
+        run = self._prepare_run(held, await self._code(held.claimed.work))
         await self._executor.execute(run)
         return run
 
     async def _code(self, work: Work) -> Code:
-        """What the attempt runs. Raises CodeUnavailable."""
+        """Return the code of the attempt. Raises CodeUnavailable."""
         if work.code is None:
             return OwnCode()
         if self._codes is None:
-            raise CodeUnavailable("this worker keeps no code of versions")
-        if self._codes.known(work):
+            raise CodeUnavailable("this worker cannot run code of versions")
+        if self._codes.is_ready(work):
             return self._codes.open(work)
         return await asyncio.to_thread(self._codes.open, work)
 
-    def _prepared(self, held: HeldTask, code: Code) -> Run:
+    def _prepare_run(self, held: HeldTask, code: Code) -> Run:
         loop = asyncio.get_running_loop()
 
         def wait(call: Coroutine[Any, Any, T]) -> T:
@@ -215,8 +219,8 @@ class Agent:
             held.paused = (await self._api.events(held.token, request)).paused
             return not held.paused
 
-        def more(given: WorkInput, after: str | None) -> PiecesAnswer:
-            return wait(self._api.inputs(held.token, given.position, after))
+        def more(details: WorkInput, after: str | None) -> PiecesAnswer:
+            return wait(self._api.inputs(held.token, details.position, after))
 
         def progress(value: Any) -> None:
             held.progress = value
@@ -224,7 +228,7 @@ class Agent:
         def standing(output: int, after: str | None, revision: int | None) -> StandingAnswer:
             return wait(self._api.standing(held.token, output, after, revision))
 
-        def kept(output: int) -> KeptAnswer:
+        def previous_output(output: int) -> KeptAnswer:
             return wait(self._api.fetch_kept_output(held.token, KeptRequest(**_fence(held), output=output)))
 
         held.run = Run(
@@ -236,7 +240,7 @@ class Agent:
             wait=wait,
             more=more,
             standing=standing,
-            kept=kept,
+            previous_output=previous_output,
             segments=HeldSegments(self._api, held, loop),
             secrets_dir=self._secrets_dir,
             code=code,
@@ -244,51 +248,54 @@ class Agent:
         return held.run
 
     async def _settle(self, held: HeldTask, completion: CompleteRequest | None) -> str | Acked:
-        """Tell the dispatcher, for as long as it takes. The lease is kept meanwhile, so the result stays good."""
+        """Report the completion until the dispatcher answers. Heartbeats continue meanwhile, so the result stays
+        valid."""
         if completion is None:
-            return self._lost(held)
+            return self._report_lost(held)
         held.settling = True
         while True:
             try:
                 answer = await self._api.complete(held.token, completion)
             except NOT_OURS as lost:
                 log.warning("task %s: its result was refused: %s", held.task_id, lost)
-                return self._lost(held)
+                return self._report_lost(held)
             except UsageError as error:
                 if completion.outcome is not Outcome.SUCCESS:
                     if not (completion.checks or completion.rejected):
                         raise
-                    # That it has failed matters more than what it says of its data.
+                    # That the attempt failed matters more than the details of its data.
                     completion = completion.model_copy(update={"checks": [], "rejected": []})
                     continue
-                # What it wants to commit is not acceptable, and would not be the next time.
+                # Its outputs are not acceptable, and would not be the next time.
                 completion = CompleteRequest(**_fence(held), outcome=Outcome.FATAL, error=text_of(error))
             except QoError as error:
-                log.warning("task %s: the dispatcher has not taken its result: %s", held.task_id, error)
+                log.warning("task %s: the dispatcher has not accepted its result yet: %s", held.task_id, error)
                 if held.lost and not isinstance(error, AWAY):
-                    return self._lost(held)  # It answers, and the lease is gone: nothing is left to wait for.
+                    return self._report_lost(
+                        held
+                    )  # The dispatcher answers and the lease is lost: do not wait any longer.
                 await asyncio.sleep(ASK_AGAIN_S)
             else:
-                self._lineage.ended(held.claimed.work, completion, answer.status, held.now())
-                return _told(held.claimed.work, completion, answer)
+                self._lineage.report_end(held.claimed.work, completion, answer.status, held.now())
+                return _report_outcome(held.claimed.work, completion, answer)
 
-    def _lost(self, held: HeldTask) -> str:
-        self._lineage.ended(held.claimed.work, None, "lost", held.now())
+    def _report_lost(self, held: HeldTask) -> str:
+        self._lineage.report_end(held.claimed.work, None, "lost", held.now())
         return "lost"
 
 
-def _told(work: Work, completion: CompleteRequest, answer: CompleteAnswer) -> str | Acked:
-    """What to say of an attempt that the dispatcher knows the end of; of one that failed, a line in the log too."""
-    said = f"{completion.outcome}: {answer.status}"
+def _report_outcome(work: Work, completion: CompleteRequest, answer: CompleteAnswer) -> str | Acked:
+    """Return the outcome of an attempt as text, and log it if the attempt failed."""
+    text = f"{completion.outcome}: {answer.status}"
     if completion.outcome not in (Outcome.RETRYABLE, Outcome.FATAL):
-        return said
+        return text
     then = f"failed for good, see qo run show {work.task_id}"
     if answer.status == Status.PENDING:
         at = "" if answer.retry_at is None else f" at {answer.retry_at:%Y-%m-%d %H:%M:%S} UTC"
         then = f"failed, and is tried again{at}"
     first = ((completion.error or "").strip().splitlines() or ["no error was given"])[0]
     log.warning("%s: attempt %d %s: %s", run_label(work), work.attempt, then, first)
-    return Acked(said, failed=True)
+    return Acked(text, failed=True)
 
 
 def _task_id(input: Any) -> str:
@@ -304,12 +311,12 @@ def _fence(held: HeldTask) -> dict[str, Any]:
 
 
 def _completion(held: HeldTask, work: asyncio.Task[Run]) -> CompleteRequest | None:
-    """How it went; None: nothing may be said any more."""
+    """Return the completion of an attempt; None if its lease is lost."""
     fence = _fence(held)
     why = held.cancel.why
     if why is Why.LOST:
         if not work.cancelled():
-            work.exception()  # Nobody will ask for it again.
+            work.exception()  # Retrieved, so that asyncio does not log it.
         return None
     error = None if work.cancelled() else work.exception()
     if not work.cancelled() and error is None:
@@ -317,8 +324,10 @@ def _completion(held: HeldTask, work: asyncio.Task[Run]) -> CompleteRequest | No
     if why is Why.CANCELLED:
         return CompleteRequest(**fence, outcome=Outcome.CANCELLED, error=str(why))
     if why is Why.TIMEOUT and not isinstance(error, ExecutorUnavailable):
-        said = f"timed out after {held.claimed.work.timeout_seconds:g} s: the job's timeout_seconds allow no more"
-        return CompleteRequest(**fence, outcome=Outcome.RETRYABLE, error=said)
+        message = (
+            f"timed out after {held.claimed.work.timeout_seconds:g} s: the job's timeout_seconds allow no more"
+        )
+        return CompleteRequest(**fence, outcome=Outcome.RETRYABLE, error=message)
     if why is Why.SHUTDOWN or error is None or isinstance(error, Stopped):
         return CompleteRequest(**fence, outcome=Outcome.RELEASED)
     return _failure(fence, error, held.run)
@@ -326,7 +335,7 @@ def _completion(held: HeldTask, work: asyncio.Task[Run]) -> CompleteRequest | No
 
 def _success(fence: dict[str, Any], held: HeldTask, run: Run) -> CompleteRequest:
     try:
-        said = CompleteRequest(
+        request = CompleteRequest(
             **fence,
             outcome=Outcome.SUCCESS,
             outputs=run.committed(),
@@ -336,13 +345,13 @@ def _success(fence: dict[str, Any], held: HeldTask, run: Run) -> CompleteRequest
             code=run.code.fingerprint,
             packages=list(run.code.packages),
         )
-        said.model_dump_json()
+        request.model_dump_json()
     except (ValueError, TypeError) as error:
-        # Better a failure that says why than a result that cannot leave this process.
+        # Report why the result cannot be sent, instead of sending nothing.
         why = redact_secrets(str(error))
-        told = f"what {run.work.operator} returned or wrote cannot be told to the dispatcher: {why}"
-        return CompleteRequest(**fence, outcome=Outcome.FATAL, error=told[:ERROR_CHARS_MAX])
-    return said
+        message = f"what {run.work.operator} returned or wrote cannot be sent to the dispatcher: {why}"
+        return CompleteRequest(**fence, outcome=Outcome.FATAL, error=message[:ERROR_CHARS_MAX])
+    return request
 
 
 def _failure(fence: dict[str, Any], error: BaseException, run: Run | None) -> CompleteRequest:
@@ -350,7 +359,7 @@ def _failure(fence: dict[str, Any], error: BaseException, run: Run | None) -> Co
         why = reason_of(error)
         return CompleteRequest(**fence, outcome=Outcome.RELEASED, error=why, retry_after_s=error.delay_s)
     if isinstance(error, CodeUnavailable):
-        # Nothing of the task has run: it waits, at no cost, for a worker that can have its code.
+        # Nothing has run: release the task, without using up an attempt, for a worker that can get its code.
         why = text_of(error)[:ERROR_CHARS_MAX]
         return CompleteRequest(**fence, outcome=Outcome.RELEASED, retry_after_s=REFUSED_S, error=why)
     fatal = isinstance(error, Reject | NotFound | UsageError | QualityFailed)

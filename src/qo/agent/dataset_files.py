@@ -15,8 +15,8 @@ class Storage(Protocol):
     def write(self, uri: str, body: bytes) -> None: ...
 
 
-def located(place: str, here: str) -> str:
-    """The URI of a place as a job's config names it. ``here`` is where paths that are not absolute begin."""
+def resolve_uri(place: str, here: str) -> str:
+    """Return the URI of a place in a job's config. ``here``: the directory that relative paths start from."""
     if place.startswith("s3://"):
         return place
     path = path_text(place)

@@ -1,7 +1,7 @@
-"""Heartbeats for every task that is held, from a thread of its own: an operator that keeps the event loop busy, or
-a worker that is shutting down, does not lose its leases for that.
+"""Sends heartbeats for every held task from a thread of its own, so that a busy event loop or a worker that is shutting
+down does not lose leases.
 
-Most tasks are over before their first heartbeat is due. Those are only noted: the thread is not woken for them.
+Most tasks end before their first heartbeat is due. The thread is not woken for them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from qo.worker.loop.cancel import CancelToken, Why
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0  # After a heartbeat that got no answer.
-OVERTIME_S = 60.0  # Beyond its time limit, until an attempt that is still held is given up.
+OVERTIME_S = 60.0  # An attempt that is still held so long after its time limit is given up.
 
 
 @dataclass(slots=True)
@@ -34,39 +34,39 @@ class HeldTask:
     claimed: Claimed
     cancel: CancelToken
     progress: Any = None
-    token: str = field(default="", repr=False)  # The newest capability: a long run is given fresh ones.
-    paused: bool = False  # What reads its events cannot keep up.
-    lost: bool = False  # The dispatcher says that another attempt counts now.
-    settling: bool = False  # Its end is being told: a heartbeat that comes later is refused, and that is no news.
-    run: Run | None = None  # Once there is one.
+    token: str = field(default="", repr=False)  # The newest capability; a long run gets new ones.
+    paused: bool = False  # The readers of its events cannot keep up.
+    lost: bool = False  # The dispatcher has answered that the lease is lost.
+    settling: bool = False  # Its completion is being sent: a refused heartbeat is expected.
+    run: Run | None = None  # Set when the operator starts.
     began_s: float = field(default_factory=time.monotonic)
-    _told: Any = field(default=None, repr=False)
+    _reported: Any = field(default=None, repr=False)
 
     @property
     def task_id(self) -> str:
         return self.claimed.work.task_id
 
     def now(self) -> datetime:
-        """What time it is for the dispatcher, by and large."""
+        """Return the approximate time of the dispatcher's clock."""
         return self.claimed.at + timedelta(seconds=time.monotonic() - self.began_s)
 
     @property
     def overdue(self) -> bool:
-        """Whether its time limit has passed long ago. The event loop ends an attempt at its limit, unless the loop
-        itself does not get on: then the task must not be kept from other workers for ever."""
+        """Whether its time limit passed long ago. The event loop ends an attempt at its limit, unless it is blocked
+        itself: then the task must not be kept from other workers for ever."""
         limit_s = self.claimed.work.timeout_seconds
         return limit_s is not None and not self.settling and time.monotonic() > self.began_s + limit_s + OVERTIME_S
 
     async def beat(self, api: DispatcherClient) -> None:
-        said = self.progress
+        progress = self.progress
         request = HeartbeatRequest(
             task_id=self.task_id,
             attempt=self.claimed.attempt,
             lease_id=self.claimed.lease_id,
-            progress=None if said is self._told else said,
+            progress=None if progress is self._reported else progress,
         )
         answer = await api.heartbeat(self.token, request)
-        self._told = said
+        self._reported = progress
         self.paused = answer.paused
         self.token = answer.capability_token or self.token
         if answer.cancel_requested:
@@ -74,15 +74,17 @@ class HeldTask:
 
 
 class HeartbeatThread:
-    """Start it once; ``hold`` and ``let_go`` from any thread."""
+    """Sends heartbeats for held tasks. Start it once; call ``hold`` and ``let_go`` from any thread."""
 
     def __init__(self, connect: Callable[[], DispatcherClient]) -> None:
-        """``connect`` opens a connection of the heart's own; it is called in the heart's event loop."""
+        """``connect`` opens a client for this thread; it is called in this thread's event loop."""
         self._connect = connect
         self._loop = asyncio.new_event_loop()
-        self._noted: dict[str, tuple[HeldTask, float]] = {}  # By lease, with when the first heartbeat is due.
-        self._looks_at: float | None = None  # When the thread looks next of its own accord; None: when it is told.
-        self._lock = threading.Lock()  # Of both.
+        self._not_yet_due: dict[
+            str, tuple[HeldTask, float]
+        ] = {}  # By lease, with the time of the first heartbeat.
+        self._wakes_at: float | None = None  # When the thread wakes by itself; None: never.
+        self._lock = threading.Lock()  # Guards both.
         self._timer: asyncio.TimerHandle | None = None
         self._beating: dict[str, asyncio.Task[None]] = {}
         self._api: DispatcherClient | None = None
@@ -94,20 +96,20 @@ class HeartbeatThread:
     def hold(self, held: HeldTask) -> None:
         due = time.monotonic() + held.claimed.heartbeat_s
         with self._lock:
-            self._noted[held.claimed.lease_id] = held, due
-            if self._looks_at is not None and self._looks_at <= due:
+            self._not_yet_due[held.claimed.lease_id] = held, due
+            if self._wakes_at is not None and self._wakes_at <= due:
                 return
-            self._looks_at = due
-        self._loop.call_soon_threadsafe(self._arm)
+            self._wakes_at = due
+        self._loop.call_soon_threadsafe(self._set_timer)
 
     def let_go(self, held: HeldTask) -> None:
         with self._lock:
-            noted = self._noted.pop(held.claimed.lease_id, None)
-        if noted is None:
-            self._loop.call_soon_threadsafe(self._end, held)
+            waiting = self._not_yet_due.pop(held.claimed.lease_id, None)
+        if waiting is None:
+            self._loop.call_soon_threadsafe(self._stop_beating, held)
 
     def stop(self) -> None:
-        """After all was let go."""
+        """Stop the thread. Let go of all tasks first."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
@@ -118,45 +120,46 @@ class HeartbeatThread:
         finally:
             for task in self._beating.values():
                 task.cancel()
-            self._loop.run_until_complete(self._leave())
+            self._loop.run_until_complete(self._close())
             self._loop.close()
 
-    async def _leave(self) -> None:
+    async def _close(self) -> None:
         await asyncio.gather(*self._beating.values(), return_exceptions=True)
         if self._api is not None:
             await self._api.close()
 
-    def _arm(self) -> None:
-        """For whoever is due first by now: of two that were noted at once, either may be told of last."""
+    def _set_timer(self) -> None:
+        """Set the timer for the first task that is due, in whatever order tasks were added."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         with self._lock:
-            at = self._looks_at
+            at = self._wakes_at
         if at is not None:
-            self._timer = self._loop.call_later(max(0.0, at - time.monotonic()), self._look)
+            self._timer = self._loop.call_later(max(0.0, at - time.monotonic()), self._start_due)
 
-    def _look(self) -> None:
-        """Begin with those whose time has come, and look again when the next one's does."""
+    def _start_due(self) -> None:
+        """Start sending heartbeats for the tasks that are due, and set the timer for the next one."""
         now = time.monotonic()
         with self._lock:
-            late = [lease_id for lease_id, (_, due) in self._noted.items() if due <= now]
-            begun = {lease_id: self._noted.pop(lease_id)[0] for lease_id in late}
-            self._looks_at = min((due for _, due in self._noted.values()), default=None)
-        for lease_id, held in begun.items():
+            late = [lease_id for lease_id, (_, due) in self._not_yet_due.items() if due <= now]
+            starting = {lease_id: self._not_yet_due.pop(lease_id)[0] for lease_id in late}
+            self._wakes_at = min((due for _, due in self._not_yet_due.values()), default=None)
+        for lease_id, held in starting.items():
             self._beating[lease_id] = self._loop.create_task(self._beat(held))
-        self._arm()
+        self._set_timer()
 
-    def _end(self, held: HeldTask) -> None:
+    def _stop_beating(self, held: HeldTask) -> None:
         if (task := self._beating.pop(held.claimed.lease_id, None)) is not None:
             task.cancel()
 
     async def _beat(self, held: HeldTask) -> None:
-        """From the first on, which is due."""
+        """Send heartbeats until cancelled, the first one at once."""
         while True:
             if held.overdue:
                 log.error(
-                    "task %s is given up: it should have ended long ago, and this worker hangs", held.task_id
+                    "task %s is given up: its time limit passed long ago, and this worker's event loop is blocked",
+                    held.task_id,
                 )
                 held.lost = True
                 held.cancel.request(Why.LOST)
@@ -168,12 +171,12 @@ class HeartbeatThread:
                 rest_s = held.claimed.heartbeat_s
             except (LeaseLost, NotFound, Forbidden, Unauthenticated) as lost:
                 level = logging.DEBUG if held.settling else logging.WARNING
-                log.log(level, "task %s: no longer ours: %s", held.task_id, lost)
+                log.log(level, "task %s: the lease is lost: %s", held.task_id, lost)
                 held.lost = True
                 held.cancel.request(Why.LOST)
                 return
             except QoError as error:
-                # Whether the lease still stands, only the dispatcher can say: go on until it answers.
+                # Only the dispatcher knows whether the lease is still ours: continue until it answers.
                 log.warning("task %s: heartbeat failed: %s", held.task_id, error)
                 rest_s = min(RETRY_S, held.claimed.heartbeat_s)
             except Exception:

@@ -1,4 +1,4 @@
-"""An attempt, as the dispatcher and a worker speak of it, in the words of OpenLineage."""
+"""OpenLineage events for an attempt, from the dispatcher's contract."""
 
 from __future__ import annotations
 
@@ -25,22 +25,24 @@ PRODUCER = f"urn:qo:{VERSION}"
 ERROR_CHARS_MAX = 2_000
 
 
-def began(work: Work, namespace: str, at: datetime) -> dict[str, Any]:
+def start_event(work: Work, namespace: str, at: datetime) -> dict[str, Any]:
     outputs = [Dataset(_label(work, each), each.generation_id) for each in work.outputs]
     return event(_run(work, namespace, outputs), EventType.START, at)
 
 
-def ended(
+def end_event(
     work: Work, completion: CompleteRequest | None, status: str, namespace: str, at: datetime
 ) -> dict[str, Any]:
-    """``status``: of the task, as the dispatcher has answered. Without a completion, the attempt was given up."""
+    """Return the event for the end of an attempt. ``status``: of the task; without a completion, the lease was lost."""
     if completion is None:
         return event(_run(work, namespace, (), "the attempt has lost its task"), EventType.ABORT, at)
     type_ = _type(completion.outcome, status)
-    made = completion.outputs if type_ is EventType.COMPLETE else completion.rejected
+    bodies = completion.outputs if type_ is EventType.COMPLETE else completion.rejected
     by_index = {each.index: each for each in work.outputs}
     outputs = [
-        _written(work, by_index[each.output], each, completion.checks) for each in made if each.output in by_index
+        _output_dataset(work, by_index[each.output], each, completion.checks)
+        for each in bodies
+        if each.output in by_index
     ]
     error = None
     if type_ is not EventType.COMPLETE:
@@ -50,7 +52,7 @@ def ended(
 
 def _type(outcome: Outcome, status: str) -> EventType:
     if outcome is Outcome.SUCCESS:
-        # It may have come too late to be cancelled, or must be made again: then nothing of it counts.
+        # If the task was cancelled meanwhile, or must be repeated, nothing of the attempt counts.
         return EventType.COMPLETE if status == Status.COMPLETED else EventType.ABORT
     return EventType.FAIL if outcome in (Outcome.RETRYABLE, Outcome.FATAL) else EventType.ABORT
 
@@ -77,14 +79,14 @@ def _run(work: Work, namespace: str, outputs: Sequence[Dataset], error: str | No
             "invalidationId": work.invalidation_id,
             **_code(work),
         },
-        inputs=[_read(work, each) for each in work.inputs],
+        inputs=[_input_dataset(work, each) for each in work.inputs],
         outputs=outputs,
         error=error,
     )
 
 
 def _code(work: Work) -> dict[str, Any]:
-    """Which code runs; nothing for operators that qo brings along."""
+    """Return which code runs; nothing for built-in operators."""
     if ":" not in work.operator:
         return {}
     if work.code is None:
@@ -92,19 +94,19 @@ def _code(work: Work) -> dict[str, Any]:
     return {"code": work.code.fingerprint, "bundle": work.code.sha256}
 
 
-def _read(work: Work, given: WorkInput) -> Dataset:
+def _input_dataset(work: Work, input_: WorkInput) -> Dataset:
     extent = {
-        "as": given.name,
-        "mode": given.mode.value,
-        "partitionKey": work.partition_key if given.mode.value == "partition" else None,
-        "cursorAfter": given.cursor_after,
-        "cursorUpto": given.cursor_upto,
+        "as": input_.name,
+        "mode": input_.mode.value,
+        "partitionKey": work.partition_key if input_.mode.value == "partition" else None,
+        "cursorAfter": input_.cursor_after,
+        "cursorUpto": input_.cursor_upto,
     }
-    version = f"{given.generation_id}@{given.revision if given.revision is not None else 0}"
-    return Dataset(given.dataset or given.dataset_id, version, extent, _columns(given.columns))
+    version = f"{input_.generation_id}@{input_.revision if input_.revision is not None else 0}"
+    return Dataset(input_.dataset or input_.dataset_id, version, extent, _columns(input_.columns))
 
 
-def _written(work: Work, output: WorkOutput, body: OutputBody, checks: Sequence[CheckBody]) -> Dataset:
+def _output_dataset(work: Work, output: WorkOutput, body: OutputBody, checks: Sequence[CheckBody]) -> Dataset:
     extent = {
         "partitionKey": body.partition_key,
         "start": body.start,
@@ -125,11 +127,11 @@ def _written(work: Work, output: WorkOutput, body: OutputBody, checks: Sequence[
 
 
 def _label(work: Work, output: WorkOutput) -> str:
-    """As readers of it are told in ``WorkInput.dataset``."""
+    """Return the name of a dataset, equal to ``WorkInput.dataset`` of its readers."""
     return f"{work.dag}.{work.job}[{output.index}]" if output.index else f"{work.dag}.{work.job}"
 
 
-def _columns(said: Sequence[ColumnBody] | None) -> list[Column] | None:
-    if said is None:
+def _columns(columns: Sequence[ColumnBody] | None) -> list[Column] | None:
+    if columns is None:
         return None
-    return [Column(name=each.name, type=each.type, nullable=each.nullable) for each in said]
+    return [Column(name=each.name, type=each.type, nullable=each.nullable) for each in columns]

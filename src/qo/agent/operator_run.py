@@ -4,8 +4,8 @@
         rows = [json.loads(line) for line in run.input("orders").lines()]
         run.output().write("part-0.jsonl", ..., rows=len(rows))
 
-What is written below an output's prefix becomes part of its dataset when the operator has returned and the
-dispatcher has accepted it; until then, and if either does not happen, nobody ever reads it.
+Files written below an output's prefix become part of its dataset when the operator has returned and the dispatcher has
+accepted the result. Until then, and if either does not happen, they are not read.
 """
 
 from __future__ import annotations
@@ -44,37 +44,37 @@ if TYPE_CHECKING:
 
 
 class QualityFailed(QoError):
-    """What an operator has written does not meet what is expected of it. No retry would mend that."""
+    """The output of an operator does not meet its expectations. A retry would not help."""
 
 
 def uris(piece: Piece) -> Iterator[str]:
-    """Of every file of a committed piece."""
+    """Yield the URI of every file of a committed piece."""
     for name in piece.files:
         yield name if ":/" in name else f"{(piece.location or '').rstrip('/')}/{name}"
 
 
 class RunInput:
-    """What the task may read of one input: exactly the files that were committed when it began."""
+    """An input of the task: exactly the files that were committed when the task was claimed."""
 
     def __init__(
-        self, given: WorkInput, storage: Storage, more: Callable[[WorkInput, str | None], PiecesAnswer]
+        self, details: WorkInput, storage: Storage, more: Callable[[WorkInput, str | None], PiecesAnswer]
     ) -> None:
-        self.given = given
-        self.name = given.name
-        self.where: Mapping[str, Any] = given.where
+        self.details = details
+        self.name = details.name
+        self.where: Mapping[str, Any] = details.where
         self._storage = storage
         self._more = more
 
     @property
     def pieces(self) -> Iterator[Piece]:
-        """Committed parts, in the order of their commits; further ones are asked for as they are needed."""
-        yield from self.given.pieces
+        """Committed pieces, in the order of their commits, fetched page by page."""
+        yield from self.details.pieces
         more, after = (
-            self.given.more,
-            self.given.after,
-        )  # More, but after None: none has travelled, not even the first.
+            self.details.more,
+            self.details.after,
+        )  # If ``after`` is None, no piece came with the claim.
         while more:
-            page = self._more(self.given, after)
+            page = self._more(self.details, after)
             yield from page.pieces
             after = page.after
             more = after is not None
@@ -96,20 +96,20 @@ class RunInput:
 
 
 class RunOutput:
-    """Where the task writes one of its outputs."""
+    """An output of the task, to which it writes files."""
 
     def __init__(
         self,
-        given: WorkOutput,
+        details: WorkOutput,
         storage: Storage,
         standing: Callable[[int, str | None, int | None], StandingAnswer],
     ) -> None:
-        self.given = given
+        self.details = details
         self._standing = standing
-        self.columns: list[ColumnBody] | None = None  # Of what was written, where that is known.
-        self.stats: dict[str, Any] = {}  # What was observed meanwhile; small.
-        self.based_on: int | None = None  # Refused if something else was committed after this revision.
-        self.prefix = given.prefix.rstrip("/")
+        self.columns: list[ColumnBody] | None = None  # Of the rows that were written, where known.
+        self.stats: dict[str, Any] = {}  # Statistics of the rows; small.
+        self.based_on: int | None = None  # The commit is refused if another followed this revision.
+        self.prefix = details.prefix.rstrip("/")
         self._storage = storage
         self._files: list[str] = []
         self._bytes = 0
@@ -118,7 +118,7 @@ class RunOutput:
         self.skipped = False
 
     def write(self, name: str, body: bytes | str, *, rows: int | None = None) -> str:
-        """Write one file; the answer is its URI."""
+        """Write one file. Return its URI."""
         data = body.encode() if isinstance(body, str) else body
         uri = self.uri(name)
         self._storage.write(uri, data)
@@ -126,10 +126,10 @@ class RunOutput:
         return uri
 
     def path(self, name: str = "") -> Path:
-        """Where to write on this machine, if the data root is there. Tell of the file with ``add``."""
-        found = local_path(self.uri(name) if name else self.prefix)
-        (found.parent if name else found).mkdir(parents=True, exist_ok=True)
-        return found
+        """Return the path to write to, if the data root is on this machine. Then ``add`` the file."""
+        path = local_path(self.uri(name) if name else self.prefix)
+        (path.parent if name else path).mkdir(parents=True, exist_ok=True)
+        return path
 
     def uri(self, name: str) -> str:
         if not name or name.startswith("/") or ":/" in name or ".." in name.split("/"):
@@ -137,12 +137,12 @@ class RunOutput:
         return f"{self.prefix}/{name}"
 
     def add(self, name: str, *, size: int = 0, rows: int | None = None) -> None:
-        """Count a file that was written by other means as part of the output."""
+        """Add a file that was written by other means to the output."""
         if name in self._files:
             raise UsageError(f"{name!r} was written twice: give every file a name of its own")
         if len(self._files) == FILES_MAX:
             raise UsageError(
-                f"output {self.given.index} has more than {FILES_MAX:,} files, which is the most that one commit may "
+                f"output {self.details.index} has more than {FILES_MAX:,} files, which is the most that one commit may "
                 "name: write fewer and larger ones"
             )
         self._files.append(name)
@@ -158,27 +158,27 @@ class RunOutput:
         end: int | None = None,
         cursor: int | None = None,
     ) -> None:
-        """Say what the output is, where that is not simply what the task is about."""
+        """Set the partition or cursor of the output, where it is not that of the task."""
         self._about = {"partition_key": partition_key, "start": start, "end": end, "cursor": cursor}
 
     def standing(self) -> tuple[int, Iterator[Piece]]:
-        """What is committed of it already: as of which revision, and the pieces."""
-        first = self._standing(self.given.index, None, None)
+        """Return the revision and the pieces of what is committed already."""
+        first = self._standing(self.details.index, None, None)
         revision = first.revision or 0
 
         def pieces() -> Iterator[Piece]:
             page = first
             yield from page.pieces
             while page.after is not None:
-                page = self._standing(self.given.index, page.after, revision)
+                page = self._standing(self.details.index, page.after, revision)
                 yield from page.pieces
 
         return revision, pieces()
 
     def below(self, cursor: int) -> RunOutput:
-        """A part of it that is committed by itself, at a place of its own."""
-        given = self.given.model_copy(update={"prefix": f"{self.prefix}/{cursor}/"})
-        part = RunOutput(given, self._storage, self._standing)
+        """Return a part of the output that is committed by itself, with a prefix of its own."""
+        details = self.details.model_copy(update={"prefix": f"{self.prefix}/{cursor}/"})
+        part = RunOutput(details, self._storage, self._standing)
         part.describe(cursor=cursor)
         return part
 
@@ -187,26 +187,28 @@ class RunOutput:
         self.skipped = True
 
     def body(self, work: Work) -> OutputBody:
-        """What to tell the dispatcher of it. An output that nothing was written to is an empty one."""
+        """Return the output as it is sent to the dispatcher. Without files, it is committed empty."""
         about: dict[str, Any] = {"partition_key": work.partition_key, "start": work.start, "end": work.end}
         if work.partition_key is None:
             about = {"cursor": work.cursor}
-        chosen = {key: value for key, value in self._about.items() if value is not None}
+        described = {key: value for key, value in self._about.items() if value is not None}
         return OutputBody(
-            output=self.given.index,
+            output=self.details.index,
             location=self.prefix + "/",
             files=self._files,
             rows=self._rows if self._files else 0,
             bytes=self._bytes,
             columns=self.columns,
-            columns_seen=None if self.columns is None else len(self.given.columns or ()),
+            columns_seen=None if self.columns is None else len(self.details.columns or ()),
             stats=self.stats,
             based_on=self.based_on,
-            **(chosen or about),
+            **(described or about),
         )
 
 
 class Run:
+    """One attempt at one task: its inputs, its outputs, and how to talk to the dispatcher meanwhile."""
+
     def __init__(
         self,
         work: Work,
@@ -218,14 +220,14 @@ class Run:
         wait: Callable[[Coroutine[Any, Any, bool]], bool],
         more: Callable[[WorkInput, str | None], PiecesAnswer],
         standing: Callable[[int, str | None, int | None], StandingAnswer],
-        kept: Callable[[int], KeptAnswer] | None = None,
+        previous_output: Callable[[int], KeptAnswer] | None = None,
         secrets_dir: Path = Path(),
         segments: Segments | None = None,
         code: Code | None = None,
     ) -> None:
         self._secrets_dir = secrets_dir
-        self.code: Code = code or OwnCode()  # What it runs.
-        self._kept = kept
+        self.code: Code = code or OwnCode()  # The code that it runs.
+        self._previous_output = previous_output
         self._segments = segments
         self.work = work
         self.storage = storage
@@ -235,9 +237,9 @@ class Run:
         self._wait = wait
         self.inputs = {each.name: RunInput(each, storage, more) for each in work.inputs}
         self.outputs = [RunOutput(each, storage, standing) for each in work.outputs]
-        self.result: Any = None  # Something small for people to see.
-        self.checks: list[CheckBody] = []  # What was expected of the outputs, and found.
-        self.rejected: list[OutputBody] = []  # What was written and must not be read.
+        self.result: Any = None  # A small value for people to see.
+        self.checks: list[CheckBody] = []  # The results of expectations.
+        self.rejected: list[OutputBody] = []  # Outputs that failed, kept for inspection.
         about = {"task_id": work.task_id, "attempt": work.attempt, "job": f"{work.dag}.{work.job}"}
         self.log = _RunLog(logging.getLogger("qo.run"), about, run_label(work))
 
@@ -255,11 +257,11 @@ class Run:
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """What the source said beside."""
+        """Further information from the event."""
         return self.work.attributes
 
     def input(self, name: str | None = None) -> RunInput:
-        """An input by its name; without one, the only input."""
+        """Return an input by its name; without one, the only input. Raises NotFound."""
         if name is None and len(self.inputs) == 1:
             return next(iter(self.inputs.values()))
         if name not in self.inputs:
@@ -271,14 +273,17 @@ class Run:
             raise NotFound(f"{self.work.job} has no output {index}: it has {len(self.outputs)}")
         return self.outputs[index]
 
-    def kept(self, index: int = 0) -> KeptAnswer:
-        """What was committed before of an output, under the key of the task. Raises NotFound if nothing was."""
-        if self._kept is None:
-            raise NotFound("nothing was committed before: this run is of no task")
-        return self._kept(index)
+    def previous_output(self, index: int = 0) -> KeptAnswer:
+        """Return the last commit of an output for the partition of the task. Raises NotFound if there is none."""
+        if self._previous_output is None:
+            raise NotFound("nothing was committed before: this run belongs to no task")
+        return self._previous_output(index)
 
     def secret(self, name: str) -> str:
-        """A secret that the job names under ``secrets``: the file ``secret-NAME`` in the worker's secrets directory."""
+        """Return a secret that the job lists under ``secrets``, from ``secret-NAME`` in the worker's secrets directory.
+
+        Raises Forbidden for a secret that is not listed, NotFound for one that the worker does not have.
+        """
         if name not in self.work.secrets:
             raise Forbidden(f"{self.work.job} may not read the secret {name!r}: name it under its secrets")
         path = self._secrets_dir / f"secret-{name}"
@@ -288,7 +293,7 @@ class Run:
             raise NotFound(f"this worker has no secret {name!r}: put it into {path}") from None
 
     def emit(self, *, output: int = 0, **event: Any) -> bool:
-        """Announce something while running, as sources do. False: hold back, what reads it cannot keep up.
+        """Emit an event while running, as sources do. Return False if its readers cannot keep up: hold back.
 
         For plain functions; an ``async def`` awaits ``announce``.
         """
@@ -301,27 +306,27 @@ class Run:
         return await self._emit([EventBody(output=output, **event)])
 
     def segment(self, cursor: int, output: int = 0) -> RunOutput:
-        """A place for what an always-on source commits on its way. It counts once it is given to ``commit``."""
+        """Return an output for what an always-on source commits while it runs. Pass it to ``commit``."""
         whole = self.output(output)
-        whole.skip()  # What is committed on the way is not committed at the end.
+        whole.skip()  # What is committed while running is not committed at the end.
         return whole.below(cursor)
 
     def commit(self, *segments: RunOutput) -> bool:
-        """Commit segments now, all or none. False: hold back, what reads them cannot keep up.
+        """Commit segments now, all or none. Return False if their readers cannot keep up: hold back.
 
-        A cursor that was committed before, by whatever attempt, stays as it is: so this may be repeated. Waits for a
-        dispatcher that is away. Raises Stopped when somebody asked this attempt to end, and LeaseLost when another has
+        A cursor that any attempt has committed before stays as it is, so this may be repeated. Waits for a dispatcher
+        that does not answer. Raises Stopped when the attempt was asked to end, and LeaseLost when another attempt has
         taken over: write nothing more.
         """
         return self._committing().commit([each.body(self.work) for each in segments])
 
     def last_segment(self, output: int = 0) -> LastSegment:
-        """How far the output is committed: where an always-on source goes on."""
-        return self._committing().last(self.output(output).given.index)
+        """Return how far the output is committed, which is where an always-on source continues."""
+        return self._committing().last(self.output(output).details.index)
 
     @property
     def paused(self) -> bool:
-        """Whether a source should hold back, as the dispatcher said last."""
+        """Whether a source should hold back, by the last answer of the dispatcher."""
         return self._segments is not None and self._segments.paused()
 
     def _committing(self) -> Segments:
@@ -330,35 +335,35 @@ class Run:
                 "this would block the event loop: in an async def, write await asyncio.to_thread(...)"
             )
         if self._segments is None:
-            raise UsageError("this run is of no task: there is nowhere to commit to")
+            raise UsageError("this run belongs to no task: there is nowhere to commit to")
         return self._segments
 
     def reject(self, reason: str) -> NoReturn:
-        """End the run without committing: what was written is kept for people to look at. Raises QualityFailed."""
+        """End the run without committing. Its files are kept for inspection. Raises QualityFailed."""
         self.rejected = self.committed()
         raise QualityFailed(reason)
 
     def committed(self) -> list[OutputBody]:
-        """Every output, as the dispatcher is told."""
+        """Return every output as it is sent to the dispatcher."""
         return [each.body(self.work) for each in self.outputs if not each.skipped]
 
 
 def run_label(work: Work) -> str:
-    """A run as a log names it."""
+    """Return the name of a run in the log."""
     what = work.partition_key if work.partition_key is not None else work.cursor
     about = "" if what is None else f"@{what}"
     return f"{work.dag}.{work.job}{about}, task {work.task_id}"
 
 
 class _RunLog(logging.LoggerAdapter[logging.Logger]):
-    """Each line says of which run it is: a worker runs many at a time."""
+    """Begins each line with the name of its run: a worker has many at a time."""
 
     def __init__(self, logger: logging.Logger, about: Mapping[str, Any], name: str) -> None:
         super().__init__(logger, about)
         self._name = name
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        # No name of a job and no key of a partition has a percent sign, so the text stays one to be filled in.
+        # Names of jobs and keys of partitions have no percent sign, so the message stays a valid format.
         return f"{self._name}: {msg}", {**kwargs, "extra": {**(self.extra or {}), **(kwargs.get("extra") or {})}}
 
 

@@ -1,4 +1,4 @@
-"""Calls the operators of the Python runtime, and operators of others on threads."""
+"""Executors, and the one of the Python runtime. Also runs blocking functions on threads."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ Operator = Callable[[Run], Any]
 
 
 class ExecutorUnavailable(Reschedule):
-    """What an executor needs to run anything is away: the task comes back later, at no cost of attempts."""
+    """The executor cannot run anything now. The task is released, without using up an attempt, and tried later."""
 
 
 class Exited(Exception):
-    """An operator wanted to end more than itself."""
+    """An operator raised SystemExit or the like, which must not end the worker."""
 
 
 class Executor(Protocol):
     """Runs the operators of one runtime."""
 
     async def execute(self, run: Run) -> None:
-        """Run to the end. Cancelled: stop, and leave nothing running that could still write.
+        """Run the operator. If cancelled, stop, and leave nothing running that could still write.
 
-        Raises ExecutorUnavailable, also for a run whose time was over, if it could not be run for want of something
-        that is not the task's own.
+        Raises ExecutorUnavailable, also for a run that timed out, if something other than the task kept it from
+        running.
         """
         ...
 
     def close(self) -> None:
-        """Let go of what it holds; blocking. Nothing is executed any more."""
+        """Release all resources; blocking. Call it after the last run."""
         ...
 
 
 class PythonExecutor:
-    """``async def`` in the worker's loop, plain functions on a thread each."""
+    """Runs ``async def`` in the worker's event loop, and each plain function on a thread."""
 
     async def execute(self, run: Run) -> None:
         function = run.code.load(run.work.operator)
         try:
-            called = function(run) if inspect.iscoroutinefunction(function) else on_thread(function, run)
-            result = await called
-        except (SystemExit, KeyboardInterrupt) as left:
-            # It may end its own run with these, not the worker with everyone else's.
-            raise Exited(f"{run.work.operator} raised {left!r}") from left
+            call = function(run) if inspect.iscoroutinefunction(function) else on_thread(function, run)
+            result = await call
+        except (SystemExit, KeyboardInterrupt) as signal:
+            # These end its own run, not the worker.
+            raise Exited(f"{run.work.operator} raised {signal!r}") from signal
         if inspect.isawaitable(result):
             raise UsageError(f"{run.work.operator} returned something to await: declare it with async def")
         if result is not None:
@@ -67,18 +67,19 @@ class PythonExecutor:
 
 
 def open_executor(settings: Settings, on_ui: Callable[[str], None] | None) -> Executor:
-    """For workers that run Python functions."""
+    """Open the executor of the runtime ``python``."""
     del settings, on_ui
     return PythonExecutor()
 
 
-Call = Callable[[], Callable[[], None]]  # Raises nothing; what it returns tells how it went.
+Call = Callable[[], Callable[[], None]]  # Raises nothing; returns a function that delivers its result.
 
 
 class Threads:
-    """Threads that stay when a call has ended, as many as were ever needed at a time.
+    """A pool of threads that grows to the largest number of concurrent calls.
 
-    Daemons, unlike those of the standard library's pools: a call that does not return must not keep the process.
+    They are daemons, unlike those of the standard library's pools: a call that never returns must not keep the process
+    alive.
     """
 
     def __init__(self, name: str) -> None:
@@ -86,7 +87,7 @@ class Threads:
         self._free: list[queue.SimpleQueue[Call]] = []
 
     def begin(self, call: Call) -> None:
-        """On a thread that has nothing else to do."""
+        """Run a call on an idle thread."""
         try:
             calls = self._free.pop()
         except IndexError:
@@ -96,10 +97,10 @@ class Threads:
 
     def _serve(self, calls: queue.SimpleQueue[Call]) -> None:
         while True:
-            tell = calls.get()()
-            self._free.append(calls)  # Before it tells: who hears of it may have the next call.
-            tell()
-            del tell  # And with it what it holds on to, while there is nothing else to do.
+            deliver = calls.get()()
+            self._free.append(calls)  # Before the result is delivered: its receiver may begin the next call.
+            deliver()
+            del deliver  # It holds a reference to the result.
 
 
 def _begin(call: Call) -> None:
@@ -107,10 +108,11 @@ def _begin(call: Call) -> None:
 
 
 async def on_thread(function: Callable[..., Any], *args: Any, begin: Callable[[Call], None] = _begin) -> Any:
-    """Call a plain function on a thread, with this context's variables. ``begin``: whose; by default one of its own.
+    """Call a plain function on a thread, with the current context variables. ``begin`` starts it, by default on a new
+    thread.
 
-    A thread cannot be stopped. If this is cancelled, the call is left behind: what it still writes belongs to an
-    attempt that nobody will commit, and it does not keep the process from ending.
+    A thread cannot be stopped. If this is cancelled, the call is abandoned: what it still writes belongs to an attempt
+    that is not committed, and it does not keep the process from ending.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Any] = loop.create_future()
@@ -121,7 +123,7 @@ async def on_thread(function: Callable[..., Any], *args: Any, begin: Callable[[C
         if error is None:
             result.set_result(value)
         else:
-            # Those that a future, or the loop around it, would not pass on to who waits.
+            # A future, or its event loop, would not pass these on.
             awkward = isinstance(error, StopIteration | SystemExit | KeyboardInterrupt)
             result.set_exception(Exited(f"the operator raised {error!r}") if awkward else error)
 
@@ -129,12 +131,12 @@ async def on_thread(function: Callable[..., Any], *args: Any, begin: Callable[[C
         value, error = None, None
         try:
             value = context.run(function, *args)
-        except BaseException as raised:  # SystemExit too: it is the operator's, not this thread's.
+        except BaseException as raised:  # SystemExit too: it must not end this thread.
             error = raised
-        return functools.partial(tell, value, error)
+        return functools.partial(deliver, value, error)
 
-    def tell(value: Any, error: BaseException | None) -> None:
-        # The loop may have been closed: then nobody is left to tell.
+    def deliver(value: Any, error: BaseException | None) -> None:
+        # The loop may have been closed: then the result is dropped.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, value, error)
 

@@ -1,4 +1,4 @@
-"""What an always-on source commits while it runs: told to the dispatcher, for as long as it takes."""
+"""Commits segments of an always-on source while it runs, and retries until the dispatcher answers."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ASK_AGAIN_S = 1.0  # While the dispatcher does not answer.
-LOOK_S = 0.1  # How often who waits looks whether it is still wanted.
+LOOK_S = 0.1  # How often a waiting thread checks for cancellation.
 
 
 class Segments(Protocol):
-    """Blocking: for an operator's own thread."""
+    """Commits segments. Its methods block: call them on an operator's thread."""
 
     def commit(self, outputs: Sequence[OutputBody]) -> bool:
-        """They are committed when this returns. False: hold back, what reads them cannot keep up.
+        """Commit outputs. Return False if their readers cannot keep up: hold back.
 
-        Waits for a dispatcher that is away. Raises Stopped once the attempt was asked to stop, LeaseLost, and Refused
-        for rows that are to be compared anew.
+        Waits for a dispatcher that does not answer. Raises Stopped once the attempt was asked to stop, LeaseLost, and
+        Refused if another commit came first: compare the rows again.
         """
         ...
 
@@ -39,7 +39,7 @@ class Segments(Protocol):
 
 
 class HeldSegments:
-    """Those of one claimed task."""
+    """Commits segments of one claimed task."""
 
     def __init__(self, api: DispatcherClient, held: HeldTask, loop: asyncio.AbstractEventLoop) -> None:
         self._api = api
@@ -62,17 +62,19 @@ class HeldSegments:
             except LeaseLost:
                 self._held.cancel.request(Why.LOST)
                 raise
-            except Cancelled as asked:
-                # What the next heartbeat would have said: the lease is still ours, to end the task with.
+            except Cancelled as cancelled:
+                # As the next heartbeat would report. The lease is still ours, to complete the task with.
                 self._held.cancel.request(Why.CANCELLED)
-                raise Stopped(str(asked)) from None
+                raise Stopped(str(cancelled)) from None
             return not self._held.paused
 
         while True:
             try:
                 return wait_for(commit(), self._loop, self._held.cancel)
             except (Unavailable, Contended) as error:
-                log.warning("task %s: the dispatcher has not taken a segment: %s", self._held.task_id, error)
+                log.warning(
+                    "task %s: the dispatcher has not accepted a segment yet: %s", self._held.task_id, error
+                )
                 self._held.cancel.wait(ASK_AGAIN_S)
 
     def last(self, output: int) -> LastSegment:
@@ -83,14 +85,14 @@ class HeldSegments:
 
 
 def wait_for(call: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, cancel: CancelToken) -> T:
-    """What the call comes to, in that loop. Raises Stopped as soon as the attempt is asked to stop."""
+    """Run a coroutine in the loop and return its result. Raises Stopped as soon as the attempt is asked to stop."""
     future = asyncio.run_coroutine_threadsafe(call, loop)
     while True:
         try:
             return future.result(LOOK_S)
         except concurrent.futures.TimeoutError:
             if future.done():
-                raise  # It is the call's own.
+                raise  # The call itself timed out.
         if cancel.requested:
             future.cancel()
             cancel.check()

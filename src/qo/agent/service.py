@@ -1,4 +1,4 @@
-"""The worker process of a runtime: reads its queue of wake-ups, asks the dispatcher, runs operators."""
+"""The worker process of a runtime: takes wake-ups from its queue, claims tasks and runs operators."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from qo.worker.service import run_worker
 
 log = logging.getLogger(__name__)
 
-INTRODUCED_S = 3.0
+CHECK_TOKEN_S = 3.0
 
-Executors = Mapping[str, str]  # By runtime, module:function that opens one.
+Executors = Mapping[str, str]  # By runtime, the module:function that opens its executor.
 PLAIN: Executors = {"python": "qo.agent.operators:open_executor"}
 
 
@@ -49,22 +49,22 @@ async def run_runtime(
 ) -> Stats:
     """Run the tasks of one runtime until told to stop, as ``run_worker`` does.
 
-    ``on_ui``: is given the address of the executor's own interface, if it has one, on any thread.
+    ``on_ui`` is called, on any thread, with the address of the executor's own user interface if it has one.
     """
-    opener = _opener(runtime, executors)
+    opener = _find_opener(runtime, executors)
     storage = BlockingFiles(settings, asyncio.get_running_loop())
-    # Before there is a session of Spark, whose Python processes import what can be imported here by then.
+    # Before a Spark session starts, since its Python processes get the import path of that moment.
     codes = CodeStore(storage, packages=settings.worker.packages)
     processes = VersionProcesses(settings, opener, codes)
     try:
-        async with open_agent(settings, opener, codes, storage, processes, on_ui) as runner:
+        async with open_agent(settings, opener, codes, storage, processes, on_ui) as agent:
             queue_at = with_spark_slots(await prepare(settings, DEFAULT.get(runtime).queue), runtime)
-            shown = presented_token(settings.dispatcher)
-            await introduce(internal_url(settings.dispatcher), shown)
+            credentials = presented_token(settings.dispatcher)
+            await check_token(internal_url(settings.dispatcher), credentials)
             async with connect(queue_at) as queue:
                 app = App()
-                # How long a run may take, its job says; the wake-up itself has no limit.
-                app.task(WAKE, timeout_s=None)(runner.wake)
+                # The job limits how long a run may take; the wake-up itself has no limit.
+                app.task(WAKE, timeout_s=None)(agent.wake)
                 return await run_worker(queue, app, queue_at, stop_when_empty=stop_when_empty, kills=kills)
     finally:
         await processes.close()
@@ -81,27 +81,26 @@ async def open_agent(
     processes: VersionProcesses | None = None,
     on_ui: Callable[[str], None] | None = None,
 ) -> AsyncGenerator[Agent]:
-    """What runs attempts in this process. ``opener``: of its executor, as module:function; ``storage``: the caller's to
-    close."""
+    """Open an agent for this process. ``opener``: module:function of its executor. The caller closes ``storage``."""
     module, _, name = opener.partition(":")
     executor: Executor = find_function(module, name, module, "in qo")(settings, on_ui)
     token = presented_token(settings.dispatcher).token
-    register_secret(token)  # It may come from a file.
+    register_secret(token)  # It may come from a file, so the redaction does not know it yet.
 
-    def connected() -> DispatcherClient:
+    def connect_client() -> DispatcherClient:
         return DispatcherClient(internal_url(settings.dispatcher), token)
 
-    heart = HeartbeatThread(connected)
+    heartbeats = HeartbeatThread(connect_client)
     files = storage or BlockingFiles(settings, asyncio.get_running_loop())
-    client = connected()
-    heart.start()
+    client = connect_client()
+    heartbeats.start()
     try:
-        chosen = settings.dispatcher
-        async with LineageReporter(chosen.data_root, files, chosen.lineage_url) as lineage:
-            secrets_dir = Path(chosen.secrets_dir)
-            yield Agent(client, heart, executor, files, secrets_dir, lineage, codes, processes)
+        dispatcher = settings.dispatcher
+        async with LineageReporter(dispatcher.data_root, files, dispatcher.lineage_url) as lineage:
+            secrets_dir = Path(dispatcher.secrets_dir)
+            yield Agent(client, heartbeats, executor, files, secrets_dir, lineage, codes, processes)
     finally:
-        heart.stop()
+        heartbeats.stop()
         await client.close()
         if storage is None:
             await files.close()
@@ -109,25 +108,27 @@ async def open_agent(
 
 
 def with_spark_slots(settings: Settings, runtime: str) -> Settings:
-    """A session of Spark has slots of its own; only who says otherwise gets more tasks at a time."""
+    """Limit a Spark worker to the slots of its session, unless its concurrency is set."""
     if runtime != "spark" or settings.origin("worker.concurrency") != DEFAULT_ORIGIN:
         return settings
     return replace(settings, worker=replace(settings.worker, concurrency=settings.worker.spark_slots))
 
 
-async def introduce(url: str, shown: Presented) -> None:
-    """Raises Unauthenticated at once for a token that could not claim anything. A dispatcher that is
-    away now may be back when the first wake-up comes."""
+async def check_token(url: str, credentials: Presented) -> None:
+    """Check the worker's token at the dispatcher. Raises Unauthenticated for one that could not claim anything.
+
+    A dispatcher that does not answer is not an error: it may be back when the first wake-up comes.
+    """
     try:
-        async with DispatcherClient(url, shown.token, patience_s=INTRODUCED_S) as client:
+        async with DispatcherClient(url, credentials.token, patience_s=CHECK_TOKEN_S) as client:
             await client.sources(limit=1)
     except (Unauthenticated, Forbidden) as error:
-        raise shown.refused(error) from error
+        raise credentials.refused(error) from error
     except Unavailable as error:
         log.warning("the dispatcher does not answer yet: %s", error)
 
 
-def _opener(runtime: str, executors: Executors) -> str:
+def _find_opener(runtime: str, executors: Executors) -> str:
     if DEFAULT.get(runtime).launcher is not Launcher.QUEUE:
         raise UsageError(f"runtime {runtime!r} has no workers: the dispatcher starts its tasks itself")
     if runtime not in executors:

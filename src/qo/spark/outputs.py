@@ -20,7 +20,7 @@ def write_outputs(context: Context, frames: Frames, phases: Phases) -> dict[int,
     for index, frame in frames.items():
         run.cancel.check()
         with phases("write"):
-            output = next(each for each in run.outputs if each.given.index == index)
+            output = next(each for each in run.outputs if each.details.index == index)
             measures = quality.measures(
                 [each for each in expectations if each.output == index], frame.schema, frame
             )

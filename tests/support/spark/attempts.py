@@ -90,5 +90,5 @@ class Shop:
             wait=unused,
             more=more,
             standing=standing,
-            kept=kept,
+            previous_output=kept,
         )

@@ -1,10 +1,10 @@
-"""Bundles of code on this machine: fetched once, verified, unpacked, ready to be imported.
+"""A cache of code bundles on this machine: each is fetched once, verified, unpacked and made importable.
 
     DIRECTORY/HASH/files/...                   as they were packed
     DIRECTORY/import/qo_code_HASH/...          the same, importing each other by that name
     DIRECTORY/HASH/qo_code_HASH.zip            the latter, to be sent to executors elsewhere
 
-A directory belongs to one worker and goes with it: nobody else can have changed what lies there.
+A directory belongs to one worker and is deleted with it, so no other process changes its files.
 """
 
 from __future__ import annotations
@@ -41,44 +41,44 @@ from qo.pipeline.code.packages import find_differences
 
 log = logging.getLogger(__name__)
 
-DIRECTORY = "qo-code-"  # How directories of stores begin; the id of their process follows.
-PREFIX = "qo_code_"  # Of the names under which versions are imported.
+DIRECTORY = "qo-code-"  # Prefix of the directory names; the id of the process follows.
+PREFIX = "qo_code_"  # Prefix of the package names under which versions are imported.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 class CodeUnavailable(QoError):
-    """The code of a task's version cannot be had here, now. The task waits for another worker, or for better times."""
+    """The code of a task's version is not available here. The task waits for another worker, or another time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """A bundle that is here."""
+    """A bundle that has been unpacked on this machine."""
 
-    root: Path  # Of its files, as they were packed.
+    root: Path  # The directory of its files.
     manifest: Manifest
-    differences: tuple[str, ...]  # Of installed packages, from those that were recorded.
+    differences: tuple[str, ...]  # Between the installed packages and the recorded ones.
 
     @classmethod
     def read(cls, root: Path) -> Unpacked:
-        """One that a store has put there."""
+        """Read a bundle that a store has unpacked."""
         manifest = parse((root.parent / MANIFEST).read_bytes())
         return cls(root, manifest, tuple(find_differences(manifest.packages)))
 
     @property
     def own_process(self) -> str | None:
-        """Why it needs one; None: it runs beside others."""
+        """Why it needs a process of its own; None if it can share one."""
         return self.manifest.own_process
 
 
 class Codes(Protocol):
-    """Where the code of tasks comes from."""
+    """Provides the code of tasks."""
 
-    def known(self, work: Work) -> bool:
-        """Whether ``open`` has nothing to wait for."""
+    def is_ready(self, work: Work) -> bool:
+        """Return whether ``open`` would return at once."""
         ...
 
     def open(self, work: Work) -> Code:
-        """The code of a task, to be run in this interpreter; blocking. Raises CodeUnavailable."""
+        """Return the code of a task, to be run in this interpreter; blocking. Raises CodeUnavailable."""
         ...
 
 
@@ -95,8 +95,8 @@ class CodeStore:
         self._unpacked: dict[str, Unpacked] = {}
         self._packaged: dict[str, Path] = {}
         self._fingerprints: dict[tuple[str, str], str] = {}
-        # One for each bundle. What is here is opened without: the event loop does that, and a thread that fetches a
-        # bundle waits for the event loop.
+        # One for each bundle. A cached bundle is opened without a lock: the event loop does that, and a thread that
+        # fetches a bundle waits for the event loop.
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def close(self) -> None:
@@ -107,25 +107,25 @@ class CodeStore:
             del sys.modules[name]
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def shares(self, sha256: str) -> bool:
-        """Whether it is here, and runs beside others."""
-        known = self._unpacked.get(sha256)
-        return known is not None and known.own_process is None
+    def can_share(self, sha256: str) -> bool:
+        """Return whether a bundle is cached and can share an interpreter with others."""
+        unpacked = self._unpacked.get(sha256)
+        return unpacked is not None and unpacked.own_process is None
 
     def unpack(self, code: WorkCode) -> Unpacked:
-        """Fetch it if it is not here; blocking. Raises CodeUnavailable."""
-        known = self._unpacked.get(code.sha256)
-        if known is None:
+        """Return an unpacked bundle, fetched if it is not cached; blocking. Raises CodeUnavailable."""
+        unpacked = self._unpacked.get(code.sha256)
+        if unpacked is None:
             with self._locks[code.sha256]:
-                known = self._unpacked.get(code.sha256) or self._fetch(code)
-                self._unpacked[code.sha256] = known
-        if known.differences and self._packages is PackageDrift.REFUSE:
+                unpacked = self._unpacked.get(code.sha256) or self._fetch(code)
+                self._unpacked[code.sha256] = unpacked
+        if unpacked.differences and self._packages is PackageDrift.REFUSE:
             raise CodeUnavailable(
-                f"the packages that are installed here are not those of the version: {'; '.join(known.differences)}"
+                f"the packages that are installed here are not those of the version: {'; '.join(unpacked.differences)}"
             )
-        return known
+        return unpacked
 
-    def known(self, work: Work) -> bool:
+    def is_ready(self, work: Work) -> bool:
         return work.code is None or (
             work.code.sha256 in self._packaged and (work.code.sha256, work.operator) in self._fingerprints
         )
@@ -144,20 +144,20 @@ class CodeStore:
         return BundledCode(reported, package_name(sha256), unpacked.differences, shipped)
 
     def verify(self, operator: str, code: WorkCode) -> str:
-        """The fingerprint of an operator, from the files that are run. Raises CodeUnavailable for another than the
-        task belongs to."""
-        place = (code.sha256, operator)
+        """Return the fingerprint of an operator in the unpacked files. Raises CodeUnavailable if it is not that of the
+        task."""
+        key = (code.sha256, operator)
         unpacked = self.unpack(code)
-        if place not in self._fingerprints:
-            self._fingerprints[place] = fingerprint_operator(operator, unpacked)
-        found = self._fingerprints[place]
-        if found != code.fingerprint:
+        if key not in self._fingerprints:
+            self._fingerprints[key] = fingerprint_operator(operator, unpacked)
+        actual = self._fingerprints[key]
+        if actual != code.fingerprint:
             raise CodeUnavailable(
-                f"the bundle {code.sha256[:12]} holds the code {found} of {operator}, and the task belongs to "
+                f"the bundle {code.sha256[:12]} holds the code {actual} of {operator}, and the task belongs to "
                 f"{code.fingerprint}: it was packed by Python {unpacked.manifest.python}, this is "
                 f"{sys.version.partition(' ')[0]}; deploy the pipeline again"
             )
-        return found
+        return actual
 
     def _fetch(self, code: WorkCode) -> Unpacked:
         root = self._directory / code.sha256 / "files"
@@ -178,7 +178,7 @@ class CodeStore:
         return unpacked
 
     def _package(self, code: WorkCode, unpacked: Unpacked) -> Path:
-        """Make it importable by a name of its own; the zip of that."""
+        """Make a bundle importable under a name of its own, and return the zip of that package."""
         name = package_name(code.sha256)
         target = self._importable / name
         draft = Path(tempfile.mkdtemp(dir=self._directory))
@@ -194,13 +194,13 @@ class CodeStore:
             init.write_text("")
         zipped = unpacked.root.parent / f"{name}.zip"
         _zip(draft, name, zipped)
-        draft.rename(target)  # Whole, or not there.
+        draft.rename(target)  # Atomic: the package is complete or absent.
         importlib.invalidate_caches()  # Python looks again only into directories whose time differs, by ticks of 4 ms.
         return zipped
 
 
 def _clear_abandoned() -> None:
-    """Remove what workers of this user have left behind that were killed."""
+    """Remove directories of killed workers of this user."""
     for each in Path(tempfile.gettempdir()).glob(f"{DIRECTORY}*"):
         owner = each.name.removeprefix(DIRECTORY).partition("-")[0]
         with contextlib.suppress(OSError):
@@ -214,7 +214,7 @@ def _is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True  # Somebody else's.
+        return True  # A process of another user.
     return True
 
 
@@ -230,7 +230,7 @@ def _rename(path: Path, package: str, names: Names) -> None:
 
 
 def fingerprint_operator(operator: str, unpacked: Unpacked) -> str:
-    """From the files as they lie here. Raises UsageError if they do not hold it."""
+    """Return the fingerprint of an operator from the unpacked files. Raises UsageError if they do not contain it."""
     included = {name: (unpacked.root / name).read_bytes() for name in unpacked.manifest.included}
     try:
         return fingerprint(operator, [unpacked.root], included)

@@ -1,9 +1,9 @@
-"""The process of one version: its modules go by their own names here, and no other version is near.
+"""The process of one version, in which its modules have their own names.
 
     python -m qo.agent.code.child
 
-The first line of the standard input says what to run; each further one hands over an attempt, or asks for the end of
-one. What became of each is a line on what was the standard output when it began; from then on that is the log.
+The first line of the standard input has the options; each further one starts or stops an attempt. The outcome of each
+attempt is a line on the original standard output; everything that is printed goes to the log instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from qo.worker.loop.outcome import Acked
 
 
 class _Attempt:
-    """What an attempt asks of the worker around it, which is another process."""
+    """The context of an attempt whose worker is another process."""
 
     def __init__(self, key: str, reply: _Reply) -> None:
         self.cancel = CancelToken()
@@ -44,7 +44,7 @@ class _Attempt:
 
 
 class _Reply:
-    """Keeps the way to the worker to ourselves: what else is printed here goes to the log."""
+    """Sends messages to the worker on the original standard output. Whatever else is printed goes to the log."""
 
     def __init__(self) -> None:
         self._descriptor = os.dup(1)
@@ -64,36 +64,36 @@ async def serve(reply: _Reply) -> None:
     _start_logging(settings)
     root = Path(options["root"])
     enter(root)
-    async with open_agent(settings, options["executor"], VersionCode(root)) as runner:
-        await _follow(lines, runner, reply)
+    async with open_agent(settings, options["executor"], VersionCode(root)) as agent:
+        await _handle_messages(lines, agent, reply)
 
 
-async def _follow(lines: asyncio.StreamReader, runner: Agent, reply: _Reply) -> None:
-    """Until the worker is gone: then what runs is given back."""
+async def _handle_messages(lines: asyncio.StreamReader, agent: Agent, reply: _Reply) -> None:
+    """Handle messages until the worker is gone, then release what runs."""
     running: dict[str, tuple[asyncio.Task[None], _Attempt]] = {}
     while line := await lines.readline():
         message = json.loads(line)
         if "stop" in message:
-            known = running.get(message["stop"])
-            if known is not None:
-                _stop(*known, Why[message["why"]])
+            stopped = running.get(message["stop"])
+            if stopped is not None:
+                _stop(*stopped, Why[message["why"]])
             continue
         key = message["run"]
         attempt = _Attempt(key, reply)
-        work = asyncio.create_task(_run(runner, Claimed.model_validate(message["claimed"]), attempt, key, reply))
+        work = asyncio.create_task(_run(agent, Claimed.model_validate(message["claimed"]), attempt, key, reply))
         running[key] = (work, attempt)
         work.add_done_callback(lambda _, key=key: running.pop(key, None))
-        await asyncio.sleep(0)  # One that was stopped before it began would tell nobody.
-    left = list(running.values())
-    for work, attempt in left:
+        await asyncio.sleep(0)  # A task that is cancelled before it starts would report nothing.
+    remaining = list(running.values())
+    for work, attempt in remaining:
         _stop(work, attempt, Why.SHUTDOWN)
-    await asyncio.gather(*(work for work, _ in left), return_exceptions=True)
+    await asyncio.gather(*(work for work, _ in remaining), return_exceptions=True)
 
 
-async def _run(runner: Agent, claimed: Claimed, attempt: _Attempt, key: str, reply: _Reply) -> None:
+async def _run(agent: Agent, claimed: Claimed, attempt: _Attempt, key: str, reply: _Reply) -> None:
     answer: str | Acked = "stopped"
     try:
-        answer = await runner.attempt(claimed, attempt)
+        answer = await agent.attempt(claimed, attempt)
     finally:
         failed = isinstance(answer, Acked)
         text = str(answer.output) if isinstance(answer, Acked) else answer

@@ -1,4 +1,4 @@
-"""Code that is ready to run: where functions are found by the names that jobs give them."""
+"""Code that is ready to run: finds functions by the names that jobs give them."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ class Code(Protocol):
 
     @property
     def fingerprint(self) -> str | None:
-        """Of the operator's code, as it is reported; None: the worker's own, whatever that is."""
+        """The fingerprint of the operator's code, which is reported; None for the worker's own code."""
         ...
 
     @property
     def packages(self) -> Sequence[str]:
-        """Installed packages that differ from those recorded with it, in words."""
+        """In words, the installed packages that differ from the recorded ones."""
         ...
 
     @property
     def shipped(self) -> Path | None:
-        """What to send to processes that do not see this machine's files; None: find that out by the function."""
+        """The zip to send to processes elsewhere; None: determine from the function what to send."""
         ...
 
     def load(self, operator: str) -> Callable[..., Any]:
-        """The function that ``module:function`` names. Raises NotFound or UsageError, which no retry would mend."""
+        """Return the function that ``module:function`` names. Raises NotFound or UsageError; a retry does not help."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class OwnCode:
-    """What the worker finds in its directory and on its import path."""
+    """The worker's own code: in its working directory and on its import path."""
 
     fingerprint: str | None = None
     packages: Sequence[str] = ()
@@ -54,7 +54,7 @@ class OwnCode:
 
 @dataclass(frozen=True, slots=True)
 class BundledCode:
-    """The code of one version. ``package``: below which its modules are imported; empty: by their own names."""
+    """The code of one version. ``package``: the package of its modules; empty: they have their own names."""
 
     fingerprint: str | None
     package: str
@@ -68,9 +68,9 @@ class BundledCode:
 
 
 def find_function(module: str, path: str, name: str, where: str) -> Callable[..., Any]:
-    """The function ``path`` of a module. ``name`` and ``where``: how messages call the module and its place."""
+    """Return the function ``path`` of a module. ``name`` and ``where``: the module and its place in messages."""
     try:
-        found: Any = importlib.import_module(module)
+        function: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(error.name + ".")):
             raise NotFound(f"there is no module {name!r} {where}") from error
@@ -78,12 +78,12 @@ def find_function(module: str, path: str, name: str, where: str) -> Callable[...
     except (ImportError, SyntaxError) as error:
         raise _broken(name, error) from error
     for attribute in path.split("."):
-        found = getattr(found, attribute, None)
-    if not callable(found):
+        function = getattr(function, attribute, None)
+    if not callable(function):
         raise NotFound(f"{name!r} has no function {path!r}")
-    return found
+    return function
 
 
 def _broken(module: str, error: Exception) -> UsageError:
-    """Of code that cannot work before somebody changes it, or what is installed."""
+    """Return the error for code that cannot be imported until it, or the environment, is changed."""
     return UsageError(f"{module!r} cannot be imported: {text_of(error)}")

@@ -1,8 +1,8 @@
-"""A process for each version whose code cannot run beside others in one interpreter.
+"""Starts a process for each version whose code cannot share an interpreter with others.
 
-The worker claims; the process runs the attempt from its first heartbeat to its settled end, with the same code that the
-worker would have used, and says when that is done. It lives as long as there is something for it to do, and a while
-longer; it ends with the worker, however that ends, because nobody holds the other end of its standard input any more.
+The worker claims; the process runs the attempt, sends its heartbeats and reports its outcome, as the worker would have
+done. It ends when it has been idle for a while, and whenever the worker ends, because its standard input is then
+closed.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from qo.worker.loop.outcome import Acked
 
 log = logging.getLogger(__name__)
 
-IDLE_S = 300.0  # Then a process that has nothing to do ends.
-GRACE_S = 15.0  # To end after its input was closed.
+IDLE_S = 300.0  # An idle process ends after so long.
+GRACE_S = 15.0  # For a process to end after its input was closed.
 LINE_MAX = 64 * 1024 * 1024  # A claim may name a hundred thousand files.
 
 
 class ProcessDied(Exception):
-    """It ended, or was killed, before the attempt was settled."""
+    """The process ended, or was killed, before the attempt was completed."""
 
 
 class SlotHolder(Protocol):
-    """The worker's side of an attempt."""
+    """The context of an attempt in the worker."""
 
     @property
     def cancel(self) -> CancelToken: ...
@@ -48,10 +48,10 @@ class SlotHolder(Protocol):
 
 
 class VersionProcesses:
-    """``close`` it before the store."""
+    """The processes of a worker. Close it before the store."""
 
     def __init__(self, settings: Settings, executor: str, store: CodeStore, *, idle_s: float = IDLE_S) -> None:
-        # Where settings came from is of no use there, and cannot be pickled.
+        # The origins of settings cannot be pickled, and are not needed there.
         self._settings = b64encode(pickle.dumps(replace(settings, origins={}))).decode()
         self._executor = executor
         self._starting = asyncio.Lock()
@@ -60,7 +60,7 @@ class VersionProcesses:
         self._processes: dict[Path, VersionProcess] = {}
 
     async def find(self, root: Path) -> VersionProcess:
-        """The process of the code below ``root``, started if there is none."""
+        """Return the process of the code below ``root``, started if there is none."""
         async with self._starting:
             process = self._processes.get(root)
             if process is None or process.ended:
@@ -70,7 +70,7 @@ class VersionProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """Of those that are alive."""
+        """The ids of the processes that are alive."""
         return [each.pid for each in self._processes.values() if not each.ended]
 
     async def close(self) -> None:
@@ -84,7 +84,7 @@ class VersionProcesses:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=LINE_MAX,
-            start_new_session=True,  # Signals of a terminal are for the worker, which passes on what it wants.
+            start_new_session=True,  # Signals of a terminal are for the worker alone.
         )
         process = VersionProcess(child, self._idle_s)
         process.send({"root": str(root), "executor": self._executor, "settings": self._settings})
@@ -112,52 +112,52 @@ class VersionProcess:
 
     def send(self, message: Mapping[str, Any]) -> None:
         assert self._child.stdin is not None
-        with contextlib.suppress(OSError, RuntimeError):  # It is gone, and whoever waits learns that.
+        with contextlib.suppress(OSError, RuntimeError):  # It has died, which fails the waiting attempts.
             self._child.stdin.write(json.dumps(message).encode() + b"\n")
 
     def keep(self) -> None:
-        """There is something for it to do: it does not end for want of that."""
+        """Cancel the idle timer: there is something to do."""
         if self._idle is not None:
             self._idle.cancel()
 
     async def run(self, claimed: Claimed, context: SlotHolder) -> str | Acked:
-        """Have it run an attempt to its settled end. Raises ProcessDied."""
+        """Have the process run an attempt and report its outcome. Raises ProcessDied."""
         key = f"{claimed.work.task_id}:{claimed.attempt}"
         end: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[key], self._slots[key] = end, context
         self.keep()
         if self._listening.done():
-            self._give_up()
+            self._fail_waiting()
         self.send({"run": key, "claimed": claimed.model_dump(mode="json")})
         try:
             try:
                 await asyncio.wait({end})
             except asyncio.CancelledError:
-                # The worker wants its slot back; the attempt is given back by who runs it.
+                # The worker wants its slot back; the process releases the task.
                 why = context.cancel.why
                 self.send({"stop": key, "why": (Why.SHUTDOWN if why in (None, Why.LOST) else why).name})
                 await asyncio.wait({end})
                 raise
-            said = end.result()
-            return Acked(said["text"], failed=True) if said["failed"] else str(said["text"])
+            reply = end.result()
+            return Acked(reply["text"], failed=True) if reply["failed"] else str(reply["text"])
         finally:
             del self._waiting[key], self._slots[key]
             if not self._waiting:
-                self._idle = asyncio.get_running_loop().call_later(self._idle_s, self._leave)
+                self._idle = asyncio.get_running_loop().call_later(self._idle_s, self._close_input)
 
     async def close(self) -> None:
-        self._leave()
+        self._close_input()
         # No asyncio.timeout: before Python 3.11.3 it raises CancelledError in a worker that was cancelled.
         await asyncio.wait({asyncio.create_task(self._child.wait())}, timeout=GRACE_S)
         if self._child.returncode is None:
             log.warning("the process %d of a version did not end in %g s and was killed", self.pid, GRACE_S)
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)  # What it has started goes with it.
+                os.killpg(self.pid, signal.SIGKILL)  # With all that it has started.
             await self._child.wait()
         await asyncio.gather(self._listening, return_exceptions=True)
 
-    def _leave(self) -> None:
-        """Let it end."""
+    def _close_input(self) -> None:
+        """Close the standard input, upon which the process ends."""
         self._closing = True
         if self._idle is not None:
             self._idle.cancel()
@@ -171,7 +171,7 @@ class VersionProcess:
                 self._receive(json.loads(line))
             await self._child.wait()
         finally:
-            self._give_up()
+            self._fail_waiting()
 
     def _receive(self, message: Mapping[str, Any]) -> None:
         key = message["of"]
@@ -180,7 +180,7 @@ class VersionProcess:
         elif key in self._waiting and not self._waiting[key].done():
             self._waiting[key].set_result(message)
 
-    def _give_up(self) -> None:
+    def _fail_waiting(self) -> None:
         code = self._child.returncode
         for each in self._waiting.values():
             if not each.done():

@@ -1,12 +1,12 @@
-"""Gives the modules of a bundle names of their own, so that two versions of them live in one interpreter.
+"""Renames the modules of a bundle, so that two versions of them can be imported in one interpreter.
 
     import helpers            import qo_code_1f3a.helpers as helpers
     import jobs.clean         import qo_code_1f3a.jobs.clean as _qo_; from qo_code_1f3a import jobs
     from jobs import clean    from qo_code_1f3a.jobs import clean
 
 Only import statements are rewritten, in place: every other line stays where it was, so a traceback shows the lines that
-the user wrote. The names stand in the files themselves and not in a hook of this interpreter, because Spark's Python
-processes import the same files, and qo may not be installed there.
+the user wrote. The files are rewritten, instead of hooking the import, because Spark's Python processes import the same
+files, and qo may not be installed there.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_PLACE = "_qo_"  # Bound only so that the statement imports.
+_PLACE = "_qo_"  # A throwaway name, for statements that only import.
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
     """The modules of a bundle."""
 
-    modules: frozenset[str]  # Those that a file stands for, packages with an ``__init__`` too.
-    directories: frozenset[str]  # Packages without one, of which others may have a part.
+    modules: frozenset[str]  # Those with a file, including packages with an ``__init__``.
+    directories: frozenset[str]  # Namespace packages, of which other distributions may have a part.
 
     @classmethod
     def of(cls, paths: Iterable[str]) -> Names:
@@ -35,11 +35,11 @@ class Names:
         return cls(modules, frozenset(above - modules))
 
     def imports(self, alias: ast.alias) -> bool:
-        """Whether ``import NAME`` means a module of the bundle."""
+        """Return whether ``import NAME`` imports a module of the bundle."""
         return alias.name in self.modules or alias.name in self.directories
 
     def provides(self, node: ast.ImportFrom) -> bool:
-        """Whether ``from NAME import ...`` takes something out of the bundle."""
+        """Return whether ``from NAME import ...`` imports something of the bundle."""
         if node.level or node.module is None:
             return False
         parts = (f"{node.module}.{alias.name}" for alias in node.names)
@@ -50,41 +50,41 @@ class Names:
 
 
 def rename_imports(source: str, package: str, names: Names) -> str:
-    """The source of a module of a bundle, importing the bundle's other modules as parts of ``package``.
+    """Return the source of a module with the bundle's other modules imported from ``package``.
 
-    Lines end with a newline and nothing else, as Python's own reader leaves them. Raises SyntaxError for a source that
+    Lines must end with a newline alone, as Python's own reader leaves them. Raises SyntaxError for a source that
     is not Python.
     """
     lines = [line.encode() for line in source.split("\n")]  # Columns of the tree count bytes.
-    for node in _imports(ast.parse(source), names):
+    for node in _find_imports(ast.parse(source), names):
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
         before, after = lines[first][: node.col_offset], lines[last][node.end_col_offset or 0 :]
-        lines[first] = before + _renamed(node, package, names).encode() + after
-        # As many lines as before: what follows stays at its number.
+        lines[first] = before + _rewrite_import(node, package, names).encode() + after
+        # Keep the number of lines, so that line numbers stay the same.
         lines[first + 1 : last + 1] = [b""] * (last - first)
     return b"\n".join(lines).decode()
 
 
-def _imports(tree: ast.Module, names: Names) -> list[ast.Import | ast.ImportFrom]:
-    """Those that name a module of the bundle, the last first, so that earlier places stay as they are."""
-    found = [
+def _find_imports(tree: ast.Module, names: Names) -> list[ast.Import | ast.ImportFrom]:
+    """Return the imports of the bundle's modules, the last first, so that earlier positions stay valid."""
+    statements = [
         node
         for node in ast.walk(tree)
         if (isinstance(node, ast.Import) and any(map(names.imports, node.names)))
         or (isinstance(node, ast.ImportFrom) and names.provides(node))
     ]
-    return sorted(found, key=lambda node: (node.lineno, node.col_offset), reverse=True)
+    return sorted(statements, key=lambda node: (node.lineno, node.col_offset), reverse=True)
 
 
-def _renamed(node: ast.Import | ast.ImportFrom, package: str, names: Names) -> str:
+def _rewrite_import(node: ast.Import | ast.ImportFrom, package: str, names: Names) -> str:
     if isinstance(node, ast.ImportFrom):
-        taken = ", ".join(_aliased(alias.name, alias.asname) for alias in node.names)
-        return f"from {package}.{node.module} import {taken}"
+        members = ", ".join(_format_alias(alias.name, alias.asname) for alias in node.names)
+        return f"from {package}.{node.module} import {members}"
     statements: list[str] = []
     for alias in node.names:
         top = alias.name.partition(".")[0]
         if not names.imports(alias):
-            statements.append(f"import {_aliased(alias.name, alias.asname)}")
+            statements.append(f"import {_format_alias(alias.name, alias.asname)}")
         elif alias.asname is not None or top == alias.name:
             statements.append(f"import {package}.{alias.name} as {alias.asname or alias.name}")
         else:
@@ -92,5 +92,5 @@ def _renamed(node: ast.Import | ast.ImportFrom, package: str, names: Names) -> s
     return "; ".join(statements)
 
 
-def _aliased(name: str, asname: str | None) -> str:
+def _format_alias(name: str, asname: str | None) -> str:
     return name if asname is None else f"{name} as {asname}"

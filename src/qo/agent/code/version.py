@@ -1,4 +1,4 @@
-"""The code of the one version that this process is for."""
+"""The code of the one version that this process runs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from qo.api.contract.task import Work
 
 
 class VersionCode:
-    """All attempts of this process run it, by the modules' own names."""
+    """Provides the code of the version, with the modules' own names, to all attempts of this process."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._unpacked = Unpacked.read(root)
         self._fingerprints: dict[str, str] = {}
 
-    def known(self, work: Work) -> bool:
+    def is_ready(self, work: Work) -> bool:
         return work.operator in self._fingerprints
 
     def open(self, work: Work) -> Code:
@@ -29,14 +29,14 @@ class VersionCode:
 
 
 def enter(root: Path) -> None:
-    """Import from the version's files, and from no other place that has modules of the same names: a working directory
-    holds what is being edited, not what was deployed."""
+    """Import from the version's files, and from no other directory with modules of the same names: the working
+    directory holds what is being edited, not what was deployed."""
     tops = {each.name.removesuffix(".py") for each in root.iterdir()}
-    kept = [entry for entry in sys.path if not _is_like(entry or os.curdir, tops)]
-    sys.path[:] = [str(root), *kept]
+    others = [entry for entry in sys.path if not _has_same_modules(entry or os.curdir, tops)]
+    sys.path[:] = [str(root), *others]
 
 
-def _is_like(entry: str, tops: set[str]) -> bool:
+def _has_same_modules(entry: str, tops: set[str]) -> bool:
     here = Path(entry)
     if not here.is_dir() or "site-packages" in here.parts or "dist-packages" in here.parts:
         return False

@@ -30,7 +30,7 @@ def scheduler(session: Session) -> None:
 
 
 async def _run(settings: Settings) -> None:
-    from qo.agent.service import introduce
+    from qo.agent.service import check_token
     from qo.api.internal_client import DispatcherClient, internal_url
     from qo.dispatcher.auth.local_tokens import presented_token
     from qo.scheduler.emitter import RemoteEmitter
@@ -43,7 +43,7 @@ async def _run(settings: Settings) -> None:
     url = internal_url(settings.dispatcher)
     log.info("the scheduler has started; its dispatcher is %s", url)
     try:
-        await introduce(url, token)
+        await check_token(url, token)
         async with DispatcherClient(url, token.token) as client:
             await run_scheduler(RemoteEmitter(client), stop, settings)
     finally:

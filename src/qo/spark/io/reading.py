@@ -36,9 +36,9 @@ def read_input(spark: SparkSession, source: RunInput, files: Files) -> DataFrame
     Reschedule for an input that does not exist yet, because the job that makes it may still run: a task does not wait
     for the inputs that it reads beside.
     """
-    columns, uris = columns_from_bodies(source.given.columns), list(source.files)
+    columns, uris = columns_from_bodies(source.details.columns), list(source.files)
     if not uris and not columns:
-        if _may_still_come(source.given):
+        if _may_still_come(source.details):
             log.info("%r has never had data yet: the job that makes it comes first", source.name)
             # A reschedule, which costs no attempt: nothing has failed.
             raise Reschedule(RETRY_S, reason=f"waits for {source.name!r}, which has never had data yet")

@@ -61,7 +61,7 @@ def write(
     not fit those of the dataset.
     """
     columns = writable_columns(frame.schema)
-    merge_columns(columns_from_bodies(output.given.columns), columns, work.drift)
+    merge_columns(columns_from_bodies(output.details.columns), columns, work.drift)
     if work.update_strategy == APPEND and work.unique_key:
         label = f"{work.dag}.{work.job}"
         frame = uncommitted_rows(spark, frame, work.unique_key, output, files, label)

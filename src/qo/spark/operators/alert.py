@@ -18,7 +18,7 @@ from typing import Any, cast
 import httpx
 from pyspark.sql.types import StringType, StructField, StructType
 
-from qo.agent.dataset_files import located
+from qo.agent.dataset_files import resolve_uri
 from qo.agent.operator_run import Run
 from qo.core.words import plural
 from qo.errors import UsageError
@@ -115,7 +115,7 @@ def _write(context: Context, alerts: Sequence[Alert]) -> None:
     path = context.config.get("path")
     if path is None:
         raise UsageError("the channel file needs a 'path' in the config: a directory, or s3://BUCKET/PREFIX")
-    root = located(str(path), str(Path.cwd())).rstrip("/")
+    root = resolve_uri(str(path), str(Path.cwd())).rstrip("/")
     for each in alerts:
         # One file for each alert: sending it again overwrites the same file.
         body = json.dumps(each.document(context.run)).encode()

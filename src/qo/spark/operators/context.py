@@ -79,4 +79,4 @@ class Context:
             raise UsageError(
                 f"{self.operator} has one output, and {self.run.work.job} has {len(self.run.outputs)}"
             )
-        return self.run.outputs[0].given.index
+        return self.run.outputs[0].details.index

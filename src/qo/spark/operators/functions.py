@@ -64,7 +64,7 @@ def _bind(context: Context, function: Callable[..., Any], label: str) -> tuple[l
 
 
 def _frames(context: Context, returned: Any, label: str) -> Frames:
-    outputs = {each.given.index: each for each in context.run.outputs}
+    outputs = {each.details.index: each for each in context.run.outputs}
     frames = {index: _frame(each, index, label) for index, each in _by_output(returned, label).items()}
     # A function that takes the run may have written or skipped an output itself.
     own = {

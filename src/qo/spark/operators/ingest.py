@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
-from qo.agent.dataset_files import located
+from qo.agent.dataset_files import resolve_uri
 from qo.core.pipeline.columns import Column
 from qo.errors import UsageError
 from qo.pipeline.operators.spark import PLACEHOLDERS
@@ -81,7 +81,7 @@ def files_of(context: Context) -> list[str]:
     """Return the files as patterns. Only ``path`` may match several files; names of announced files are escaped."""
     path = context.config.get("path")
     if path is not None:
-        return [located(_fill_placeholders(str(path), context), escape_pattern(str(Path.cwd())))]
+        return [resolve_uri(_fill_placeholders(str(path), context), escape_pattern(str(Path.cwd())))]
     files = [escape_pattern(uri) for name in context.inputs for uri in context.run.input(name).files]
     if not files and not context.run.work.inputs:
         raise UsageError(f"{context.run.work.job} has neither an input with files nor a 'path' in its config")
@@ -215,7 +215,7 @@ def _schema(context: Context) -> StructType | None:
     if declared:
         fields = (f"{quote_name(str(each['name']))} {each['type']}" for each in declared)
         return cast("StructType", StructType.fromDDL(", ".join(fields)))
-    current = context.run.outputs[0].given.columns
+    current = context.run.outputs[0].details.columns
     return struct_of([Column(name=each.name, type=each.type) for each in current]) if current else None
 
 

@@ -61,7 +61,7 @@ def gone_error(context: Context, uri: str) -> FileMissing:
         for piece in source.pieces:
             if _normalise(uri) not in {_normalise(each) for each in uris(piece)}:
                 continue
-            label, key = source.given.dataset or name, piece.partition_key
+            label, key = source.details.dataset or name, piece.partition_key
             when = f" at {piece.committed_at:%Y-%m-%d %H:%M:%S UTC}" if piece.committed_at is not None else ""
             announced = f": it was announced{when} as {label}@{key}"
             forget = f"let qo forget it with qo dataset remove {label} {key}; or "
@@ -77,7 +77,7 @@ def previous_rows(context: Context, missing: Sequence[str], schema: StructType |
     Raises FileMissing if they never were, and BadData if their columns do not fit the schema.
     """
     try:
-        previous = context.run.kept(context.only_output())
+        previous = context.run.previous_output(context.only_output())
     except NotFound as error:
         raise FileMissing(
             f"{error}, and the file {missing[0]} is gone: put it back and replay the task, or let qo forget it with "

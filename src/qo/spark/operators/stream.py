@@ -11,7 +11,7 @@ from typing import Any, cast
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from qo.agent.dataset_files import located
+from qo.agent.dataset_files import resolve_uri
 from qo.errors import UsageError
 from qo.spark.io.files import escape_pattern
 from qo.spark.operators import staging
@@ -33,7 +33,7 @@ def files(context: Context) -> DataFrame:
     config = context.config
     if "path" not in config or "columns" not in config:
         raise UsageError(f"{context.run.work.job} follows files: name their 'path' and their 'columns'")
-    path = located(str(config["path"]), escape_pattern(str(Path.cwd())))
+    path = resolve_uri(str(config["path"]), escape_pattern(str(Path.cwd())))
     if path.startswith("s3://"):
         if not staging.has_s3a(context):
             raise UsageError(

@@ -105,7 +105,7 @@ def check(
 
     Without ``files``, Spark itself reads what was written.
     """
-    outputs = {each.given.index: each for each in run.outputs}
+    outputs = {each.details.index: each for each in run.outputs}
     checkers = {
         index: _Checker(spark, outputs[index], each, inputs, files) for index, each in written_outputs.items()
     }
