@@ -96,7 +96,7 @@ class ClassicEngine:
             table.LOOKUP_CACHE.apply_if_enabled(self._settings, SparkContext._gateway._gateway_client)
             table.SCALAR_CONVERTER.apply_if_enabled(self._settings)
             table.ACTIVE_SESSION.apply_if_enabled(self._settings)
-            self._scala, self._sessions = self._spark.sparkContext._jsc.sc(), _classic(self._spark)
+            self._scala, self._sessions = self._spark.sparkContext._jsc.sc(), _session_class(self._spark)
             self._properties = self._spark._jvm.java.util.Properties
             self._starts += 1
             self._scales_to_zero = self._scala.getConf().getBoolean(DYNAMIC, False)
@@ -299,7 +299,7 @@ class ClassicEngine:
         private_state.forget_jvm()
 
 
-def _classic(spark: SparkSession) -> Any:
+def _session_class(spark: SparkSession) -> Any:
     """Return Spark's own class, which sets the active session of a thread that PySpark did not start."""
     return spark._jvm.org.apache.spark.sql.classic.SparkSession
 

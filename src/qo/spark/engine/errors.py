@@ -147,11 +147,11 @@ def short_text(error: BaseException) -> str:
     lines = [line.rstrip() for line in message.splitlines() if line.strip()][:LINES_MAX]
     text = "\n".join(lines).rstrip(";")
     causes = [each.strip() for each in _CAUSE.findall(whole)]
-    if causes and _bare(causes[-1]) not in text:
+    if causes and _without_class(causes[-1]) not in text:
         text = f"{text}\ncaused by {causes[-1]}"
     return text[:TEXT_CHARS_MAX] or type(error).__name__
 
 
-def _bare(cause: str) -> str:
+def _without_class(cause: str) -> str:
     """Return a cause without the name of its Java class."""
     return cause.split(": ", 1)[-1][:100]

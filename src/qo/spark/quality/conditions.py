@@ -56,11 +56,11 @@ def keys_of(
     return fields
 
 
-def breaking(expectation: Expectation, schema: StructType) -> Column | None:
+def breaking_condition(expectation: Expectation, schema: StructType) -> Column | None:
     """Return a condition that is true for rows that break the expectation, never for nulls; None if it is not about
     single rows."""
     if expectation.range is not None:
-        return _outside(expectation, schema)
+        return _outside_range(expectation, schema)
     if expectation.accepted is not None:
         field = field_of(expectation, expectation.accepted.column, schema)
         values = [_literal(expectation, value, field) for value in expectation.accepted.values]
@@ -70,7 +70,7 @@ def breaking(expectation: Expectation, schema: StructType) -> Column | None:
     return None
 
 
-def moment(expectation: Expectation, name: str, schema: StructType) -> Column:
+def epoch_micros(expectation: Expectation, name: str, schema: StructType) -> Column:
     """Return a date or timestamp in microseconds since 1970, UTC."""
     field = field_of(expectation, name, schema)
     if not isinstance(field.dataType, _TIMES):
@@ -78,7 +78,7 @@ def moment(expectation: Expectation, name: str, schema: StructType) -> Column:
     return F.unix_micros(col(field.name).cast("timestamp"))
 
 
-def _outside(expectation: Expectation, schema: StructType) -> Column:
+def _outside_range(expectation: Expectation, schema: StructType) -> Column:
     bounds = expectation.range
     assert bounds is not None
     field = field_of(expectation, bounds.column, schema)

@@ -26,7 +26,7 @@ from qo.spark.engine.errors import short_text
 from qo.spark.io.columns import struct_of
 from qo.spark.io.files import Files
 from qo.spark.io.writing import Measure, WrittenOutput
-from qo.spark.quality.conditions import breaking, col, field_of, keys_of, misfit, moment
+from qo.spark.quality.conditions import breaking_condition, col, epoch_micros, field_of, keys_of, misfit
 
 SAMPLE_MAX = 5  # Rows that break an expectation.
 SAMPLE_COLUMNS_MAX = 12
@@ -61,17 +61,20 @@ def _measures(each: Expectation, schema: StructType) -> list[Measure]:
         return [Measure(f"{name} {field.name}", F.count_if(F.isnull(col(field.name)))) for field in fields]
     if each.freshness is not None:
         now = F.max(F.unix_micros(F.current_timestamp()))  # Spark's clock; qo never uses that of its process.
-        return [Measure(name, F.max(moment(each, each.freshness.column, schema))), Measure(f"{name} now", now)]
-    if (condition := _breaking(each, schema)) is not None:
+        return [
+            Measure(name, F.max(epoch_micros(each, each.freshness.column, schema))),
+            Measure(f"{name} now", now),
+        ]
+    if (condition := _row_condition(each, schema)) is not None:
         return [Measure(name, F.count_if(condition))]
     # These are checked after the write; only their columns are checked now.
     keys_of(each, each.unique or (each.references.columns if each.references is not None else ()), schema)
     return []
 
 
-def _breaking(each: Expectation, schema: StructType) -> Column | None:
+def _row_condition(each: Expectation, schema: StructType) -> Column | None:
     try:
-        return breaking(each, schema)
+        return breaking_condition(each, schema)
     except AnalysisException as error:
         raise misfit(each, short_text(error)) from None
 
@@ -153,7 +156,7 @@ class _Checker:
             return self._unique(each)
         if each.references is not None:
             return self._references(each)
-        return self._breaking(each)
+        return self._row_condition(each)
 
     def _not_null(self, each: Expectation) -> Finding:
         fields = [field_of(each, name, self.schema) for name in each.not_null]
@@ -171,12 +174,12 @@ class _Checker:
         age_s = (now - micros) // 1_000_000
         return Finding(age_s <= each.freshness.within_s, {"latest": latest.isoformat(), "age_s": age_s}, expected)
 
-    def _breaking(self, each: Expectation) -> Finding:
+    def _row_condition(self, each: Expectation) -> Finding:
         count = self.result.observed.get(_name(each)) or 0
         word, expected = _terms(each)
         if not count:
             return Finding(True, {word: 0}, expected)
-        condition = breaking(each, self.schema)
+        condition = breaking_condition(each, self.schema)
         assert condition is not None
         broken = self.frame().where(condition)
         about = each.range or each.accepted
@@ -191,7 +194,7 @@ class _Checker:
         keys = [col(field.name) for field in keys_of(each, each.unique, self.schema)]
         rows = self.frame().select(*_renamed(keys)).dropna()
         groups = rows.groupBy(*rows.columns).agg(F.count(F.lit(1)).alias("n")).where(F.col("n") > 1)
-        surplus = _number(groups.agg(F.sum(F.col("n") - 1)))
+        surplus = _first_number(groups.agg(F.sum(F.col("n") - 1)))
         if not surplus:
             return Finding(True, {"duplicates": 0}, expected)
         return Finding(False, {"duplicates": surplus, "sample": _sample(groups.drop("n"), each.unique)}, expected)
@@ -217,7 +220,7 @@ class _Checker:
         rows = self.frame().select(*_renamed(col(field.name) for field in own)).dropna()
         referenced = other.select(*_renamed(col(field.name) for field in theirs))
         missing = rows.join(referenced, rows.columns, "left_anti")
-        count = _number(missing.agg(F.count(F.lit(1))))
+        count = _first_number(missing.agg(F.count(F.lit(1))))
         if not count:
             return Finding(True, {"missing": 0}, expected)
         return Finding(
@@ -261,7 +264,7 @@ def _renamed(columns: Any) -> list[Column]:
     return [each.alias(f"k{at}") for at, each in enumerate(columns)]
 
 
-def _number(frame: DataFrame) -> int:
+def _first_number(frame: DataFrame) -> int:
     row = frame.first()
     return 0 if row is None or row[0] is None else int(row[0])
 
