@@ -267,9 +267,7 @@ def test_a_version_whose_files_were_collected_is_not_there_any_more(state: State
     assert rows("shop.orders", then) == 20
     assert judged(state, place(first)) == [(True, "it was replaced long ago")]
     for name in names:
-        with pytest.raises(
-            NotFound, match=f"{name} is not there any more as it was at revision .*: files of it were"
-        ):
+        with pytest.raises(NotFound, match=f"{name} can no longer be read as of revision .*: files of it were"):
             rows(name, then)
         rows(name, before), rows(name, latest())  # Nothing of these is gone.
 

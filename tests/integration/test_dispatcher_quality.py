@@ -393,7 +393,7 @@ def test_pages_of_checks_show_each_once_from_new_to_old(state: State, clean: Liv
             break
     wanted = [f"{key}{position}" for key in "cba" for position in (3, 2, 1, 0) if not failed or position % 2]
     assert seen == wanted
-    with state.read() as tx, pytest.raises(UsageError, match="no place to go on from"):
+    with state.read() as tx, pytest.raises(UsageError, match="not a page position"):
         quality.list_checks(tx, before="yesterday")
 
 

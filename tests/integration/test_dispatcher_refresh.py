@@ -256,7 +256,7 @@ def test_a_refresh_that_failed_is_tried_again_with_the_next_change_and_not_befor
     finish(state, claimed(state, task["id"]), Outcome.FATAL, error="no")
     run_all(state)
     answer = ask_why(state, "shop.sales@d1")
-    assert "was to be made again, which has not come about" in answer.lines[0]
+    assert "should have been remade, but was not" in answer.lines[0]
     assert answer.do is not None
     assert f"qo run replay {task['id']}" in answer.do
     announce(state, "shop.rates", "d1")

@@ -124,7 +124,7 @@ def test_the_backfill_that_why_names_refreshes_it(state: State) -> None:
         wanted = BackfillRequest(dag=dag_name, job=job_name, from_key=first, to_key=last, key="k")
         backfills.create(tx, wanted, "tests")
     assert backfill.tick(state) == 1
-    assert "is being made again" in ask_why(state, "shop.month@m1").lines[0]
+    assert "is being remade" in ask_why(state, "shop.month@m1").lines[0]
     run_all(state)
     assert not ask_why(state, "shop.month@m1").stale
     assert stale_keys(state, "shop.month") == []

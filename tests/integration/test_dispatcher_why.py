@@ -93,7 +93,7 @@ def test_what_is_there_is_explained_from_the_source_event_down(state: State) -> 
     assert answer.lines[0].startswith(f"totals@{DAY} is there: committed as revision")
     assert ask(state, f"shop.daily@{DAY}").steps == answer.steps
     assert ask(state, "totals").verdict is Verdict.THERE
-    assert "outstanding" in ask(state, "totals").lines[0]
+    assert "has been processed" in ask(state, "totals").lines[0]
 
 
 def test_what_nobody_announced_leads_to_the_source(state: State) -> None:
@@ -159,7 +159,7 @@ def test_a_task_says_whether_it_waits_runs_or_was_cancelled(state: State) -> Non
         tx.execute(sa.update(table).where(table.c.id == by_key["d"]).values(released_at=tx.now))
     said = {key: ask(state, f"totals@{key}") for key in by_key}
     assert "waits to be released" in said["a"].lines[0]
-    assert "is run by w1, attempt 1, lease until" in said["b"].lines[0]
+    assert "is running on w1, attempt 1, lease until" in said["b"].lines[0]
     with state.write() as tx:
         missing = {"phase": "start", "waiting": "waits for Spark executors: spark://h:7077 has given none for 9 s"}
         tx.execute(sa.update(table).where(table.c.id == by_key["b"]).values(progress=missing))
@@ -223,7 +223,7 @@ def test_a_cursor_is_explained_like_a_partition(state: State) -> None:
     assert kinds(done)[-4:] == ["event", "delivery", "task", "commit"]
     beyond = ask(state, "c.count@8")
     assert beyond.verdict is Verdict.UNKNOWN
-    assert "made no c.count@8 of it" in beyond.lines[0]
+    assert "made no c.count@8 from it" in beyond.lines[0]
 
 
 def test_an_event_and_a_task_can_be_asked_for_by_id(state: State) -> None:
@@ -254,4 +254,4 @@ def test_before_its_first_cutover_and_after_a_new_one_the_right_generation_is_me
         cutover.activate(tx, "shop", number, "ada", force=True)
     answer = ask(state, f"orders_clean@{DAY}")
     assert answer.verdict is Verdict.UNDER_WAY
-    assert "the reconciler will make one" in answer.lines[0]
+    assert "the reconciler will create one" in answer.lines[0]

@@ -66,11 +66,11 @@ def test_why_tells_of_a_correction_and_of_the_task_that_it_started(state: State)
     invalidation.tick(state)
     (again,) = (each for each in tasks(state, "shop.clean") if each["id"] != first["id"])
     said = lines(state, f"shop.clean@{DAY}")
-    assert "is there: committed as revision 2, and is being made again" in said
+    assert "is there: committed as revision 2, and is being remade" in said
     assert again["id"] in said
     finish(state, again["id"], outputs=[OutputBody(output=0, rows=1)])
     said = lines(state, f"shop.clean@{DAY}")
-    assert "being made again" not in said
+    assert "being remade" not in said
     assert f"shop.orders@{DAY} was invalidated at" in said
     assert "by ada: correction" in said
     assert first["id"] not in said

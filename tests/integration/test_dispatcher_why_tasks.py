@@ -49,7 +49,7 @@ def test_why_tells_of_the_task_of_a_job_without_datasets(state: State) -> None:
         claimed = claiming.claim(tx, ClaimRequest(task_id=task_id, worker_id="w1"), "file:data")
         assert claimed.status == "claimed"
         fence = {"task_id": task_id, "attempt": claimed.attempt, "lease_id": claimed.lease_id}
-    assert "is run by w1" in ask(state, "shop.mail@a").lines[0]
+    assert "is running on w1" in ask(state, "shop.mail@a").lines[0]
     with state.write() as tx:
         completion.complete(tx, CompleteRequest(**fence, outcome=Outcome.SUCCESS))
     done = ask(state, "shop.mail@a")

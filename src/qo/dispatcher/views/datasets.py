@@ -1,4 +1,4 @@
-"""Datasets as people see them: by name, with their generations, partitions and events. Reads only."""
+"""Read-only views of datasets: by name, with their generations, partitions and events."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ from qo.dispatcher.state.datasets import (
 from qo.dispatcher.views import staleness
 from qo.errors import UsageError
 
-GENERATIONS_MAX = 50  # Of those that are shown; older ones are history.
+GENERATIONS_MAX = 50  # Generations that are shown, newest first.
 
 
 def list_datasets(tx: Tx, dag: str | None = None, after: str | None = None, limit: int = 100) -> DatasetsPage:
-    """All outputs of all jobs that were ever deployed, in order of DAG, job and output."""
+    """List the outputs of all jobs that were ever deployed, in order of DAG, job and output."""
     table, pointers, dags = schema.datasets, schema.version_generations, schema.dags
     current = sa.and_(pointers.c.dataset_id == table.c.id, pointers.c.version_id == dags.c.active_version_id)
-    # A subquery for the page: a dataset that is published twice must not count twice.
-    page = sa.select(table).order_by(table.c.dag, table.c.job, table.c.output).limit(_page(limit) + 1)
+    # The page has a query of its own: a dataset that is published twice must not count twice.
+    page = sa.select(table).order_by(table.c.dag, table.c.job, table.c.output).limit(_check_limit(limit) + 1)
     if dag is not None:
         page = page.where(table.c.dag == dag)
     if after is not None:
-        page = page.where(sa.tuple_(table.c.dag, table.c.job, table.c.output) > _place(after))
+        page = page.where(sa.tuple_(table.c.dag, table.c.job, table.c.output) > _parse_place(after))
     rows = tx.all(page)
     refs = by_id(tx, [row["id"] for row in rows])
-    pointing = (
+    current_query = (
         sa.select(table.c.id, pointers.c.generation_id)
         .join(dags, dags.c.name == table.c.dag)
         .join(pointers, current)
         .where(table.c.id.in_(list(refs)))
     )
-    generations = {row["id"]: row["generation_id"] for row in tx.all(pointing)}
+    generations = {row["id"]: row["generation_id"] for row in tx.all(current_query)}
     lines = [_line(refs[row["id"]], generations.get(row["id"])) for row in rows[:limit]]
     last = lines[-1] if len(rows) > limit else None
     return DatasetsPage(datasets=lines, next=f"{last.dag}.{last.job}[{last.output}]" if last is not None else None)
@@ -74,11 +74,11 @@ def show_dataset(tx: Tx, text: str) -> DatasetAnswer:
         .order_by(sa.case((table.c.id == (current or ""), 0), else_=1), table.c.created_at.desc())
         .limit(GENERATIONS_MAX)
     )
-    pointing = _pointing(tx, [row["id"] for row in rows])
+    versions = _versions_by_generation(tx, [row["id"] for row in rows])
     readers = sorted({reader.job.name for reader in live.readers.get(ref.id, ())})
     return DatasetAnswer(
         dataset=_line(ref, current),
-        generations=[_generation(row, current, pointing.get(row["id"], [])) for row in rows],
+        generations=[_generation(row, current, versions.get(row["id"], [])) for row in rows],
         readers=readers,
         events=tallies.counts(tx, ref.id).get(tallies.EVENTS, {}),
         stale=next((staleness.count_stale(tx, live, row) for row in rows if row["id"] == current), None),
@@ -94,33 +94,33 @@ def list_partitions(
     *,
     stale: bool | None = None,
 ) -> PartitionsPage:
-    """Committed partitions of a generation, unless told otherwise of the current one.
+    """List committed partitions of a generation; by default, of the current one.
 
-    ``stale``: only those that are, or only those that are not. Such a page ends after so many partitions were looked
-    at, and may hold fewer than ``limit``, or none, though others follow.
+    ``stale``: only stale ones, or only others. Such a page ends after a bounded number of partitions, so it may hold
+    fewer than ``limit``, or none, although more follow.
     """
     ref = resolve(tx, text)
     generation = choose_generation(tx, ref, generation_id)
-    size = _page(limit) if stale is None else PAGE_MAX
-    found, looked_at, following = list[PartitionAnswer](), 0, after
+    size = _check_limit(limit) if stale is None else PAGE_MAX
+    partitions, looked_at, following = list[PartitionAnswer](), 0, after
     while True:
         page, following = _partitions_after(tx, ref, generation, following, size, stale)
-        found += page
+        partitions += page
         looked_at += size
-        if stale is None or following is None or len(found) >= limit or looked_at >= staleness.SCAN_MAX:
+        if stale is None or following is None or len(partitions) >= limit or looked_at >= staleness.SCAN_MAX:
             break
-    if len(found) > limit:
-        found = found[:limit]
-        following = found[-1].partition_key
-    return PartitionsPage(dataset_id=ref.id, generation_id=generation, partitions=found, next=following)
+    if len(partitions) > limit:
+        partitions = partitions[:limit]
+        following = partitions[-1].partition_key
+    return PartitionsPage(dataset_id=ref.id, generation_id=generation, partitions=partitions, next=following)
 
 
 def _partitions_after(
     tx: Tx, ref: DatasetRef, generation: str, after: str | None, limit: int, only: bool | None
 ) -> tuple[list[PartitionAnswer], str | None]:
-    """One page in order of key, and the place of its last partition if there are more.
+    """Return one page in order of key, and the key of its last partition if there are more.
 
-    ``only``: leave out those that are not stale, or those that are.
+    ``only``: True keeps stale partitions only, False the others.
     """
     table = schema.partitions
     query = sa.select(table).where(table.c.dataset_id == ref.id, table.c.generation_id == generation)
@@ -129,7 +129,7 @@ def _partitions_after(
     rows = tx.all(query.order_by(table.c.partition_key).limit(limit + 1))
     following = rows[limit - 1]["partition_key"] if len(rows) > limit else None
     stale = _stale_inputs(tx, generation, [row["partition_key"] for row in rows[:limit]])
-    found = [
+    partitions = [
         PartitionAnswer.model_validate(
             {
                 **row,
@@ -141,23 +141,23 @@ def _partitions_after(
         for row in rows[:limit]
         if only is None or (row["partition_key"] in stale) is only
     ]
-    return found, following
+    return partitions, following
 
 
 def _stale_inputs(tx: Tx, generation: str, keys: list[str]) -> dict[str, list[StaleInput]]:
-    """What makes the stale ones among partitions stale, by key."""
+    """Return the changed inputs of the stale ones of these partitions, by key."""
     live = topology.load(tx)
-    job = staleness.maker(tx, live, generation) if keys else None
-    found = staleness.stale_partitions(tx, live, job, generation, keys) if job is not None else {}
-    if job is None or not found:
+    job = staleness.live_writer(tx, live, generation) if keys else None
+    changes = staleness.stale_partitions(tx, live, job, generation, keys) if job is not None else {}
+    if job is None or not changes:
         return {}
-    return staleness.explain(tx, found, labels_of(tx, [each.dataset_id for each in job.inputs]))
+    return staleness.explain(tx, changes, labels_of(tx, [each.dataset_id for each in job.inputs]))
 
 
 def list_events(
     tx: Tx, text: str, before: int | None = None, limit: int = 100, partition_key: str | None = None
 ) -> EventsPage:
-    """Events from new to old, each with what became of it. With a partition: those of the current generation."""
+    """List events, newest first, with their deliveries. With a partition: only those of the current generation."""
     ref = resolve(tx, text)
     table = schema.events
     query = sa.select(table).where(table.c.dataset_id == ref.id)
@@ -166,29 +166,29 @@ def list_events(
         query = query.where(table.c.generation_id == generation, table.c.partition_key == partition_key)
     if before is not None:
         query = query.where(table.c.seq < before)
-    rows = tx.all(query.order_by(table.c.seq.desc()).limit(_page(limit) + 1))
+    rows = tx.all(query.order_by(table.c.seq.desc()).limit(_check_limit(limit) + 1))
     delivered = deliveries_of(tx, [row["seq"] for row in rows[:limit]])
-    found = [
+    events = [
         EventAnswer.model_validate(
             {**row, "attributes": row["attributes"] or {}, "deliveries": delivered.get(row["seq"], [])}
         )
         for row in rows[:limit]
     ]
-    return EventsPage(events=found, next=found[-1].seq if len(rows) > limit else None)
+    return EventsPage(events=events, next=events[-1].seq if len(rows) > limit else None)
 
 
 def deliveries_of(tx: Tx, seqs: Iterable[int]) -> dict[int, list[DeliveryAnswer]]:
-    """What became of events at each of their readers, by event."""
+    """Return the deliveries of each event to its readers."""
     table = schema.deliveries
-    wanted = sorted(seqs)
-    rows = tx.all(sa.select(table).where(table.c.event_seq.in_(wanted)).order_by(table.c.event_seq))
+    sorted_seqs = sorted(seqs)
+    rows = tx.all(sa.select(table).where(table.c.event_seq.in_(sorted_seqs)).order_by(table.c.event_seq))
     names = jobs_of(tx, {row["edition_id"] for row in rows})
-    found: dict[int, list[DeliveryAnswer]] = {}
+    deliveries: dict[int, list[DeliveryAnswer]] = {}
     for row in rows:
         dag, job = names.get(row["edition_id"], (None, None))
         answer = DeliveryAnswer.model_validate({**row, "dag": dag, "job": job})
-        found.setdefault(row["event_seq"], []).append(answer)
-    return found
+        deliveries.setdefault(row["event_seq"], []).append(answer)
+    return deliveries
 
 
 def _line(ref: DatasetRef, generation: str | None) -> DatasetLine:
@@ -197,21 +197,21 @@ def _line(ref: DatasetRef, generation: str | None) -> DatasetLine:
     )
 
 
-def _page(limit: int) -> int:
+def _check_limit(limit: int) -> int:
     if not 1 <= limit <= PAGE_MAX:
         raise UsageError(f"limit must be between 1 and {PAGE_MAX}, not {limit}")
     return limit
 
 
-def _place(after: str) -> sa.Tuple:
+def _parse_place(after: str) -> sa.Tuple:
     parsed = OUTPUT.match(after)
     if parsed is None:
-        raise UsageError(f"{after!r} is no place to go on from: pass what the page before gave as next")
+        raise UsageError(f"{after!r} is not a page position: pass the next of the page before")
     return sa.tuple_(sa.literal(parsed["dag"]), sa.literal(parsed["job"]), sa.literal(int(parsed["output"] or 0)))
 
 
-def _pointing(tx: Tx, generations: list[str]) -> dict[str, list[tuple[str, int]]]:
-    """Status and number of the versions that point to each generation."""
+def _versions_by_generation(tx: Tx, generations: list[str]) -> dict[str, list[tuple[str, int]]]:
+    """Return status and number of the versions that use each generation."""
     pointers, versions = schema.version_generations, schema.dag_versions
     query = (
         sa.select(pointers.c.generation_id, versions.c.status, versions.c.number)
@@ -219,10 +219,10 @@ def _pointing(tx: Tx, generations: list[str]) -> dict[str, list[tuple[str, int]]
         .where(pointers.c.generation_id.in_(generations))
         .order_by(versions.c.number)
     )
-    found: dict[str, list[tuple[str, int]]] = {}
+    by_generation: dict[str, list[tuple[str, int]]] = {}
     for row in tx.all(query):
-        found.setdefault(row["generation_id"], []).append((row["status"], row["number"]))
-    return found
+        by_generation.setdefault(row["generation_id"], []).append((row["status"], row["number"]))
+    return by_generation
 
 
 def _generation(row: Mapping[Any, Any], current: str | None, versions: list[tuple[str, int]]) -> GenerationAnswer:

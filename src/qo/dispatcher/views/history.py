@@ -1,7 +1,7 @@
-"""How a dataset came to be what it is: its commits, and what changed from one version to another. Reads only.
+"""The history of a dataset: its commits, and the changes between two versions. Read-only.
 
-A version of a dataset is a generation at a revision. Commits are never forgotten, only replaced, so what stood at a
-revision is what was committed by then and not replaced by then.
+A version of a dataset is a generation at a revision. Commits are replaced but never deleted, so the state at a revision
+is what was committed and not replaced by then.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from qo.errors import UsageError
 _commits = schema.commits
 
 
-def _replaced() -> sa.Select[*tuple[Any, ...]]:
-    """Who stood at ``low`` before the ``revisions``: from each the way back, through those that came later."""
+def _replaced_query() -> sa.Select[*tuple[Any, ...]]:
+    """Select the commits current at ``low`` that the ``revisions`` have replaced, directly or through others."""
     low = sa.bindparam("low", type_=sa.BigInteger)
     columns = (_commits.c.revision, _commits.c.rows, _commits.c.bytes)
     revisions = sa.bindparam("revisions", expanding=True, type_=sa.BigInteger)
@@ -33,7 +33,7 @@ def _replaced() -> sa.Select[*tuple[Any, ...]]:
     return sa.select(back).where(back.c.revision <= low)
 
 
-_REPLACED = _replaced()
+_REPLACED = _replaced_query()
 
 
 def list_commits(
@@ -45,7 +45,7 @@ def list_commits(
     before: int | None = None,
     limit: int = 100,
 ) -> CommitsPage:
-    """Newest first, in the current generation unless another is named. Raises NotFound."""
+    """List commits, newest first; by default, of the current generation. Raises NotFound."""
     ref = datasets.resolve(tx, text)
     generation = datasets.choose_generation(tx, ref, generation_id)
     query = sa.select(_commits).where(_commits.c.generation_id == generation)
@@ -55,8 +55,8 @@ def list_commits(
     if before is not None:
         query = query.where(_commits.c.revision < before)
     rows = tx.all(query.order_by(_commits.c.revision.desc()).limit(limit + 1))
-    replaced = _when(tx, [row["replaced_by"] for row in rows if row["replaced_by"] is not None])
-    found = [
+    replaced = _commit_times(tx, [row["replaced_by"] for row in rows if row["replaced_by"] is not None])
+    commits = [
         CommitAnswer.model_validate(
             {
                 **row,
@@ -68,7 +68,7 @@ def list_commits(
         )
         for row in rows[:limit]
     ]
-    return CommitsPage(commits=found, next=found[-1].revision if len(rows) > limit else None)
+    return CommitsPage(commits=commits, next=commits[-1].revision if len(rows) > limit else None)
 
 
 def list_changes(
@@ -81,8 +81,10 @@ def list_changes(
     after: int | None = None,
     limit: int = 100,
 ) -> ChangesPage:
-    """What was committed after one revision, up to another, and still stood then, and what was removed. Raises
-    NotFound, also for a revision that is yet to come, and UsageError for revisions in the wrong order."""
+    """List the commits after one revision that are current at another, and removals in between.
+
+    Raises NotFound, also for a revision that does not exist yet, and UsageError for revisions in the wrong order.
+    """
     if low > high:
         raise UsageError(f"revision {low} comes after {high}: give the earlier one first")
     ref = datasets.resolve(tx, text)
@@ -100,14 +102,16 @@ def list_changes(
         .limit(limit + 1)
     )
     rows = tx.all(query)
-    shown = rows[:limit]
-    stood = _stood(tx, generation, low, shown) - {row["partition_key"] for row in shown if _is_removal(row)}
-    gone = _gone(tx, low, shown)
-    # What came after the first revision and was removed before the second is no change.
+    page = rows[:limit]
+    existing = _existing_partitions(tx, generation, low, page) - {
+        row["partition_key"] for row in page if _is_removal(row)
+    }
+    replaced = _replaced_commits(tx, low, page)
+    # A partition that was added and removed between the two revisions is no change.
     changes = [
-        _change(row, stood, gone.get(row["revision"], []))
-        for row in shown
-        if not _is_removal(row) or row["revision"] in gone
+        _change(row, existing, replaced.get(row["revision"], []))
+        for row in page
+        if not _is_removal(row) or row["revision"] in replaced
     ]
     return ChangesPage(
         dataset_id=ref.id,
@@ -115,7 +119,7 @@ def list_changes(
         from_revision=low,
         to_revision=high,
         changes=changes,
-        next=shown[-1]["revision"] if len(rows) > limit else None,
+        next=page[-1]["revision"] if len(rows) > limit else None,
     )
 
 
@@ -123,22 +127,22 @@ def _is_removal(row: sa.RowMapping) -> bool:
     return row["replaced_by"] == row["revision"]
 
 
-def _change(row: sa.RowMapping, stood: set[str], gone: Sequence[sa.RowMapping]) -> ChangeAnswer:
+def _change(row: sa.RowMapping, existing: set[str], replaced: Sequence[sa.RowMapping]) -> ChangeAnswer:
     if _is_removal(row):
         change = "removed"
-    elif gone:
+    elif replaced:
         change = "replaced"
     else:
-        change = "appended" if row["partition_key"] in stood else "added"
-    given: dict[str, Any] = {name: row[name] for name in ("partition_key", "cursor", "revision", "task_id")}
+        change = "appended" if row["partition_key"] in existing else "added"
+    fields: dict[str, Any] = {name: row[name] for name in ("partition_key", "cursor", "revision", "task_id")}
     for name in ("rows", "bytes"):
-        given[name] = (row[name] or 0) - sum(each[name] or 0 for each in gone)
-    return ChangeAnswer.model_validate({"change": change, **given})
+        fields[name] = (row[name] or 0) - sum(each[name] or 0 for each in replaced)
+    return ChangeAnswer.model_validate({"change": change, **fields})
 
 
-def _stood(tx: Tx, generation: str, low: int, rows: Sequence[sa.RowMapping]) -> set[str]:
-    """Those of their partitions that were there before."""
-    found: set[str] = set()
+def _existing_partitions(tx: Tx, generation: str, low: int, rows: Sequence[sa.RowMapping]) -> set[str]:
+    """Return those of their partitions that existed at ``low``."""
+    keys: set[str] = set()
     for some in batches(sorted({row["partition_key"] for row in rows if row["partition_key"] is not None})):
         query = sa.select(_commits.c.partition_key).where(
             _commits.c.generation_id == generation,
@@ -146,22 +150,22 @@ def _stood(tx: Tx, generation: str, low: int, rows: Sequence[sa.RowMapping]) -> 
             _commits.c.revision <= low,
             sa.or_(_commits.c.replaced_by.is_(None), _commits.c.replaced_by > low),
         )
-        found.update(tx.execute(query.distinct()).scalars())
-    return found
+        keys.update(tx.execute(query.distinct()).scalars())
+    return keys
 
 
-def _gone(tx: Tx, low: int, rows: Sequence[sa.RowMapping]) -> dict[int, list[sa.RowMapping]]:
-    """What stood before each of them and does no more, also through others that came and went in between."""
-    found: dict[int, list[sa.RowMapping]] = {}
+def _replaced_commits(tx: Tx, low: int, rows: Sequence[sa.RowMapping]) -> dict[int, list[sa.RowMapping]]:
+    """Return the commits current at ``low`` that each of these has replaced, directly or through others."""
+    replaced: dict[int, list[sa.RowMapping]] = {}
     for some in batches(row["revision"] for row in rows):
         for each in tx.execute(_REPLACED, {"revisions": some, "low": low}).mappings():
-            found.setdefault(each["stands"], []).append(each)
-    return found
+            replaced.setdefault(each["stands"], []).append(each)
+    return replaced
 
 
-def _when(tx: Tx, revisions: Sequence[int]) -> dict[int, Any]:
-    found: dict[int, Any] = {}
+def _commit_times(tx: Tx, revisions: Sequence[int]) -> dict[int, Any]:
+    times: dict[int, Any] = {}
     for some in batches(sorted(set(revisions))):
         query = sa.select(_commits.c.revision, _commits.c.committed_at).where(_commits.c.revision.in_(some))
-        found |= {row.revision: row.committed_at for row in tx.execute(query)}
-    return found
+        times |= {row.revision: row.committed_at for row in tx.execute(query)}
+    return times

@@ -1,4 +1,5 @@
-"""What a partition was made from, and what was made from it: by revision, so that it stays true of replaced data."""
+"""Lineage: what a partition was made from, and what was made from it. It goes by revision, so it holds for replaced
+data as well."""
 
 from __future__ import annotations
 
@@ -23,16 +24,16 @@ class _Edge:
     dataset_id: str
     generation_id: str
     partition_key: str | None
-    revision: int | None  # Of the commit that made it; None: nothing was committed.
+    revision: int | None  # Of the commit; None: nothing was committed.
     cursor_after: int | None = None
     cursor_upto: int | None = None
     mode: InputMode = InputMode.PARTITION
-    as_of: int | None = None  # Of an input that was read whole or a range of: the state that was read.
+    as_of: int | None = None  # The revision at which an input was read, as a whole or by range.
     pieces: int | None = None
 
 
 def lineage(tx: Tx, text: str, partition_key: str, depth: int = 1) -> LineageAnswer:
-    """The committed partition's lineage in both directions, so many steps far.
+    """Return the lineage of a committed partition in both directions, up to ``depth`` steps.
 
     Raises NotFound for a partition that is not committed in the current generation.
     """
@@ -51,11 +52,11 @@ def lineage(tx: Tx, text: str, partition_key: str, depth: int = 1) -> LineageAns
     if row is None:
         raise NotFound(f"{ref.label}@{partition_key} is not committed: ask qo why {ref.label}@{partition_key}")
     start = _Edge(row["task_id"], ref.id, generation, partition_key, row["revision"])
-    above, more_above = _walk(tx, start, depth, _read_for)
-    below, more_below = _walk(tx, start, depth, _made_from)
+    upstream, more_upstream = _walk(tx, start, depth, _inputs_of)
+    downstream, more_downstream = _walk(tx, start, depth, _outputs_of)
     names = {
-        id_: found.label
-        for id_, found in datasets.by_id(tx, {edge.dataset_id for _, edge in (*above, *below)}).items()
+        id_: each.label
+        for id_, each in datasets.by_id(tx, {edge.dataset_id for _, edge in (*upstream, *downstream)}).items()
     }
     return LineageAnswer(
         dataset=ref.label,
@@ -64,32 +65,32 @@ def lineage(tx: Tx, text: str, partition_key: str, depth: int = 1) -> LineageAns
         partition_key=partition_key,
         revision=row["revision"],
         task_id=row["task_id"],
-        upstream=[_answer(level, edge, names) for level, edge in above],
-        downstream=[_answer(level, edge, names) for level, edge in below],
-        more=more_above or more_below,
+        upstream=[_answer(level, edge, names) for level, edge in upstream],
+        downstream=[_answer(level, edge, names) for level, edge in downstream],
+        more=more_upstream or more_downstream,
     )
 
 
 def _walk(
     tx: Tx, start: _Edge, depth: int, step: Callable[[Tx, Sequence[_Edge]], list[_Edge]]
 ) -> tuple[list[tuple[int, _Edge]], bool]:
-    """Level by level. True beside: there was more than the bound."""
-    found: list[tuple[int, _Edge]] = []
-    seen, level = {start}, [start]
+    """Return the edges level by level, and whether there are more than EDGES_MAX."""
+    edges: list[tuple[int, _Edge]] = []
+    visited, level = {start}, [start]
     for distance in range(1, depth + 1):
-        level = [edge for edge in dict.fromkeys(step(tx, level)) if edge not in seen]
+        level = [edge for edge in dict.fromkeys(step(tx, level)) if edge not in visited]
         if not level:
             break
-        seen.update(level)
-        room = EDGES_MAX - len(found)
-        found += [(distance, edge) for edge in level[:room]]
+        visited.update(level)
+        room = EDGES_MAX - len(edges)
+        edges += [(distance, edge) for edge in level[:room]]
         if len(level) > room:
-            return found, True
-    return found, False
+            return edges, True
+    return edges, False
 
 
-def _read_for(tx: Tx, edges: Sequence[_Edge]) -> list[_Edge]:
-    """What the tasks that made these have read; each with the task that made it in turn."""
+def _inputs_of(tx: Tx, edges: Sequence[_Edge]) -> list[_Edge]:
+    """Return what the tasks of these edges have read, each with the task that wrote it."""
     table, commits = schema.task_inputs, schema.commits
     tasks = sorted({edge.task_id for edge in edges if edge.task_id})
     pins: list[sa.RowMapping] = []
@@ -127,9 +128,9 @@ class _Commit:
 
 
 class _States:
-    """Generations as they were at a revision, which is the latest of *all* datasets at a claim.
+    """Generations at a revision, which is the latest of *all* datasets when a task was claimed.
 
-    Most often nothing was committed to a generation since, and then its row knows the answer.
+    Usually nothing was committed to a generation since, and then its row has the answer.
     """
 
     def __init__(self, tx: Tx, generations: set[str]) -> None:
@@ -141,7 +142,7 @@ class _States:
             self._rows |= {row["id"]: row for row in tx.all(sa.select(table).where(table.c.id.in_(some)))}
 
     def last_commit(self, generation: str, upto: int | None) -> _Commit:
-        """The last one at or before the revision."""
+        """Return the last commit at or before the revision."""
         row = self._rows.get(generation)
         if row is None or row["revision"] is None or upto is None:
             return _Commit()
@@ -150,10 +151,10 @@ class _States:
             self._commits[generation, upto] = self._find(generation, upto, row["revision"] == upto)
         return self._commits[generation, upto]
 
-    def _find(self, generation: str, upto: int, known: bool) -> _Commit:
+    def _find(self, generation: str, upto: int, is_exact: bool) -> _Commit:
         table = schema.commits
-        # Between a commit that is known to be of the generation, and the revision: other datasets have many more.
-        first = upto if known else self._earlier(generation, upto)
+        # Start from a commit known to be of the generation: other datasets have many more in between.
+        first = upto if is_exact else self._earlier(generation, upto)
         query = sa.select(table.c.task_id, table.c.revision).where(
             table.c.generation_id == generation, table.c.revision.between(first, upto)
         )
@@ -161,15 +162,15 @@ class _States:
         return _Commit() if row is None else _Commit(row["task_id"], row["revision"])
 
     def _earlier(self, generation: str, upto: int) -> int:
-        """A revision of the generation at or before another one, and near it, by indexes alone; 0: none is known."""
+        """Return a revision of the generation at or shortly before another, from indexes alone; 0 if unknown."""
         partitions = schema.partitions
-        standing = sa.select(sa.func.max(partitions.c.revision)).where(
+        current = sa.select(sa.func.max(partitions.c.revision)).where(
             partitions.c.generation_id == generation, partitions.c.revision <= upto
         )
-        return max(self._tx.value(standing) or 0, self.last_segment(generation, None, None, upto).revision or 0)
+        return max(self._tx.value(current) or 0, self.last_segment(generation, None, None, upto).revision or 0)
 
     def last_segment(self, generation: str, after: int | None, cursor: int | None, upto: int | None) -> _Commit:
-        """The furthest of a range of cursors, as of a revision."""
+        """Return the furthest commit within a range of cursors, as of a revision."""
         table = schema.commits
         query = sa.select(table.c.task_id, table.c.revision).where(
             table.c.generation_id == generation, sa.text("cursor IS NOT NULL"), table.c.revision <= (upto or 0)
@@ -182,21 +183,21 @@ class _States:
         return _Commit() if row is None else _Commit(row["task_id"], row["revision"])
 
     def pieces(self, generation: str, upto: int | None) -> int | None:
-        """How many there were. None: something was committed since, and to count them would read all of them."""
+        """Return how many pieces there were; None if something was committed since, because counting is too slow."""
         row = self._rows.get(generation)
         if row is None or row["revision"] is None or upto is None:
             return 0
         return row["partitions"] + row["segments"] if row["revision"] <= upto else None
 
 
-def _made_from(tx: Tx, edges: Sequence[_Edge]) -> list[_Edge]:
-    """What tasks have committed that read these."""
+def _outputs_of(tx: Tx, edges: Sequence[_Edge]) -> list[_Edge]:
+    """Return what the tasks that read these edges have committed."""
     table, commits = schema.task_inputs, schema.commits
     by_generation: dict[str, dict[str, int | None]] = {}
     for edge in edges:
         if edge.partition_key is not None:
             by_generation.setdefault(edge.generation_id, {})[edge.partition_key] = edge.revision
-    found: list[_Edge] = []
+    outputs: list[_Edge] = []
     for generation, revisions in by_generation.items():
         keys = sorted(revisions)
         for start in range(0, len(keys), ROWS_MAX):
@@ -211,7 +212,7 @@ def _made_from(tx: Tx, edges: Sequence[_Edge]) -> list[_Edge]:
                 )
                 .limit(EDGES_MAX + 1)
             )
-            found += [
+            outputs += [
                 _Edge(
                     row["task_id"],
                     row["dataset_id"],
@@ -224,7 +225,7 @@ def _made_from(tx: Tx, edges: Sequence[_Edge]) -> list[_Edge]:
                 for row in tx.all(query)
                 if row["read_revision"] == revisions[row["read_key"]]
             ]
-    return sorted(found, key=lambda edge: edge.revision or 0)
+    return sorted(outputs, key=lambda edge: edge.revision or 0)
 
 
 def _answer(depth: int, edge: _Edge, names: dict[str, str]) -> LineageEdge:

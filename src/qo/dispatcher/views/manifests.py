@@ -1,11 +1,11 @@
-"""Manifests: a published dataset as a plain JSON file, for who has neither qo nor Spark.
+"""Manifests: a published dataset as a plain JSON file, for readers without qo or Spark.
 
     {data}/_manifests/{name}/{revision}.json    one version; never changes
     {data}/_manifests/{name}/latest.json        the current one
 
-Each names the committed files, and nothing else in the data root is part of the dataset. Files that were replaced are
-collected after a while, so an old manifest is good for as long as those are kept; manifests are collected, too, for a
-dataset that grows all day has many, and each of them names all that came before.
+A manifest names the committed files; nothing else in the data root is part of the dataset. Replaced files are collected
+after a while, so an old manifest is valid for as long as its files are kept. Manifests are collected as well: a dataset
+that grows all day has many, and each names all files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.views import reading
 
 SECONDS = 3.0  # Between two manifests of one dataset, …
-PIECES_PER_S = 1000  # … and a second more for so many pieces: those of huge datasets are written seldom.
+PIECES_PER_S = 1000  # … and a second more per so many pieces, so that huge manifests are written seldom.
 FORMATS = {"parquet": "parquet", "jsonl": "json", "ndjson": "json", "json": "json", "csv": "csv"}
 
 DIRECTORY = "_manifests"
@@ -50,16 +50,16 @@ class Due:
     name: str
     generation_id: str
     revision: int
-    epoch: int  # Of the topology: a rollback makes an older revision the current one again, in a later epoch.
+    epoch: int  # Of the topology: a rollback makes an older revision current again, in a later epoch.
 
 
 def due(tx: Tx) -> list[Due]:
-    """The published datasets whose manifest is to be written now."""
+    """Return the published datasets whose manifest is to be written now."""
     live = topology.load(tx)
-    named = {row.name: row.dataset_id for row in tx.execute(sa.select(_publications))}
-    current = {name: live.current[dataset] for name, dataset in named.items() if dataset in live.current}
+    published = {row.name: row.dataset_id for row in tx.execute(sa.select(_publications))}
+    current = {name: live.current[dataset] for name, dataset in published.items() if dataset in live.current}
     latest = _latest(tx, current.values())
-    marks = _written(tx, current)
+    marks = _load_marks(tx, current)
     return [
         Due(name, generation, revision, live.epoch)
         for name, generation in sorted(current.items())
@@ -71,64 +71,64 @@ def due(tx: Tx) -> list[Due]:
 def _is_due(mark: sa.RowMapping | None, generation: str, revision: int, now: datetime) -> bool:
     if mark is None:
         return True
-    written = mark["value"]
-    if (written["generation"], written["revision"]) == (generation, revision):
+    last = mark["value"]
+    if (last["generation"], last["revision"]) == (generation, revision):
         return False
     waited = (now - mark["updated_at"]).total_seconds()
-    return waited >= SECONDS + written["pieces"] / PIECES_PER_S or waited < 0
+    return waited >= SECONDS + last["pieces"] / PIECES_PER_S or waited < 0
 
 
-def mark(tx: Tx, written: Due, pieces: int) -> None:
-    """Remember that it was written."""
-    value = {"generation": written.generation_id, "revision": written.revision, "pieces": pieces}
-    tx.upsert(_marks, {"edition_id": _place(written.name), "key": _MARK, "value": value, "updated_at": tx.now})
+def mark(tx: Tx, version: Due, pieces: int) -> None:
+    """Store that a manifest was written."""
+    value = {"generation": version.generation_id, "revision": version.revision, "pieces": pieces}
+    tx.upsert(_marks, {"edition_id": _mark_id(version.name), "key": _MARK, "value": value, "updated_at": tx.now})
 
 
-def manifest(tx: Tx, wanted: Due) -> dict[str, Any]:
-    """The whole document."""
+def manifest(tx: Tx, version: Due) -> dict[str, Any]:
+    """Return the document of a manifest."""
     pages: list[ReadingAnswer] = []
     after = None
     while not pages or after is not None:
         page = reading.pieces(
-            tx, wanted.name, revision=wanted.revision, generation_id=wanted.generation_id, after=after
+            tx, version.name, revision=version.revision, generation_id=version.generation_id, after=after
         )
         pages.append(page)
         after = page.after
-    return {**document(wanted.name, pages), "epoch": wanted.epoch}
+    return {**document(version.name, pages), "epoch": version.epoch}
 
 
 def judge(tx: Tx, keys: Iterable[str], before: datetime) -> dict[str, tuple[bool, str]]:
-    """Which of these files may go, and why or why not; those that are no manifests are left out.
+    """Return which of these files may be deleted, and why or why not; files that are no manifests are left out.
 
-    Of each generation that is kept the last one stays, and of each name the one that is the latest.
+    The last manifest of each generation that is kept stays, and the latest of each name.
     """
-    found = {key: match for key in keys if (match := KEY.match(key)) is not None}
+    matches = {key: match for key in keys if (match := KEY.match(key)) is not None}
     commits: dict[int, sa.RowMapping] = {}
-    for some in batches(sorted({int(match["revision"]) for match in found.values()})):
+    for some in batches(sorted({int(match["revision"]) for match in matches.values()})):
         commits |= {row["revision"]: row for row in tx.all(_LAST.where(schema.commits.c.revision.in_(some)))}
-    marks = _written(tx, {unquote(match["name"]) for match in found.values()})
+    marks = _load_marks(tx, {unquote(match["name"]) for match in matches.values()})
     latest = {(name, row["value"]["revision"]) for name, row in marks.items()}
-    said: dict[str, tuple[bool, str]] = {}
-    for key, match in found.items():
+    verdicts: dict[str, tuple[bool, str]] = {}
+    for key, match in matches.items():
         revision = int(match["revision"])
         commit = commits.get(revision)
         if commit is None:
-            said[key] = False, "nobody here knows of it"
+            verdicts[key] = False, "this dispatcher does not know it"
         elif commit["committed_at"] > before:
-            said[key] = False, "its version was committed not long ago"
+            verdicts[key] = False, "its version was committed not long ago"
         elif (unquote(match["name"]), revision) in latest:
-            said[key] = False, "it is the latest"
+            verdicts[key] = False, "it is the latest"
         elif revision == commit["last"] and commit["collected_at"] is None:
-            said[key] = False, "it is the last of its generation"
+            verdicts[key] = False, "it is the last of its generation"
         else:
-            said[key] = True, "there is a later one"
-    return said
+            verdicts[key] = True, "there is a later one"
+    return verdicts
 
 
 def document(name: str, pages: Iterable[ReadingAnswer]) -> dict[str, Any]:
-    """Of all pages of what there is to read."""
-    listed = list(pages)
-    first = listed[0]
+    """Build a manifest from all pages of a reading."""
+    all_pages = list(pages)
+    first = all_pages[0]
     files = [
         {
             "path": _path(piece.location, file),
@@ -137,15 +137,15 @@ def document(name: str, pages: Iterable[ReadingAnswer]) -> dict[str, Any]:
             "end": piece.end,
             "cursor": piece.cursor,
             "revision": piece.revision,
-            # Of one file they are its own; of several only their sum is known.
+            # Known per piece only, so not for each of several files.
             "rows": piece.rows if len(piece.files) == 1 else None,
             "bytes": piece.bytes if len(piece.files) == 1 else None,
         }
-        for page in listed
+        for page in all_pages
         for piece in page.pieces
         for file in piece.files
     ]
-    pieces = [piece for page in listed for piece in page.pieces]
+    pieces = [piece for page in all_pages for piece in page.pieces]
     columns = first.columns
     return {
         "name": name,
@@ -162,37 +162,37 @@ def document(name: str, pages: Iterable[ReadingAnswer]) -> dict[str, Any]:
 
 
 def _path(location: str | None, name: str) -> str:
-    """As every reader understands it: an absolute path, or a URL."""
+    """Return an absolute path or a URL, which every reader understands."""
     uri = name if ":/" in name else f"{(location or '').rstrip('/')}/{name}"
     return path_text(uri) if uri.startswith("file:") else uri
 
 
 def _format(files: Iterable[Mapping[str, Any]]) -> str | None:
-    """None: there are none, or of several kinds."""
+    """Return the format of the files; None if there are none, or several formats."""
     kinds = {FORMATS.get(str(each["path"]).removesuffix(".gz").rpartition(".")[2].lower()) for each in files}
     return kinds.pop() if len(kinds) == 1 else None
 
 
 def _latest(tx: Tx, generations: Iterable[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    revisions: dict[str, int] = {}
     for some in batches(sorted(set(generations))):
         rows = tx.execute(
             sa.select(_generations.c.id, _generations.c.revision).where(
                 _generations.c.id.in_(some), _generations.c.revision.is_not(None)
             )
         )
-        found |= {row.id: row.revision for row in rows}
-    return found
+        revisions |= {row.id: row.revision for row in rows}
+    return revisions
 
 
-def _written(tx: Tx, names: Iterable[str]) -> dict[str, sa.RowMapping]:
-    by_place = {_place(name): name for name in names}
-    found: dict[str, sa.RowMapping] = {}
-    for some in batches(sorted(by_place)):
+def _load_marks(tx: Tx, names: Iterable[str]) -> dict[str, sa.RowMapping]:
+    by_id = {_mark_id(name): name for name in names}
+    marks: dict[str, sa.RowMapping] = {}
+    for some in batches(sorted(by_id)):
         rows = tx.all(sa.select(_marks).where(_marks.c.edition_id.in_(some), _marks.c.key == _MARK))
-        found |= {by_place[row["edition_id"]]: row for row in rows}
-    return found
+        marks |= {by_id[row["edition_id"]]: row for row in rows}
+    return marks
 
 
-def _place(name: str) -> str:
+def _mark_id(name: str) -> str:
     return derive_id("manifest", name)

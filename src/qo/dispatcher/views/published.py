@@ -46,10 +46,10 @@ def tables(tx: Tx, plan: Plan, rows: int) -> list[Table]:
 
 def _take_rows(page: Sequence[Piece], rows: int) -> Iterator[Piece]:
     """Yield pieces with rows until there are enough rows."""
-    taken = 0
+    row_count = 0
     for piece in page:
-        if taken >= rows:
+        if row_count >= rows:
             return
         if piece.files and piece.rows != 0:
-            taken += piece.rows or rows
+            row_count += piece.rows or rows
             yield piece

@@ -1,4 +1,4 @@
-"""Checks of data and rejected outputs, as people list them."""
+"""Lists of data checks and rejected outputs. Read-only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qo.errors import UsageError
 
 _checks, _rejections = schema.checks, schema.rejections
 
-# Written out: a planner uses a partial index only where it can see that its condition holds.
+# A literal, not a parameter: only then can the planner use the partial index.
 _FAILED = sa.literal_column("NOT checks.passed", sa.Boolean)
 
 
@@ -28,7 +28,7 @@ def list_checks(
     before: str | None = None,
     limit: int = 100,
 ) -> ChecksPage:
-    """From new to old. Raises NotFound for a dataset that is not there, UsageError for a place that is none."""
+    """List checks, newest first. Raises NotFound for an unknown dataset, UsageError for an invalid ``before``."""
     query = sa.select(_checks).where(_FAILED) if failed else sa.select(_checks)
     if task_id is not None:
         query = query.where(_checks.c.task_id == task_id)
@@ -40,11 +40,11 @@ def list_checks(
 def list_rejections(
     tx: Tx, dataset: str | None = None, *, before: str | None = None, limit: int = 100
 ) -> RejectionsPage:
-    """As ``list_checks``."""
+    """List rejected outputs, as ``list_checks`` does."""
     rows, following = _page(tx, _rejections, "output", sa.select(_rejections), dataset, before, limit)
     names = _names(tx, rows)
-    found = [RejectionAnswer.model_validate({**row, **names(row)}) for row in rows]
-    return RejectionsPage(rejections=found, next=following)
+    rejections = [RejectionAnswer.model_validate({**row, **names(row)}) for row in rows]
+    return RejectionsPage(rejections=rejections, next=following)
 
 
 def _page(
@@ -62,8 +62,8 @@ def _page(
     if dataset is not None:
         query = query.where(table.c.dataset_id == datasets.resolve(tx, dataset).id)
     if before is not None:
-        at = _place(before)
-        # The first alone, too: that is what an index is asked for.
+        at = _parse_place(before)
+        # Also by time alone, so that the index is used.
         query = query.where(table.c.at <= at[0], sa.tuple_(*place) < sa.tuple_(*at, types=[c.type for c in place]))
     rows = tx.all(query.order_by(*(each.desc() for each in place)).limit(limit + 1))
     if len(rows) <= limit:
@@ -72,16 +72,14 @@ def _page(
     return rows[:limit], f"{end['at'].isoformat()}~{end['task_id']}~{end['attempt']}~{end[last]}"
 
 
-def _place(before: str) -> tuple[datetime, str, int, int]:
+def _parse_place(before: str) -> tuple[datetime, str, int, int]:
     try:
         at, task_id, attempt, last = before.split("~")
         if datetime.fromisoformat(at).utcoffset() is None or max(int(attempt), int(last)) >= 2**31:
             raise ValueError
         return datetime.fromisoformat(at), task_id, int(attempt), int(last)
     except ValueError:
-        raise UsageError(
-            f"{before[:80]!r} is no place to go on from: pass what the page before gave as next"
-        ) from None
+        raise UsageError(f"{before[:80]!r} is not a page position: pass the next of the page before") from None
 
 
 def _names(tx: Tx, rows: Sequence[sa.RowMapping]) -> Any:

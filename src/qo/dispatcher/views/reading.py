@@ -1,4 +1,4 @@
-"""What there is to read of a dataset: exactly the committed files, as of now or as of a version."""
+"""The committed files of a dataset, now or as of a version."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def pieces(
     after: str | None = None,
     limit: int = PIECES_MAX,
 ) -> ReadingAnswer:
-    """One page. The revision that a commit of the dataset made also names its generation, which may be an old one;
-    of any other revision the current generation is shown as it was then.
+    """Return one page of pieces.
 
-    Raises NotFound for a dataset or generation that is not there, for a revision that is yet to come, and for one of
-    which files were collected.
+    If a commit of the dataset made the revision, its generation is read, even an old one; otherwise the current
+    generation as of the revision. Raises NotFound for an unknown dataset or generation, for a revision that does not
+    exist yet, and for one whose files were collected.
     """
     ref = resolve(tx, text)
     if generation_id is None and revision is not None:
-        generation_id = _made_by(tx, ref, revision)
+        generation_id = _generation_of_revision(tx, ref, revision)
     generation = choose_generation(tx, ref, generation_id)
     latest = tx.value(sa.select(_generations.c.revision).where(_generations.c.id == generation))
     if latest is None:
@@ -43,8 +43,8 @@ def pieces(
     if revision is not None:
         require_version(tx, ref, generation, revision)
     upto = latest if revision is None else min(revision, latest)
-    found, rest = standing(tx, generation, after, limit, upto)
-    _require_kept(tx, ref, upto, found)
+    page, rest = standing(tx, generation, after, limit, upto)
+    _require_kept(tx, ref, upto, page)
     columns = dataset_columns.as_of(tx, generation, upto)
     return ReadingAnswer(
         dataset_id=ref.id,
@@ -52,22 +52,22 @@ def pieces(
         revision=upto,
         committed_at=tx.value(sa.select(_commits.c.committed_at).where(_commits.c.revision == upto)),
         columns=None if columns is None else dataset_columns.bodies(columns),
-        pieces=found,
+        pieces=page,
         after=rest,
     )
 
 
-def _require_kept(tx: Tx, ref: DatasetRef, revision: int, found: Sequence[Piece]) -> None:
-    for some in batches(each.revision for each in found):
-        gone = sa.and_(_commits.c.revision.in_(some), _commits.c.collected_at.is_not(None))
-        at = tx.value(sa.select(_commits.c.collected_at).where(gone).limit(1))
+def _require_kept(tx: Tx, ref: DatasetRef, revision: int, page: Sequence[Piece]) -> None:
+    for some in batches(each.revision for each in page):
+        collected = sa.and_(_commits.c.revision.in_(some), _commits.c.collected_at.is_not(None))
+        at = tx.value(sa.select(_commits.c.collected_at).where(collected).limit(1))
         if at is not None:
             raise NotFound(
-                f"{ref.label} is not there any more as it was at revision {revision}: files of it were collected on "
+                f"{ref.label} can no longer be read as of revision {revision}: files of it were collected on "
                 f"{at:%Y-%m-%d}. Read a later version, or collect with a longer --older-than"
             )
 
 
-def _made_by(tx: Tx, ref: DatasetRef, revision: int) -> str | None:
-    made = sa.select(_commits.c.generation_id)
-    return tx.value(made.where(_commits.c.revision == revision, _commits.c.dataset_id == ref.id))
+def _generation_of_revision(tx: Tx, ref: DatasetRef, revision: int) -> str | None:
+    query = sa.select(_commits.c.generation_id)
+    return tx.value(query.where(_commits.c.revision == revision, _commits.c.dataset_id == ref.id))

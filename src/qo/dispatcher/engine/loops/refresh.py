@@ -255,7 +255,7 @@ def _find_covered(
 def _task(job: LiveJob, work: StaleWork) -> NewTask:
     return NewTask(
         job=job,
-        dedupe_key=dedupe_keys.for_refresh(work.made, work.changed_generation, work.changed_revision),
+        dedupe_key=dedupe_keys.for_refresh(work.output_revision, work.changed_generation, work.changed_revision),
         dataset_id=work.dataset_id,
         generation_id=work.generation_id,
         partition_key=work.partition_key,

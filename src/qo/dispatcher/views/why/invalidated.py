@@ -1,5 +1,5 @@
-"""What became of committed data afterwards, for ``qo why``: its inputs have changed, it was called into question, or it
-is being made again."""
+"""What happened to committed data afterwards, for ``qo why``: changed inputs, invalidations, and tasks that remake
+it."""
 
 from __future__ import annotations
 
@@ -23,47 +23,47 @@ from qo.dispatcher.views.why.trace import CANDIDATES, Chain, Row, most_telling
 
 _OPEN = (Status.PENDING, Status.RUNNING)
 _tasks = schema.tasks
-# Tasks that no new event asked for: they make again what was made before.
-_MAKES_AGAIN = sa.or_(
+# Tasks that remake output without a new event.
+_REMAKES = sa.or_(
     _tasks.c.invalidation_id.is_not(None),
     *(_tasks.c.dedupe_key.startswith(kind.prefix) for kind in (KeyKind.REFRESH, KeyKind.BACKFILL)),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Since:
+class Aftermath:
     """What happened to a commit after it was made."""
 
-    because: str = ""  # A clause that goes on from "committed as revision 4"; empty if nothing is to be said.
+    because: str = ""  # A clause that continues "committed as revision 4"; empty if nothing happened.
     do: str | None = None
     steps: tuple[Step, ...] = ()
     stale: tuple[StaleInput, ...] = ()
 
 
-def since(chain: Chain, commit: Row) -> Since:
-    """Of one that nothing has happened to, nothing."""
+def find_aftermath(chain: Chain, commit: Row) -> Aftermath:
+    """Return what has happened to a commit since it was made."""
     task = chain.task(commit["task_id"])
     job = chain.live.jobs.get(task["edition_id"]) if task is not None else None
     if task is None or job is None:
         changes, stale = list[Change](), tuple[StaleInput, ...]()
     else:
         changes, stale = _changed_inputs(chain, job, commit)
-    said = f", and stale: {'; '.join(each.text for each in stale)}" if stale else ""
+    text = f", and stale: {'; '.join(each.text for each in stale)}" if stale else ""
     by_partition = commit["partition_key"] is not None
-    doubts = _doubts(chain, commit) if by_partition else []
-    again = _again(chain, task, commit) if by_partition and task is not None else None
+    declared = _declared_invalidations(chain, commit) if by_partition else []
+    again = _remaking_task(chain, task, commit) if by_partition and task is not None else None
     if again is None:
-        do = _refreshed_by(job, task, changes) if job is not None and task is not None else None
-        return Since(said, do, tuple(doubts), stale)
-    steps = (*doubts, *chain.invalidation_steps(again), chain.task_step(again))
+        do = _advise_refresh(job, task, changes) if job is not None and task is not None else None
+        return Aftermath(text, do, tuple(declared), stale)
+    steps = (*declared, *chain.invalidation_steps(again), chain.task_step(again))
     if again["status"] in _OPEN:
-        return Since(f"{said}, and is being made again", chain.standing(again).do, steps, stale)
-    text = f"{said}, and was to be made again, which has not come about"
-    return Since(text, chain.standing(again).do, steps, stale)
+        return Aftermath(f"{text}, and is being remade", chain.task_state(again).do, steps, stale)
+    text = f"{text}, and should have been remade, but was not"
+    return Aftermath(text, chain.task_state(again).do, steps, stale)
 
 
 def _changed_inputs(chain: Chain, job: LiveJob, commit: Row) -> tuple[list[Change], tuple[StaleInput, ...]]:
-    """The inputs that make a commit stale, and the same in words."""
+    """Return the inputs that make a commit stale, and a description of each."""
     generation, key = commit["generation_id"], commit["partition_key"]
     if key is not None:
         changes = staleness.stale_partitions(chain.tx, chain.live, job, generation, [key]).get(key, [])
@@ -75,9 +75,9 @@ def _changed_inputs(chain: Chain, job: LiveJob, commit: Row) -> tuple[list[Chang
     return changes, tuple(staleness.explain(chain.tx, {"": changes}, labels)[""])
 
 
-def _refreshed_by(job: LiveJob, task: Row, changes: Sequence[Change]) -> str | None:
-    """What has it made again; None: it is not stale, or that happens without anybody's doing."""
-    manual = [each for each in changes if not _is_followed(job, each)]
+def _advise_refresh(job: LiveJob, task: Row, changes: Sequence[Change]) -> str | None:
+    """Return the command that remakes it; None if it is not stale, or is remade automatically."""
+    manual = [each for each in changes if not _is_refreshed_automatically(job, each)]
     if not manual or job.status is not VersionStatus.ACTIVE:
         return None
     beside = [each.name for each in manual if not job.inputs[each.position].trigger]
@@ -88,16 +88,16 @@ def _refreshed_by(job: LiveJob, task: Row, changes: Sequence[Change]) -> str | N
     return None
 
 
-def _is_followed(job: LiveJob, change: Change) -> bool:
-    """Whether a change of the input has the job make again what it made from it."""
+def _is_refreshed_automatically(job: LiveJob, change: Change) -> bool:
+    """Tell whether a change of the input makes the job remake its output automatically."""
     if job.inputs[change.position].trigger:
-        # Of an input that triggers but was read as a whole, only new partitions are worked on.
+        # If a triggering input was read as a whole, only its new partitions start tasks.
         return change.other_generation or change.cursor_range or change.partition_key is not None
     return job.job.inputs[change.position].refresh is Refresh.ON_CHANGE
 
 
-def _doubts(chain: Chain, commit: Row) -> list[Step]:
-    """The last invalidation that somebody declared of it since."""
+def _declared_invalidations(chain: Chain, commit: Row) -> list[Step]:
+    """Return the last invalidation that somebody has declared since the commit."""
     table = schema.invalidations
     query = sa.select(table).where(
         table.c.generation_id == commit["generation_id"],
@@ -109,12 +109,12 @@ def _doubts(chain: Chain, commit: Row) -> list[Step]:
     return [] if row is None else [chain.invalidation_step(row)]
 
 
-def _again(chain: Chain, made_by: Row, commit: Row) -> Row | None:
-    """The task that is to take the place of what is committed, and has not."""
+def _remaking_task(chain: Chain, made_by: Row, commit: Row) -> Row | None:
+    """Return the task that should replace the commit and has not done so."""
     query = sa.select(_tasks).where(
         _tasks.c.edition_id == made_by["edition_id"],
         _tasks.c.partition_key == commit["partition_key"],
-        _MAKES_AGAIN,
+        _REMAKES,
         _tasks.c.status != Status.COMPLETED,
         _tasks.c.created_at >= commit["committed_at"],
     )

@@ -1,6 +1,6 @@
-"""How something came about: event, delivery, task, commit, and so on upstream to the source.
+"""The trace of ``qo why``: event, delivery, task, commit, and so on upstream to the source.
 
-Every step is found by an index, and there are at most so many of them, however much data there is.
+Every step is found by an index, and their number is bounded, however much data there is.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ ERROR_CHARS = 300  # Of an error message: the rest is in `qo run show`.
 NOBODY_S = 60.0  # A dispatcher looks several times a second; one that starts anew is back by then.
 CANDIDATES = 20  # Tasks of one partition that are looked at.
 
-# Which of several tasks for one thing tells why it is not there.
-_TELLING = ("failed", "cancelled", "expired", "pending", "running", "completed")
+# Of several tasks for one partition, the first of these explains best why it is missing.
+_MOST_TELLING_FIRST = ("failed", "cancelled", "expired", "pending", "running", "completed")
 
 Row = sa.RowMapping
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a task stands, in words, and what follows from it."""
+class TaskState:
+    """The state of a task in words, and what follows from it."""
 
     text: str
     verdict: Verdict
@@ -59,17 +59,15 @@ class Chain:
             self._names[dataset_id] = ref.label if ref is not None else dataset_id
         return self._names[dataset_id]
 
-    # What there is
-
     def latest_event(self, dataset: str, generation: str, partition: str | None) -> Row | None:
-        """The last one of a partition; None: of all cursor events."""
+        """Return the last event of a partition; with None, the last cursor event."""
         table = schema.events
         same = table.c.partition_key.is_(None) if partition is None else table.c.partition_key == partition
         query = sa.select(table).where(table.c.dataset_id == dataset, table.c.generation_id == generation, same)
         return self.tx.one(query.order_by(table.c.seq.desc()).limit(1))
 
     def last_event(self, dataset: str, generation: str) -> Row | None:
-        """The last one of all."""
+        """Return the last event of a generation."""
         table = schema.events
         query = sa.select(table).where(table.c.dataset_id == dataset, table.c.generation_id == generation)
         return self.tx.one(query.order_by(table.c.seq.desc()).limit(1))
@@ -85,13 +83,13 @@ class Chain:
         )
 
     def removal(self, generation: str, partition: str) -> Row | None:
-        """The commit that removed a partition last."""
+        """Return the commit that removed a partition last."""
         revision = removing.last_removals(self.tx, generation, [partition]).get(partition)
         table = schema.commits
         return None if revision is None else self.tx.one(sa.select(table).where(table.c.revision == revision))
 
     def segment(self, generation: str, cursor: int) -> Row | None:
-        """The first committed piece that reaches so far."""
+        """Return the first committed segment that reaches the cursor."""
         table = schema.commits
         query = sa.select(table).where(
             table.c.generation_id == generation, sa.text("cursor IS NOT NULL"), table.c.cursor >= cursor
@@ -103,7 +101,7 @@ class Chain:
         return None if task_id is None else self.tx.one(sa.select(table).where(table.c.id == task_id))
 
     def task_of(self, edition: str, partition: str) -> Row | None:
-        """Of the tasks for one partition, the one that tells most."""
+        """Return the task of a partition that explains most."""
         table = schema.tasks
         query = sa.select(table).where(table.c.edition_id == edition, table.c.partition_key == partition)
         return most_telling(self.tx.all(query.limit(CANDIDATES)))
@@ -112,22 +110,20 @@ class Chain:
         table = schema.deliveries
         return self.tx.one(sa.select(table).where(table.c.event_seq == seq, table.c.edition_id == edition))
 
-    # What it says
-
     def up_to_task(self, task: Row) -> list[Step]:
-        """From the source down to this task."""
+        """Return the steps from the source down to this task."""
         steps: list[Step] = []
-        seen: set[str] = set()
+        visited: set[str] = set()
         current: Row | None = task
-        while current is not None and current["id"] not in seen and len(seen) < DEPTH_MAX:
-            seen.add(current["id"])
+        while current is not None and current["id"] not in visited and len(visited) < DEPTH_MAX:
+            visited.add(current["id"])
             steps.append(self.task_step(current))
             steps += self.invalidation_steps(current)
             event = self._cause(current)
             if event is None:
                 break
             delivery = self.delivery(event["seq"], current["edition_id"])
-            # What an invalidation started, no delivery did: that one led to a task before.
+            # The delivery of a task that an invalidation started belongs to an earlier task.
             if delivery is not None and delivery["task_id"] in (None, current["id"]):
                 steps.append(self.delivery_step(delivery))
             steps += reversed([*self._joined(current, event), *self._announced(event)])
@@ -135,7 +131,7 @@ class Chain:
         return steps[::-1]
 
     def invalidation_steps(self, task: Row) -> list[Step]:
-        """What made a task necessary that does over what was done."""
+        """Return the invalidation that a task reads again for."""
         table = schema.invalidations
         row = self.tx.one(sa.select(table).where(table.c.id == task["invalidation_id"]))
         return [] if row is None else [self.invalidation_step(row)]
@@ -154,7 +150,7 @@ class Chain:
         )
 
     def _joined(self, task: Row, event: Row) -> list[Step]:
-        """The other sides of a join, as they were announced."""
+        """Return the announcements of the other sides of a join."""
         job, key = self.live.jobs.get(task["edition_id"]), task["partition_key"]
         if job is None or key is None or not routing.joins(job):
             return []
@@ -173,11 +169,11 @@ class Chain:
 
     def _announced(self, event: Row) -> list[Step]:
         dataset, key = event["dataset_id"], event["partition_key"]
-        found = self.partition(dataset, event["generation_id"], key) if key is not None else None
-        return [*([self.commit_step(found)] if found is not None else []), self.event_step(event)]
+        commit = self.partition(dataset, event["generation_id"], key) if key is not None else None
+        return [*([self.commit_step(commit)] if commit is not None else []), self.event_step(event)]
 
     def _cause(self, task: Row) -> Row | None:
-        """The event that started a task; one that was made up for later has the last that speaks of the same."""
+        """Return the event that started a task; for a task of the reconciler, the last event of the same data."""
         table = schema.events
         if task["event_seq"] is not None:
             return self.tx.one(sa.select(table).where(table.c.seq == task["event_seq"]))
@@ -219,7 +215,7 @@ class Chain:
         name = f"{task['dag']}.{task['job']}"
         return Step(
             kind=StepKind.TASK,
-            text=f"task {task['id']} of {name}{_wanted_by(task)} {self.standing(task).text}",
+            text=f"task {task['id']} of {name}{_requester_text(task)} {self.task_state(task).text}",
             job=name,
             partition_key=task["partition_key"],
             cursor=task["cursor"],
@@ -246,11 +242,11 @@ class Chain:
 
     def removal_step(self, removal: Row) -> Step:
         task = self.task(removal["task_id"])
-        told: dict[str, Any] = (task["output"] if task is not None else None) or {}
+        details: dict[str, Any] = (task["output"] if task is not None else None) or {}
         name = self.name(removal["dataset_id"])
-        why = f": {told['reason']}" if told.get("reason") else ""
+        why = f": {details['reason']}" if details.get("reason") else ""
         what = scope(name, removal["partition_key"], None)
-        when, who = moment(removal["committed_at"]), told.get("by") or "nobody named"
+        when, who = moment(removal["committed_at"]), details.get("by") or "nobody named"
         return Step(
             kind=StepKind.COMMIT,
             text=f"{what} was removed at {when} by {who}{why}",
@@ -261,13 +257,13 @@ class Chain:
             at=removal["committed_at"],
         )
 
-    def found_wrong(self, task_id: str) -> list[Step]:
-        """What a task has found of its data that was not as expected."""
-        found = quality.failed_checks(self.tx, task_id)
-        return [Step(kind=StepKind.CHECK, text=f"not as expected: {each}", task_id=task_id) for each in found]
+    def failed_check_steps(self, task_id: str) -> list[Step]:
+        """Return the checks that failed in a task."""
+        checks = quality.failed_checks(self.tx, task_id)
+        return [Step(kind=StepKind.CHECK, text=f"not as expected: {each}", task_id=task_id) for each in checks]
 
     def rejected_since(self, commit: Row) -> list[Step]:
-        """What was to take the place of a committed partition, and was not good enough."""
+        """Return the output that should have replaced a committed partition and was rejected."""
         last = quality.last_rejection(self.tx, commit["dataset_id"], commit["partition_key"])
         if (
             last is None
@@ -278,10 +274,10 @@ class Chain:
         what = scope(self.name(last["dataset_id"]), last["partition_key"], last["cursor"])
         text = f"a later {what}, of {moment(last['at'])}, was rejected and lies at {last['location']}: "
         step = Step(kind=StepKind.CHECK, text=text + brief(last["reason"]), task_id=last["task_id"], at=last["at"])
-        return [step, *self.found_wrong(last["task_id"])]
+        return [step, *self.failed_check_steps(last["task_id"])]
 
-    def standing(self, task: Row) -> Standing:
-        """Where a task stands: what it waits for, who runs it, or how it ended."""
+    def task_state(self, task: Row) -> TaskState:
+        """Return the state of a task: what it waits for, who runs it, or how it ended."""
         replay = f"qo run replay {task['id']}"
         error = brief(task["last_error"])
         match task["status"]:
@@ -289,95 +285,97 @@ class Chain:
                 return self._waiting(task, error)
             case "running":
                 until = moment(task["lease_expires_at"])
-                text = f"is run by {task['worker_id']}, attempt {task['attempt']}, lease until {until}"
-                return Standing(text + _waiting_text(task["progress"]), Verdict.UNDER_WAY)
+                text = f"is running on {task['worker_id']}, attempt {task['attempt']}, lease until {until}"
+                return TaskState(text + _waiting_text(task["progress"]), Verdict.UNDER_WAY)
             case "completed":
-                return Standing(f"completed at {moment(task['completed_at'])}", Verdict.THERE)
+                return TaskState(f"completed at {moment(task['completed_at'])}", Verdict.THERE)
             case "failed":
                 text = f"failed after {plural(task['attempt'], 'attempt')}: {error}"
                 superseded = failures.superseded(self.tx, self.live, [task]).get(task["id"])
                 if superseded is not None:
-                    return Standing(f"{text}; superseded: {superseded.text}", Verdict.BLOCKED)
-                return Standing(text, Verdict.BLOCKED, f"fix the cause, then {replay}")
+                    return TaskState(f"{text}; superseded: {superseded.text}", Verdict.BLOCKED)
+                return TaskState(text, Verdict.BLOCKED, f"fix the cause, then {replay}")
             case "cancelled":
                 by = f" by {task['cancelled_by']}" if task["cancelled_by"] else ""
                 reason = f": {task['cancel_reason']}" if task["cancel_reason"] else ""
                 is_live = task["edition_id"] in self.live.jobs  # No other task can be replayed.
-                return Standing(f"was cancelled{by}{reason}", Verdict.BLOCKED, replay if is_live else None)
+                return TaskState(f"was cancelled{by}{reason}", Verdict.BLOCKED, replay if is_live else None)
             case other:
-                return Standing(f"is {other}", Verdict.BLOCKED, replay)
+                return TaskState(f"is {other}", Verdict.BLOCKED, replay)
 
-    def _waiting(self, task: Row, error: str) -> Standing:
+    def _waiting(self, task: Row, error: str) -> TaskState:
         again = rescheduled(self.tx, task)
-        said = "" if again is None else f"was {again.text}; "
+        prefix = "" if again is None else f"was {again.text}; "
         if task["released_at"] is not None:
-            text = f"{said}was woken at {moment(task['released_at'])} and not claimed since"
-            return Standing(text, Verdict.UNDER_WAY, _wanted(task["queue"]))
+            text = f"{prefix}was woken at {moment(task['released_at'])} and not claimed since"
+            return TaskState(text, Verdict.UNDER_WAY, _advise_on_queue(task["queue"]))
         if again is not None and task["available_at"] > self.tx.now:
-            return Standing(f"{said}is tried again at {moment(task['available_at'])}", Verdict.UNDER_WAY)
+            return TaskState(f"{prefix}is tried again at {moment(task['available_at'])}", Verdict.UNDER_WAY)
         if task["available_at"] > self.tx.now:
             after = f" after attempt {task['attempt']}: {error}" if task["attempt"] else ""
-            return Standing(f"is due at {moment(task['available_at'])}{after}", Verdict.UNDER_WAY)
+            return TaskState(f"is due at {moment(task['available_at'])}{after}", Verdict.UNDER_WAY)
         if task["edition_id"] not in self.live.jobs:
-            return Standing("waits: no live version has this job as it was", Verdict.BLOCKED)
+            return TaskState("waits: no live version has this edition of the job", Verdict.BLOCKED)
         paused = self._paused(task)
         if paused is not None:
             return paused
-        beside = rebuilding.why_held(self.tx, self.live, task["edition_id"])
-        if beside is not None:
-            return Standing(f"waits: {beside}", Verdict.BLOCKED)
+        held = rebuilding.why_held(self.tx, self.live, task["edition_id"])
+        if held is not None:
+            return TaskState(f"waits: {held}", Verdict.BLOCKED)
         holds = schema.holds
         hold = self.tx.value(sa.select(holds.c.reason).where(holds.c.edition_id == task["edition_id"]))
         if hold is not None:
-            return Standing(f"waits: {hold}", Verdict.BLOCKED)
-        return Standing(f"{said}waits to be released", Verdict.UNDER_WAY, self.nobody_since(task["available_at"]))
+            return TaskState(f"waits: {hold}", Verdict.BLOCKED)
+        return TaskState(
+            f"{prefix}waits to be released", Verdict.UNDER_WAY, self.advise_on_dispatcher(task["available_at"])
+        )
 
-    def nobody_since(self, waiting: datetime) -> str | None:
-        """What to look at where something waits for a dispatcher for longer than one takes."""
+    def advise_on_dispatcher(self, waiting: datetime) -> str | None:
+        """Return what to check if something has waited for a dispatcher for too long; None otherwise."""
         waited_s = (self.tx.now - waiting).total_seconds()
         if waited_s < NOBODY_S:
             return None
         return f"see whether a dispatcher runs: none has taken it up for {waited_s:.0f} s"
 
-    def _paused(self, task: Row) -> Standing | None:
+    def _paused(self, task: Row) -> TaskState | None:
         table, name = schema.pauses, f"{task['dag']}.{task['job']}"
         rows = self.tx.all(sa.select(table).where(table.c.scope.in_((name, task["dag"]))).order_by(table.c.scope))
         if not rows:
             return None
         pause = rows[-1]
-        return Standing(
+        return TaskState(
             f"waits: paused by {pause['by']}" + (f": {pause['reason']}" if pause["reason"] else ""),
             Verdict.BLOCKED,
             f"qo dag resume {pause['scope']}",
         )
 
 
-def _wanted_by(task: Row) -> str:
-    """Of a task that no event started, who wanted it."""
+def _requester_text(task: Row) -> str:
+    """Return the backfill that a task belongs to, in words; empty if there is none."""
     key = DedupeKey.parse(task["dedupe_key"])
     return f", for backfill {key.subject}," if key is not None and key.kind is KeyKind.BACKFILL else ""
 
 
-def _wanted(queue: str) -> str:
-    """What to look at while nobody claims from a queue: whether somebody is alive is not in the state."""
-    known = DEFAULT.runtimes.get(queue)
-    if known is not None and known.launcher is not Launcher.QUEUE:
+def _advise_on_queue(queue: str) -> str:
+    """Return what to check while nobody claims from a queue: the database does not know which workers run."""
+    runtime = DEFAULT.runtimes.get(queue)
+    if runtime is not None and runtime.launcher is not Launcher.QUEUE:
         return "see the log of the dispatcher, which starts it itself"
     return f"see whether a worker runs: qo worker list --runtime {queue}"
 
 
 def _waiting_text(progress: Any) -> str:
-    """What a running task waits for, where its progress tells that: as Spark tasks do without a cluster."""
+    """Return what a running task waits for according to its progress, such as a Spark cluster."""
     waiting = cast("dict[str, Any]", progress).get("waiting") if isinstance(progress, dict) else None
     return f"; {brief(waiting)}" if isinstance(waiting, str) else ""
 
 
 def most_telling(tasks: Iterable[Row]) -> Row | None:
-    return min(tasks, key=lambda row: (_TELLING.index(row["status"]), row["id"]), default=None)
+    return min(tasks, key=lambda row: (_MOST_TELLING_FIRST.index(row["status"]), row["id"]), default=None)
 
 
 def scope(dataset: str, partition: str | None, cursor: int | None) -> str:
-    """How a person writes it."""
+    """Return the name of a dataset, partition or cursor as ``qo why`` accepts it."""
     if partition is not None:
         return f"{dataset}@{partition}"
     return dataset if cursor is None else f"{dataset}@{cursor}"
