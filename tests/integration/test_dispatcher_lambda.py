@@ -138,7 +138,7 @@ def test_the_token_of_a_function_ends_with_its_attempt(site: Callable[..., Site]
         capability = capabilities.verify(here.ring, token if isinstance(token, str) else token["result"], tx.now)
         assert (capability.task_id, capability.attempt) == (task_id, 1)
         with pytest.raises(Refused, match="over"):
-            capabilities.still_valid(tx, capability)
+            capabilities.require_running(tx, capability)
 
 
 def test_a_function_that_breaks_a_rule_fails_its_task(site: Callable[..., Site]) -> None:

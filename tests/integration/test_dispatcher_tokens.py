@@ -214,8 +214,8 @@ def test_a_token_speaks_for_its_own_attempt_only(ring: KeyRing) -> None:
 @pytest.mark.fast
 def test_a_fresh_token_is_due_before_the_old_one_ends(ring: KeyRing) -> None:
     capability = capabilities.verify(ring, issue(ring, timeout_s=None), NOW)
-    assert not capabilities.near_its_end(capability, NOW + timedelta(hours=17))
-    assert capabilities.near_its_end(capability, NOW + timedelta(hours=18))
+    assert not capabilities.needs_renewal(capability, NOW + timedelta(hours=17))
+    assert capabilities.needs_renewal(capability, NOW + timedelta(hours=18))
 
 
 def add_task(state: State, **changed: Any) -> None:
@@ -234,7 +234,7 @@ def test_a_token_is_useless_once_its_attempt_is_over(state: State, ring: KeyRing
     add_task(state)
     with state.read() as tx:
         capability = capabilities.verify(ring, issue(ring, now=tx.now), tx.now)
-        capabilities.still_valid(tx, capability, leased=True)
+        capabilities.require_running(tx, capability, leased=True)
     over: list[dict[str, Any]] = [
         {"attempt": 3, "lease_id": "next"},
         {"lease_id": "next"},
@@ -248,7 +248,7 @@ def test_a_token_is_useless_once_its_attempt_is_over(state: State, ring: KeyRing
                 sa.update(schema.tasks).values({"status": "running", "attempt": 2, "lease_id": LEASE} | changed)
             )
         with state.read() as tx, pytest.raises(LeaseLost, match="over"):
-            capabilities.still_valid(tx, capability)
+            capabilities.require_running(tx, capability)
 
 
 def test_a_lapsed_lease_is_told_apart_from_a_lost_one(state: State, ring: KeyRing, clock: Clock) -> None:
@@ -257,9 +257,9 @@ def test_a_lapsed_lease_is_told_apart_from_a_lost_one(state: State, ring: KeyRin
         capability = capabilities.verify(ring, issue(ring, now=tx.now), tx.now)
     clock.advance(61)
     with state.read() as tx:
-        capabilities.still_valid(tx, capability)
+        capabilities.require_running(tx, capability)
         with pytest.raises(LeaseLost, match="heartbeat"):
-            capabilities.still_valid(tx, capability, leased=True)
+            capabilities.require_running(tx, capability, leased=True)
 
 
 def test_a_task_that_never_was_has_no_valid_token(state: State, ring: KeyRing) -> None:
@@ -267,7 +267,7 @@ def test_a_task_that_never_was_has_no_valid_token(state: State, ring: KeyRing) -
         for task_id in (TASK, "'; DROP TABLE tasks; --"):
             capability = capabilities.verify(ring, issue(ring, now=tx.now, task_id=task_id), tx.now)
             with pytest.raises(LeaseLost):
-                capabilities.still_valid(tx, capability)
+                capabilities.require_running(tx, capability)
 
 
 @pytest.mark.fast

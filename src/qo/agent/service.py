@@ -19,7 +19,7 @@ from qo.agent.operators import Executor
 from qo.api.internal_client import DispatcherClient, internal_url
 from qo.config.settings import DEFAULT as DEFAULT_ORIGIN
 from qo.config.settings import Settings
-from qo.dispatcher.auth.local_tokens import Presented, presented_token
+from qo.dispatcher.auth.local_tokens import PresentedToken, presented_token
 from qo.dispatcher.outbox.queues import prepare
 from qo.errors import Forbidden, Unauthenticated, Unavailable, UsageError
 from qo.pipeline.registry import DEFAULT, Launcher
@@ -114,7 +114,7 @@ def with_spark_slots(settings: Settings, runtime: str) -> Settings:
     return replace(settings, worker=replace(settings.worker, concurrency=settings.worker.spark_slots))
 
 
-async def check_token(url: str, credentials: Presented) -> None:
+async def check_token(url: str, credentials: PresentedToken) -> None:
     """Check the worker's token at the dispatcher. Raises Unauthenticated for one that could not claim anything.
 
     A dispatcher that does not answer is not an error: it may be back when the first wake-up comes.
@@ -123,7 +123,7 @@ async def check_token(url: str, credentials: Presented) -> None:
         async with DispatcherClient(url, credentials.token, patience_s=CHECK_TOKEN_S) as client:
             await client.sources(limit=1)
     except (Unauthenticated, Forbidden) as error:
-        raise credentials.refused(error) from error
+        raise credentials.explain_refusal(error) from error
     except Unavailable as error:
         log.warning("the dispatcher does not answer yet: %s", error)
 

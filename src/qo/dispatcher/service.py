@@ -1,7 +1,6 @@
 """The dispatcher: all loops together, and the process around them.
 
-It keeps nothing to itself. Everything is in the state database, so it can be killed at any instant, started again,
-or run twice.
+All its state is in the state database, so it can be killed at any instant, restarted, or run twice.
 """
 
 from __future__ import annotations
@@ -57,37 +56,37 @@ from qo.store import private
 
 log = logging.getLogger(__name__)
 
-WATCH_S = 1.0  # Between looks at leases, queues and sources: nobody waits for these.
+WATCH_S = 1.0  # Between checks of leases, queues and sources, which are not urgent.
 PURGE_S = 60.0
 MANIFEST_S = 2.0
-SWEEPS = 4  # Looks for lost wake-ups while one becomes old enough.
+SWEEPS = 4  # Searches for lost wake-ups while one becomes old enough.
 
 
-# Who has something to do after what: each stage of an event's way wakes the next, and no other.
+# Which loops to wake after what: each stage of an event's way wakes the next, and no other.
 #
 #     event -> router -> release -> publisher, in process, invoker -> (a task ends) -> event
 #
 # The end of a task that a worker reports wakes no loop from here: see ``fast_path``.
 # After tasks have ended: their events, what they replaced or left stale, and the room that they leave.
 ENDED = (LoopName.ROUTER, LoopName.INVALIDATION, LoopName.BACKFILL, LoopName.REFRESH, LoopName.RELEASE)
-CHANGED = ENDED  # Somebody has written to the state.
-DEPLOYED = (*CHANGED, LoopName.TOPOLOGY_WATCH)  # The topology is another one.
-FREED = (*ENDED, LoopName.INVOKER)  # A function has ended, and left its place to another.
-CREATED = (LoopName.RELEASE,)  # Tasks.
+CHANGED = ENDED  # After a write to the state.
+DEPLOYED = (*CHANGED, LoopName.TOPOLOGY_WATCH)  # After a change of the topology.
+FREED = (*ENDED, LoopName.INVOKER)  # After a function has ended, and freed its slot.
+CREATED = (LoopName.RELEASE,)  # After tasks were created.
 RELEASED = (LoopName.PUBLISHER, LoopName.IN_PROCESS, LoopName.INVOKER)
-SEARCH_S = 1.0  # Between looks for wake-ups that nobody has handed over, while others are.
-AT_EASE = 5  # What is woken by whoever has something for it looks by itself so many times less often.
+SEARCH_S = 1.0  # Between searches of the outbox while wake-ups are also handed over directly.
+NUDGED_FACTOR = 5  # A loop that others wake polls so many times less often.
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One loop of the dispatcher. ``wakes``: those that have something to do once it did something."""
+    """The declaration of one loop. ``wakes``: the loops that have work after it did some."""
 
     name: LoopName
     tick: Tick
     rest_s: float
     wakes: Sequence[LoopName] = ()
-    batch: int = 1  # How much a tick does at once.
+    batch: int = 1  # How much one tick does.
 
 
 class Dispatcher:
@@ -100,7 +99,7 @@ class Dispatcher:
         registry: Registry = DEFAULT,
         invoke: Callable[[], int] = lambda: 0,
     ) -> None:
-        """``queues``: where wake-ups go. ``invoke``: the tick of who starts functions.
+        """``queues``: where wake-ups go. ``invoke``: the tick of the invoker of functions.
 
         Raises ConfigError for settings that cannot be read.
         """
@@ -110,22 +109,21 @@ class Dispatcher:
         self.counters = Counters()
         self._queues = queues
         self._invoke = invoke
-        self._epoch: int | None = None  # Of the topology, when it was last looked at.
-        self._hears_since: datetime | None = (
-            None  # Since when holders of tasks can be heard, by the database's clock.
-        )
+        self._epoch: int | None = None  # Of the topology, when it was last checked.
+        # Since when heartbeats can arrive, by the database's clock.
+        self._reachable_since: datetime | None = None
         self._wake_ups = WakeUpBuffer(self.nudge)
-        self._searched_at: float | None = None  # The outbox, for wake-ups that nobody has handed over.
+        self._searched_at: float | None = None  # When the outbox was last searched.
         self.fast_path = FastPath(limits(settings.dispatcher), self._wake_ups, self.nudge, registry)
         parts = self._parts()
         self._executor = ThreadPoolExecutor(len(parts), thread_name_prefix="qo-loop")
-        self.loops = [self._made(part) for part in parts]
-        self._named = {loop.name: loop for loop in self.loops}
+        self.loops = [self._build_loop(part) for part in parts]
+        self._loops_by_name = {loop.name: loop for loop in self.loops}
         self._events: asyncio.AbstractEventLoop | None = None
         self.metrics = Metrics(self.loops, self.counters)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Do everything there is to do until ``stop``, then finish what is under way."""
+        """Run all loops until ``stop``, then finish the ticks that are under way."""
         self._events = asyncio.get_running_loop()
         try:
             async with asyncio.TaskGroup() as group:
@@ -139,34 +137,34 @@ class Dispatcher:
             self._executor.shutdown(wait=False)
 
     def nudge(self, names: Sequence[LoopName] = CHANGED) -> None:
-        """There is something new in the state: look at once. From any thread; nothing while it does not run."""
+        """Wake the loops, because the state has changed. From any thread; does nothing unless the loops run."""
         if (events := self._events) is not None and not events.is_closed():
             events.call_soon_threadsafe(self._wake, names)
 
     async def step(self) -> int:
-        """Every tick once, in a fixed order, here and now; how much they did. For tests and simulations."""
+        """Run every tick once, in a fixed order; returns how much they did. For tests and simulations."""
         return sum([await loop.once() for loop in self.loops])
 
     async def settle(self, max_steps: int = 100) -> int:
-        """Step until there is nothing left to do; how many steps that took. Raises RuntimeError if it never ends."""
+        """Step until there is nothing left to do; returns the number of steps. Raises RuntimeError if it never ends."""
         for number in range(max_steps):
             if await self.step() == 0:
                 return number
         raise RuntimeError(f"there is still something to do after {max_steps} steps")
 
     def close(self) -> None:
-        """After the last step. Who has run it need not."""
+        """Call after the last ``step``; ``run`` closes by itself."""
         self._executor.shutdown(wait=False)
 
     def trouble(self) -> list[str]:
-        """What keeps it from its work now, in words for a person."""
-        return [said for loop in self.loops if (said := loop.trouble) is not None]
+        """Return why loops cannot work now, as texts for people."""
+        return [trouble for loop in self.loops if (trouble := loop.trouble) is not None]
 
     def _wake(self, names: Sequence[LoopName]) -> None:
         for name in names:
-            self._named[name].nudge()
+            self._loops_by_name[name].nudge()
 
-    def _made(self, part: Part) -> Loop:
+    def _build_loop(self, part: Part) -> Loop:
         return Loop(
             part.name,
             part.tick,
@@ -178,10 +176,10 @@ class Dispatcher:
         )
 
     def _parts(self) -> Sequence[Part]:
-        state, chosen, registry = self.state, self.settings.dispatcher, self.registry
-        rest_s = chosen.tick_ms / 1000
-        calm_s, watch_s = AT_EASE * rest_s, max(WATCH_S, rest_s)
-        bound, press = limits(chosen), thresholds(chosen.pressure)
+        state, settings, registry = self.state, self.settings.dispatcher, self.registry
+        rest_s = settings.tick_ms / 1000
+        calm_s, watch_s = NUDGED_FACTOR * rest_s, max(WATCH_S, rest_s)
+        bound, press = limits(settings), thresholds(settings.pressure)
         released = partial(release.tick, state, bound, registry=registry, on_release=self._wake_ups)
         return (
             Part(LoopName.SOURCE_MONITOR, partial(source_monitor.tick, state), watch_s, CREATED),
@@ -189,18 +187,18 @@ class Dispatcher:
             Part(LoopName.BACKFILL, partial(backfill.tick, state), calm_s, CREATED),
             Part(LoopName.REFRESH, partial(refresh.tick, state), calm_s, CREATED),
             Part(LoopName.ROUTER, partial(router.tick, state), calm_s, CREATED, router.BATCH),
-            Part(LoopName.RECONCILER, partial(reconciler.tick, state), chosen.reconcile_s, ENDED),
-            # Nobody says when what a staged version reads beside is complete: it looks often.
+            Part(LoopName.RECONCILER, partial(reconciler.tick, state), settings.reconcile_s, ENDED),
+            # Nothing wakes it when the side inputs of a staged version are complete: it polls often.
             Part(LoopName.COMPARISON, partial(comparison.tick, state), rest_s, CREATED),
             Part(LoopName.TOPOLOGY_WATCH, self._watch, watch_s),
             Part(LoopName.REAPER, self._reap, watch_s, ENDED),
             Part(LoopName.PRESSURE, partial(pressure.tick, state, press), watch_s, CREATED),
-            # Nobody says that the rest before a retry is over: it looks often.
+            # Nothing wakes it when the wait before a retry is over: it polls often.
             Part(LoopName.RELEASE, released, rest_s, batch=release.BATCH),
             Part(LoopName.PUBLISHER, self._publish, calm_s, batch=publisher.BATCH),
             Part(
                 LoopName.IN_PROCESS,
-                partial(in_process.tick, state, chosen.data_root),
+                partial(in_process.tick, state, settings.data_root),
                 calm_s,
                 ENDED,
                 in_process.BATCH,
@@ -208,16 +206,16 @@ class Dispatcher:
             Part(LoopName.INVOKER, self._invoke, calm_s, ENDED),
             Part(
                 LoopName.SWEEPER,
-                partial(sweeper.tick, state, chosen.sweep_s, registry=registry),
-                chosen.sweep_s / SWEEPS,
+                partial(sweeper.tick, state, settings.sweep_s, registry=registry),
+                settings.sweep_s / SWEEPS,
                 RELEASED,
             ),
-            Part(LoopName.PURGE, partial(purge.tick, state, chosen.keep_days), PURGE_S),
+            Part(LoopName.PURGE, partial(purge.tick, state, settings.keep_days), PURGE_S),
             Part(LoopName.MANIFEST, partial(manifest.tick, state, self.settings), MANIFEST_S),
         )
 
     def _watch(self) -> int:
-        """Whoever deploys, cuts over or goes back gives the reconciler something to do at once."""
+        """Wake the reconciler after a deploy, cutover or rollback by another process."""
         with self.state.read() as tx:
             epoch = topology.load(tx).epoch
         if epoch != self._epoch and self._events is not None:
@@ -229,18 +227,18 @@ class Dispatcher:
         handed, now = self._wake_ups.take(publisher.BATCH), self.state.ambient.monotonic()
         did = await publisher.publish(self.state, self._queues, handed, on_dead=self._gave_up)
         if handed and self._searched_at is not None and now - self._searched_at < SEARCH_S:
-            return did  # Where all come by hand, there is seldom another.
+            return did  # While all are handed over, the outbox seldom holds another.
         self._searched_at = now
         return did + await publisher.tick(self.state, self._queues, on_dead=self._gave_up)
 
     def _reap(self) -> int:
         try:
-            if self._hears_since is None:
+            if self._reachable_since is None:
                 with self.state.read() as tx:
-                    self._hears_since = tx.now
-            return reaper.tick(self.state, not_before=self._hears_since)
+                    self._reachable_since = tx.now
+            return reaper.tick(self.state, not_before=self._reachable_since)
         except Unavailable:
-            self._hears_since = None  # What is not heard by us, nobody could tell us.
+            self._reachable_since = None  # Without the database no heartbeat could be stored.
             raise
 
     def _gave_up(self, _: TakenEffect) -> None:
@@ -257,10 +255,10 @@ async def run_dispatcher(
 ) -> None:
     """Serve and run until ``stop``, or SIGTERM, SIGINT or SIGHUP; a second signal ends the process at once.
 
-    ``on_start`` hears the addresses. ``functions``: where those of the runtime ``lambda`` run; None: as processes of
-    this machine. Raises ConfigError for settings that cannot work, Refused if the state belongs to a later qo.
+    ``on_start`` gets the addresses. ``functions``: the runtime of functions; None: as the settings say.
+    Raises ConfigError for settings that cannot work, Refused if the state belongs to a later qo.
     """
-    queue_settings(settings, "any")  # Refuses here a store that no worker could share.
+    queue_settings(settings, "any")  # Raises for a store that no worker could share.
     try:
         private.prepare_data_root(settings.dispatcher.data_root)
     except OSError as error:
@@ -288,16 +286,16 @@ async def _run(
     registry: Registry,
     functions: Functions | None,
 ) -> None:
-    chosen = settings.dispatcher
-    ring = KeyRing.open(chosen.secrets_dir)
-    ran_by = functions or functions_of(settings)
+    config = settings.dispatcher
+    ring = KeyRing.open(config.secrets_dir)
+    runtime = functions or functions_of(settings)
     invoker: Invoker | None = None
 
     def started(addresses: Addresses) -> None:
         nonlocal invoker
-        url = chosen.internal_url or addresses.internal  # Functions must know it, so none begins before.
+        url = config.internal_url or addresses.internal  # Functions need it, so none starts before.
         freed = partial(dispatcher.nudge, FREED)
-        invoker = Invoker(state, ring, ran_by, data_root=chosen.data_root, url=url, on_end=freed)
+        invoker = Invoker(state, ring, runtime, data_root=config.data_root, url=url, on_end=freed)
         on_start(addresses)
 
     def invoke() -> int:
@@ -308,7 +306,7 @@ async def _run(
         state=state,
         settings=settings,
         keyring=ring,
-        tokens=local_tokens(chosen),
+        tokens=local_tokens(config),
         registry=registry,
         nudge=dispatcher.nudge,
         fast_path=dispatcher.fast_path,
@@ -317,9 +315,9 @@ async def _run(
         families=dispatcher.metrics.families,
     )
     running = asyncio.create_task(dispatcher.run(stopped))
-    running.add_done_callback(lambda _: stopped.set())  # Nobody should be served by a dead dispatcher.
+    running.add_done_callback(lambda _: stopped.set())  # A dispatcher without loops must not serve.
     try:
-        await serve(context, chosen, stopped, started)
+        await serve(context, config, stopped, started)
     finally:
         stopped.set()
         try:
@@ -332,20 +330,20 @@ async def _run(
 @contextmanager
 def _signals(stopped: asyncio.Event) -> Generator[None]:
     loop = asyncio.get_running_loop()
-    heeded = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # As nohup has it.
-        heeded.append(signal.SIGHUP)
+    signals = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # Ignored under nohup.
+        signals.append(signal.SIGHUP)
 
     def restore() -> None:
-        for number in heeded:
+        for number in signals:
             loop.remove_signal_handler(number)
 
     def stop() -> None:
-        log.info("stopping: what is under way is finished, a second signal ends it at once")
+        log.info("stopping after the work that is under way; a second signal stops at once")
         stopped.set()
         restore()
 
-    for number in heeded:
+    for number in signals:
         loop.add_signal_handler(number, stop)
     try:
         yield
@@ -354,12 +352,12 @@ def _signals(stopped: asyncio.Event) -> Generator[None]:
 
 
 def functions_of(settings: Settings) -> Functions:
-    """What runs bundles, as the settings have it."""
-    chosen, store = settings.dispatcher, BundleStore(settings)
-    if chosen.lambda_function is None:
-        return LocalFunctions(store) if chosen.lambda_local else NoFunctions()
+    """Return the runtime of functions that the settings choose."""
+    config, store = settings.dispatcher, BundleStore(settings)
+    if config.lambda_function is None:
+        return LocalFunctions(store) if config.lambda_local else NoFunctions()
     from qo.dispatcher.aws import FALLBACK_REGION
     from qo.dispatcher.runtimes.aws_lambda import AwsFunctions
 
     region = settings.s3.region or FALLBACK_REGION
-    return AwsFunctions(chosen.lambda_function, store, region=region, endpoint=chosen.lambda_endpoint)
+    return AwsFunctions(config.lambda_function, store, region=region, endpoint=config.lambda_endpoint)

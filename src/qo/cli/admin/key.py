@@ -15,7 +15,7 @@ from qo.cli.pipelines.formatting import format_timestamp
 from qo.cli.session import Session, command, new_app, new_group
 
 if TYPE_CHECKING:
-    from qo.dispatcher.auth.keys import Listed
+    from qo.dispatcher.auth.keys import KeyListing
     from qo.dispatcher.http.context import Context
 
 app = new_app()
@@ -42,7 +42,7 @@ def rotate(session: Session) -> None:
 def list_(session: Session) -> None:
     """List the published keys: their files, since when they sign, and which one signs now."""
     with _open_context(session) as context, context.state.read() as tx:
-        documents = [_document(each, _jwk(context, each.kid)) for each in context.keyring.listed(tx.now)]
+        documents = [_document(each, _jwk(context, each.kid)) for each in context.keyring.list_keys(tx.now)]
     if session.json:
         session.output.document(documents)
         return
@@ -58,7 +58,7 @@ def _jwk(context: Context, kid: str) -> dict[str, Any]:
     return matches[0] if matches else {}
 
 
-def _document(listed: Listed, jwk: dict[str, Any]) -> dict[str, Any]:
+def _document(listed: KeyListing, jwk: dict[str, Any]) -> dict[str, Any]:
     """Return the public key with its file and dates, which only its owner needs."""
     signs_from = datetime.fromtimestamp(listed.signs_from, UTC).isoformat() if listed.signs_from else None
     return {**jwk, "kid": listed.kid, "file": listed.file, "signs_from": signs_from, "now": listed.use}

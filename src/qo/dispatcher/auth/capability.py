@@ -1,12 +1,12 @@
-"""The capability of one attempt: what its holder is, may read and may write, signed.
+"""The capability of one attempt: a signed token that names the attempt, and what it may read and write.
 
-It is good for as long as its attempt runs. Who answers to it must do all three:
+It is valid while its attempt runs. An endpoint that accepts it must check three things:
 
-    capability = verify(ring, token, tx.now)    the token is ours and has not ended
-    bind(capability, fence)                     the request speaks of the same attempt
-    still_valid(tx, capability)                 the attempt is still under way
+    capability = verify(ring, token, tx.now)    the token is signed by us and has not expired
+    bind(capability, fence)                     the request names the same attempt
+    require_running(tx, capability)             the attempt still runs
 
-Completion skips the third: it has a fence of its own, and repeats its answer to who lost it.
+Completion skips the third: it checks the fence itself, and repeats its answer when the first one was lost.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from qo.dispatcher.state.database import Tx
 from qo.errors import Forbidden, LeaseLost, Unauthenticated
 
 ISSUER, AUDIENCE, ORG = "qo", "qo.task", "default"
-GRACE = timedelta(minutes=5)  # Beyond the timeout of the attempt, to say how it ended.
-CHARS_MAX = 4096  # A longer token leaves out its lists, and the state tells them.
-SKEW = timedelta(seconds=60)  # How far ahead of us another dispatcher may have issued.
+GRACE = timedelta(minutes=5)  # Beyond the timeout of the attempt, to report how it ended.
+CHARS_MAX = 4096  # A longer token leaves out its lists; they are then looked up in the state.
+SKEW = timedelta(seconds=60)  # How far ahead the clock of the dispatcher that issued the token may be.
 
 _T = TypeVar("_T")
 _MALFORMED = "the token lacks a claim, or holds one that is not as it should be"
@@ -37,7 +37,7 @@ _MALFORMED = "the token lacks a claim, or holds one that is not as it should be"
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A dataset the attempt may look into."""
+    """A dataset that the attempt may access."""
 
     dataset_id: str
     generation_id: str
@@ -46,7 +46,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What an attempt may touch. Prefixes are canonical: ``s3://bucket/prefix/``."""
+    """The data that an attempt may access. Prefixes are canonical: ``s3://bucket/prefix/``."""
 
     datasets: tuple[Grant, ...] = ()
     read_prefixes: tuple[str, ...] = ()
@@ -57,13 +57,13 @@ class Scope:
 class Capability:
     task_id: str
     attempt: int
-    lease_hash: str  # Of the lease, never the lease itself: the token alone must not be able to finish the task.
+    lease_hash: str  # Not the lease itself: the token alone must not suffice to complete the task.
     token_id: str
     org_id: str
     issued_at: datetime
     expires_at: datetime
     scope: Scope
-    capability_id: str | None = None  # Set: the scope was too long to carry; ask the state.
+    capability_id: str | None = None  # Set if the scope was too long for the token: look it up in the state.
 
 
 def issue(
@@ -77,7 +77,7 @@ def issue(
     now: datetime,
     scope: Scope | None = None,
 ) -> str:
-    """A token for the attempt, good until its timeout and a grace, at most a day."""
+    """Sign a token for the attempt, valid until its timeout and a grace, at most a day."""
     scope = scope or Scope()
     claims: dict[str, Any] = {
         "iss": ISSUER,
@@ -105,14 +105,14 @@ def issue(
 
 
 def ttl(timeout_s: float | None) -> timedelta:
-    """How long a token lives. An attempt without a timeout gets the longest, and a fresh one in time."""
+    """Return how long a token is valid. An attempt without a timeout gets the maximum, and a new token in time."""
     if timeout_s is None:
         return TOKEN_TTL_MAX
     return min(timedelta(seconds=min(timeout_s, 86_400.0)) + GRACE, TOKEN_TTL_MAX)
 
 
-def near_its_end(capability: Capability, now: datetime) -> bool:
-    """Whether to give its holder a fresh one: three quarters of its life are over."""
+def needs_renewal(capability: Capability, now: datetime) -> bool:
+    """Whether three quarters of its validity are over, so that its holder should get a new one."""
     return now >= capability.issued_at + (capability.expires_at - capability.issued_at) * 0.75
 
 
@@ -125,7 +125,7 @@ def lease_hash(lease_id: str) -> str:
 
 
 def verify(ring: KeyRing, token: str, now: datetime) -> Capability:
-    """The capability that the token carries. Raises Unauthenticated for anything else than a whole, valid one."""
+    """Return the capability in the token. Raises Unauthenticated unless the token is complete and valid."""
     claims = ring.verify(token, now)
     if claims.get("iss") != ISSUER or claims.get("aud") != AUDIENCE:
         raise Unauthenticated("the token was not made for tasks of this dispatcher")
@@ -142,15 +142,15 @@ def verify(ring: KeyRing, token: str, now: datetime) -> Capability:
 
 
 def bind(capability: Capability, fence: Fence) -> None:
-    """Raises Forbidden unless the request speaks of the attempt that the token is for."""
+    """Raise Forbidden unless the request names the attempt that the token is for."""
     if (capability.task_id, capability.attempt) != (fence.task_id, fence.attempt):
         raise Forbidden("the token belongs to another task or attempt than the request names")
     if capability.lease_hash != lease_hash(fence.lease_id):
         raise Forbidden("the token belongs to another lease than the request names")
 
 
-def still_valid(tx: Tx, capability: Capability, *, leased: bool = False) -> None:
-    """Raises LeaseLost when the attempt is over; with ``leased``, also when its lease has run out unrenewed."""
+def require_running(tx: Tx, capability: Capability, *, leased: bool = False) -> None:
+    """Raise LeaseLost if the attempt is over; with ``leased``, also if its lease has expired."""
     tasks = schema.tasks.c
     row = tx.one(
         sa.select(tasks.status, tasks.attempt, tasks.lease_id, tasks.lease_expires_at).where(
@@ -159,28 +159,28 @@ def still_valid(tx: Tx, capability: Capability, *, leased: bool = False) -> None
     )
     current = row is not None and row["status"] == "running" and row["attempt"] == capability.attempt
     if row is None or not current or lease_hash(row["lease_id"] or "") != capability.lease_hash:
-        raise LeaseLost("the attempt is over: stop working, its token is good for nothing any more")
+        raise LeaseLost("the attempt is over: stop working, its token is no longer valid")
     if leased and (row["lease_expires_at"] is None or row["lease_expires_at"] <= tx.now):
         raise LeaseLost("the lease has run out: send a heartbeat first")
 
 
 def with_scope(capability: Capability, scope: Scope) -> Capability:
-    """The capability with the lists that its token had to leave out."""
+    """Return the capability with the lists that its token had to leave out."""
     return replace(capability, scope=scope)
 
 
 def _capability(claims: Mapping[str, Any]) -> Capability:
-    """Every claim present and of its type, or Unauthenticated."""
-    task_id, attempt = _of(str, claims, "task_id"), _of(int, claims, "attempt")
-    reference = _of(str, claims, "capability_id") if "capability_id" in claims else None
+    """Raises Unauthenticated unless every claim is present and has its type."""
+    task_id, attempt = _claim(str, claims, "task_id"), _claim(int, claims, "attempt")
+    reference = _claim(str, claims, "capability_id") if "capability_id" in claims else None
     if reference is not None and reference != capability_id(task_id, attempt):
         raise Unauthenticated(_MALFORMED)
     return Capability(
         task_id=task_id,
         attempt=attempt,
-        lease_hash=_of(str, claims, "lease_hash"),
-        token_id=_of(str, claims, "jti"),
-        org_id=_of(str, claims, "org_id"),
+        lease_hash=_claim(str, claims, "lease_hash"),
+        token_id=_claim(str, claims, "jti"),
+        org_id=_claim(str, claims, "org_id"),
         issued_at=_moment(claims, "iat"),
         expires_at=_moment(claims, "exp"),
         scope=Scope() if reference is not None else _scope(claims),
@@ -190,9 +190,11 @@ def _capability(claims: Mapping[str, Any]) -> Capability:
 
 def _scope(claims: Mapping[str, Any]) -> Scope:
     s3 = _object(claims.get("s3"))
-    listed = [_object(each) for each in cast("list[Any]", _of(list, claims, "datasets"))]
+    listed = [_object(each) for each in cast("list[Any]", _claim(list, claims, "datasets"))]
     datasets = tuple(
-        Grant(_of(str, each, "dataset_id"), _of(str, each, "generation_id"), _object(each.get("storage_ref")))
+        Grant(
+            _claim(str, each, "dataset_id"), _claim(str, each, "generation_id"), _object(each.get("storage_ref"))
+        )
         for each in listed
     )
     return Scope(datasets, _texts(s3, "read_prefixes"), _texts(s3, "write_prefixes"))
@@ -205,20 +207,20 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 
 def _texts(claims: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    texts = cast("list[Any]", _of(list, claims, name))
+    texts = cast("list[Any]", _claim(list, claims, name))
     if not all(isinstance(each, str) for each in texts):
         raise Unauthenticated(_MALFORMED)
     return tuple(texts)
 
 
 def _moment(claims: Mapping[str, Any], name: str) -> datetime:
-    seconds = _of(int, claims, name)
+    seconds = _claim(int, claims, name)
     if not 0 <= seconds < 2**37:
         raise Unauthenticated(_MALFORMED)
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _of(kind: type[_T], claims: Mapping[str, Any], name: str) -> _T:
+def _claim(kind: type[_T], claims: Mapping[str, Any], name: str) -> _T:
     value = claims.get(name)
     if not isinstance(value, kind) or isinstance(value, bool) or value == "":
         raise Unauthenticated(_MALFORMED)

@@ -1,10 +1,10 @@
-"""Credentials of a bucket for one attempt: a role's, cut down to the prefixes of the attempt.
+"""Credentials of a bucket for one attempt: those of a role, restricted to the prefixes of the attempt.
 
-The role is assumed with a session policy that allows those prefixes and nothing else, so the credentials can do
-what both the role and the policy allow. They end with the task's token: STS grants no less than 15 minutes, so
-where the token has less left, the policy denies everything after it. (By aws:CurrentTime, which not every
-S3-compatible server knows; there, they stay good for those 15 minutes.) Credentials for an attempt that ends early
-stay good until then, for its own prefixes.
+The role is assumed with a session policy that allows those prefixes and nothing else, so the credentials can do what
+both the role and the policy allow. They expire with the task's token. STS grants no less than 15 minutes: if the token
+expires sooner, the policy denies everything from then on (by aws:CurrentTime; with an S3-compatible server that does
+not know it, the credentials stay valid for 15 minutes). Credentials of an attempt that ends early stay valid until
+then, for its own prefixes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qo.config.settings import Settings
 from qo.core.pipeline.policy import Prefix, encode_policy, normalise, session_policy
 from qo.dispatcher import aws
 from qo.dispatcher.auth import scopes
-from qo.dispatcher.auth.capability import Capability, Scope, bind, still_valid
+from qo.dispatcher.auth.capability import Capability, Scope, bind, require_running
 from qo.dispatcher.state.database import State, Tx
 from qo.errors import ConfigError, Refused
 
@@ -28,8 +28,8 @@ LEFT_MIN_S = 30.0  # Credentials that end sooner are not worth the call.
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What STS is to be asked for."""
+class AssumeRoleRequest:
+    """The request to STS."""
 
     role_arn: str
     session_name: str
@@ -40,33 +40,35 @@ class Order:
 
 
 def mint(state: State, fence: Fence, capability: Capability, settings: Settings) -> CredentialsAnswer:
-    """Credentials for a running attempt. The state is asked first and let go; then STS is.
+    """Mint credentials for a running attempt. STS is called after the transaction has ended.
 
-    Raises Forbidden for another attempt's fence, LeaseLost for an attempt that is over, Refused where none are
+    Raises Forbidden for another attempt's fence, LeaseLost for an attempt that is over, Refused if none are
     minted, UsageError for more prefixes than a policy holds, Unavailable when STS does not answer.
     """
     with state.read() as tx:
-        order = authorise(tx, fence, capability, settings)
-    return assume(order, settings)
+        request = authorise(tx, fence, capability, settings)
+    return assume(request, settings)
 
 
-def authorise(tx: Tx, fence: Fence, capability: Capability, settings: Settings) -> Order:
-    """Whether the attempt may have credentials, and which."""
+def authorise(tx: Tx, fence: Fence, capability: Capability, settings: Settings) -> AssumeRoleRequest:
+    """Check that the attempt may have credentials, and return the request for them."""
     bind(capability, fence)
-    still_valid(tx, capability, leased=True)
+    require_running(tx, capability, leased=True)
     role_arn = settings.dispatcher.role_arn
     if role_arn is None:
         raise Refused("this dispatcher mints no credentials: set QO_CREDENTIALS_ROLE_ARN to a role it may assume")
     scope = scopes.resolve(tx, capability, settings.dispatcher.data_root).scope
-    # Canonical or not, a token's prefixes are looked at again: this is the last place to refuse a wide one.
+    # The token's prefixes are normalised again: this is the last place to refuse one that is too wide.
     read, write = _prefixes(scope.read_prefixes), _prefixes(scope.write_prefixes)
     if not read and not write:
         raise Refused("the task has no data in a bucket, so there are no credentials to mint")
     left_s = (capability.expires_at - tx.now).total_seconds()
     if left_s < LEFT_MIN_S:
-        raise Refused("the task's token is about to end: send a heartbeat for a fresh one, then ask again")
+        raise Refused(
+            "the task's token is about to expire: send a heartbeat to get a new one, then repeat the request"
+        )
     policy = session_policy(read, write, until=capability.expires_at, partition=_partition(role_arn))
-    return Order(
+    return AssumeRoleRequest(
         role_arn=role_arn,
         session_name=f"qo-{capability.task_id[:36]}-{capability.attempt}",
         policy=encode_policy(policy),
@@ -76,27 +78,27 @@ def authorise(tx: Tx, fence: Fence, capability: Capability, settings: Settings) 
     )
 
 
-def assume(order: Order, settings: Settings) -> CredentialsAnswer:
-    """Ask STS. Blocks; in no transaction."""
+def assume(request: AssumeRoleRequest, settings: Settings) -> CredentialsAnswer:
+    """Call STS. Blocks, so not to be called in a transaction."""
     region = settings.s3.region or aws.FALLBACK_REGION
     client = aws.client("sts", region, settings.dispatcher.sts_endpoint)
     with aws.asking("STS"):
         answer: dict[str, Any] = client.assume_role(
-            RoleArn=order.role_arn,
-            RoleSessionName=order.session_name,
-            DurationSeconds=order.duration_s,
-            Policy=order.policy,
+            RoleArn=request.role_arn,
+            RoleSessionName=request.session_name,
+            DurationSeconds=request.duration_s,
+            Policy=request.policy,
         )
-    given = answer["Credentials"]
+    credentials = answer["Credentials"]
     return CredentialsAnswer(
-        access_key_id=given["AccessKeyId"],
-        secret_access_key=given["SecretAccessKey"],
-        session_token=given["SessionToken"],
-        expiration=min(cast("datetime", given["Expiration"]).astimezone(UTC), order.until),
+        access_key_id=credentials["AccessKeyId"],
+        secret_access_key=credentials["SecretAccessKey"],
+        session_token=credentials["SessionToken"],
+        expiration=min(cast("datetime", credentials["Expiration"]).astimezone(UTC), request.until),
         endpoint=settings.s3.endpoint,
         region=region,
-        read_prefixes=list(order.scope.read_prefixes),
-        write_prefixes=list(order.scope.write_prefixes),
+        read_prefixes=list(request.scope.read_prefixes),
+        write_prefixes=list(request.scope.write_prefixes),
     )
 
 

@@ -1,12 +1,12 @@
 """The keys that sign task tokens: PEM files in a directory that all dispatchers share.
 
-A file is named after the moment from which its key signs, ``key-<seconds>.pem``. Everything follows from the names:
+A file is named after the time from which its key signs, ``key-<seconds>.pem``. The names decide what a key does:
 
-    published    from the moment the file exists, so that verifiers know a key before it signs
-    signing      the latest one whose moment has come
-    verifying    until the longest token it may have signed has ended, then ``prune`` deletes it
+    published    as soon as the file exists, so that verifiers know a key before it signs
+    signing      the latest key whose time has come
+    verifying    until the last token that it may have signed has expired; then ``prune`` deletes it
 
-Time is the database's, given as an argument; it is the same for all dispatchers.
+Time is the database's, passed as an argument, so that it is the same for all dispatchers.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ OVERLAP = timedelta(
 )  # From the publication of a key to its first signature: verifiers refresh meanwhile.
 TOKEN_TTL_MAX = timedelta(hours=24)
 TOKEN_CHARS_MAX = 16_384
-MADE_MAX = 1000  # Tokens that are remembered: mostly, who made one is shown it again, and soon.
+SIGNED_MAX = 1000  # Tokens that are remembered: most are presented soon to the dispatcher that signed them.
 
 _FILE = re.compile(r"key-([0-9]{12})\.pem\Z")
-_WORDLESS = "the token is not one of this dispatcher's"
+_FOREIGN = "the token is not one of this dispatcher's"
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    signs_from: int  # Unix seconds; 0: always did.
+    signs_from: int  # Unix seconds; 0: from the beginning.
     kid: str  # The thumbprint of the public key (RFC 7638).
     private: ec.EllipticCurvePrivateKey = field(repr=False)
     jwk: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class KeyListing:
     """A key as people see it."""
 
     kid: str
     file: str
-    signs_from: int  # Unix seconds; 0: always did.
+    signs_from: int  # Unix seconds; 0: from the beginning.
     use: str
 
 
@@ -69,13 +69,13 @@ class KeyRing:
         self._overlap = overlap
         self._lock = threading.Lock()
         # The last tokens that were signed here, and by which key.
-        self._made: OrderedDict[str, str] = OrderedDict()
+        self._signed: OrderedDict[str, str] = OrderedDict()
         self._names: frozenset[str] = frozenset()
         self._keys: tuple[Key, ...] = ()
 
     @classmethod
     def open(cls, directory: Path | str, *, overlap: timedelta = OVERLAP) -> KeyRing:
-        """The ring of the directory; the first key is made if there is none. Raises ConfigError."""
+        """Open the ring of the directory, and create the first key if there is none. Raises ConfigError."""
         path = open_directory(Path(directory))
         if not _names(path):
             create_secret(path / _name(0), _pem(ec.generate_private_key(ec.SECP256R1())))
@@ -84,45 +84,45 @@ class KeyRing:
         return ring
 
     def sign(self, claims: Mapping[str, Any], now: datetime) -> str:
-        key = self._signing(now)
+        key = self._signing_key(now)
         token = jwt.encode(dict(claims), key.private, algorithm=ALGORITHM, headers={"kid": key.kid})
         with self._lock:
-            self._made[token] = key.kid
-            if len(self._made) > MADE_MAX:
-                self._made.popitem(last=False)
+            self._signed[token] = key.kid
+            if len(self._signed) > SIGNED_MAX:
+                self._signed.popitem(last=False)
         return token
 
     def verify(self, token: str, now: datetime) -> dict[str, Any]:
-        """The claims of a token that a key of this ring signed. Says nothing about what they claim.
+        """Return the claims of a token that a key of this ring signed, unchecked.
 
         Raises Unauthenticated.
         """
         if len(token) > TOKEN_CHARS_MAX:
-            raise Unauthenticated(_WORDLESS)
-        if (kid := self._made.get(token)) is not None:
-            # To the letter as we have signed it: of that its signature says no more.
-            self._verifying(kid, now)
-            return _decoded(token.split(".")[1])
+            raise Unauthenticated(_FOREIGN)
+        if (kid := self._signed.get(token)) is not None:
+            # We signed exactly this text: its signature need not be verified.
+            self._verifying_key(kid, now)
+            return _decode(token.split(".")[1])
         try:
             header = _header(token)
             if header.get("alg") != ALGORITHM or "crit" in header:
-                raise Unauthenticated(_WORDLESS)
-            key = self._verifying(header.get("kid"), now)
+                raise Unauthenticated(_FOREIGN)
+            key = self._verifying_key(header.get("kid"), now)
             # Dates are the caller's to check: by the database's clock, not by this machine's.
             options: Any = {f"verify_{each}": False for each in ("exp", "nbf", "iat", "aud", "iss", "sub", "jti")}
             return jwt.decode(token, key.private.public_key(), algorithms=[ALGORITHM], options=options)
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
-            raise Unauthenticated(_WORDLESS) from None
+            raise Unauthenticated(_FOREIGN) from None
 
     def jwks(self) -> dict[str, Any]:
-        """The public keys, in the form in which verifiers fetch them."""
+        """Return the public keys as a JWK set."""
         return {"keys": [dict(key.jwk) for key in self._current()]}
 
-    def listed(self, now: datetime) -> list[Listed]:
-        """The keys in the order in which they sign, and what each is for now."""
-        signing = self._signing(now)
+    def list_keys(self, now: datetime) -> list[KeyListing]:
+        """List the keys in the order in which they sign, with the current use of each."""
+        signing = self._signing_key(now)
         return [
-            Listed(key.kid, _name(key.signs_from), key.signs_from, self._use(key, signing, now))
+            KeyListing(key.kid, _name(key.signs_from), key.signs_from, self._use(key, signing, now))
             for key in self._current()
         ]
 
@@ -131,41 +131,41 @@ class KeyRing:
             return "signs"
         if key.signs_from > signing.signs_from:
             return "signs later"
-        return "is not needed any more" if self._ended(key, now) else "verifies"
+        return "is not needed any more" if self._is_expired(key, now) else "verifies"
 
     def rotate(self, now: datetime) -> str:
         """Publish a new key that signs after the overlap; returns its id.
 
-        Two who rotate at the same second make one key.
+        Rotating twice in the same second creates one key.
         """
         name = _name(int(now.timestamp()) + int(self._overlap.total_seconds()) + 1)
         create_secret(self._directory / name, _pem(ec.generate_private_key(ec.SECP256R1())))
         return next(key.kid for key in self._current() if _name(key.signs_from) == name)
 
     def prune(self, now: datetime) -> list[str]:
-        """Delete the keys that no valid token can be signed with any more; returns their ids."""
-        gone = [key for key in self._current() if self._ended(key, now)]
-        for key in gone:
+        """Delete the keys that signed no token which is still valid; returns their ids."""
+        expired = [key for key in self._current() if self._is_expired(key, now)]
+        for key in expired:
             (self._directory / _name(key.signs_from)).unlink(missing_ok=True)
-        return [key.kid for key in gone]
+        return [key.kid for key in expired]
 
-    def _signing(self, now: datetime) -> Key:
+    def _signing_key(self, now: datetime) -> Key:
         keys = self._current()
         due = [key for key in keys if key.signs_from <= now.timestamp()]
         return due[-1] if due else keys[0]
 
-    def _verifying(self, kid: Any, now: datetime) -> Key:
+    def _verifying_key(self, kid: Any, now: datetime) -> Key:
         for key in self._current():
-            if key.kid == kid and not self._ended(key, now):
+            if key.kid == kid and not self._is_expired(key, now):
                 return key
         raise Unauthenticated("the token was signed with a key that is unknown here, or no longer valid")
 
-    def _ended(self, key: Key, now: datetime) -> bool:
+    def _is_expired(self, key: Key, now: datetime) -> bool:
         later = [other.signs_from for other in self._keys if other.signs_from > key.signs_from]
         return bool(later) and min(later) + TOKEN_TTL_MAX.total_seconds() <= now.timestamp()
 
     def _current(self) -> tuple[Key, ...]:
-        """The keys there are now, in the order in which they sign. Listing a few names is cheap; files never change."""
+        """Return the current keys in the order in which they sign. Listing a few names is cheap; files never change."""
         names = _names(self._directory)
         with self._lock:
             if names != self._names:
@@ -174,22 +174,22 @@ class KeyRing:
                 )
                 self._names = names
             if not self._keys:
-                raise ConfigError(f"there is no signing key in {self._directory}: start the dispatcher anew")
+                raise ConfigError(f"there is no signing key in {self._directory}: restart the dispatcher")
             return self._keys
 
 
 def _header(token: str) -> dict[str, Any]:
-    """What a token says of itself. Nothing is believed of it but the name of the key, and the rest not even read: it
-    is, once more, when the signature is verified. Raises ValueError."""
-    return _decoded(token.partition(".")[0])
+    """Return the unverified header of a token, only to find the key; the signature is verified with it afterwards.
+    Raises ValueError."""
+    return _decode(token.partition(".")[0])
 
 
-def _decoded(said: str) -> dict[str, Any]:
-    """A part of a token. Raises ValueError."""
-    found = json.loads(base64.urlsafe_b64decode(said + "=" * (-len(said) % 4)))
-    if not isinstance(found, dict):
+def _decode(part: str) -> dict[str, Any]:
+    """Decode a part of a token. Raises ValueError."""
+    content = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    if not isinstance(content, dict):
         raise ValueError("a part of a token is an object")
-    return cast("dict[str, Any]", found)
+    return cast("dict[str, Any]", content)
 
 
 def _names(directory: Path) -> frozenset[str]:
@@ -201,9 +201,9 @@ def _name(signs_from: int) -> str:
 
 
 def _load(path: Path) -> Key | None:
-    """None if it was deleted just now. Raises ConfigError for a file that is no key of ours."""
-    matched = _FILE.match(path.name)
-    assert matched is not None
+    """Load a key; None if the file was deleted just now. Raises ConfigError for a file that is not such a key."""
+    match = _FILE.match(path.name)
+    assert match is not None
     try:
         private = serialization.load_pem_private_key(read_secret(path), password=None)
     except FileNotFoundError:
@@ -216,7 +216,7 @@ def _load(path: Path) -> Key | None:
     point = {"crv": "P-256", "kty": "EC", "x": _coordinate(numbers.x), "y": _coordinate(numbers.y)}
     thumbprint = hashlib.sha256(json.dumps(point, sort_keys=True, separators=(",", ":")).encode()).digest()
     kid = _base64(thumbprint)
-    return Key(int(matched[1]), kid, private, point | {"use": "sig", "alg": ALGORITHM, "kid": kid})
+    return Key(int(match[1]), kid, private, point | {"use": "sig", "alg": ALGORITHM, "kid": kid})
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -1,10 +1,10 @@
-"""Who asks: a person, a worker, or the attempt of a task. Each has tokens of its own kind.
+"""Principals: a person, a worker, or the attempt of a task. Each has tokens of its own kind.
 
-    people     ``qo_…``, created by an admin; only a hash is kept, in the state
+    people     ``qo_…``, created by an admin; the state stores only a hash
     workers    one token that all share, from the settings or a file; also tokens of the role ``worker``
     tasks      signed, see ``qo.dispatcher.auth.capability``
 
-Tokens never stand in a log, an error or a repr.
+Tokens never appear in a log, an error or a repr.
 """
 
 from __future__ import annotations
@@ -37,40 +37,40 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who is behind a request. ``name`` is what changes are attributed to."""
+    """The sender of a request. Changes are attributed to its ``name``."""
 
     kind: Kind
     name: str
     role: Role | None = None  # Of people.
 
     def require(self, least: Role) -> None:
-        """Raises Forbidden unless this is a person of at least that role."""
+        """Raise Forbidden unless this is a person of at least that role."""
         if self.kind is not Kind.USER or self.role is None or _RANK[self.role] < _RANK[least]:
             raise Forbidden(f"this needs a token of the role {least.value}, and {self.name} has none")
 
     def require_worker(self) -> None:
-        """Raises Forbidden unless this is a worker: not even an admin may pass for one."""
+        """Raise Forbidden unless this is a worker: not even an admin counts as one."""
         if self.kind is not Kind.WORKER:
             raise Forbidden(f"this needs a worker's token, and {self.name} has none")
 
 
 def local_principal(secret: str, local: LocalTokens) -> Principal | None:
-    """Who the token belongs to, if it is one of those that are not in the state."""
-    if _one_of(secret, local.workers):
+    """Return the owner of a token that is not in the state; None if it is none of those."""
+    if _is_among(secret, local.workers):
         return Principal(Kind.WORKER, "worker")
     if local.admin is None:
         return None
-    if _one_of(secret, (local.admin,)):
+    if _is_among(secret, (local.admin,)):
         return Principal(Kind.USER, "local-admin", Role.ADMIN)
-    pages = [role for role in PAGE_ROLES if _one_of(secret, (page_token(local.admin, role),))]
+    pages = [role for role in PAGE_ROLES if _is_among(secret, (page_token(local.admin, role),))]
     return Principal(Kind.USER, "dashboard", Role(pages[0])) if pages else None
 
 
 def identify(tx: Tx, secret: str, local: LocalTokens) -> Principal:
-    """Who the token belongs to. Raises Unauthenticated for one that is unknown, expired or revoked."""
-    if (found := local_principal(secret, local)) is not None:
-        return found
-    # Found by its hash: how long the search takes tells nothing about the secret.
+    """Return the owner of the token. Raises Unauthenticated for one that is unknown, expired or revoked."""
+    if (principal := local_principal(secret, local)) is not None:
+        return principal
+    # Searched by its hash, so that the duration of the search reveals nothing about the secret.
     row = tx.one(sa.select(_tokens).where(_tokens.c.hash == _hash(secret)))
     if row is None or row["revoked_at"] is not None:
         raise Unauthenticated("the token is not known here: ask an admin for one, see qo token create")
@@ -82,16 +82,16 @@ def identify(tx: Tx, secret: str, local: LocalTokens) -> Principal:
     return Principal(Kind.USER, row["name"], role)
 
 
-def create_token(tx: Tx, wanted: CreateToken) -> TokenCreated:
-    """A new token. The answer is the only place where it is ever seen."""
-    secret = generate_secret(WORKER_PREFIX if wanted.role is Role.WORKER else USER_PREFIX)
+def create_token(tx: Tx, request: CreateToken) -> TokenCreated:
+    """Create a token. Only the answer ever shows it."""
+    secret = generate_secret(WORKER_PREFIX if request.role is Role.WORKER else USER_PREFIX)
     row: dict[str, Any] = {
         "id": tx.ambient.task_id(),
-        "name": wanted.name,
-        "role": wanted.role.value,
+        "name": request.name,
+        "role": request.role.value,
         "hash": _hash(secret),
         "created_at": tx.now,
-        "expires_at": None if wanted.ttl_s is None else tx.now + timedelta(seconds=wanted.ttl_s),
+        "expires_at": None if request.ttl_s is None else tx.now + timedelta(seconds=request.ttl_s),
         "revoked_at": None,
     }
     tx.insert(_tokens, [row])
@@ -99,7 +99,7 @@ def create_token(tx: Tx, wanted: CreateToken) -> TokenCreated:
 
 
 def revoke_token(tx: Tx, token_id: str) -> TokenAnswer:
-    """From now on it is refused. Revoking again changes nothing. Raises NotFound."""
+    """Revoke a token. Revoking it again changes nothing. Raises NotFound."""
     row = tx.one(tx.lock(sa.select(_tokens).where(_tokens.c.id == token_id)))
     if row is None:
         raise NotFound(f"there is no token {token_id!r}: qo token list shows their ids")
@@ -110,7 +110,7 @@ def revoke_token(tx: Tx, token_id: str) -> TokenAnswer:
 
 
 def list_tokens(tx: Tx, after: str | None = None, limit: int = 100) -> TokenPage:
-    """In order of id; revoked and expired ones too."""
+    """List the tokens in order of id, including revoked and expired ones."""
     query = sa.select(_tokens).order_by(_tokens.c.id).limit(limit + 1)
     if after is not None:
         query = query.where(_tokens.c.id > after)
@@ -119,9 +119,9 @@ def list_tokens(tx: Tx, after: str | None = None, limit: int = 100) -> TokenPage
     return TokenPage(tokens=page, next=page[-1].id if len(rows) > limit else None)
 
 
-def _one_of(secret: str, known: tuple[str, ...]) -> bool:
+def _is_among(secret: str, candidates: tuple[str, ...]) -> bool:
     # All are compared, each in constant time.
-    return any([hmac.compare_digest(_hash(secret), _hash(each)) for each in known])
+    return any([hmac.compare_digest(_hash(secret), _hash(each)) for each in candidates])
 
 
 def _hash(secret: str) -> str:

@@ -1,6 +1,6 @@
-"""What an attempt may touch, as it follows from its work.
+"""The scope of an attempt, derived from its work.
 
-It reads the generations of its inputs and writes below the prefixes of its own attempt, which it may read back.
+An attempt reads the generations of its inputs, and writes below the prefixes of its outputs, which it may read back.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from qo.errors import LeaseLost
 
 
 def scope_of(work: Work, data_root: str) -> Scope:
-    """The datasets of the work and, where they are in a bucket, their prefixes."""
+    """Return the datasets of the work and, if they are in a bucket, their prefixes."""
     read = {(each.dataset_id, each.generation_id) for each in work.inputs}
-    made = {(each.dataset_id, each.generation_id) for each in work.outputs}
-    grants = tuple(Grant(*ids, _storage(_directory(data_root, *ids))) for ids in sorted(read | made))
+    outputs = {(each.dataset_id, each.generation_id) for each in work.outputs}
+    grants = tuple(Grant(*ids, _storage(_directory(data_root, *ids))) for ids in sorted(read | outputs))
     write = _prefixes(each.prefix for each in work.outputs)
     inputs = _prefixes(_directory(data_root, *ids) for ids in read)
     return Scope(grants, tuple(sorted({*inputs, *write})), write)
 
 
 def token_for(tx: Tx, ring: KeyRing, work: Work, lease_id: str, data_root: str) -> str:
-    """A new capability of the attempt that does this work."""
+    """Issue a new capability of the attempt that does this work."""
     return issue(
         ring,
         task_id=work.task_id,
@@ -43,13 +43,13 @@ def token_for(tx: Tx, ring: KeyRing, work: Work, lease_id: str, data_root: str) 
 
 
 def resolve(tx: Tx, capability: Capability, data_root: str) -> Capability:
-    """The capability with its scope; looked up if the token was too small for it. Raises LeaseLost."""
+    """Return the capability with its scope, looked up if it was too long for the token. Raises LeaseLost."""
     if capability.capability_id is None:
         return capability
-    found = running.fetch(tx, capability.task_id, data_root)
-    if found.work is None or found.attempt != capability.attempt:
-        raise LeaseLost("the attempt is over: its token is good for nothing any more")
-    return with_scope(capability, scope_of(found.work, data_root))
+    task = running.fetch(tx, capability.task_id, data_root)
+    if task.work is None or task.attempt != capability.attempt:
+        raise LeaseLost("the attempt is over: its token is no longer valid")
+    return with_scope(capability, scope_of(task.work, data_root))
 
 
 def _directory(data_root: str, dataset_id: str, generation_id: str) -> str:
@@ -57,7 +57,7 @@ def _directory(data_root: str, dataset_id: str, generation_id: str) -> str:
 
 
 def _prefixes(locations: Iterable[str]) -> tuple[str, ...]:
-    """Those that are in a bucket, in their canonical form."""
+    """Return those that are in a bucket, in canonical form."""
     return tuple(sorted({str(normalise(each)) for each in locations if each.startswith("s3://")}))
 
 

@@ -39,7 +39,7 @@ def heartbeat(context: ContextParam, caller: CallerParam, body: HeartbeatRequest
     capabilities.bind(caller.capability, body)
     with context.state.write() as tx:
         answer = attempts.heartbeat(tx, body)
-        if not capabilities.near_its_end(caller.capability, tx.now):
+        if not capabilities.needs_renewal(caller.capability, tx.now):
             return answer
         return answer.model_copy(update={"capability_token": _renew_capability(context, tx, body)})
 
@@ -88,7 +88,7 @@ def task_inputs(
 ) -> PiecesAnswer:
     """List further pieces of an input, if the claim did not hold them all."""
     with context.state.read() as tx:
-        capabilities.still_valid(tx, caller.capability)
+        capabilities.require_running(tx, caller.capability)
         pieces, rest = pins.page(tx, caller.capability.task_id, position, after, limit)
         return PiecesAnswer(pieces=pieces, after=rest)
 
@@ -107,7 +107,7 @@ def task_standing(
 ) -> StandingAnswer:
     """List the committed pieces of an output, except those that the task replaces, for tasks that append to it."""
     with context.state.read() as tx:
-        capabilities.still_valid(tx, caller.capability)
+        capabilities.require_running(tx, caller.capability)
         return replacing.others(tx, caller.capability.task_id, output, after, revision, limit)
 
 
@@ -115,7 +115,7 @@ def task_kept(context: ContextParam, caller: CallerParam, body: KeptRequest) -> 
     """Get the output that an earlier task committed under the same key, if it cannot be made again."""
     capabilities.bind(caller.capability, body)
     with context.state.write() as tx:
-        capabilities.still_valid(tx, caller.capability)
+        capabilities.require_running(tx, caller.capability)
         return keeping.keep(tx, body.task_id, body.output)
 
 

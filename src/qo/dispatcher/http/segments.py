@@ -31,7 +31,7 @@ def last_segment(
 ) -> LastSegment:
     """Show how far an output of the task is committed."""
     with context.state.read() as tx:
-        capabilities.still_valid(tx, caller.capability)
+        capabilities.require_running(tx, caller.capability)
         return segments.last(tx, caller.capability.task_id, output)
 
 

@@ -1,8 +1,8 @@
-"""A function of AWS Lambda, or of a service that takes the same call.
+"""Functions of AWS Lambda, or of a service with the same API.
 
 One function runs all bundles: it fetches the bundle from the URL in the invocation, checks its hash, runs the
-entrypoint, sends heartbeats and reports through /v1/task. It is invoked without waiting. Nobody but the dispatcher
-tries again: our client does not, and the service is told not to.
+entrypoint, sends heartbeats and reports through /v1/task. It is invoked asynchronously. Only the dispatcher retries:
+the retries of the client and of the service are switched off.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from qo.errors import NotFound, QoError, Refused, Unavailable
 
 log = logging.getLogger(__name__)
 
-PAYLOAD_MAX = 256 * 1024  # Of an invocation that nobody waits for.
+PAYLOAD_MAX = 256 * 1024  # Bytes of an asynchronous invocation.
 
 
 class AwsFunctions:
@@ -35,12 +35,12 @@ class AwsFunctions:
         self._retries_off = False
 
     def launch(self, invocation: Invocation, watch: Callable[[], Stop | None]) -> Verdict | None:
-        """Hand the attempt to the function. None: it is on its way, and the function reports how it went."""
+        """Invoke the function for the attempt. None: it was invoked, and reports its end itself."""
         try:
             self._switch_retries_off()
             self._invoke(payload_of(invocation, self._store.get_url(invocation.bundle_sha256)))
         except Unavailable as error:
-            # It may have been invoked all the same; then its reports meet a fence.
+            # It may have been invoked all the same; its reports are then fenced off.
             return Verdict(Outcome.RETRYABLE, error=str(error))
         except QoError as error:
             return Verdict(Outcome.FATAL, error=str(error))
@@ -64,7 +64,7 @@ class AwsFunctions:
             except NotFound:
                 raise
             except Refused as error:
-                # Whoever set the function up may keep this right to themselves.
+                # The dispatcher may lack this right; then the operator has to do it.
                 log.warning("switch off the retries of the function %s: %s", self._function, error)
             self._retries_off = True
 
@@ -73,9 +73,9 @@ class AwsFunctions:
 
 
 def payload_of(invocation: Invocation, bundle_url: str | None) -> bytes:
-    """What is sent. Lists that are too long for one call are left for the function to ask for.
+    """Return the payload. Lists that are too long for one call are left out; the function fetches them.
 
-    Raises Refused for work that does not fit even so.
+    Raises Refused for work that does not fit even then.
     """
     whole = invocation.model_copy(update={"bundle_url": bundle_url})
     payload = whole.model_dump_json().encode()

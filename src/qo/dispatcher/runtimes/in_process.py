@@ -1,12 +1,11 @@
-"""The runtime ``dispatcher``: bookkeeping that needs no worker, done where the books are.
+"""The runtime ``dispatcher``: operators that only move metadata, run in the dispatcher itself.
 
-    noop               passes on what it got: the same partition, with its files, or the same cursor
-    range_splitter     cuts a partition's range into chunks of ``chunk_size``; the files stay those of the whole
-    range_aggregator   closes ranges of ``range_size``, from ``start`` on, as the cursor of its input moves over them
+    noop               passes its input on: the same partition, with its files, or the same cursor
+    range_splitter     splits a partition's range into chunks of ``chunk_size``, each with all files of the partition
+    range_aggregator   closes ranges of ``range_size``, from ``start`` on, as the cursor of its input passes them
 
-A run is claimed, worked out and completed in one transaction: it has happened or it has not, and of two dispatchers
-one finds nothing to claim. Runs of one edition share a transaction, and those of different partitions its statements,
-for that is what they cost most.
+A task is claimed, run and completed in one transaction, so of two dispatchers one finds nothing to claim. Tasks of one
+edition share a transaction, and those of different partitions its statements, because statements cost most.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ RANGES_KEY = "ranges"  # Of the aggregator's memory in operator_state.
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """What a run makes, and what its operator remembers once that counts."""
+class RunResult:
+    """The outputs of a run, and the operator's memory to store once they are committed."""
 
     writes: Sequence[Write] = ()
     events: Sequence[EventBody] = ()
@@ -62,22 +61,22 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class _Due:
-    """A wake-up, and what its task is about."""
+class _DueTask:
+    """A wake-up, and the partition of its task."""
 
     wake: Effect
     partition_key: str | None
 
     @property
     def lease_id(self) -> str:
-        return derive_id("run", self.wake.id)  # A wake-up begins one attempt at most.
+        return derive_id("run", self.wake.id)  # A wake-up starts one attempt at most.
 
 
 def tick(state: State, data_root: str, limit: int = BATCH) -> int:
-    """Run up to ``limit`` tasks whose turn it is; how many wake-ups were dealt with."""
+    """Run up to ``limit`` due tasks; returns how many wake-ups were handled."""
     with state.read() as tx:
         if not outbox.due(tx, {EffectKind.RUN}):
-            return 0  # Whoever has nothing to run keeps no writer waiting.
+            return 0  # Without a write transaction, which would keep other writers waiting.
     with state.write() as tx:
         batches = _by_edition(tx, outbox.take(tx, limit, {EffectKind.RUN}))
     for batch in batches:
@@ -85,27 +84,28 @@ def tick(state: State, data_root: str, limit: int = BATCH) -> int:
     return sum(map(len, batches))
 
 
-def _by_edition(tx: Tx, taken: Sequence[TakenEffect]) -> list[list[_Due]]:
-    """Runs of one edition lock the same rows in the same order; of several, they could wait crosswise."""
-    tasks, ids = schema.tasks, {each.effect.task_id for each in taken}
+def _by_edition(tx: Tx, wakes: Sequence[TakenEffect]) -> list[list[_DueTask]]:
+    """Group the wake-ups by edition. Tasks of one edition lock the same rows in the same order; tasks of several could
+    deadlock."""
+    tasks, ids = schema.tasks, {each.effect.task_id for each in wakes}
     query = sa.select(tasks.c.id, tasks.c.edition_id, tasks.c.partition_key).where(tasks.c.id.in_(ids))
-    known = {row["id"]: row for row in tx.all(query)} if ids else {}
-    batches: dict[str | None, list[_Due]] = {}
-    for each in taken:
-        row = known.get(each.effect.task_id)
+    rows = {row["id"]: row for row in tx.all(query)} if ids else {}
+    batches: dict[str | None, list[_DueTask]] = {}
+    for each in wakes:
+        row = rows.get(each.effect.task_id)
         edition, key = (row["edition_id"], row["partition_key"]) if row is not None else (None, None)
-        batches.setdefault(edition, []).append(_Due(each.effect, key))
+        batches.setdefault(edition, []).append(_DueTask(each.effect, key))
     return list(batches.values())
 
 
-def _run_batch(state: State, batch: Sequence[_Due], data_root: str) -> None:
+def _run_batch(state: State, batch: Sequence[_DueTask], data_root: str) -> None:
     try:
         with state.write() as tx:
-            for some in _side_by_side(batch):
-                _run(tx, some, data_root)
+            for group in _group_partitions(batch):
+                _run(tx, group, data_root)
             outbox.mark_done(tx, [each.wake.id for each in batch])
     except Exception as error:
-        # Nothing of it has happened. One of them must not keep the others from being done.
+        # The whole batch was rolled back. Run each alone, so that one failure does not stop the others.
         if len(batch) > 1:
             for each in batch:
                 _run_batch(state, [each], data_root)
@@ -116,10 +116,10 @@ def _run_batch(state: State, batch: Sequence[_Due], data_root: str) -> None:
             outbox.mark_failed(tx, wake.id, f"{type(error).__name__}: {error}")
 
 
-def _side_by_side(batch: Sequence[_Due]) -> list[list[_Due]]:
-    """In order, in groups of different partitions: these know nothing of each other. What follows a cursor goes on
-    from where the run before it ended."""
-    groups: list[dict[str | None, _Due]] = []
+def _group_partitions(batch: Sequence[_DueTask]) -> list[list[_DueTask]]:
+    """Split the batch, in order, into groups of different partitions, which are independent of each other. A task that
+    follows a cursor depends on the one before it, so it is alone."""
+    groups: list[dict[str | None, _DueTask]] = []
     for each in batch:
         key = each.partition_key
         if key is None or not groups or not groups[-1].keys().isdisjoint({key, None}):
@@ -128,60 +128,62 @@ def _side_by_side(batch: Sequence[_Due]) -> list[list[_Due]]:
     return [list(group.values()) for group in groups]
 
 
-def _run(tx: Tx, batch: Sequence[_Due], data_root: str) -> None:
-    """Claim, work out, complete. What cannot be claimed has been run, or will be woken again."""
-    asked = [ClaimRequest(task_id=each.wake.task_id, worker_id=WORKER, lease_id=each.lease_id) for each in batch]
-    claims = [each for each in claiming.claim_all(tx, asked, data_root) if isinstance(each, Claimed)]
-    made = [_made(tx, each.work) for each in claims]
-    answers = completion.complete_all(tx, [_ending(*each) for each in zip(claims, made, strict=True)])
-    for claim, run, answer in zip(claims, made, answers, strict=True):
-        if isinstance(run, Made) and run.state is not None and answer.status == Status.COMPLETED:
-            _remember(tx, claim.work.task_id, run.state)
+def _run(tx: Tx, batch: Sequence[_DueTask], data_root: str) -> None:
+    """Claim, run and complete the tasks. One that cannot be claimed has been run, or will be woken again."""
+    requests = [
+        ClaimRequest(task_id=each.wake.task_id, worker_id=WORKER, lease_id=each.lease_id) for each in batch
+    ]
+    claims = [each for each in claiming.claim_all(tx, requests, data_root) if isinstance(each, Claimed)]
+    results = [_try_run(tx, each.work) for each in claims]
+    answers = completion.complete_all(tx, [_ending(*each) for each in zip(claims, results, strict=True)])
+    for claim, result, answer in zip(claims, results, answers, strict=True):
+        if isinstance(result, RunResult) and result.state is not None and answer.status == Status.COMPLETED:
+            _store_memory(tx, claim.work.task_id, result.state)
 
 
-def _ending(claim: Claimed, made: Made | UsageError) -> Ending:
+def _ending(claim: Claimed, result: RunResult | UsageError) -> Ending:
     attempt = {"task_id": claim.work.task_id, "attempt": claim.attempt, "lease_id": claim.lease_id}
-    if isinstance(made, UsageError):  # It will not get better by trying again.
-        failed = attempt | {"outcome": Outcome.FATAL, "error": str(made)}
+    if isinstance(result, UsageError):  # A retry would fail the same way.
+        failed = attempt | {"outcome": Outcome.FATAL, "error": str(result)}
         return Ending(CompleteRequest.model_validate(failed))
-    done = attempt | {"outcome": Outcome.SUCCESS, "events": made.events}
-    return Ending(CompleteRequest.model_validate(done), trusted=made.writes)
+    success = attempt | {"outcome": Outcome.SUCCESS, "events": result.events}
+    return Ending(CompleteRequest.model_validate(success), trusted=result.writes)
 
 
-def _made(tx: Tx, work: Work) -> Made | UsageError:
+def _try_run(tx: Tx, work: Work) -> RunResult | UsageError:
     try:
-        return _worked_out(tx, work)
+        return _run_operator(tx, work)
     except UsageError as error:
         return error
 
 
-def _worked_out(tx: Tx, work: Work) -> Made:
-    """Raises UsageError for work that makes no sense."""
+def _run_operator(tx: Tx, work: Work) -> RunResult:
+    """Run the operator of the work. Raises UsageError for work that it cannot do."""
     spec = BUILT_IN.get(work.operator)
     if spec is None or "dispatcher" not in spec.runtimes:
         raise UsageError(f"the dispatcher itself cannot run {work.operator!r}: choose another runtime for it")
     return spec.load()(tx, work)
 
 
-def pass_on(tx: Tx, work: Work) -> Made:
+def pass_on(tx: Tx, work: Work) -> RunResult:
     """The operator ``noop``."""
     if work.partition_key is None:
-        said = [
+        events = [
             EventBody(output=each.index, cursor=work.cursor) for each in work.outputs if work.cursor is not None
         ]
-        return Made(events=said)
-    whole = _place(tx, work)
-    return Made(
+        return RunResult(events=events)
+    whole = _input_files(tx, work)
+    return RunResult(
         writes=[_write(work, output, work.partition_key, work.start, work.end, whole) for output in work.outputs]
     )
 
 
-def split_partition(tx: Tx, work: Work) -> Made:
+def split_partition(tx: Tx, work: Work) -> RunResult:
     """The operator ``range_splitter``."""
     if work.start is None or work.end is None:
         raise UsageError(f"partition {work.partition_key} has no range to split: give its events start and end")
-    whole, size = _place(tx, work), _whole_number(work, "chunk_size")
-    return Made(
+    whole, size = _input_files(tx, work), _whole_number(work, "chunk_size")
+    return RunResult(
         writes=[
             _write(work, output, chunk.partition_key, chunk.start, chunk.end, whole)
             for output in work.outputs
@@ -190,16 +192,16 @@ def split_partition(tx: Tx, work: Work) -> Made:
     )
 
 
-def close_ranges(tx: Tx, work: Work) -> Made:
+def close_ranges(tx: Tx, work: Work) -> RunResult:
     """The operator ``range_aggregator``."""
     if work.cursor is None:
         raise UsageError("a range_aggregator follows a cursor: its input must emit cursors, not partitions")
     start = _whole_number(work, "start") if "start" in work.config else 0
-    known = Aggregate(_whole_number(work, "range_size"), start, _recalled(tx, work.task_id))
-    after, closed = aggregate(known, work.cursor)
-    return Made(
+    before = Aggregate(_whole_number(work, "range_size"), start, _load_memory(tx, work.task_id))
+    after, closed = aggregate(before, work.cursor)
+    return RunResult(
         writes=[
-            _write(work, output, each.partition_key, each.start, each.end, _Place())
+            _write(work, output, each.partition_key, each.start, each.end, _Files())
             for output in work.outputs
             for each in closed
         ],
@@ -215,36 +217,36 @@ def _whole_number(work: Work, name: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Files:
     location: str | None = None
     files: tuple[str, ...] = ()
-    revisions: tuple[int, ...] = ()  # That they are of.
+    revisions: tuple[int, ...] = ()  # Of the commits that they belong to.
 
 
-def _place(tx: Tx, work: Work) -> _Place:
-    """Where the partition that was read lies. One in several pieces keeps them all, by full names.
+def _input_files(tx: Tx, work: Work) -> _Files:
+    """Return the files of the partition that was read; by full names if it has several pieces.
 
     Raises UsageError if it has more files than one commit may name.
     """
     pieces = [piece for piece in _pieces(tx, work) if piece.location is not None]
     if not pieces:
-        return _Place()
+        return _Files()
     first, revisions = pieces[0], tuple(piece.revision for piece in pieces)
     if len(pieces) == 1:
-        return _Place(first.location, tuple(first.files), revisions)
-    return _Place(first.location, tuple(uri for piece in pieces for uri in _uris(piece)), revisions)
+        return _Files(first.location, tuple(first.files), revisions)
+    return _Files(first.location, tuple(uri for piece in pieces for uri in _uris(piece)), revisions)
 
 
 def _pieces(tx: Tx, work: Work) -> list[Piece]:
-    """Every piece of the task's partition: those that travel with the claim are only the first."""
-    found: list[Piece] = []
+    """Return every piece of the task's partition: the claim holds only the first ones."""
+    pieces: list[Piece] = []
     files = 0
     for each in work.inputs:
         if each.mode is not InputMode.PARTITION:
-            continue  # Of an input that is read whole nothing is passed on: it has no such partition.
+            continue  # An input that is read whole has no such partition to pass on.
         page, after = each.pieces, each.after if each.more else None
         while True:
-            found += page
+            pieces += page
             files += sum(len(piece.files) for piece in page)
             if files > FILES_MAX:
                 raise UsageError(
@@ -255,34 +257,34 @@ def _pieces(tx: Tx, work: Work) -> list[Piece]:
             if after is None:
                 break
             page, after = pins.page(tx, work.task_id, each.position, after)
-    return found
+    return pieces
 
 
 def _uris(piece: Piece) -> Iterator[str]:
-    """The full name of every file; a piece that was itself passed on has such already."""
+    """Yield the full name of every file; a piece that was itself passed on has full names already."""
     for name in piece.files:
         yield name if ":/" in name else f"{str(piece.location).rstrip('/')}/{name}"
 
 
-def _write(work: Work, output: WorkOutput, key: str, start: int | None, end: int | None, place: _Place) -> Write:
+def _write(work: Work, output: WorkOutput, key: str, start: int | None, end: int | None, source: _Files) -> Write:
     event = Event(
         dataset_id=output.dataset_id,
         generation_id=output.generation_id,
         partition_key=key,
         start=start,
         end=end,
-        attributes=work.attributes if place.location is not None or key == work.partition_key else {},
+        attributes=work.attributes if source.location is not None or key == work.partition_key else {},
     )
-    body = OutputBody(output=output.index, location=place.location, files=list(place.files))
-    return Write(validate(event), body, borrowed=place.revisions)
+    body = OutputBody(output=output.index, location=source.location, files=list(source.files))
+    return Write(validate(event), body, borrowed=source.revisions)
 
 
 def _edition(tx: Tx, task_id: str) -> str:
     return str(tx.value(sa.select(schema.tasks.c.edition_id).where(schema.tasks.c.id == task_id)))
 
 
-def _recalled(tx: Tx, task_id: str) -> int | None:
-    """How far ranges have been closed. The row is ours until the transaction ends, so each is closed once."""
+def _load_memory(tx: Tx, task_id: str) -> int | None:
+    """Return how far ranges have been closed. The row is locked until the transaction ends, so each is closed once."""
     table, edition = schema.operator_state, _edition(tx, task_id)
     new = {"edition_id": edition, "key": RANGES_KEY, "value": {"end": None}, "updated_at": tx.now}
     tx.insert_absent(table, [new], returning=table.c.key)
@@ -292,7 +294,7 @@ def _recalled(tx: Tx, task_id: str) -> int | None:
     return row["end"]
 
 
-def _remember(tx: Tx, task_id: str, state: Aggregate) -> None:
+def _store_memory(tx: Tx, task_id: str, state: Aggregate) -> None:
     table, edition = schema.operator_state, _edition(tx, task_id)
     this = sa.and_(table.c.edition_id == edition, table.c.key == RANGES_KEY)
     tx.execute(sa.update(table).where(this).values(value={"end": state.end}, updated_at=tx.now))

@@ -1,12 +1,13 @@
 """The runtime ``lambda``: functions that the dispatcher itself starts.
 
     1. take a wake-up of the kind ``invoke`` from the outbox
-    2. in one transaction: lease the task, make its token, and strike the wake-up off
-    3. outside of any: start the function; a local one is watched, and kept leased by heartbeats
-    4. in another transaction: report how a local one ended, again and again while nobody answers and its lease lasts
+    2. in one transaction: lease the task, issue its token, and mark the wake-up as done
+    3. outside of a transaction: start the function; watch a local one, and renew its lease by heartbeats
+    4. in another transaction: report how a local one ended, and repeat this while the state is unavailable and the
+       lease lasts
 
-Who dies between 2 and 4 leaves a lease that runs out; the reaper then decides about the next attempt. Functions of a
-service report by themselves.
+If the dispatcher dies between 2 and 4, the lease expires, and the reaper decides about the next attempt. Functions of
+a service report by themselves.
 """
 
 from __future__ import annotations
@@ -43,33 +44,33 @@ log = logging.getLogger(__name__)
 WORKER = "lambda"
 PARALLEL = 8
 ERROR_MAX = 20_000
-# A function is stopped a little before its attempt's time is up, while its end can still be reported.
+# A function is stopped a little before its attempt times out, while its end can still be reported.
 MARGIN_S, MARGIN_PART = 2.0, 0.1
-REPORT_AGAIN = RetryPolicy(initial_interval_ms=100, max_interval_ms=5_000, multiplier=2.0, jitter_percent=0.5)
-NOWHERE = (
+REPORT_RETRY = RetryPolicy(initial_interval_ms=100, max_interval_ms=5_000, multiplier=2.0, jitter_percent=0.5)
+NO_RUNTIME = (
     "this dispatcher runs no bundles: set QO_LAMBDA_FUNCTION to a function that does, or, where every writer is "
     "trusted with this machine, QO_LAMBDA_LOCAL=true; restart the dispatcher, then replay the task"
 )
-CLOSING_S = 5.0  # For so long a report is repeated by one who is to end.
+CLOSING_S = 5.0  # A dispatcher that stops repeats a report for so long.
 
 
 class Functions(Protocol):
-    """Where functions run. ``launch`` blocks while it watches; None: the function reports by itself."""
+    """A runtime of functions. ``launch`` blocks while it watches; None: the function reports by itself."""
 
     def launch(self, invocation: Invocation, watch: Callable[[], Stop | None]) -> Verdict | None: ...
 
 
 class NoFunctions:
-    """Nowhere: a bundle is code that some writer uploaded, and this process holds an admin's secrets."""
+    """Runs no functions: a bundle is code that some writer uploaded, and this process holds an admin's secrets."""
 
     def launch(self, invocation: Invocation, watch: Callable[[], Stop | None]) -> Verdict | None:
-        return Verdict(Outcome.FATAL, error=NOWHERE)
+        return Verdict(Outcome.FATAL, error=NO_RUNTIME)
 
 
 class LocalFunctions:
-    """Functions as processes of this machine, which can do what its user can: only where the operator wants that.
+    """Runs functions as processes of this machine, with all rights of its user: only if the operator allows it.
 
-    ``offered``: variables that a bundle may ask for.
+    ``offered``: environment variables that a bundle may request.
     """
 
     def __init__(self, store: BundleStore, offered: Mapping[str, str] | None = None) -> None:
@@ -90,16 +91,16 @@ class LocalFunctions:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """An attempt that has begun, and whose function cannot be started."""
+    """An attempt whose function cannot be started."""
 
     claimed: Claimed
     error: str
 
 
 class Invoker:
-    """Carries out ``invoke`` wake-ups, several at once. ``url``: where functions reach the task API.
+    """Handles ``invoke`` wake-ups, several at once. ``url``: where functions reach the task API.
 
-    ``on_end`` is called after each, on its thread: what it announced can be looked at.
+    ``on_end`` is called after each, on its thread.
     """
 
     def __init__(
@@ -121,26 +122,26 @@ class Invoker:
         self._closing = threading.Event()
 
     def tick(self) -> int:
-        """Start as many functions as there is room for; how many. Does not wait for them."""
+        """Start as many functions as there is room for, without waiting for them; returns how many."""
         slots = 0
         while not self._closing.is_set() and self._free.acquire(blocking=False):
             slots += 1
         try:
-            taken = self._take(slots)
+            wakes = self._take(slots)
         except BaseException:
             self._free.release(slots)
             raise
-        if slots > len(taken):
-            self._free.release(slots - len(taken))
-        for each in taken:
+        if slots > len(wakes):
+            self._free.release(slots - len(wakes))
+        for each in wakes:
             try:
-                self._pool.submit(self._guarded, each)
+                self._pool.submit(self._handle, each)
             except RuntimeError:
-                self._free.release()  # Closed meanwhile: the wake-up comes again, to another dispatcher.
-        return len(taken)
+                self._free.release()  # Closed meanwhile: another dispatcher gets the wake-up.
+        return len(wakes)
 
     def close(self) -> None:
-        """Stop the functions that run here, give their tasks back, and wait until that is done."""
+        """Stop the functions that run here, release their tasks, and wait until that is done."""
         self._closing.set()
         self._pool.shutdown(wait=True)
 
@@ -149,41 +150,43 @@ class Invoker:
             return []
         with self._state.read() as tx:
             if not outbox.due(tx, {EffectKind.INVOKE}):
-                return []  # Whoever has nothing to do keeps no writer waiting.
+                return []  # Without a write transaction, which would keep other writers waiting.
         with self._state.write() as tx:
             return outbox.take(tx, limit, {EffectKind.INVOKE})
 
-    def _guarded(self, taken: TakenEffect) -> None:
+    def _handle(self, wake: TakenEffect) -> None:
         try:
-            self._carry_out(taken)
+            self._invoke(wake)
         except Exception:
-            log.exception("task %s could not be invoked", taken.effect.task_id)  # Its lease runs out.
+            log.exception("task %s could not be invoked", wake.effect.task_id)  # Its lease expires.
         finally:
             self._free.release()
             self._on_end()
 
-    def _carry_out(self, taken: TakenEffect) -> None:
+    def _invoke(self, wake: TakenEffect) -> None:
         try:
             with self._state.write() as tx:
-                begun = self._begin(tx, taken.effect.task_id)
-                outbox.mark_done(tx, [taken.effect.id])
+                invocation = self._begin(tx, wake.effect.task_id)
+                outbox.mark_done(tx, [wake.effect.id])
         except Exception as error:
-            log.exception("task %s could not be leased", taken.effect.task_id)
+            log.exception("task %s could not be leased", wake.effect.task_id)
             with self._state.write() as tx:
-                outbox.mark_failed(tx, taken.effect.id, f"{type(error).__name__}: {error}")
+                outbox.mark_failed(tx, wake.effect.id, f"{type(error).__name__}: {error}")
             return
-        if begun is None:
+        if invocation is None:
             return
-        if isinstance(begun, _Refusal):
-            claimed = begun.claimed
-            self._report(_end(claimed, Verdict(Outcome.FATAL, error=begun.error)), claimed.heartbeat_s * BEATS)
+        if isinstance(invocation, _Refusal):
+            claimed = invocation.claimed
+            self._report(
+                _completion(claimed, Verdict(Outcome.FATAL, error=invocation.error)), claimed.heartbeat_s * BEATS
+            )
             return
-        verdict = self._launched(begun)
+        verdict = self._launch(invocation)
         if verdict is not None and verdict.stopped is not Stop.LOST:
-            self._report(_end(begun, verdict), begun.heartbeat_s * BEATS)
+            self._report(_completion(invocation, verdict), invocation.heartbeat_s * BEATS)
 
     def _begin(self, tx: Tx, task_id: str) -> Invocation | _Refusal | None:
-        """Lease the task. None: there is nothing to do any more."""
+        """Lease the task. None: it cannot be claimed any more."""
         claimed = claim(tx, ClaimRequest(task_id=task_id, worker_id=WORKER), self._data_root)
         if not isinstance(claimed, Claimed):
             return None
@@ -208,7 +211,7 @@ class Invoker:
             work=work,
         )
 
-    def _launched(self, invocation: Invocation) -> Verdict | None:
+    def _launch(self, invocation: Invocation) -> Verdict | None:
         try:
             return self._functions.launch(invocation, self._watch(invocation))
         except Exception as error:
@@ -218,18 +221,18 @@ class Invoker:
             )
 
     def _watch(self, invocation: Invocation) -> Callable[[], Stop | None]:
-        """Called often while the function runs; speaks up as often as the lease wants."""
+        """Return a function to be called often while the function runs; it sends a heartbeat when one is due."""
         monotonic = self._state.ambient.monotonic
         beat = HeartbeatRequest(
             task_id=invocation.task_id, attempt=invocation.attempt, lease_id=invocation.lease_id
         )
-        heard = monotonic()
+        last_beat = monotonic()
 
         def watch() -> Stop | None:
-            nonlocal heard
+            nonlocal last_beat
             if self._closing.is_set():
                 return Stop.RELEASED
-            if monotonic() - heard < invocation.heartbeat_s:
+            if monotonic() - last_beat < invocation.heartbeat_s:
                 return None
             try:
                 with self._state.write() as tx:
@@ -237,14 +240,14 @@ class Invoker:
             except (LeaseLost, NotFound):
                 return Stop.LOST
             except (Unavailable, Contended):
-                return None  # The lease outlives two lost beats; the next call tries again.
-            heard = monotonic()
+                return None  # The lease outlives two lost heartbeats; the next call tries again.
+            last_beat = monotonic()
             return Stop.CANCELLED if answer.cancel_requested else None
 
         return watch
 
     def _report(self, end: CompleteRequest, lease_s: float) -> None:
-        """Say how it ended. What was said before, and only not answered, changes nothing when it is said again."""
+        """Report how it ended. Repeating a report whose answer was lost changes nothing."""
         ambient, tries = self._state.ambient, 0
         began = ambient.monotonic()
         while True:
@@ -253,16 +256,16 @@ class Invoker:
                 self._settle(end)
                 return
             except (Unavailable, Contended) as error:
-                rest_s = delay_s(REPORT_AGAIN, tries, ambient.unit())
+                wait_s = delay_s(REPORT_RETRY, tries, ambient.unit())
                 allowed_s = min(lease_s, CLOSING_S) if closing else lease_s
-                if ambient.monotonic() - began + rest_s > allowed_s:
+                if ambient.monotonic() - began + wait_s > allowed_s:
                     log.warning("the end of task %s could not be reported: %s", end.task_id, error)
-                    return  # Its lease runs out.
+                    return  # Its lease expires.
             tries += 1
             if closing:
-                time.sleep(rest_s)
+                time.sleep(wait_s)
             else:
-                self._closing.wait(rest_s)
+                self._closing.wait(wait_s)
 
     def _settle(self, end: CompleteRequest) -> None:
         try:
@@ -271,28 +274,28 @@ class Invoker:
         except LeaseLost as error:
             log.info("task %s was settled by somebody else: %s", end.task_id, error)
         except (UsageError, Forbidden) as error:
-            told = f"the function's report is not valid: {error}"
+            message = f"the function's report is not valid: {error}"
             fatal = CompleteRequest(
                 task_id=end.task_id,
                 attempt=end.attempt,
                 lease_id=end.lease_id,
                 outcome=Outcome.FATAL,
-                error=told[:ERROR_MAX],
+                error=message[:ERROR_MAX],
             )
             with self._state.write() as tx:
                 completion.complete(tx, fatal, self._data_root)
 
 
-def _end(begun: Invocation | Claimed, verdict: Verdict) -> CompleteRequest:
+def _completion(attempt: Invocation | Claimed, verdict: Verdict) -> CompleteRequest:
     reply = verdict.reply
     return CompleteRequest(
-        task_id=begun.work.task_id,
-        attempt=begun.attempt,
-        lease_id=begun.lease_id,
+        task_id=attempt.work.task_id,
+        attempt=attempt.attempt,
+        lease_id=attempt.lease_id,
         outcome=verdict.outcome,
         outputs=reply.outputs if reply is not None else [],
         events=reply.events if reply is not None else [],
-        # What a function says goes to all readers, and its environment holds what lets it in.
+        # All readers see the error, and the environment of a function holds secrets.
         error=redact(verdict.error)[:ERROR_MAX] if verdict.error is not None else None,
         retry_after_s=reply.retry_after_s if reply is not None else None,
         result=reply.result if reply is not None else None,

@@ -1,13 +1,13 @@
 """A function as a process of this machine: a private directory, a cleared environment, a limit on time and output.
 
-This is no sandbox. The process runs as the dispatcher's user and can read what that user can, an admin's token among
-it; so nothing runs like this unless the operator has set ``dispatcher.lambda_local``. What is kept from it is what it
-would get by accident:
+This is no sandbox. The process runs as the dispatcher's user and can read what that user can, including an admin's
+token; so nothing runs like this unless the operator has set ``dispatcher.lambda_local``. It is only protected from what
+it would get by accident:
 
-    environment    PATH, HOME and TMPDIR, three QO_ variables, and what the operator offers and the bundle asks for
+    environment    PATH, HOME and TMPDIR, three QO_ variables, and what the operator offers and the bundle requests
     input          the invocation, as JSON on standard input
     output         exactly one JSON object on standard output, 1 MiB at most
-    end            its whole process group is killed, and what escaped from that, and its directory is deleted
+    end            its process group and its stray children are killed, and its directory is deleted
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from qo.errors import UsageError
 from qo.store.secret_files import generate_secret
 
 STDOUT_MAX = 1024 * 1024
-STDERR_KEPT = 4096
-TIMEOUT_S = 30.0  # Where the work names none.
+STDERR_MAX = 4096
+TIMEOUT_S = 30.0  # If the work names none.
 POLL_S = 0.1
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
-# -I and -S: nothing of the environment, of the user's or of this installation's packages; a bundle brings its own.
+# -I and -S: ignore the environment and the packages of the user and of this installation; a bundle brings its own.
 _PYTHON = ("-I", "-S", "-B", "-X", "utf8", "-c")
 _BOOT = (
     "import runpy, sys; root, entry = sys.argv[1:3]; sys.path.insert(0, root); sys.argv = [entry]; "
@@ -51,16 +51,16 @@ _BOOT = (
 
 
 class Stop(StrEnum):
-    """Why a process is ended before it ends by itself."""
+    """Why a process is stopped before it ends by itself."""
 
-    CANCELLED = "cancelled"  # Somebody asked for it.
-    LOST = "lost"  # The attempt is not ours any more: nothing is to be reported.
-    RELEASED = "released"  # We are shutting down: another may do it.
+    CANCELLED = "cancelled"  # On request.
+    LOST = "lost"  # The attempt lost its lease: report nothing.
+    RELEASED = "released"  # The dispatcher stops: another may run the task.
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How it went; ``stopped`` when we ended it on purpose."""
+    """The result of a function; ``stopped`` if we stopped it."""
 
     outcome: Outcome
     reply: FunctionReply | None = None
@@ -69,12 +69,12 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class _Exit:
     code: int
     stdout: bytes
     stderr: str
     stopped: Stop | None = None
-    broke: str | None = None  # The rule that it was killed for.
+    violation: str | None = None  # The rule that it broke, and was killed for.
 
 
 def run(
@@ -85,7 +85,7 @@ def run(
     watch: Callable[[], Stop | None],
     timeout_s: float | None = None,
 ) -> Verdict:
-    """Run the entrypoint once, to its end. ``watch`` is asked often whether to go on, and may block a little."""
+    """Run the entrypoint once, to its end. ``watch`` is called often, returns why to stop, and may block a little."""
     home = Path(tempfile.mkdtemp(prefix="qo-function-"))
     try:
         try:
@@ -117,8 +117,8 @@ def _command(manifest: Manifest, entrypoint: str, code: Path) -> list[str]:
 def _environment(
     invocation: Invocation, manifest: Manifest, offered: Mapping[str, str], work: Path, marker: str
 ) -> dict[str, str]:
-    asked = {name: offered[name] for name in manifest.env_allowlist if name in offered}
-    return asked | {
+    requested = {name: offered[name] for name in manifest.env_allowlist if name in offered}
+    return requested | {
         "PATH": PATH,
         "HOME": str(work),
         "TMPDIR": str(work),
@@ -136,10 +136,10 @@ def _supervise(
     watch: Callable[[], Stop | None],
     limit_s: float,
     marker: str,
-) -> _Ended:
-    asked = home / "invocation.json"
-    asked.write_text(invocation.model_dump_json())
-    with asked.open("rb") as stdin:  # A file, not a pipe: whoever does not read it keeps nobody waiting.
+) -> _Exit:
+    input_file = home / "invocation.json"
+    input_file.write_text(invocation.model_dump_json())
+    with input_file.open("rb") as stdin:  # Not a pipe: a function that does not read it must not block us.
         process = subprocess.Popen(
             command,
             stdin=stdin,
@@ -149,28 +149,28 @@ def _supervise(
             env=environment,
             start_new_session=True,
         )
-    asked.unlink()
-    collected = _Collected(process)
+    input_file.unlink()
+    output = _Output(process)
     try:
-        stopped, broke = _await_end(process, collected, watch, limit_s)
+        stopped, violation = _await_end(process, output, watch, limit_s)
     finally:
-        # The leader has not been waited for yet, so the number of its group is still its own.
+        # The leader has not been reaped yet, so its process group id is still valid.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         _kill_strays(marker)
         process.wait()
-        collected.close()
-    return _Ended(process.returncode, bytes(collected.stdout), collected.told(), stopped, broke)
+        output.close()
+    return _Exit(process.returncode, bytes(output.stdout), output.stderr_text(), stopped, violation)
 
 
 def _await_end(
-    process: subprocess.Popen[bytes], collected: _Collected, watch: Callable[[], Stop | None], limit_s: float
+    process: subprocess.Popen[bytes], output: _Output, watch: Callable[[], Stop | None], limit_s: float
 ) -> tuple[Stop | None, str | None]:
     deadline = time.monotonic() + limit_s
     while True:
         exited = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        collected.read(0.0 if exited else POLL_S)
-        if len(collected.stdout) > STDOUT_MAX:
+        output.read(0.0 if exited else POLL_S)
+        if len(output.stdout) > STDOUT_MAX:
             return None, f"it wrote more than {STDOUT_MAX} bytes to its standard output"
         if exited:
             return None, None
@@ -180,8 +180,8 @@ def _await_end(
             return stop, None
 
 
-class _Collected:
-    """What a process writes: all of its output up to the limit, and the end of its errors."""
+class _Output:
+    """The output of a process: its standard output up to the limit, and the end of its standard error."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -189,14 +189,14 @@ class _Collected:
         self.stdout, self._stderr = bytearray(), bytearray()
         self._selector = selectors.DefaultSelector()
         self._streams: list[IO[bytes]] = [process.stdout, process.stderr]
-        for stream, kept in zip(self._streams, (self.stdout, self._stderr), strict=True):
+        for stream, buffer in zip(self._streams, (self.stdout, self._stderr), strict=True):
             os.set_blocking(stream.fileno(), False)
-            self._selector.register(stream, selectors.EVENT_READ, kept)
+            self._selector.register(stream, selectors.EVENT_READ, buffer)
 
     def read(self, wait_s: float) -> None:
-        """Take what is there, or the first that comes within the time."""
+        """Read what is available, or what arrives first within the time."""
         if not self._selector.get_map():
-            time.sleep(wait_s)  # It has closed both, and still runs.
+            time.sleep(wait_s)  # It has closed both streams, and still runs.
             return
         while (ready := self._selector.select(wait_s)) and len(self.stdout) <= STDOUT_MAX:
             for key, _ in ready:
@@ -204,12 +204,12 @@ class _Collected:
                 key.data.extend(chunk)
                 if not chunk:
                     self._selector.unregister(key.fileobj)
-            del self._stderr[:-STDERR_KEPT]
+            del self._stderr[:-STDERR_MAX]
             if not self._selector.get_map():
                 return
             wait_s = 0.0
 
-    def told(self) -> str:
+    def stderr_text(self) -> str:
         return self._stderr.decode("utf-8", "replace").strip()
 
     def close(self) -> None:
@@ -218,40 +218,40 @@ class _Collected:
             stream.close()
 
 
-def _verdict(ended: _Ended, token: str) -> Verdict:
+def _verdict(ended: _Exit, token: str) -> Verdict:
     if ended.stopped is Stop.RELEASED:
         return Verdict(Outcome.RELEASED, stopped=ended.stopped)
     if ended.stopped is not None:
         return Verdict(Outcome.CANCELLED, stopped=ended.stopped)
-    if ended.broke is not None:
-        return Verdict(Outcome.FATAL, error=_said(f"the function was killed: {ended.broke}", ended, token))
+    if ended.violation is not None:
+        return Verdict(Outcome.FATAL, error=_describe(f"the function was killed: {ended.violation}", ended, token))
     if ended.code != 0:
         how = f"with status {ended.code}" if ended.code > 0 else f"by signal {-ended.code}"
-        return Verdict(Outcome.FATAL, error=_said(f"the function ended {how}", ended, token))
+        return Verdict(Outcome.FATAL, error=_describe(f"the function ended {how}", ended, token))
     try:
         reply = FunctionReply.model_validate_json(ended.stdout)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        what = ".".join(map(str, first["loc"])) or "it"
-        told = f"the function's output is not one JSON object of the right form: {what}: {first['msg']}"
-        return Verdict(Outcome.FATAL, error=_said(told, ended, token))
+        field = ".".join(map(str, first["loc"])) or "it"
+        message = f"the function's output is not one JSON object of the right form: {field}: {first['msg']}"
+        return Verdict(Outcome.FATAL, error=_describe(message, ended, token))
     return Verdict(reply.outcome, reply, reply.error)
 
 
-def _said(what: str, ended: _Ended, token: str) -> str:
-    """With the end of its standard error, but never with its token."""
-    return f"{what}\n{ended.stderr}".strip().replace(token, "…") if ended.stderr else what
+def _describe(message: str, ended: _Exit, token: str) -> str:
+    """Append the end of its standard error, without its token."""
+    return f"{message}\n{ended.stderr}".strip().replace(token, "…") if ended.stderr else message
 
 
 def _kill_strays(marker: str) -> None:
-    """Children that left the process group still carry the marker. Only Linux shows it."""
+    """Kill children that left the process group: they still have the marker. Only Linux shows it."""
     needle = f"QO_RUN={marker}".encode()
-    for _ in range(10):  # One of them may have begun another while we looked.
-        found = [pid for pid in _processes() if needle in _environ(pid).split(b"\0")]
-        for pid in found:
+    for _ in range(10):  # One of them may have started another meanwhile.
+        strays = [pid for pid in _processes() if needle in _environ(pid).split(b"\0")]
+        for pid in strays:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        if not found:
+        if not strays:
             return
         time.sleep(0.01)
 
@@ -269,7 +269,7 @@ def _environ(pid: int) -> bytes:
 
 
 def _remove(home: Path) -> None:
-    """Delete the directory, also where its contents were made hard to delete."""
+    """Delete the directory, even if the function removed permissions in it."""
     for directory, below, _ in os.walk(home):
         for name in below:
             path = Path(directory) / name
