@@ -60,7 +60,7 @@ class Watcher:
     sightings: Sightings
     due_at: float = 0.0  # By the monotonic clock.
     last_etags: dict[str, str] = field(default_factory=dict[str, str])  # At the last poll, where files settle.
-    remembered: Any = None
+    last_memory: Any = None
 
     async def poll(self, emitter: Emitter, source: SourceView) -> int:
         """Announce new and changed files. Return how many there were."""
@@ -96,10 +96,10 @@ class Watcher:
 
     async def _remember(self, emitter: Emitter, source: SourceView) -> None:
         memory = self.sightings.memory()
-        if memory == self.remembered:
+        if memory == self.last_memory:
             return
         await emitter.remember(source.editions[0], memory)
-        self.remembered = memory
+        self.last_memory = memory
 
 
 def announcement(file: File) -> EventBody:

@@ -24,7 +24,7 @@ class Sightings:
 
     def __init__(self, memory: Any = None) -> None:
         self._announced: dict[str, str] = {}  # ETag by path.
-        self._remembered = _unpack(
+        self._saved_digests = _unpack(
             memory
         )  # None once it has been compared: from then on, ``_announced`` is exact.
 
@@ -33,12 +33,12 @@ class Sightings:
 
     def fresh(self, present: Mapping[str, str]) -> list[str]:
         """Return the paths that have not been announced with their present ETag, sorted. Forget files that are gone."""
-        if self._remembered is not None:
-            before, now = self._remembered, digests(present.items())
+        if self._saved_digests is not None:
+            before, now = self._saved_digests, digests(present.items())
             self._announced = {
                 path: etag for path, etag in present.items() if before[_bucket(path)] == now[_bucket(path)]
             }
-            self._remembered = None
+            self._saved_digests = None
         self._announced = {path: etag for path, etag in self._announced.items() if path in present}
         return sorted(path for path, etag in present.items() if self._announced.get(path) != etag)
 
