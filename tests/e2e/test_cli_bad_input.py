@@ -53,7 +53,7 @@ FAULTS: list[tuple[list[str], list[str]]] = [
     ([*SUBMIT, "--retries", "many"], ["--retries"]),
     ([*SUBMIT, "--max-deliveries", "0"], ["--max-deliveries", "at least 1"]),
     (["worker", "--app", "tasks:app", "--shard-leasing", "--drain"], ["leave out --drain", "look at all shards"]),
-    ([*SUBMIT, "--key", ""], ["--key", "not empty"]),
+    ([*SUBMIT, "--key", ""], ["--key", "non-empty"]),
     ([*SUBMIT, "--key-scope", "s"], ["--key-scope needs --key"]),
     ([*SUBMIT, "--wait-timeout", "1s"], ["--wait-timeout needs --wait"]),
     (["submit", "--from", "missing.jsonl"], ["cannot read missing.jsonl"]),
