@@ -1,4 +1,4 @@
-"""Claiming: a worker that was woken asks for the task, and gets either everything it needs or a reason to let go.
+"""Claiming: a worker that was woken asks for its task, and gets all that it needs or a reason to skip it.
 
 A claim is never an error. Limits and pauses play no part in it: they act before a wake-up is released.
 """
@@ -25,7 +25,7 @@ from qo.dispatcher.tasks import rows
 from qo.dispatcher.tasks.rows import Move, Moved, Row
 
 REPORT_S = 10.0
-BEATS = 3  # How often a holder is heard of before its lease runs out.
+BEATS = 3  # Heartbeats within one lease.
 
 _NOT_CLAIMED = {
     Status.RUNNING: "running",
@@ -36,17 +36,17 @@ _NOT_CLAIMED = {
 
 
 def claim(tx: Tx, request: ClaimRequest, data_root: str) -> Claimed | NotClaimed:
-    """Begin the next attempt, or say why there is none to begin. The token of the attempt is the caller's to add.
+    """Begin the next attempt, or return why there is none to begin. The caller adds the token of the attempt.
 
-    Asked again with the same ``lease_id``, the answer is the same: the first one was lost. A pending task that is
-    withheld is "not_due": the wake-up is an old one, and to heed it would pass by every limit. So is one whose job no
-    live version has: after a rollback it is released once more.
+    A repeated claim with the same ``lease_id`` gets the same answer. A pending task that is withheld is "not_due": the
+    wake-up is old, and to follow it would bypass every limit. So is one whose job no live version has: after a
+    rollback it is released again.
     """
     return claim_all(tx, [request], data_root)[0]
 
 
 def claim_all(tx: Tx, requests: Sequence[ClaimRequest], data_root: str) -> list[Claimed | NotClaimed]:
-    """As ``claim``, for several different tasks."""
+    """As ``claim``, for several tasks."""
     live = topology.load(tx)
     rows_by_id = rows.load_all(tx, [each.task_id for each in requests])
     tx.refresh_now()  # A lease begins when it is granted.
@@ -95,14 +95,16 @@ def _claimed(row: Row, work: Work) -> Claimed:
 
 
 def lease_s(row: Row, running_s: float) -> float:
-    """How long a lease may be that is given now: not far beyond the end of the attempt's time, however often its
-    holder is heard of. It stops an attempt that takes too long itself, and is left the time to say so."""
+    """Return how long a lease may be that is granted now: never far beyond the attempt's timeout.
+
+    The worker itself stops an attempt that takes too long; ``REPORT_S`` leaves it the time to report that.
+    """
     timeout = row["timeout_seconds"]
     return row["lease_s"] if timeout is None else max(0.0, min(row["lease_s"], timeout + REPORT_S - running_s))
 
 
 def works_of(tx: Tx, readers: Sequence[Reader], data_root: str) -> list[Work]:
-    """Everything that operators need to run the current attempts."""
+    """Return all that operators need to run the current attempts."""
     inputs = pins.read(tx, readers) if readers else []
     columns = dataset_columns.load_history(
         tx, {output.generation_id for each in readers for output in each.job.outputs}
@@ -166,7 +168,7 @@ def _code(job: LiveJob, data_root: str) -> WorkCode | None:
 
 
 def prefix(data_root: str, dataset_id: str, generation_id: str, task_id: str, attempt: int) -> str:
-    """Where one attempt writes one output. No other attempt ever writes there."""
+    """Return where one attempt writes one output. No other attempt ever writes there."""
     return f"{data_root.rstrip('/')}/{prefix_path(dataset_id, generation_id, task_id, attempt)}"
 
 

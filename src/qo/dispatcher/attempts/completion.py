@@ -1,7 +1,7 @@
-"""The end of an attempt. Outputs, cursors, lineage and the next events all appear with it, or not at all.
+"""The end of an attempt. Its outputs, cursors, lineage and events become visible together, or not at all.
 
-Only the current attempt is heard, and one more: an attempt whose lease ran out may still succeed as long as the next
-one has not begun. Whoever repeats what it has said already gets the same answer again.
+Only the current attempt can end, and one more: an attempt whose lease ran out may still succeed until the next one
+begins. A repeated request gets the same answer again.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ OTHER_CODE_S = 30.0  # Until a task whose worker ran other code is tried again.
 
 _attempts, _cursors, _inputs = schema.attempts, schema.cursors, schema.task_inputs
 
-# What invalidations had a job read once more. Its status is left to the caller: SQLite would ask another index for it.
+# Tasks that invalidations created. The caller filters by status: SQLite would use another index for it.
 _AGAIN = sa.select(schema.tasks.c.id, schema.tasks.c.status).where(
     schema.tasks.c.edition_id == sa.bindparam("edition"),
     schema.tasks.c.invalidation_id.is_not(None),
     schema.tasks.c.cursor >= sa.bindparam("upto"),
 )
 
-# How an attempt may have ended that had said this before.
+# How an attempt may have ended that reported this outcome before.
 _ENDED_AS = {
     Outcome.SUCCESS: {AttemptOutcome.COMPLETED, AttemptOutcome.CANCELLED, AttemptOutcome.RELEASED},
     Outcome.RETRYABLE: {AttemptOutcome.RETRIED, AttemptOutcome.FAILED, AttemptOutcome.CANCELLED},
@@ -55,7 +55,7 @@ _ENDED_AS = {
 
 
 class _Read(Enum):
-    """How the range of cursors that an attempt has read stands to what its job has read by now."""
+    """How the range of cursors that an attempt has read overlaps with what its job has read by now."""
 
     NEW = auto()
     REPEATED = auto()  # Others have read all of it, before or meanwhile.
@@ -72,7 +72,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class _Success:
-    """What is to appear with the end of an attempt."""
+    """What becomes visible with the end of an attempt."""
 
     outputs: Sequence[Output]
     writes: Sequence[Write]
@@ -83,28 +83,28 @@ class _Success:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """What a request comes to."""
+    """A validated request, and the command that follows from it."""
 
     request: CompleteRequest
     row: Row
     command: lifecycle.Command
     as_if: Task | None = None
     success: _Success | None = None
-    verdict: quality.Verdict | None = None  # On its data, to be written down if its end counts.
+    verdict: quality.Verdict | None = None  # On its data, stored if the end counts.
 
 
 def complete(tx: Tx, request: CompleteRequest, data_root: str | None = None) -> CompleteAnswer:
-    """Settle an attempt. Outputs count for a success only, and never once cancellation was asked for.
+    """End an attempt. Its outputs are committed only after a success, and never once cancellation was requested.
 
-    Raises LeaseLost for an attempt that has no say any more, UsageError for outputs or events that are not valid
-    (the attempt stays open: fail it), Forbidden for events of other jobs' datasets, NotFound.
+    Raises LeaseLost for an attempt that is not the current one, UsageError for invalid outputs or events (the attempt
+    stays open: fail it), Forbidden for events of other jobs' datasets, NotFound.
     """
     return complete_all(tx, [Ending(request)], data_root)[0]
 
 
 def complete_all(tx: Tx, endings: Sequence[Ending], data_root: str | None = None) -> list[CompleteAnswer]:
-    """As ``complete``, for attempts of several tasks that know nothing of each other. All or none."""
-    live = topology.load(tx)  # First of all locks, as in everything that takes it.
+    """As ``complete``, for independent attempts of several tasks. All or none."""
+    live = topology.load(tx)  # Its lock comes first, as everywhere.
     rows = load_all(tx, [each.request.task_id for each in endings])
     requested = [
         _validate_ending(tx, live, require_row(rows, each.request.task_id), each, data_root) for each in endings
@@ -130,7 +130,7 @@ def _move(end: _End) -> Move:
 
 
 def _validate_ending(tx: Tx, live: Topology, row: Row, ending: Ending, data_root: str | None) -> _End | None:
-    """What is asked for; None if it was asked for before. Raises as ``complete``."""
+    """Return what follows from a request; None if it was applied before. Raises as ``complete``."""
     request, as_if = ending.request, None
     if row["status"] != Status.RUNNING or (row["attempt"], row["lease_id"]) != (request.attempt, request.lease_id):
         if _was_ended_before(tx, request):
@@ -153,8 +153,10 @@ def _validate_ending(tx: Tx, live: Topology, row: Row, ending: Ending, data_root
 
 
 def _wrong_code(tx: Tx, live: Topology, row: Row, request: CompleteRequest) -> lifecycle.Release | None:
-    """What becomes of a success that was not made by the code of its edition: the task waits for another attempt, at
-    no cost, and nothing that this one has made is ever read."""
+    """Return the release of an attempt that succeeded with other code than its edition's, else None.
+
+    The task waits for another attempt, which costs no retry, and the outputs of this one are never read.
+    """
     required = required_code(tx, live, row)
     if request.outcome is not Outcome.SUCCESS or required is None or request.code == required:
         return None
@@ -183,7 +185,7 @@ def _was_ended_before(tx: Tx, request: CompleteRequest) -> bool:
 
 
 def _late(row: Row, request: CompleteRequest) -> Task:
-    """The task as the attempt left it. Raises LeaseLost for one that is not allowed to be late."""
+    """Return the task as the late attempt left it. Raises LeaseLost for an attempt that may not end late."""
     as_if = None
     if request.outcome is Outcome.SUCCESS:
         as_if = late_completion.reopen(task_of(row), row["late_lease_id"], request.lease_id, request.attempt)
@@ -196,7 +198,10 @@ def _late(row: Row, request: CompleteRequest) -> Task:
 
 
 def _resolve_cursor_overlap(tx: Tx, end: _End) -> _End:
-    """Against what others have read meanwhile of the same cursors. The generations it commits to are held."""
+    """Compare what the attempt read with what others have read of the same cursors meanwhile, and adapt its end.
+
+    The generations that it commits to are held.
+    """
     success = end.success
     if success is None:
         return end
@@ -204,18 +209,18 @@ def _resolve_cursor_overlap(tx: Tx, end: _End) -> _End:
     read = _Read.MIXED if _moved_on(tx, success.writes) else _read(tx, end.row, ranges)
     match read:
         case _Read.MIXED if success.writes:
-            # What it made holds some rows twice. It reads what is left, at no cost to it.
+            # Its output has some rows twice. It runs again on what is left, which costs no retry.
             release = lifecycle.Release(token=end.command.token, lease_id=end.request.lease_id)
             return replace(end, command=release, success=None, verdict=None)
         case _Read.REPEATED:
-            # The one that has read it all has committed it all.
+            # Another attempt has read the whole range, and committed it.
             return replace(end, success=replace(success, writes=(), ranges=ranges))
         case _:
             return replace(end, success=replace(success, ranges=ranges))
 
 
 def _moved_on(tx: Tx, writes: Sequence[Write]) -> bool:
-    """Whether others have appended meanwhile: what was compared with less may be there twice."""
+    """Whether others have appended since the rows were compared: some may be there twice."""
     table = schema.generations
     return any(
         (tx.value(sa.select(table.c.revision).where(table.c.id == each.event.generation_id)) or 0)
@@ -226,7 +231,7 @@ def _moved_on(tx: Tx, writes: Sequence[Write]) -> bool:
 
 
 def _commit_outputs(tx: Tx, ends: Sequence[_End]) -> None:
-    """What these ends bring about."""
+    """Commit outputs, store verdicts, advance cursors and announce events of these ends."""
     successes = [(each, each.success) for each in ends if each.success is not None]
     entries = commit(
         tx,
@@ -280,9 +285,9 @@ def _answer(row: Row, *, repeated: bool = False) -> CompleteAnswer:
 
 
 def _ranges(tx: Tx, row: Row) -> Sequence[sa.RowMapping]:
-    """The ranges of cursors that the attempt has read and that count as read by its job."""
+    """Return the ranges of cursors that the attempt has read and that count as read by its job."""
     if row["cursor"] is None or row["invalidation_id"] is not None:
-        return []  # It followed no cursor, or read once more what had been read before: that moves nothing on.
+        return []  # It follows no cursor, or reads a range again, which advances nothing.
     return tx.all(sa.select(_inputs).where(_inputs.c.task_id == row["id"], _inputs.c.cursor_upto.is_not(None)))
 
 
@@ -304,14 +309,14 @@ def _read(tx: Tx, row: Row, ranges: Sequence[sa.RowMapping]) -> _Read:
 
 
 def _made_again(tx: Tx, row: Row, mine: sa.RowMapping, after: int) -> bool:
-    """Whether an invalidation had the range read once more, in a later state, and that was quicker."""
-    # Of all that the job ever did, the index has only this, and of that only what reaches so far: mostly nothing.
+    """Whether a task of an invalidation has read the range again, in a later state, and ended first."""
+    # The index has only tasks of invalidations, and of these the query needs those that reach so far: mostly none.
     rereads = tx.execute(_AGAIN, {"edition": row["edition_id"], "upto": mine["cursor_upto"]})
     ended = [id_ for id_, status in rereads if status == Status.COMPLETED]
     begins = sa.func.coalesce(_inputs.c.cursor_after, -1) <= after
     later = _inputs.c.revision > (mine["revision"] or 0)
     for some in batches(ended):
-        # Each of them reaches far enough. Of which generation is asked last, for the same reason as above.
+        # All of them reach far enough. The generation is compared last, so that SQLite uses the index of tasks.
         read = sa.select(_inputs.c.generation_id).where(_inputs.c.task_id.in_(some), begins, later)
         if mine["generation_id"] in tx.execute(read.where(_inputs.c.cursor_upto.is_not(None))).scalars().all():
             return True
@@ -319,7 +324,7 @@ def _made_again(tx: Tx, row: Row, mine: sa.RowMapping, after: int) -> bool:
 
 
 def _advance(tx: Tx, row: Row, ranges: Sequence[sa.RowMapping]) -> None:
-    """Cursors only ever grow: a slower task must not take back what a later one has read."""
+    """Advance the cursors of the job. They only grow: a slower task must not undo what a later one has read."""
     for each in ranges:
         stored = {
             "edition_id": row["edition_id"],
@@ -341,7 +346,7 @@ def _advance(tx: Tx, row: Row, ranges: Sequence[sa.RowMapping]) -> None:
 def _announce(
     tx: Tx, successes: Sequence[tuple[_End, _Success]], announced: Mapping[str, Sequence[Event]]
 ) -> None:
-    """Events for what was committed, and those that the attempts want beside and have not sent before."""
+    """Store events for what was committed, and further events of the attempts that were not sent before."""
     known_ids = _known_events(
         tx, [event_id(producer(end.request), each) for end, success in successes for each in success.events]
     )
@@ -349,14 +354,14 @@ def _announce(
     for end, success in successes:
         name, request = producer(end.request), end.request
         beside = {id_: each for each in success.events if (id_ := event_id(name, each)) not in known_ids}
-        # Under a name of its own: what was said of a partition before it was committed does not announce the commit.
+        # Under another producer name: an event sent before the commit does not announce the commit.
         new = [*announced.get(request.task_id, ()), *beside.values()]
         produced += [ProducedEvent(f"{name}:end", each, request.task_id, request.attempt) for each in new]
     event_log.accept_all(tx, produced)
 
 
 def _known_events(tx: Tx, ids: Sequence[str]) -> set[str]:
-    """Those of the events that are known already."""
+    """Return which of the events are stored already."""
     table, known_ids = schema.events, set[str]()
     for some in batches(ids):
         known_ids.update(tx.execute(sa.select(table.c.id).where(table.c.id.in_(some))).scalars())

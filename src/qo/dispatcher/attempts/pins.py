@@ -1,8 +1,8 @@
-"""Which committed data an attempt reads, decided once, when it is claimed.
+"""Pins: which committed data an attempt reads, decided once, when it is claimed.
 
-The decision is the record of lineage (``task_inputs``): a generation, as it was at one revision. The pieces follow
-from it and from ``commits``, which forgets nothing, so a partition that is replaced while the task runs is still
-read as it was, and asking again gives the same answer.
+A pin is also the record of lineage (``task_inputs``): a generation as of a revision. The pieces follow from it and from
+``commits``, which keeps everything, so a partition that is replaced while the task runs is still read as it was, and a
+repeated request gets the same answer.
 
     partition   what is committed under the key of the task
     cursor      the segments after one cursor, up to another
@@ -31,7 +31,7 @@ from qo.errors import NotFound
 
 _commits, _inputs, _partitions = schema.commits, schema.task_inputs, schema.partitions
 _datasets = schema.datasets
-# Built once: to build a statement takes longer than to carry it out.
+# Building a statement takes longer than executing it, so these are built once.
 _KEYS = sa.bindparam("keys", expanding=True, type_=sa.String)
 _LATEST = Prepared(sa.select(sa.func.max(_commits.c.revision)))
 _PINNED = Prepared(
@@ -62,7 +62,7 @@ _COMMITTED = Prepared(
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """An attempt that was claimed, or is about to be, and the job it is of."""
+    """An attempt that was claimed, or is about to be, and its job."""
 
     row: Row
     job: LiveJob
@@ -77,14 +77,14 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Lookups:
-    """What was looked up for many at once."""
+    """Rows that were loaded for many attempts at once."""
 
     partitions: Mapping[tuple[str, str], Sequence[Row]]  # Their commits, by generation and key.
     columns: dataset_columns.ColumnHistory
 
 
 def record(tx: Tx, readers: Sequence[Reader], topology: Topology) -> None:
-    """Decide what these attempts read, in place of what earlier ones of their tasks read."""
+    """Pin what these attempts read; the pins of earlier attempts at their tasks are replaced."""
     readings = [
         _Reading(reader, each, generation)
         for reader in readers
@@ -101,7 +101,7 @@ def record(tx: Tx, readers: Sequence[Reader], topology: Topology) -> None:
 
 
 def read(tx: Tx, readers: Sequence[Reader], limit: int = PIECES_MAX) -> list[list[WorkInput]]:
-    """What was decided for each, with the first pieces of each input."""
+    """Return the pinned inputs of each attempt, each with its first pieces."""
     pinned: dict[str, list[Row]] = {}
     for pin in tx.mappings(_PINNED, {"ids": [each.row["id"] for each in readers]}):
         pinned.setdefault(pin["task_id"], []).append(pin)
@@ -119,7 +119,7 @@ def read(tx: Tx, readers: Sequence[Reader], limit: int = PIECES_MAX) -> list[lis
 def page(
     tx: Tx, task_id: str, position: int, after: str | None, limit: int = PIECES_MAX
 ) -> tuple[list[Piece], str | None]:
-    """Further pieces of one input, and where to go on; None: that was all. ``after``: None begins at the first.
+    """Return further pieces of one input, and where to go on; None: that was all. ``after``: None begins at the first.
 
     Raises NotFound for an input that the task does not have, UsageError for a place that was never given out.
     """
@@ -178,7 +178,7 @@ def _pin(
 
 
 def _partition_revisions(tx: Tx, readings: Iterable[_Reading]) -> dict[tuple[str, str], int]:
-    """By generation and key, where the partition of a task is committed."""
+    """Return the current revisions of the attempts' partitions, by generation and key."""
     keys_by_generation: dict[tuple[str, str], set[str]] = {}
     for each in readings:
         if (key := each.reader.row["partition_key"]) is not None:
@@ -188,7 +188,7 @@ def _partition_revisions(tx: Tx, readings: Iterable[_Reading]) -> dict[tuple[str
         of_it = {"dataset": dataset_id, "generation": generation_id, "keys": sorted(keys)}
         there: dict[str, int] = {key: revision for key, revision in tx.rows(_REVISIONS, of_it)}
         if missing := keys - there.keys():
-            # One that was removed is read as empty: it is not one that is still to come.
+            # A removed partition is read as empty; it is not one that is still to come.
             there |= removing.last_removals(tx, generation_id, missing)
         revisions |= {(generation_id, key): revision for key, revision in there.items()}
     return revisions
@@ -196,7 +196,7 @@ def _partition_revisions(tx: Tx, readings: Iterable[_Reading]) -> dict[tuple[str
 
 def _cursor_range(tx: Tx, row: Row, job: LiveJob, generation_id: str) -> tuple[int | None, int]:
     if row["invalidation_id"] is not None:
-        # Read once more, whatever has been read since.
+        # The range is read again, whatever has been read since.
         return (row["start"] - 1 if row["start"] else None), row["cursor"]
     cursors = schema.cursors
     last = tx.value(
@@ -213,7 +213,7 @@ def _cursor_range(tx: Tx, row: Row, job: LiveJob, generation_id: str) -> tuple[i
 
 
 def _before(tx: Tx, edition_id: str, generation_id: str) -> int | None:
-    """How far a generation had come when the edition was first deployed: effects outside are not made for history."""
+    """Return the cursor of a generation when the edition was first deployed: history has no effects outside."""
     return tx.value(
         sa.select(sa.func.max(_commits.c.cursor)).where(
             _commits.c.generation_id == generation_id,
@@ -224,7 +224,7 @@ def _before(tx: Tx, edition_id: str, generation_id: str) -> int | None:
 
 
 def first_deployed(tx: Tx, edition_id: str) -> Any:
-    """When the first version that has the edition was deployed."""
+    """Return when the first version with the edition was deployed."""
     versions, jobs = schema.dag_versions, schema.jobs
     return tx.value(
         sa.select(sa.func.min(versions.c.created_at))
@@ -234,7 +234,7 @@ def first_deployed(tx: Tx, edition_id: str) -> Any:
 
 
 def _known_partitions(tx: Tx, pins: Sequence[Row], limit: int) -> dict[tuple[str, str], list[Row]]:
-    """By generation and key, the commits of partitions that were pinned, where those of a generation are few."""
+    """Return the commits of pinned partitions, by generation and key, for generations that have few of them."""
     by_generation: dict[str, list[Row]] = {}
     for pin in pins:
         if pin["partition_key"] and pin["revision"] is not None:

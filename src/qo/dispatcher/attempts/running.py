@@ -1,4 +1,4 @@
-"""While an attempt runs: it is heard of, it says what is new, it asks whether to go on."""
+"""A running attempt: its heartbeats, the events it sends, and the pieces it fetches."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ from qo.errors import Forbidden, LeaseLost, UsageError
 
 
 def heartbeat(tx: Tx, request: HeartbeatRequest) -> HeartbeatAnswer:
-    """Extend the lease, also one that has run out as long as nobody took the task back: for an outage, its holder
-    cannot help. Raises LeaseLost for another attempt than the current one, and once the attempt's time is over."""
+    """Extend the lease, also an expired one as long as nobody took the task back: the holder cannot help an outage.
+
+    Raises LeaseLost for an attempt that is not the current one, and once the attempt's timeout is over.
+    """
     live = topology.load(tx)
     row = held(tx, request)
     command = Renew(
@@ -51,7 +53,7 @@ def heartbeat(tx: Tx, request: HeartbeatRequest) -> HeartbeatAnswer:
 
 
 def emit(tx: Tx, request: EventsRequest) -> EventsAnswer:
-    """Keep events of a running attempt, to be routed soon. The same attempt may send them again: they count once.
+    """Store events of a running attempt, to be routed soon. Events that it sends again are stored once.
 
     Raises LeaseLost as ``heartbeat``, Forbidden for datasets that the task's job does not make.
     """
@@ -68,7 +70,7 @@ def emit(tx: Tx, request: EventsRequest) -> EventsAnswer:
 
 
 def fetch(tx: Tx, task_id: str, data_root: str | None = None) -> TaskState:
-    """What became of the task; with ``data_root`` and while it runs, its work once more. Raises NotFound."""
+    """Return the state of a task and, with ``data_root`` and while it runs, its work. Raises NotFound."""
     row = rows.load(tx, task_id, lock=False)
     job = claiming.live_job(topology.load(tx), row)
     runs = row["status"] == Status.RUNNING
@@ -82,14 +84,14 @@ def fetch(tx: Tx, task_id: str, data_root: str | None = None) -> TaskState:
 
 
 def page(tx: Tx, fence: Fence, position: int, after: str | None, limit: int = pins.PIECES_MAX) -> PiecesAnswer:
-    """Further pieces of one input of a running attempt."""
+    """Return further pieces of one input of a running attempt."""
     held(tx, fence, lock=False)
     pieces, rest = pins.page(tx, fence.task_id, position, after, max(1, min(limit, pins.PIECES_MAX)))
     return PiecesAnswer(pieces=pieces, after=rest)
 
 
 def held(tx: Tx, fence: Fence, *, lock: bool = True) -> Row:
-    """The row of a task that this attempt holds now. Raises LeaseLost if it does not, NotFound."""
+    """Return the row of a task that this attempt holds now. Raises LeaseLost if it does not, NotFound."""
     row = rows.load(tx, fence.task_id, lock=lock)
     if lock:
         tx.refresh_now()  # The transaction may have waited for locks, and time decides what follows.
@@ -107,17 +109,17 @@ def held(tx: Tx, fence: Fence, *, lock: bool = True) -> Row:
 
 
 def _left_s(tx: Tx, row: Row) -> float:
-    """How long a lease may be that is given now; 0: the attempt's time is over."""
+    """Return how long a lease may be that is granted now; 0: the attempt's timeout is over."""
     return claiming.lease_s(row, (tx.now - row["started_at"]).total_seconds())
 
 
 def producer(fence: Fence) -> str:
-    """Who speaks: one attempt."""
+    """Return the name of an attempt as a producer of events."""
     return f"{fence.task_id}:{fence.attempt}"
 
 
 def own_events(bodies: Sequence[EventBody], outputs: Sequence[Output]) -> list[Event]:
-    """The events with their datasets filled in. Raises Forbidden for those of others, UsageError for unclear ones."""
+    """Return the events with their datasets filled in. Raises Forbidden for other jobs' datasets, UsageError."""
     return [_event(each, outputs) for each in bodies]
 
 
@@ -155,7 +157,7 @@ def _output(body: EventBody, outputs: Sequence[Output]) -> Output:
 
 
 def paused(tx: Tx, live: Topology, row: Row) -> bool:
-    """Whether a source should hold back: somebody paused it, or those behind it cannot keep up."""
+    """Whether a source should stop emitting: a person paused it, or jobs behind it cannot keep up."""
     job = claiming.live_job(live, row)
     if job is None or live.pause_reason(job) is not None:
         return True

@@ -1,7 +1,7 @@
-"""Segments that an always-on source commits while it runs, for it has no end to commit them with.
+"""Segments that an always-on source commits while it runs, since it has no end to commit them with.
 
-A segment is known by its cursor. Committed once, it stays: whoever says it again, because no answer came or because
-another attempt had been at it, changes nothing. Cursors only grow, for what lies below one may have been read.
+A segment is known by its cursor. Committing it again, because the answer was lost or by another attempt, changes
+nothing. Cursors only grow, because readers may have passed them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _commits, _generations = schema.commits, schema.generations
 
 
 def commit(tx: Tx, request: CommitRequest, data_root: str | None = None) -> CommitAnswer:
-    """Make segments part of their datasets, with their events; all or none.
+    """Commit segments with their events; all or none.
 
-    Raises LeaseLost for an attempt that has no say any more, Cancelled for one that was asked to stop, and Refused for
-    rows that were compared with an earlier state: what it holds comes again. Raises UsageError for outputs that are
-    not valid, and for cursors that lie behind what was announced.
+    Raises LeaseLost for an attempt that is not the current one, Cancelled for one that was asked to stop, and Refused
+    for rows that were compared with an earlier state: compare them again. Raises UsageError for invalid outputs, and
+    for cursors behind the last announced one.
     """
     live = topology.load(tx)
     row = held(tx, request)
@@ -58,7 +58,7 @@ def commit(tx: Tx, request: CommitRequest, data_root: str | None = None) -> Comm
 
 
 def last(tx: Tx, task_id: str, output: int) -> LastSegment:
-    """The furthest segment of an output. Raises NotFound for an output that the job does not have."""
+    """Return the furthest segment of an output. Raises NotFound for an output that the job does not have."""
     row = rows.load(tx, task_id, lock=False)
     matches = [each for each in outputs_of(tx, topology.load(tx), row) if each.index == output]
     if not matches:
