@@ -1,12 +1,12 @@
-"""Commits: from one moment to the next, files that an attempt wrote become part of a dataset.
+"""Commits: files that an attempt wrote become part of a dataset, atomically.
 
-Nothing is moved or rewritten. A partition points to the prefix of the attempt that made it; what it pointed to before
-stays in ``commits``, marked as replaced, for those that are still reading it.
+No file is moved or rewritten. A partition points to the prefix of the attempt that wrote it; the commit that it pointed
+to before stays in ``commits``, marked as replaced, for tasks that are still reading it.
 
-Who commits to a generation holds its row until the end of the transaction, so revisions of one generation become
-visible in order: whoever has seen one has seen all before it.
+A transaction that commits to a generation locks its row until it ends, so revisions of one generation become visible in
+order: a reader that has seen one has seen all before it.
 
-Many partitions are committed by as many statements as one is.
+Many partitions are committed by as many statements as one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from qo.dispatcher.tasks.rows import Row
 
 _commits, _partitions, _generations = schema.commits, schema.partitions, schema.generations
 
-# Built once: to build a statement takes longer than to carry it out.
+# Building a statement takes longer than executing it, so these are built once.
 _NEW = Prepared(
     sa.insert(_commits).returning(_commits.c.revision, _commits.c.generation_id, _commits.c.partition_key)
 )
@@ -60,26 +60,26 @@ _Hashes = Mapping[_Place, str | None]  # What the columns of each are known by.
 
 
 class _Sums(Counter[tuple[str, str]]):
-    """What is added to generations, by generation and column; and the revisions that do it."""
+    """Changes of the sums of generations, by generation and column, and the revisions that cause them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first: dict[str, int] = {}
         self.last: dict[str, int] = {}
 
-    def saw(self, generation: str, revision: int) -> None:
+    def add_revision(self, generation: str, revision: int) -> None:
         self.first[generation] = min(revision, self.first.get(generation, revision))
         self.last[generation] = max(revision, self.last.get(generation, revision))
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One output to be committed, and who made it."""
+    """One output to be committed, and the attempt that wrote it."""
 
     row: Row
     attempt: int
     write: Write
-    append: bool = False  # Adds to what is there instead of replacing it.
+    append: bool = False  # Add to the partition instead of replacing it.
     drift: Drift = Drift.FAIL
 
     @property
@@ -88,22 +88,22 @@ class Entry:
 
 
 def hold(tx: Tx, generations: Collection[str]) -> None:
-    """Let nobody else commit to these generations until the transaction ends."""
+    """Keep others from committing to these generations until the transaction ends."""
     if generations and tx.on_postgres:
         held = sa.select(_generations.c.id).where(_generations.c.id.in_(generations)).order_by(_generations.c.id)
         tx.all(tx.lock(held))
 
 
 def commit(tx: Tx, entries: Iterable[Entry]) -> list[Entry]:
-    """Make them part of their generations, which are held; those that count, in order.
+    """Commit entries to their generations, which are held, and return those that were committed, in order.
 
-    Replacing a partition invalidates it. An output is left out if what it would replace was made from later inputs:
-    its task is then the slower one of two.
+    Replacing a partition invalidates it. An entry is left out if what it would replace was made from later inputs: its
+    task is then the slower of two.
     """
     committed: list[Entry] = []
     sums, shapes = _Sums(), Shapes(tx)
     for some in _side_by_side(entries):
-        # Nothing is kept of a transaction in which one of them is refused.
+        # If one of them is refused, the whole transaction is rolled back.
         hashes = {
             each.place: shapes.accept(
                 each.place[0], each.write.body.columns, each.drift, each.write.body.columns_seen
@@ -121,7 +121,7 @@ def commit(tx: Tx, entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _side_by_side(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """In order, in groups that touch each partition once: what comes later must find what came before."""
+    """Split entries, in order, into groups that touch each partition once: later ones must see earlier ones."""
     group: dict[_Place, Entry] = {}
     for each in entries:
         alone = each.write.event.partition_key is None
@@ -139,7 +139,7 @@ def _side_by_side(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
 def _segment(tx: Tx, entry: Entry, sums: _Sums, hashes: _Hashes) -> None:
     replaced = replacing.segments(tx, entry.row, entry.place[0])
     [(revision, _, _)] = tx.rows(_NEW, _stored(tx, entry, hashes))
-    sums.saw(entry.place[0], revision)
+    sums.add_revision(entry.place[0], revision)
     _replace(tx, [(each["revision"], revision) for each in replaced])
     _sum_up(sums, entry, replaced, "segments", 1 - len(replaced))
     if replaced:
@@ -149,17 +149,17 @@ def _segment(tx: Tx, entry: Entry, sums: _Sums, hashes: _Hashes) -> None:
 
 
 def _partition_all(tx: Tx, entries: Sequence[Entry], sums: _Sums, hashes: _Hashes) -> list[Entry]:
-    """Each of another partition; those that count."""
+    """Commit entries of different partitions, and return those that were committed."""
     current = _current(tx, entries)
-    # Where a partition has never been committed there is nothing to take the place of.
+    # A partition that was never committed replaces nothing.
     standing = _standing(tx, [each for each in entries if each.place in current])
-    # A partition that comes back: whoever had read it, reads it again.
+    # A partition that comes back after a removal is read again by its readers.
     removed = _removed(tx, [each for each in entries if each.place not in current])
     outdated = _outdated(tx, entries, standing)
     valid = [each for each in entries if each.place not in outdated]
     revisions = _insert(tx, valid, hashes)
     for (generation, _), revision in revisions.items():
-        sums.saw(generation, revision)
+        sums.add_revision(generation, revision)
     shared_files.record(tx, {revisions[each.place]: each.write.borrowed for each in valid if each.write.borrowed})
     _replace(tx, [(old["revision"], revisions[at]) for at in revisions for old in standing.get(at, ())])
     for each in valid:
@@ -195,7 +195,7 @@ def _removed(tx: Tx, entries: Sequence[Entry]) -> set[_Place]:
 
 
 def _standing(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, list[sa.RowMapping]]:
-    """What the commits take the place of. Appending, that is only what the same work had appended before."""
+    """Return the commits that these replace. An append replaces only what the same work had appended before."""
     by_place: dict[_Place, list[sa.RowMapping]] = {}
     for (_, generation), keys in _by_generation(each for each in entries if not each.append).items():
         for row in tx.all(replacing.stands(generation).where(_commits.c.partition_key.in_(keys))):
@@ -207,8 +207,10 @@ def _standing(tx: Tx, entries: Sequence[Entry]) -> dict[_Place, list[sa.RowMappi
 
 
 def _outdated(tx: Tx, entries: Sequence[Entry], standing: Mapping[_Place, Sequence[sa.RowMapping]]) -> set[_Place]:
-    """Where what stands was made by a task that has read a later state of something that both have read, or the
-    current generation where we have read another."""
+    """Return the places whose current commit comes from newer inputs than the entry.
+
+    Its task has read a later state of a common input, or the current generation where ours has read another.
+    """
     others = {
         each.place: {old["task_id"] for old in standing.get(each.place, ())} - {each.row["id"]} for each in entries
     }
@@ -227,11 +229,11 @@ def _outdated(tx: Tx, entries: Sequence[Entry], standing: Mapping[_Place, Sequen
 
 
 def _later_reads() -> sa.Select[*tuple[Any, ...]]:
-    """Pairs of tasks of which one has read a later state of an input than the other."""
+    """Select pairs of tasks of which one has read a later state of an input than the other."""
     mine, theirs = schema.task_inputs.alias("mine"), schema.task_inputs.alias("theirs")
     later = sa.and_(
         theirs.c.generation_id == mine.c.generation_id,
-        # One may have read everything because the partition was not there yet.
+        # One may have read the whole dataset because the partition did not exist yet.
         sa.or_(
             theirs.c.partition_key == mine.c.partition_key,
             theirs.c.partition_key == "",
@@ -239,7 +241,7 @@ def _later_reads() -> sa.Select[*tuple[Any, ...]]:
         ),
         theirs.c.revision > sa.func.coalesce(mine.c.revision, 0),
     )
-    # Within one edition that is so for what other DAGs make; of these the current one is what is wanted.
+    # Within one edition only datasets of other DAGs differ; of these the current generation is the right one.
     differ = theirs.c.generation_id != mine.c.generation_id
     ours_is_current = sa.and_(differ, _is_current(mine.c.generation_id)).label("ours")
     theirs_is_later = sa.or_(later, sa.and_(differ, _is_current(theirs.c.generation_id))).label("theirs")
@@ -256,7 +258,7 @@ def _later_reads() -> sa.Select[*tuple[Any, ...]]:
 
 
 def _is_current(generation: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-    """Whether the version that serves has it."""
+    """Whether the serving version has the generation."""
     pointers, versions = schema.version_generations, schema.dag_versions
     serving = sa.select(pointers.c.version_id).join(versions, versions.c.id == pointers.c.version_id)
     return sa.exists(
@@ -268,7 +270,7 @@ _LATER_READS = Prepared(_later_reads())
 
 
 def _insert(tx: Tx, entries: Sequence[Entry], hashes: _Hashes) -> dict[_Place, int]:
-    """The revision of each."""
+    """Insert commits, and return the revision of each."""
     if not entries:
         return {}
     inserted = tx.rows(_NEW, *(_stored(tx, each, hashes) for each in entries))
@@ -303,7 +305,7 @@ def _pointer(
     before: Row | None,
     standing: Mapping[_Place, Sequence[sa.RowMapping]],
 ) -> dict[str, Any]:
-    """The row of the partition, as it is from now on."""
+    """Return the new row of the partition."""
     stored = {name: rows[entry.place][name] for name in _POINTER}
     for name in ("rows", "bytes"):
         had = 0 if before is None else before[name] or 0
@@ -328,7 +330,7 @@ def _sum_up(sums: _Sums, entry: Entry, replaced: Sequence[sa.RowMapping], kind: 
 
 
 def _add(tx: Tx, sums: _Sums) -> None:
-    # In order: two transactions that change the same rows must not wait for each other crosswise.
+    # In order: two transactions that change the same rows must not deadlock.
     changed = [
         {
             "generation": generation,
@@ -341,7 +343,7 @@ def _add(tx: Tx, sums: _Sums) -> None:
 
 
 def _by_generation(entries: Iterable[Entry]) -> dict[tuple[str, str], list[str]]:
-    """The keys, by dataset and generation."""
+    """Return the partition keys of entries, by dataset and generation."""
     keys: dict[tuple[str, str], list[str]] = {}
     for each in entries:
         event = each.write.event

@@ -17,7 +17,7 @@ from qo.errors import UsageError
 
 _table = schema.generation_columns
 
-# Built once: to build a statement takes longer than to carry it out.
+# Building a statement takes longer than executing it, so these are built once.
 _OF = Prepared(
     sa.select(_table.c.generation_id, _table.c.revision, _table.c.columns)
     .where(_table.c.generation_id.in_(sa.bindparam("generations", expanding=True)))
@@ -32,7 +32,7 @@ class ColumnHistory:
     changes: Mapping[str, Sequence[tuple[int, list[Column]]]]
 
     def as_of(self, generation_id: str, revision: int | None = None) -> list[Column] | None:
-        """As they were at a revision, or are now. None: nobody ever said."""
+        """Return the columns at a revision, or now; None if they were never reported."""
         versions = [
             columns
             for since, columns in self.changes.get(generation_id, ())
@@ -46,7 +46,7 @@ class ColumnHistory:
 
 
 def load_history(tx: Tx, generations: Collection[str]) -> ColumnHistory:
-    """By one statement, however many generations. Each changes its columns a few times in its life."""
+    """Load the columns of generations by one statement. Each generation changes its columns only a few times."""
     changes: dict[str, list[tuple[int, list[Column]]]] = {}
     for some in batches(sorted(generations)):
         for generation, revision, columns in tx.rows(_OF, {"generations": some}):
@@ -55,12 +55,12 @@ def load_history(tx: Tx, generations: Collection[str]) -> ColumnHistory:
 
 
 def as_of(tx: Tx, generation_id: str, revision: int | None = None) -> list[Column] | None:
-    """Of one generation, as ``Known.as_of``."""
+    """As ``ColumnHistory.as_of``, for one generation."""
     return load_history(tx, [generation_id]).as_of(generation_id, revision)
 
 
 def bodies(columns: Sequence[Column]) -> list[ColumnBody]:
-    # As they are: they were checked when they came in.
+    # Without validation: they were checked when they came in.
     return [ColumnBody.model_construct(name=each.name, type=each.type, nullable=each.nullable) for each in columns]
 
 
@@ -79,9 +79,9 @@ class Shapes:
         policy: Drift,
         columns_seen: int | None = None,
     ) -> str | None:
-        """Take what a commit says of its columns; what they are known by. Raises UsageError if they may not be so.
+        """Check the columns of a commit against the policy, and return their hash. Raises UsageError if refused.
 
-        ``seen``: how many columns its attempt was told of: others may have added some since.
+        ``columns_seen``: how many columns its attempt knew: others may have added some since.
         """
         if bodies is None:
             return None
@@ -96,7 +96,7 @@ class Shapes:
         return columns_hash(new)
 
     def keep(self, first: Mapping[str, int]) -> None:
-        """Write down what is new, valid from the first revision of each generation on."""
+        """Store new columns, valid from the first revision of each generation on."""
         rows = [
             {
                 "generation_id": generation,

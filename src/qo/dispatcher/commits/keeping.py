@@ -1,7 +1,7 @@
-"""What was committed before, for a task that cannot make it again because what it was made of is gone.
+"""Keeping an earlier commit, for a task that cannot make it again because its inputs are gone.
 
-The rows may be those of an older edition of its job. That they were read is written down as any reading is, so lineage
-tells it, and their files are kept for as long as the task runs.
+The rows may be those of an older edition of its job. They are pinned as any input, so lineage shows them, and their
+files are kept for as long as the task runs.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _inputs, _partitions, _generations = schema.task_inputs, schema.partitions, sche
 
 
 def keep(tx: Tx, task_id: str, output: int) -> KeptAnswer:
-    """What stands under the key of a running task: in its own generation, else in that of the version that serves, else
-    where it was committed last. Raises NotFound if there is nothing, or more pieces than travel at once.
+    """Return what is committed under the key of a running task: in its own generation, else in the serving version's,
+    else where it was committed last. Raises NotFound if there is nothing, or more pieces than fit into one answer.
     """
     row = load(tx, task_id)
-    tx.hold(retention.COLLECTION_LOCK)  # Nobody gives the files up while we decide to read them.
+    tx.hold(retention.COLLECTION_LOCK)  # The files must not be collected while we decide to read them.
     matches = [each for each in outputs_of(tx, topology.load(tx), row) if each.index == output]
     if not matches or row["partition_key"] is None:
         raise NotFound(f"task {task_id} has no output {output} with a partition: nothing of it can be kept")
@@ -65,7 +65,7 @@ def _choose(tx: Tx, dataset_id: str, own: str, key: str) -> sa.RowMapping | None
     usable = sa.select(_generations.c.id).where(
         _generations.c.dataset_id == dataset_id, _generations.c.collected_at.is_(None)
     )
-    # By the ids: of all partitions of the dataset these are a few.
+    # By ids: these are a few of all partitions of the dataset.
     ids = list(tx.execute(usable).scalars())
     there = tx.all(
         sa.select(_partitions).where(

@@ -1,4 +1,4 @@
-"""What the job of a task makes, also when no live version has it any more, and what an attempt may say it made."""
+"""The outputs of a task's job, also when no live version has it any more, and the check of what an attempt reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qo.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One output, as the edition of the task makes it."""
+    """One output of the task's edition."""
 
     index: int
     dataset_id: str
@@ -28,12 +28,12 @@ class Output:
 
 
 def prefix_path(dataset_id: str, generation_id: str, task_id: str, attempt: int) -> str:
-    """Where an attempt writes an output, below the root of the data."""
+    """Return where an attempt writes an output, below the root of the data."""
     return f"{dataset_id}/{generation_id}/{task_id}/{attempt}/"
 
 
 def outputs_of(tx: Tx, live: Topology, row: Row) -> list[Output]:
-    """In order of index."""
+    """Return the outputs of a task's job, in order of index."""
     job = live.jobs.get(row["edition_id"])
     if job is not None:
         return [Output(each.index, each.dataset_id, each.generation_id) for each in job.outputs]
@@ -48,7 +48,7 @@ def outputs_of(tx: Tx, live: Topology, row: Row) -> list[Output]:
 
 
 def definition_of(tx: Tx, live: Topology, row: Row) -> Job:
-    """The job of the task, as its version has it."""
+    """Return the definition of the task's job, as its version has it."""
     live_job = live.jobs.get(row["edition_id"])
     if live_job is not None:
         return live_job.job
@@ -58,7 +58,7 @@ def definition_of(tx: Tx, live: Topology, row: Row) -> Job:
 
 
 def required_code(tx: Tx, live: Topology, row: Row) -> str | None:
-    """The fingerprint that whoever runs the task must report; None: workers run their own code for it."""
+    """Return the fingerprint of the code that the worker must report; None: workers run their own code."""
     live_job = live.jobs.get(row["edition_id"])
     if live_job is not None:
         return live_job.job.code if live_job.bundle is not None else None
@@ -80,7 +80,7 @@ class Write:
 def validate_outputs(
     row: Row, attempt: int, bodies: Sequence[OutputBody], outputs: Sequence[Output], data_root: str | None
 ) -> list[Write]:
-    """What is to be committed. Raises UsageError for what the attempt may not commit, before anything is written."""
+    """Return what is to be committed. Raises UsageError, before anything is written, for invalid outputs."""
     by_index = {each.index: each for each in outputs}
     writes: list[Write] = []
     scopes: set[tuple[str, str]] = set()
@@ -121,9 +121,9 @@ def _event(row: Row, body: OutputBody, output: Output) -> Event:
 
 
 def _check_location(own: str, body: OutputBody, data_root: str | None) -> None:
-    """It must lie in this attempt's own prefix: elsewhere others write, and could still change it.
+    """Raise UsageError unless the output lies in the attempt's own prefix: elsewhere others could still change it.
 
-    Where no root is known (None), no place is below it.
+    Without a root (None) every location is refused.
     """
     if body.location is None:
         if body.files:

@@ -1,6 +1,7 @@
-"""What was committed to a generation and stood at a revision, piece by piece and page by page.
+"""Pieces: the commits of a generation that were current at a revision, in pages.
 
-``commits`` forgets nothing: what is replaced later is still found as it was, and asking again gives the same answer.
+``commits`` keeps everything: what is replaced later is still found as it was, and a repeated request gets the same
+answer.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.errors import UsageError
 
-PIECES_MAX = 1000  # So many travel with the claim; the rest is asked for.
+PIECES_MAX = 1000  # So many come with the claim; further ones are requested.
 
 _commits = schema.commits
 # What was committed, and not replaced, at a revision.
@@ -31,7 +32,7 @@ Pin = sa.RowMapping | Mapping[str, Any]  # A row of ``task_inputs``, or somethin
 
 
 def page(tx: Tx, pin: Pin, after: str | None, limit: int) -> tuple[list[Piece], str | None]:
-    """In order of partition key, then of cursor; so many at most, and the place of the last if there are more."""
+    """Return up to ``limit`` pieces by partition key, then cursor, and the place of the last if there are more."""
     if pin["revision"] is None:
         return [], None
     kind, key, revision = _place(after)
@@ -48,14 +49,14 @@ def page(tx: Tx, pin: Pin, after: str | None, limit: int) -> tuple[list[Piece], 
 def standing(
     tx: Tx, generation_id: str, after: str | None, limit: int = PIECES_MAX, upto: int | None = None
 ) -> tuple[list[Piece], str | None]:
-    """What is committed to a generation, now or as of a revision; by pages."""
+    """Return what is committed to a generation, now or as of a revision, in pages."""
     latest = NUMBER_MAX if upto is None else upto
     whole = {"generation_id": generation_id, "revision": latest, "partition_key": "", "cursor_upto": None}
     return page(tx, {**whole, "cursor_after": None}, after, limit)
 
 
 def stood_at(commit: Pin, pin: Pin) -> bool:
-    """Whether a commit was there as of a pin, and not replaced."""
+    """Whether a commit existed at the revision of a pin, and was not replaced yet."""
     upto = pin["revision"]
     if upto is None or commit["revision"] > upto:
         return False
@@ -83,7 +84,7 @@ def _as_of(pin: Pin, limit: int) -> dict[str, Any]:
 
 @cache
 def _partition_query(names: Set[str]) -> sa.Select[*tuple[Any, ...]]:
-    """Of partitions, by what is asked for."""
+    """Select commits of partitions, with the conditions of these parameters."""
     query = _COMMITTED_AS_OF.where(_commits.c.partition_key.is_not(None))
     if "key" in names:
         query = query.where(_commits.c.partition_key == sa.bindparam("key"))
@@ -92,7 +93,7 @@ def _partition_query(names: Set[str]) -> sa.Select[*tuple[Any, ...]]:
 
 @cache
 def _segment_query(names: Set[str]) -> sa.Select[*tuple[Any, ...]]:
-    """Of segments, by what is asked for."""
+    """Select segments, with the conditions of these parameters."""
     query = _COMMITTED_AS_OF.where(_commits.c.cursor.is_not(None), _commits.c.partition_key.is_(None))
     if "upto" in names:
         query = query.where(_commits.c.cursor <= sa.bindparam("upto"))
@@ -124,7 +125,7 @@ def piece(row: Pin) -> Piece:
 
 
 def _place_of(row: sa.RowMapping) -> str:
-    """Where a row stands: p for partitions, which come first, c for segments."""
+    """Return the place of a row in the list: p for partitions, which come first, c for segments."""
     if row["partition_key"] is not None:
         return f"p/{row['revision']}/{row['partition_key']}"
     return f"c/{row['revision']}/{row['cursor']}"

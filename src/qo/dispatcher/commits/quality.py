@@ -29,12 +29,12 @@ _OUTCOMES_WITH_CHECKS = (
     Outcome.SUCCESS,
     Outcome.RETRYABLE,
     Outcome.FATAL,
-)  # Who was stopped has nothing to say of its data.
+)  # A stopped attempt reports nothing on its data.
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an attempt says of its outputs with its end, valid."""
+    """The validated checks and rejected outputs that an attempt reports with its end."""
 
     row: Row
     request: CompleteRequest
@@ -45,7 +45,7 @@ class Verdict:
 def validate_checks(
     tx: Tx, live: Topology, row: Row, request: CompleteRequest, data_root: str | None
 ) -> Verdict | None:
-    """None: it says nothing. Raises UsageError for what it may not say."""
+    """Return the validated checks of a request; None if it has none. Raises UsageError for invalid ones."""
     if request.outcome not in _OUTCOMES_WITH_CHECKS or not (request.checks or request.rejected):
         return None
     outputs = outputs_of(tx, live, row)
@@ -62,7 +62,7 @@ def validate_checks(
 
 
 def keep(tx: Tx, verdicts: Sequence[Verdict], committed: Mapping[str, Sequence[Write]]) -> None:
-    """Write it down. ``committed``: what became part of its dataset, by task."""
+    """Store checks and rejected outputs. ``committed``: what was committed, by task."""
     checks: list[dict[str, Any]] = []
     rejections: list[dict[str, Any]] = []
     for each in verdicts:
@@ -80,7 +80,7 @@ def keep(tx: Tx, verdicts: Sequence[Verdict], committed: Mapping[str, Sequence[W
 def _check(tx: Tx, verdict: Verdict, position: int, check: CheckBody, event: Event | None) -> dict[str, Any]:
     row = verdict.row
     by_index = {each.index: each for each in verdict.outputs}
-    # A job without outputs speaks of what it has read.
+    # A job without outputs checks what it has read.
     of = by_index.get(check.output) or Output(0, row["dataset_id"] or "", row["generation_id"] or "")
     return _about(tx, verdict, event) | {
         "position": position,
@@ -125,7 +125,7 @@ def _about(tx: Tx, verdict: Verdict, event: Event | None) -> dict[str, Any]:
 
 
 def failed_checks(tx: Tx, task_id: str, limit: int = 10) -> Iterator[str]:
-    """What the last attempt at a task that said anything has found wrong, in words."""
+    """Return the failed checks of the last attempt at a task that reported any, in words."""
     last = sa.select(sa.func.max(_checks.c.attempt)).where(_checks.c.task_id == task_id).scalar_subquery()
     rows = tx.all(
         sa.select(_checks)
@@ -139,14 +139,14 @@ def failed_checks(tx: Tx, task_id: str, limit: int = 10) -> Iterator[str]:
 
 
 def last_rejection(tx: Tx, dataset_id: str, partition_key: str | None) -> sa.RowMapping | None:
-    """The newest output for a partition of a dataset that was not good enough."""
+    """Return the newest rejected output of a partition."""
     table = _rejections
     same = (table.c.dataset_id == dataset_id, table.c.partition_key == partition_key)
     return tx.one(sa.select(table).where(*same).order_by(table.c.at.desc()).limit(1))
 
 
 def purge(tx: Tx, kept_days: int, limit: int) -> int:
-    """Forget what is older; how many. Files of what was rejected are then nobody's."""
+    """Delete older checks and rejections, and return how many. Files of rejected outputs can then be collected."""
     purged = 0
     for table, last in ((_checks, _checks.c.position), (_rejections, _rejections.c.output)):
         key = (table.c.task_id, table.c.attempt, last)

@@ -1,7 +1,7 @@
 """Removing partitions: a decision of a person, and what it comes to downstream.
 
 A partition is removed from every generation of its dataset that a live version has. What readers had made of it alone
-is removed as well, step by step (``loops.invalidation``): afterwards the datasets are what they would be if the
+is removed as well, step by step (``engine.loops.invalidation``): afterwards the datasets are what they would be if the
 partition had never come, which is also what a later version makes of what is left. A reader that has the partition from
 another of its inputs, too, reads again instead.
 
@@ -41,7 +41,7 @@ _OPEN = (Status.PENDING, Status.RUNNING)
 
 @dataclass(frozen=True, slots=True)
 class _LiveOutput:
-    """A dataset as a live job makes it."""
+    """A generation of the dataset, and the live job that makes it."""
 
     job: LiveJob
     generation_id: str
@@ -50,7 +50,7 @@ class _LiveOutput:
 def remove(
     tx: Tx, ref: DatasetRef, keys: Sequence[str], *, by: str, reason: str | None = None, key: str
 ) -> RemovedAnswer:
-    """Remove partitions of a dataset from all its live generations. Said again with the same ``key``, nothing more.
+    """Remove partitions of a dataset from all its live generations. A call with the same ``key`` again does nothing.
 
     Raises NotFound for a dataset that no live version makes and for a partition that never was there, UsageError for
     what is no partition key, Refused while a task is at work on one of them: it would bring it back.
@@ -107,7 +107,7 @@ def is_orphaned(tx: Tx, live: Topology, job: LiveJob, row: sa.RowMapping) -> boo
 
 
 def withdraw(tx: Tx, job: LiveJob, row: sa.RowMapping) -> None:
-    """Undo what a reader has made, or was about to make, of a partition that was removed. ``row``: the invalidation."""
+    """Undo what a reader made, or was about to make, from a removed partition. ``row``: the invalidation."""
     appends = job.job.update_strategy is UpdateStrategy.APPEND
     about = sa.select(_tasks).where(
         _tasks.c.edition_id == job.edition_id, _tasks.c.partition_key == row["partition_key"]
@@ -133,7 +133,7 @@ def withdraw(tx: Tx, job: LiveJob, row: sa.RowMapping) -> None:
     )
     ended = _over_at_once(tx, [(new, {"by": by, "removed": True, "reason": reason})], by)
     commits.hold(tx, {generation for _, generation, _ in targets})
-    # Once more: now nobody else can commit to them.
+    # Again, now that nobody else can commit to them.
     targets = _standing_revisions(tx, job, [each["id"] for each in tasks])
     removing.commit_removals(
         tx,
@@ -216,7 +216,7 @@ def _task(output: _LiveOutput, partition: str, key: str) -> NewTask:
 
 
 def _over_at_once(tx: Tx, new_tasks: Sequence[tuple[NewTask, dict[str, Any]]], by: str) -> dict[str, Row]:
-    """Tasks that are begun and completed here, by id; without those that were there before."""
+    """Create, claim and complete tasks at once, and return their rows by id, without those that existed before."""
     output = {new.task_id: result for new, result in new_tasks}
     created = [each.task_id for each in creation.create(tx, [new for new, _ in new_tasks]) if each.new]
     ended: dict[str, Row] = {}
@@ -235,9 +235,9 @@ def _apply(tx: Tx, row: Row, command: Command) -> Row:
 
 
 def _end_open(tx: Tx, tasks: Sequence[sa.RowMapping], by: str, reason: str) -> None:
-    """Cancel what waits or runs, and what has failed: there is nothing left that it could be tried with.
+    """Cancel pending, running and failed tasks: their input is gone.
 
-    What runs can commit nothing from here on, whenever its worker hears of it.
+    A running one can commit nothing from here on, whenever its worker learns of it.
     """
     unfinished = [each["id"] for each in tasks if each["status"] in (*_OPEN, Status.FAILED)]
     for _, row in sorted(rows.load_all(tx, unfinished).items()):
@@ -248,7 +248,7 @@ def _end_open(tx: Tx, tasks: Sequence[sa.RowMapping], by: str, reason: str) -> N
 
 
 def _standing_revisions(tx: Tx, job: LiveJob, task_ids: Sequence[str]) -> dict[tuple[str, str, str], set[int]]:
-    """What stands of what these tasks have committed: revisions, by dataset, generation and partition."""
+    """Return the current revisions that these tasks committed, by dataset, generation and partition."""
     revisions: dict[tuple[str, str, str], set[int]] = {}
     dataset_of = {output.generation_id: output.dataset_id for output in job.outputs}
     for some in batches(sorted(task_ids)):

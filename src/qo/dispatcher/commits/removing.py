@@ -1,9 +1,8 @@
-"""Removals: a commit which says that a partition is not there any more.
+"""Removals: commits by which a partition does not exist any more.
 
-It takes the place of what stood, as any commit does, and stands itself at no revision: it is marked as replaced by
-itself. So whoever reads the generation as of an earlier revision finds what was there, and whoever reads it as of a
-later one finds nothing; ``commits`` forgets neither. The partition has no row in ``partitions`` from then on, and for
-whoever looks for partitions to work on, it is as if it had never come.
+A removal replaces the current commits, as any commit does, and is marked as replaced by itself, so it is current at no
+revision. A reader as of an earlier revision finds what was there, and a reader as of a later one finds nothing. The
+partition has no row in ``partitions`` from then on: to loops that look for partitions it never existed.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _commits, _partitions, _generations = schema.commits, schema.partitions, schema.
 
 IS_REMOVAL = _commits.c.replaced_by == _commits.c.revision
 
-# Built once: to build a statement takes longer than to carry it out.
+# Building a statement takes longer than executing it, so these are built once.
 _REMOVED = Prepared(
     sa.select(_commits.c.partition_key, sa.func.max(_commits.c.revision))
     .where(
@@ -42,18 +41,18 @@ _REMOVED = Prepared(
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What is to go from one partition, and the task that stands for the decision."""
+    """What is removed from one partition, and the task that records the decision."""
 
     row: Row
     dataset_id: str
     generation_id: str
     partition_key: str
     by: str
-    only: frozenset[int] | None = None  # These revisions; None: all that stands.
+    only: frozenset[int] | None = None  # These revisions; None: all current ones.
 
 
 def last_removals(tx: Tx, generation_id: str, keys: Collection[str]) -> dict[str, int]:
-    """By partition, the revision at which it was last removed; whether it has come back since is not asked."""
+    """Return the revision at which each partition was last removed, also if it has come back since."""
     revisions: dict[str, int] = {}
     for some in batches(sorted(keys)):
         revisions.update(
@@ -63,9 +62,9 @@ def last_removals(tx: Tx, generation_id: str, keys: Collection[str]) -> dict[str
 
 
 def commit_removals(tx: Tx, removals: Iterable[Removal]) -> list[Removal]:
-    """Remove them from their generations, which are held; those of which there was something to remove.
+    """Commit removals to their generations, which are held, and return those that removed something.
 
-    Whoever has read what is gone hears of it by an invalidation.
+    What they remove is invalidated for its readers.
     """
     committed: list[Removal] = []
     superseded = Counter[tallies.Counted]()
@@ -89,7 +88,7 @@ def commit_removals(tx: Tx, removals: Iterable[Removal]) -> list[Removal]:
 
 
 def _supersede_events(tx: Tx, removal: Removal) -> int:
-    """What was announced and not routed yet is not there any more; how many events that were."""
+    """Supersede the events of a removed partition that are not routed yet, and return how many."""
     table = schema.events
     pending = sa.and_(
         table.c.dataset_id == removal.dataset_id,
@@ -156,7 +155,7 @@ def _remove(
 
 
 def _point(tx: Tx, removal: Removal, revision: int, remaining: Sequence[sa.RowMapping]) -> None:
-    """The row of the partition goes with it; of one that others have appended to, it says what is left."""
+    """Delete the row of the partition, or update it if other appends remain."""
     place = sa.and_(
         _partitions.c.dataset_id == removal.dataset_id,
         _partitions.c.generation_id == removal.generation_id,

@@ -1,6 +1,7 @@
-"""What a commit takes the place of; and so, for who appends each row once, what its rows are compared with: all that
-stands but that. Compared with what it replaces, a task that is made once more would find all of its rows there, bring
-none, and take the place of those that were.
+"""What a commit replaces.
+
+A job that appends each row once compares its rows with all current commits but those. Compared with what it replaces, a
+task that runs again would find all its rows there, append none, and replace those that were.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _commits, _tasks, _inputs = schema.commits, schema.tasks, schema.task_inputs
 
 
 def stands(generation_id: str) -> sa.Select[*tuple[Any, ...]]:
-    """What is committed to a generation and was not replaced."""
+    """Select what is committed to a generation and was not replaced."""
     columns = (
         _commits.c.revision,
         _commits.c.partition_key,
@@ -35,14 +36,14 @@ def stands(generation_id: str) -> sa.Select[*tuple[Any, ...]]:
 
 
 def appended(tx: Tx, row: Row, generation_id: str, partition_key: str) -> Sequence[sa.RowMapping]:
-    """What the same work had appended to a partition before."""
+    """Return what the same work had appended to a partition before."""
     if row["partition_key"] is None:  # Then its work is a range.
         return [each for each in _of_range(tx, row, generation_id) if each["partition_key"] == partition_key]
     same = stands(generation_id).join(_tasks, _tasks.c.id == _commits.c.task_id)
     return tx.all(
         same.where(
             _commits.c.partition_key == partition_key,
-            # In whatever generation: what another DAG makes anew takes the place of what it had made.
+            # In any generation: a rebuild of another DAG replaces what it had made.
             _tasks.c.dataset_id == row["dataset_id"],
             _tasks.c.partition_key == row["partition_key"],
         )
@@ -50,24 +51,24 @@ def appended(tx: Tx, row: Row, generation_id: str, partition_key: str) -> Sequen
 
 
 def segments(tx: Tx, row: Row, generation_id: str) -> Sequence[sa.RowMapping]:
-    """What the same job had made of the range, if the task has read it once more because of an invalidation."""
+    """Return the segments of the same range, if the task reads it again because of an invalidation."""
     return [each for each in _of_range(tx, row, generation_id) if each["cursor"] is not None]
 
 
 def _of_range(tx: Tx, row: Row, generation_id: str) -> list[sa.RowMapping]:
-    """All that stands of those who have read the range of a task before it. Only an invalidation has it read again."""
+    """Return the current commits of tasks that read the same range before. Only an invalidation reads it again."""
     if row["invalidation_id"] is None or row["cursor"] is None:
         return []
     first = (row["start"] or 0) - 1
     within = sa.select(_inputs.c.task_id).where(
         _inputs.c.generation_id == row["generation_id"],
-        _inputs.c.cursor_upto.between(first, row["cursor"]),  # Who ended before it began has not read of it.
+        _inputs.c.cursor_upto.between(first, row["cursor"]),  # A task that ended before the range read none of it.
         sa.func.coalesce(_inputs.c.cursor_after, -1) >= first,
         _inputs.c.task_id != row["id"],
     )
     rows: list[sa.RowMapping] = []
     for some in batches(tx.execute(within.distinct()).scalars()):
-        # By task alone, of which each has a few: asked for the generation, too, SQLite would read all of that.
+        # By task alone, each of which has few commits: with the generation SQLite would read all of its commits.
         rows += tx.all(sa.select(_commits).where(_commits.c.task_id.in_(some)))
     return [each for each in rows if each["generation_id"] == generation_id and each["replaced_by"] is None]
 
@@ -75,7 +76,7 @@ def _of_range(tx: Tx, row: Row, generation_id: str) -> list[sa.RowMapping]:
 def others(
     tx: Tx, task_id: str, output: int, after: str | None, revision: int | None, limit: int
 ) -> StandingAnswer:
-    """What is committed of an output, as of a revision or now, but for what the task takes the place of.
+    """Return what is committed of an output, as of a revision or now, without what the task replaces.
 
     Raises NotFound for an output that it does not have.
     """

@@ -1,5 +1,6 @@
-"""Loans: what only passes a partition on, or cuts it, writes no files. Its commits name those of others, which must be
-there for as long as any commit that names them may be read.
+"""Shared files: a job that only passes a partition on, or cuts it, writes no files.
+
+Its commits name files of other commits, which are kept for as long as any commit that names them may be read.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _loans = schema.loans
 
 
 def record(tx: Tx, borrowed: Mapping[int, Collection[int]]) -> None:
-    """By the revision of who borrows, those whose files it names: of these it is kept who made them."""
+    """Record, for each borrowing revision, the revisions that wrote the files it names."""
     makers = _makers(tx, {each for lenders in borrowed.values() for each in lenders})
     tx.insert(
         _loans,
@@ -28,7 +29,7 @@ def record(tx: Tx, borrowed: Mapping[int, Collection[int]]) -> None:
 
 
 def _makers(tx: Tx, revisions: Collection[int]) -> dict[int, set[int]]:
-    """Of those among them that have borrowed in turn."""
+    """Return the writers of the files of those revisions that borrowed in turn."""
     makers: dict[int, set[int]] = {}
     for some in batches(sorted(revisions)):
         for row in tx.execute(sa.select(_loans).where(_loans.c.revision.in_(some))):

@@ -1,4 +1,4 @@
-"""What the columns of all tables are made of. Migrations use it too: what it says in SQL must stay as it is."""
+"""Column types of all tables. Migrations use them too, so the SQL that they produce must not change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Name = sa.String(200)
 
 
 class Instant(TypeDecorator[datetime]):
-    """A moment in UTC. SQLite keeps it as text of fixed width, which sorts as the moments do."""
+    """A time in UTC. SQLite stores it as text of fixed width, which sorts by time."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
@@ -54,7 +54,7 @@ def column(name: str, kind: Any, *more: Any, null: bool = False, **options: Any)
 
 
 def seq(name: str = "seq") -> sa.Column[Any]:
-    # SQLite counts by itself only in a column that is an INTEGER.
+    # SQLite increments only an INTEGER column.
     kind = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
     return sa.Column(name, kind, primary_key=True, autoincrement=True)
 

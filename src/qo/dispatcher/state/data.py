@@ -1,4 +1,4 @@
-"""Tables of what there is: committed data; and of sources, pressure and access."""
+"""Tables of committed data, sources, pressure and access."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ partitions = sa.Table(
     sa.Column("partition_key", Name, primary_key=True),
     column("start", sa.BigInteger, null=True),
     column("end", sa.BigInteger, null=True),
-    column("revision", sa.BigInteger),  # The commit that made it.
+    column("revision", sa.BigInteger),  # Of its last commit.
     column("location", sa.Text, null=True),
     column("files", Json, null=True),
     column("rows", sa.BigInteger, null=True),
@@ -26,7 +26,7 @@ partitions = sa.Table(
 )
 
 commits = sa.Table(
-    "commits",  # Every commit that ever was, in order. Segments (cursor outputs) live only here.
+    "commits",  # Every commit, in order. Segments (cursor outputs) are only here.
     metadata,
     seq("revision"),
     column("dataset_id", Id),
@@ -45,7 +45,7 @@ commits = sa.Table(
     column("committed_at", Instant),
     column("replaced_by", sa.BigInteger, null=True),
     column("stats", Json, null=True),
-    column("collected_at", Instant, null=True),  # When its files were given up.
+    column("collected_at", Instant, null=True),  # When its files were collected.
     sa.Index("ix_commits_task_id", "task_id", "attempt"),
     sa.Index("ix_commits_segments", "generation_id", "cursor", **where("cursor IS NOT NULL")),
     sa.Index("ix_commits_partition", "generation_id", "partition_key", "revision"),
@@ -53,7 +53,7 @@ commits = sa.Table(
 )
 
 loans = sa.Table(
-    "loans",  # Commits that name files which others have made: these are theirs, too.
+    "loans",  # Commits that name files of other commits.
     metadata,
     sa.Column("revision", sa.BigInteger, primary_key=True),
     sa.Column("made_by", sa.BigInteger, primary_key=True),  # A revision, too.
@@ -85,7 +85,7 @@ invalidations = sa.Table(
     column("source_task_id", Id, null=True),
     column("created_at", Instant),
     column("created_by", Name, null=True),
-    column("spread_at", Instant, null=True),  # When its readers' tasks were made.
+    column("spread_at", Instant, null=True),  # When its readers' tasks were created.
     column("processed_at", Instant, null=True),  # When all of them were done.
     sa.Index("ix_invalidations_open", "created_at", **where("processed_at IS NULL")),
     sa.Index("ix_invalidations_unspread", "created_at", **where("spread_at IS NULL")),
@@ -111,8 +111,6 @@ operator_state = sa.Table(
     column("updated_at", Instant),
 )
 
-# Sources, pressure, access
-
 sources = sa.Table(
     "sources",
     metadata,
@@ -126,12 +124,12 @@ sources = sa.Table(
     column("start_after", Instant, null=True),
     column("heard_at", Instant, null=True),
     column("last_error", sa.Text, null=True),
-    column("memory", Json, null=True),  # What a watcher has seen so far.
+    column("memory", Json, null=True),  # The state of a watcher.
     column("updated_at", Instant),
 )
 
 emissions = sa.Table(
-    "emissions",  # What sources were told, by idempotency key.
+    "emissions",  # Answers to emissions of sources, by idempotency key.
     metadata,
     sa.Column("logical_id", Id, primary_key=True),
     sa.Column("key", Name, primary_key=True),

@@ -34,7 +34,7 @@ class DatasetRef:
 
 
 def resolve(tx: Tx, text: str) -> DatasetRef:
-    """The dataset that a person means: its published name, or ``dag.job``, or ``dag.job[1]``.
+    """Return the dataset with this published name, or written as ``dag.job`` or ``dag.job[1]``.
 
     Raises NotFound, with how to write it.
     """
@@ -57,12 +57,12 @@ def by_id(tx: Tx, ids: Iterable[str]) -> dict[str, DatasetRef]:
 
 
 def labels_of(tx: Tx, ids: Iterable[str]) -> dict[str, str]:
-    """What people call datasets, by id."""
+    """Return the names of datasets for people, by id."""
     return {id_: ref.label for id_, ref in by_id(tx, ids).items()}
 
 
 def generation_of(tx: Tx, dataset_id: str) -> str | None:
-    """The current generation; before the first cutover, the one that is being built."""
+    """Return the current generation or, before the first cutover, the one that is being built."""
     table, pointers, versions = schema.datasets, schema.version_generations, schema.dag_versions
     query = (
         sa.select(pointers.c.generation_id, versions.c.status, versions.c.number)
@@ -76,7 +76,7 @@ def generation_of(tx: Tx, dataset_id: str) -> str | None:
 
 
 def choose_generation(tx: Tx, ref: DatasetRef, generation_id: str | None) -> str:
-    """The generation that was named, or else the current one. Raises NotFound for one that the dataset has not."""
+    """Return the given generation, or the current one. Raises NotFound for one of another dataset."""
     table = schema.generations
     if generation_id is None:
         current = generation_of(tx, ref.id)
@@ -89,7 +89,7 @@ def choose_generation(tx: Tx, ref: DatasetRef, generation_id: str | None) -> str
 
 
 def require_partition(tx: Tx, ref: DatasetRef, generation_id: str, key: str) -> None:
-    """Raises NotFound for a partition that nobody can have read: neither committed nor announced."""
+    """Raise NotFound for a partition that was neither committed nor announced."""
     for table in (schema.partitions, schema.events):
         same = (table.c.dataset_id == ref.id, table.c.generation_id == generation_id, table.c.partition_key == key)
         if tx.one(sa.select(table.c.dataset_id).where(*same).limit(1)) is not None:
@@ -98,7 +98,7 @@ def require_partition(tx: Tx, ref: DatasetRef, generation_id: str, key: str) -> 
 
 
 def require_version(tx: Tx, ref: DatasetRef, generation_id: str, revision: int) -> None:
-    """Raises NotFound for a revision that is yet to come. Commits of all datasets are counted together."""
+    """Raise NotFound for a revision that does not exist yet. Revisions count the commits of all datasets."""
     if revision > (tx.value(sa.select(sa.func.max(schema.commits.c.revision))) or 0):
         generations = schema.generations
         latest = tx.value(sa.select(generations.c.revision).where(generations.c.id == generation_id))
@@ -109,7 +109,7 @@ def require_version(tx: Tx, ref: DatasetRef, generation_id: str, revision: int) 
 
 
 def jobs_of(tx: Tx, editions: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """DAG and job by edition."""
+    """Return DAG and job by edition."""
     jobs = schema.jobs
     query = sa.select(jobs.c.edition_id, jobs.c.dag, jobs.c.name).where(jobs.c.edition_id.in_(sorted(editions)))
     return {row["edition_id"]: (row["dag"], row["name"]) for row in tx.all(query.distinct())}

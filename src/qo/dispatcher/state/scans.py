@@ -1,10 +1,10 @@
-"""Questions about tasks that stay cheap however many there are: each is answered from a partial index.
+"""Queries about tasks that stay cheap however many there are: each uses a partial index.
 
-The conditions are written out, not bound: a planner uses a partial index only where it can see that its condition
-holds, and neither SQLite nor a prepared statement of PostgreSQL looks at parameters for that.
+Their conditions are constants in the text, not parameters: a planner uses a partial index only where it can see that
+the condition holds, and neither SQLite nor a prepared statement of PostgreSQL looks at parameters for that.
 
-What is withheld says ``status || ''``, so that no index of the status itself answers: to a PostgreSQL whose statistics
-are from when nothing was pending, that one looks as good, and it would read all that is pending for every edition.
+The condition of withheld tasks has ``status || ''``, so that planners do not use the index of the status. PostgreSQL
+with statistics from when nothing was pending would, and read all pending tasks for every edition.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from qo.dispatcher.state.work import DEFERRED, IN_FLIGHT, RELEASED, WITHHELD
 
 
 def withheld(table: Any = tasks) -> sa.ColumnElement[bool]:
-    """Pending, and no wake-up is on its way."""
+    """The task is pending, and no wake-up is on its way."""
     return sa.and_(table.c.status + inline("") == inline(Status.PENDING), table.c.released_at.is_(None))
 
 
 def released(table: Any = tasks) -> sa.ColumnElement[bool]:
-    """Pending, and a wake-up is on its way."""
+    """The task is pending, and a wake-up is on its way."""
     return sa.and_(table.c.status == inline(Status.PENDING), table.c.released_at.is_not(None))
 
 
@@ -65,14 +65,14 @@ OPEN_READERS = IndexedCondition(
 
 
 def distinct(tx: Tx, condition: IndexedCondition) -> list[str]:
-    """The values of a column among the rows of a condition, in order, by one step through the index for each.
+    """Return the distinct values of the index's first column, in order, by one index step for each.
 
-    A plain DISTINCT would read every row of it.
+    A plain DISTINCT would read every row.
     """
     return list(tx.execute(_distinct(tx.on_postgres, condition)).scalars())
 
 
-# To build a statement takes longer than to carry it out; these are built once.
+# Building a statement takes longer than executing it, so these are built once.
 
 
 @cache
@@ -81,7 +81,7 @@ def _distinct(on_postgres: bool, condition: IndexedCondition) -> sa.TextClause:
 
 
 def _steps(on_postgres: bool, condition: IndexedCondition) -> str:
-    # Without statistics SQLite takes a wider index for the better one; it has to be told.
+    # Without statistics SQLite prefers a wider index.
     hint = "" if on_postgres else f" INDEXED BY {condition.index}"
     step = f"SELECT min({condition.column}) FROM {condition.table}{hint} WHERE {condition.where}"
     return (
@@ -91,7 +91,7 @@ def _steps(on_postgres: bool, condition: IndexedCondition) -> str:
 
 
 def counted(tx: Tx, *conditions: sa.ColumnElement[bool], along: str, most: int) -> int:
-    """How many tasks meet the conditions; ``most`` if so many or more do. ``along``: the next column of the index."""
+    """Count the tasks that meet the conditions, up to ``most``. ``along``: the next column of the index."""
     return int(tx.value(_count(*conditions, along=along, most=sa.literal(most))))
 
 
@@ -103,13 +103,13 @@ def _count(
 
 
 def depth(tx: Tx, queue: str, most: int) -> int:
-    """How many tasks of a queue were woken and wait to be claimed; ``most`` if so many or more do."""
+    """Count the tasks of a queue that were woken and wait to be claimed, up to ``most``."""
     [(counted_,)] = tx.rows(_DEPTH, {"queue": queue, "most": most})
     return int(counted_)
 
 
 def earliest_withheld(tx: Tx) -> dict[str, datetime]:
-    """When the first of the withheld tasks of each edition is due, by one statement for all of them."""
+    """Return when the first withheld task of each edition is due, by one statement."""
     return {edition: first for edition, first in tx.rows(_earliest(tx.on_postgres))}
 
 
@@ -122,7 +122,7 @@ def _earliest(on_postgres: bool) -> Prepared:
 
 
 def due(tx: Tx, editions: Sequence[str], most: int) -> dict[str, int]:
-    """How many withheld tasks of these editions are due; ``most`` if so many or more are."""
+    """Count the due withheld tasks of each of these editions, up to ``most``."""
     counted_: dict[str, int] = {}
     for some in batches(editions):
         rows = tx.rows(_due(tx.on_postgres), {"now": tx.now, "most": most, "these": some})
@@ -160,7 +160,7 @@ def _has_withheld(on_postgres: bool) -> Prepared:
 
 
 def has_in_flight(tx: Tx, logical_id: str, edition_id: str) -> bool:
-    """Whether a task of the edition, which is one of that logical job, runs or was woken."""
+    """Whether a task of the edition, which belongs to that logical job, runs or was woken."""
     return bool(tx.rows(_has_in_flight(tx.on_postgres), {"logical": logical_id, "edition": edition_id}))
 
 
@@ -171,7 +171,7 @@ def _has_in_flight(on_postgres: bool) -> Prepared:
 
 
 def unspread(tx: Tx, generations: Collection[str]) -> set[str]:
-    """Those of the generations of which something was replaced that readers have not been given again."""
+    """Return which of the generations have invalidations that were not spread to readers yet."""
     unspread_ones: set[str] = set()
     for some in batches(sorted(generations)):
         unspread_ones |= {generation for (generation,) in tx.rows(_unspread(tx.on_postgres), {"these": some})}
@@ -187,7 +187,7 @@ def _unspread(on_postgres: bool) -> Prepared:
 
 
 def in_flight_by(tx: Tx, column: str, values: Sequence[str]) -> Mapping[str, int]:
-    """How many tasks are in flight, by a column with these values. Reads all that are in flight."""
+    """Count tasks in flight by a column with these values. Reads all tasks in flight."""
     if not values:
         return {}
     query = f"SELECT {column}, count(*) FROM {_in_flight(tx.on_postgres)} AND {column} IN :these GROUP BY {column}"
@@ -196,7 +196,7 @@ def in_flight_by(tx: Tx, column: str, values: Sequence[str]) -> Mapping[str, int
 
 
 def in_flight_jobs(tx: Tx, most: int) -> Sequence[sa.RowMapping]:
-    """How many tasks are in flight, by ``operator``, ``dag`` and ``job``; the first ``most`` of them are counted."""
+    """Count the first ``most`` tasks in flight by ``operator``, ``dag`` and ``job``."""
     some = f"SELECT operator, dag, job FROM {_in_flight(tx.on_postgres)} LIMIT :most"
     query = f"SELECT operator, dag, job, count(*) AS n FROM ({some}) AS first_ones GROUP BY operator, dag, job"
     return tx.execute(sa.text(query).bindparams(most=most)).mappings().all()

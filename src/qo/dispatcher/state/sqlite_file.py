@@ -1,4 +1,4 @@
-"""The file of a state database on SQLite: made for its owner alone, prepared, and flushed to the disk."""
+"""The file of a SQLite state database: created for its owner alone, configured, and flushed to disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qo.store import private
 
 
 def create_private(path: Path) -> None:
-    """An empty file for its owner alone, if there is none; those that SQLite puts beside it become like it."""
+    """Create an empty file for its owner alone, if there is none; the files that SQLite adds inherit its mode."""
     try:
         private.make_directory(path.parent)
         if private.create_file(path):
@@ -31,11 +31,13 @@ def prepare(durable: bool, connection: Any, _: Any) -> None:
 
 
 def flush_log(path: Path) -> None:
-    """Wait until the disk has what was committed to a SQLite database, all of which is in its log or was moved from
-    there to the file, which is waited for. Raises Unavailable."""
+    """Flush the write-ahead log of a SQLite database, so that all its commits are on disk. Raises Unavailable.
+
+    What was moved from the log to the file was flushed by that move.
+    """
     try:
         for each in (path.with_name(f"{path.name}-wal"), path.parent):
-            with suppress(FileNotFoundError):  # The last to close the file has emptied its log.
+            with suppress(FileNotFoundError):  # The last connection that closed has removed the log.
                 descriptor = os.open(each, os.O_RDONLY | os.O_CLOEXEC)
                 try:
                     os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""Bring the tables of a state database to what this qo needs. Forward only, and all or nothing.
+"""Upgrade the tables of a state database to what this qo needs. Forward only, and all or nothing.
 
-Several processes may start at once and all of them upgrade: one does it, the others find it done. Nearly all do, so
-what takes the steps is loaded only where one is missing.
+Several processes may start and upgrade at once: one does it, the others find it done. Alembic is imported only where a
+step is missing, since most starts need none.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SchemaStatus:
 
 
 def upgrade(state: State) -> tuple[str | None, str]:
-    """Take all steps that are missing; from which step, to which. Raises Refused if a later qo was here."""
+    """Take all missing steps, and return the first and the last. Raises Refused if a later qo upgraded it."""
     with state.write() as tx:
         if tx.on_postgres:
             tx.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
@@ -50,7 +50,7 @@ def upgrade(state: State) -> tuple[str | None, str]:
 
 
 def require(state: State) -> None:
-    """Raises Refused unless the tables are exactly those that this qo needs, and says what to do."""
+    """Raise Refused, with what to do, unless the tables are exactly those that this qo needs."""
     current = status(state)
     if current.newer:
         raise _newer(current)
@@ -73,7 +73,7 @@ def _status(tx: Tx) -> SchemaStatus:
 
 @cache
 def _steps() -> tuple[str, ...]:
-    """All that this qo knows: their files are named NUMBER_NOUN, and each follows the one before."""
+    """Return all steps that this qo knows: their files are named NUMBER_NOUN."""
     return tuple(sorted(path.name.partition("_")[0] for path in (_HERE / "versions").glob("[0-9]*.py")))
 
 
@@ -95,8 +95,10 @@ def _take(connection: sa.Connection) -> None:
 
 
 def _require_ours(tx: Tx) -> None:
-    """Raises Refused for a database without our first step that has tables all the same. On PostgreSQL, where
-    several programs may share one, only for those with names that we need."""
+    """Raise Refused for a database without our first step that has tables.
+
+    On PostgreSQL, which several programs may share, only for tables with names that we need.
+    """
     there = set(sa.inspect(tx.connection).get_table_names()) - {_VERSION_TABLE.name}
     theirs = sorted(there & schema.metadata.tables.keys() if tx.on_postgres else there)
     if theirs:

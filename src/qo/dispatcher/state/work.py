@@ -1,4 +1,4 @@
-"""Tables of what happens: events, what became of them, tasks, and side effects to come."""
+"""Tables of events, deliveries, tasks, attempts and the outbox."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ events = sa.Table(
 )
 
 deliveries = sa.Table(
-    "deliveries",  # What became of an event at one of its readers.
+    "deliveries",  # The outcome of an event at one of its readers.
     metadata,
     sa.Column("event_seq", sa.BigInteger, sa.ForeignKey("events.seq"), primary_key=True),
     sa.Column("edition_id", Id, primary_key=True),
@@ -66,7 +66,7 @@ tasks = sa.Table(
     "tasks",
     metadata,
     sa.Column("id", Id, primary_key=True),
-    column("job_id", Id),  # The row of the version that asked for it.
+    column("job_id", Id),  # The row of the job in the version that created it.
     column("edition_id", Id),
     column("logical_id", Id),
     column("dag", Name),
@@ -74,7 +74,6 @@ tasks = sa.Table(
     column("operator", Name),
     column("queue", Name),
     column("dedupe_key", sa.String(400)),
-    # What it is about
     column("event_seq", sa.BigInteger, null=True),  # What started it.
     column("dataset_id", Id, null=True),
     column("generation_id", Id, null=True),
@@ -84,7 +83,7 @@ tasks = sa.Table(
     column("cursor", sa.BigInteger, null=True),
     column("attributes", Json, null=True),
     column("invalidation_id", Id, null=True),
-    # Its life, as core.lifecycle has it
+    # As in core.task.Task:
     column("status", sa.String(12)),
     column("token", sa.String(40)),
     column("attempt", sa.Integer),
@@ -115,9 +114,8 @@ tasks = sa.Table(
     column("updated_at", Instant),
     column("started_at", Instant, null=True),
     column("completed_at", Instant, null=True),
-    # Its wake-up
     column("released_at", Instant, null=True),  # None: withheld. Set while a wake-up is on its way or it runs.
-    column("wakes", sa.Integer),  # Wake-ups so far: makes each one's id its own.
+    column("wakes", sa.Integer),  # Number of wake-ups so far, part of their ids.
     sa.UniqueConstraint("edition_id", "dedupe_key"),
     sa.Index(
         "ix_tasks_withheld",
@@ -172,16 +170,16 @@ task_inputs = sa.Table(
 )
 
 outbox = sa.Table(
-    "outbox",  # Side effects, decided together with the state that wants them.
+    "outbox",  # Side effects, written in the transaction that decided them.
     metadata,
     seq(),
-    column("id", Id, unique=True),  # Follows from what it does, so deciding twice writes once.
+    column("id", Id, unique=True),  # Derived from what it does, so deciding twice writes once.
     column("kind", sa.String(12)),  # EffectKind
     column("queue", Name),
     column("task_id", Id),
     column("depth", sa.Integer),  # Of its job in the pipeline: the deeper goes first.
     column("state", sa.String(8)),  # OutboxState
-    column("available_at", Instant),  # Also how long a publisher that took it keeps others away.
+    column("available_at", Instant),  # Also until when a publisher has reserved it.
     column("attempts", sa.Integer),
     column("last_error", sa.Text, null=True),
     column("created_at", Instant),
