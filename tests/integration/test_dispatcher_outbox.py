@@ -203,7 +203,7 @@ async def test_i5_a_dispatcher_killed_between_publishing_and_saying_so_enqueues_
 ) -> None:
     queues = BucketQueues(settings)
     with monkeypatch.context() as killed:
-        killed.setattr(outbox, "done", _killed)
+        killed.setattr(outbox, "mark_done", _killed)
         with pytest.raises(Killed):
             await publisher.tick(state, queues)
     assert await messages(settings) == sorted(released)
