@@ -17,7 +17,7 @@ from qo.core.pipeline import routing
 from qo.core.pipeline.dag import Strategy
 from qo.core.pipeline.event import NUMBER_MAX
 from qo.core.pipeline.states import DeliveryOutcome, EventState
-from qo.core.pipeline.topology import LiveJob, Reader, Topology, VersionStatus
+from qo.core.pipeline.topology import LiveJob, Reader
 from qo.core.words import plural
 from qo.dispatcher.events import tallies
 from qo.dispatcher.state import datasets, schema, topology
@@ -31,6 +31,7 @@ from qo.dispatcher.views.why.findings import (
     advise_on_strategy,
     advise_on_unrouted,
     explain_silent_source,
+    find_effect_job,
     find_unusable_events,
 )
 from qo.dispatcher.views.why.trace import DEPTH_MAX, Chain, Row, scope
@@ -41,8 +42,6 @@ _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _CURSOR = re.compile(r"cursor:(\d{1,19})\Z")
 # Of several inputs, the one that explains most.
 _RANK = (Verdict.BLOCKED, Verdict.UNDER_WAY, Verdict.THERE, Verdict.UNKNOWN)
-
-
 _ALL_PROCESSED = "everything that was announced has been processed"
 
 
@@ -73,7 +72,7 @@ def why(tx: Tx, target: str) -> WhyAnswer:
     try:
         ref = datasets.resolve(tx, name)
     except NotFound:
-        job = _find_effect_job(topology.load(tx), name)
+        job = find_effect_job(topology.load(tx), name)
         if job is None:
             raise
         return _explain_effects(tx, target, job, part)
@@ -85,12 +84,6 @@ def why(tx: Tx, target: str) -> WhyAnswer:
         return _answer(target, ref, _Question(ref.id, ""), finding)
     question = _parse_question(tx, ref, generation, part)
     return _answer(target, ref, question, _Walk(Chain(tx, topology.load(tx))).explain(question))
-
-
-def _find_effect_job(live: Topology, name: str) -> LiveJob | None:
-    """Return the live job of that name if it has no outputs; of two editions, that of the active version."""
-    jobs = [each for each in live.jobs.values() if each.name == name and not each.outputs]
-    return min(jobs, key=lambda each: each.status is not VersionStatus.ACTIVE, default=None)
 
 
 def _explain_effects(tx: Tx, target: str, job: LiveJob, part: str) -> WhyAnswer:

@@ -11,7 +11,7 @@ from qo.api.contract.why import Step, StepKind, Verdict
 from qo.core.pipeline import routing
 from qo.core.pipeline.dag import SourceKind, Strategy
 from qo.core.pipeline.states import DeliveryOutcome, EventState, OutboxState
-from qo.core.pipeline.topology import LiveJob, Reader, pause_text
+from qo.core.pipeline.topology import LiveJob, Reader, Topology, VersionStatus, pause_text
 from qo.core.words import plural
 from qo.dispatcher.events import tallies
 from qo.dispatcher.state import schema
@@ -82,3 +82,9 @@ def advise_on_strategy(job: LiveJob, name: str) -> str:
     if job.job.execution_strategy is Strategy.PER_PARTITION:
         return f"write 'execution_strategy: PerUpdate' for {job.name}, or have {name} announce partitions"
     return f"write 'execution_strategy: PerPartition' for {job.name}, or have {name} announce cursors"
+
+
+def find_effect_job(live: Topology, name: str) -> LiveJob | None:
+    """Return the live job of that name if it has no outputs; of two editions, that of the active version."""
+    jobs = [each for each in live.jobs.values() if each.name == name and not each.outputs]
+    return min(jobs, key=lambda each: each.status is not VersionStatus.ACTIVE, default=None)
