@@ -19,8 +19,8 @@ from bench.harness import Family, Result, result
 from bench.process import ROOT
 from qo.api.contract.task import Claimed, CompleteRequest, Outcome, OutputBody
 from qo.api.internal_client import DispatcherClient
-from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import release, router
+from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 

@@ -11,7 +11,7 @@ from bench.dispatcher.ground import HOW, databases, deployed
 from bench.harness import Family, Result, Target, by_turns, median, result
 from bench.process import Stopwatch
 from qo.dispatcher.state.database import State
-from qo.pipeline.reading import read
+from qo.pipeline.parsing import read
 
 JOBS = 1_000
 WIDTH = 10  # Jobs that read one source, and each other in a row.

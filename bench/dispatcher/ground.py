@@ -24,9 +24,9 @@ from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.state.upgrade import upgrade
 from qo.dispatcher.versions.deploy import deploy
-from qo.pipeline.reading import read
+from qo.pipeline.parsing import read
 from qo.pipeline.registry import DEFAULT
-from qo.pipeline.writing import to_yaml
+from qo.pipeline.rendering import to_yaml
 
 assert TESTS  # The import lets the modules of the tests be found: PostgreSQL is started as they start it.
 

@@ -9,8 +9,8 @@ from functools import partial
 from bench.dispatcher.filling import fill
 from bench.dispatcher.ground import HOW, databases, deployed, emit, pipeline
 from bench.harness import Family, Result, Target, by_turns, result
-from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import release, router
+from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.runtimes import in_process
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import operator_actions

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from bench.process import Go, Stopwatch, serve
-from qo.config.sources import load
+from qo.config.origins import load
 from qo.queue.feed import Feed
 from qo.queue.options import NewTask
 from qo.queue.queue import Queue

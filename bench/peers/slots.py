@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.process import Go, serve
 from qo.ambient import SYSTEM
-from qo.config.sources import load
+from qo.config.origins import load
 from qo.core.task import PRIORITY_MAX
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue

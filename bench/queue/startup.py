@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.harness import Family, Result, Target, by_turns, median, result
-from qo.config.sources import load
+from qo.config.origins import load
 from qo.queue.queue import Queue
 from qo.store.opening import open_store
 

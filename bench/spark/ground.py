@@ -17,7 +17,7 @@ from bench.spark.talking import ROOT
 from qo.api.public_client import UserClient
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
-from qo.pipeline.reading import read
+from qo.pipeline.parsing import read
 from qo.store.secret_files import read_secret
 from qo.up.installation import Installation as Site
 from qo.up.targets import Pipeline

@@ -19,8 +19,8 @@ from playwright.async_api import expect
 
 from qo.core.task import Status
 from qo.queue.queue import Queue
+from qo.ui.access_links import PageCredentials
 from qo.ui.assets import STATIC
-from qo.ui.credentials import PageCredentials
 from qo.ui.dashboard import Dashboard, Served
 from support.ui.browsers import Tab, Tabs
 from support.ui.dashboards import Visitor, visiting

@@ -12,8 +12,8 @@ from qo.config.settings import S3Settings, Settings
 from qo.config.ui import UiSettings
 from qo.core.task import Status
 from qo.ui.assets import Assets
-from qo.ui.deploying import deploy
 from qo.ui.minting import mint
+from qo.ui.page_deploy import deploy
 from support.servers.s3 import REGION, S3Server
 from support.ui.browsers import Tabs
 from support.ui.dashboards import ROLE, running_with_sts

@@ -18,12 +18,12 @@ from qo.config.settings import S3Settings, Settings
 from qo.config.ui import UiSettings
 from qo.core.task import Status
 from qo.queue.queue import Queue
-from qo.store.manifest import Proof, record_proof
 from qo.store.opening import open_store
+from qo.store.queue_manifest import Proof, record_proof
 from qo.ui.assets import Assets
 from qo.ui.dashboard import Dashboard
-from qo.ui.deploying import deploy
 from qo.ui.minting import mint
+from qo.ui.page_deploy import deploy
 from qo.ui.serving import serve
 from support.servers.s3 import REGION
 from support.ui.browsers import Tabs

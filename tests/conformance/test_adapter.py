@@ -80,7 +80,7 @@ async def test_a_registered_store_is_a_server_unless_it_says_otherwise() -> None
 
 
 def test_settings_know_its_texts() -> None:
-    from qo.config.sources import load
+    from qo.config.origins import load
 
     assert load({"store": "shelf:top"}).location == Shelf("top")
     with pytest.raises(ConfigError, match="needs a name"):

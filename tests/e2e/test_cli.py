@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from qo.cli.invocation import SHARED
 from qo.cli.main import COMMANDS, GROUPS, Commands, main
-from qo.cli.session import SHARED
 from support.cli.command import Qo
 from support.spark.session import pretend
 
@@ -373,7 +373,7 @@ def test_an_interrupted_command_exits_with_130_and_says_nothing(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("qo.cli.session.Session.ask", interrupted)
+    monkeypatch.setattr("qo.cli.invocation.Session.ask", interrupted)
     assert main(["wait", UNKNOWN]) == 130
     assert capsys.readouterr() == ("", "")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qo.store import manifest
+from qo.store import queue_manifest
 from qo.store.checks import UNSAFE
 from qo.store.local import LocalStore
 from qo.store.proof import CheckResult, Report, prove
@@ -210,7 +210,7 @@ def test_a_defect_shows_its_traceback_only_when_debugging(qo: Qo, monkeypatch: p
     def defect(*_: object) -> None:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr("qo.cli.session.Session.ask", defect)
+    monkeypatch.setattr("qo.cli.invocation.Session.ask", defect)
     refused(qo.here("list"), 1, "ZeroDivisionError: by zero", "--log-level debug")
     for debugging in (qo.here("list", "--log-level", "debug"), Qo(qo.cwd, {"QO_LOG": "debug"}).here("list")):
         assert debugging.code == 1
@@ -237,7 +237,7 @@ def test_a_wrong_answer_takes_the_proof_back_and_no_answer_does_not(
 
 async def proven(qo: Qo) -> bool:
     store = await LocalStore.open(qo.cwd / ".qo")
-    loaded = await manifest.load(store)
+    loaded = await queue_manifest.load(store)
     await store.close()
     return loaded is not None and loaded.manifest.proof is not None
 

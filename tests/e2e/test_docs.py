@@ -25,8 +25,8 @@ from pathlib import Path
 
 import pytest
 
-from qo.config import sources
-from qo.pipeline.reading import read
+from qo.config import origins
+from qo.pipeline.parsing import read
 from support.servers.ports import free_ports
 from support.spark import session
 
@@ -75,7 +75,7 @@ def test_every_pipeline_and_every_setting_in_a_page_can_be_read(tmp_path: Path):
     settings = [(page, text) for page, language, text in blocks if language == "toml"]
     for page, text in settings:
         (tmp_path / page).write_text(text)
-        sources.load(environ={}, cwd=tmp_path, config_path=tmp_path / page)
+        origins.load(environ={}, cwd=tmp_path, config_path=tmp_path / page)
     assert pipelines
     assert settings
 

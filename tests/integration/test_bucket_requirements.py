@@ -15,11 +15,11 @@ from qo.queue.monitor import Monitor
 from qo.queue.options import Options
 from qo.queue.queue import Queue
 from qo.queue.sweeper import Sweeper
-from qo.store import manifest
-from qo.store.manifest import Proof
+from qo.store import queue_manifest
 from qo.store.memory import MemoryStore
 from qo.store.port import ObjectStore, PutResult
 from qo.store.proof import prove
+from qo.store.queue_manifest import Proof
 from qo.worker.api.app import App
 from support.stores.queues import (
     AT_ONCE,
@@ -75,10 +75,10 @@ async def test_only_the_stores_clock_counts(year: int) -> None:
 async def test_a_bucket_without_versions_is_refused_unless_allowed(memory_store: MemoryStore) -> None:
     now = await memory_store.now()
     proof = Proof(proven_at=now, server="s", checks=(), conditional_delete=True, versioned=False)
-    await manifest.record_proof(memory_store, proof)
+    await queue_manifest.record_proof(memory_store, proof)
     with pytest.raises(Unproven, match="QO_ALLOW_NO_VERSIONING"):
-        await manifest.require(memory_store, prefix_len=None, needs_proof=True)
-    await manifest.require(memory_store, prefix_len=None, needs_proof=True, allow_no_versioning=True)
+        await queue_manifest.require(memory_store, prefix_len=None, needs_proof=True)
+    await queue_manifest.require(memory_store, prefix_len=None, needs_proof=True, allow_no_versioning=True)
 
 
 @pytest.mark.fast
@@ -101,4 +101,4 @@ async def test_a_store_that_ignores_conditions_is_found_out_and_refused() -> Non
     store: ObjectStore = Careless()
     assert not (await prove(store)).ok
     with pytest.raises(Unproven, match="qo doctor"):
-        await manifest.require(store, prefix_len=None, needs_proof=True)
+        await queue_manifest.require(store, prefix_len=None, needs_proof=True)

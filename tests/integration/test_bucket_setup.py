@@ -8,7 +8,7 @@ import pytest
 
 from qo.cli.admin import doctor
 from qo.config.location import S3
-from qo.config.sources import load
+from qo.config.origins import load
 from qo.core.keys import EPHEMERAL
 from qo.store.s3.setup import UPLOADS_DONE, aborts_uploads, set_up
 from support.servers.s3 import S3Server

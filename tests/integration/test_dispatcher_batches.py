@@ -12,8 +12,8 @@ from qo.core.pipeline.states import EffectKind
 from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.attempts import claiming, completion
 from qo.dispatcher.attempts.completion import Ending
-from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import invalidation, release, router
+from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.events import invalidations
 from qo.dispatcher.outbox import outbox
 from qo.dispatcher.runtimes import in_process

@@ -30,13 +30,13 @@ from qo.api.internal_client import DispatcherClient
 from qo.api.transport import HttpxTransport, Response, RetryingClient, error_from_response
 from qo.config.dispatcher import DispatcherSettings
 from qo.dispatcher.auth.local_tokens import LocalTokens
-from qo.dispatcher.engine.limits import limits
 from qo.dispatcher.engine.loops import invalidation, release, router
+from qo.dispatcher.engine.release_limits import limits
 from qo.dispatcher.http.embedded_client import open_embedded_client
-from qo.dispatcher.http.errors import KINDS
+from qo.dispatcher.http.error_responses import KINDS
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.pipeline.writing import to_yaml
+from qo.pipeline.rendering import to_yaml
 from support.dispatcher.listeners import Served, context_of, listening, served
 from support.dispatcher.pipelines import dag, deployed, job, source
 from support.dispatcher.states import Clock, clock, state  # noqa: F401

@@ -28,7 +28,7 @@ from qo.dispatcher.attempts.claiming import claim
 from qo.dispatcher.auth import capability as capabilities
 from qo.dispatcher.auth import credentials, scopes
 from qo.dispatcher.auth.capability import Capability, Scope
-from qo.dispatcher.auth.keys import KeyRing
+from qo.dispatcher.auth.signing_keys import KeyRing
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.tasks.creation import NewTask, create

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from qo.api.contract.task import Claimed, EventBody, Outcome
 from qo.core.pipeline.states import CancelCode
 from qo.dispatcher.effects import external_effects
-from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import invalidation, reconciler, release, router
+from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State

@@ -19,8 +19,8 @@ from qo.core.pipeline.topology import LIVE
 from qo.dispatcher.commits import pieces, removals
 from qo.dispatcher.commits.retention import COLLECTION_LOCK
 from qo.dispatcher.engine import garbage
-from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import invalidation, reconciler, release, router
+from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.runtimes import in_process
 from qo.dispatcher.state import datasets, schema
 from qo.dispatcher.state.database import State

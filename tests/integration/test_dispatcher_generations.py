@@ -14,8 +14,8 @@ from qo.config.settings import Settings
 from qo.core.pipeline.dag import Dag
 from qo.dispatcher.effects import external_effects
 from qo.dispatcher.engine import marks
-from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import invalidation, reconciler, release, router
+from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.service import Dispatcher
 from qo.dispatcher.sources import emission

@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from qo.dispatcher.http import limits, protocol
+from qo.dispatcher.http import protocol, request_limits
 from qo.dispatcher.http.protocol import PatientProtocol
 from qo.dispatcher.state.database import State
-from qo.pipeline.writing import to_yaml
+from qo.pipeline.rendering import to_yaml
 from support.dispatcher.listeners import Served, served
 from support.dispatcher.pipelines import dag, deployed, job, source
 from support.dispatcher.states import clock, state  # noqa: F401
@@ -180,7 +180,7 @@ async def test_too_many_at_a_time_are_asked_to_come_back(state: State, tmp_path:
         entered.set()
         await leave.wait()
 
-    app = limits.Limits(slow, body_bytes_max=1000, requests_max=1)
+    app = request_limits.Limits(slow, body_bytes_max=1000, requests_max=1)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://qo") as http:
         first = asyncio.create_task(http.get("/v1/dags"))

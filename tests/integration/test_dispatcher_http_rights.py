@@ -18,9 +18,9 @@ from qo.config.dispatcher import DispatcherSettings
 from qo.dispatcher.auth import capability
 from qo.dispatcher.auth.local_tokens import LocalTokens
 from qo.dispatcher.auth.principals import create_token, revoke_token
-from qo.dispatcher.engine.limits import limits
 from qo.dispatcher.engine.loops import release, router
-from qo.dispatcher.http.app import internal_app, public_app
+from qo.dispatcher.engine.release_limits import limits
+from qo.dispatcher.http.apps import internal_app, public_app
 from qo.dispatcher.http.fastapi_routes import GuardedRoute
 from qo.dispatcher.http.rights import INTERNAL, PUBLIC, Need
 from qo.dispatcher.http.routes import Operation, Routes

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from qo.api.contract.task import EventBody
 from qo.core.lifecycle import Cancel
 from qo.dispatcher.commits.pieces import PIECES_MAX
-from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import release, router
+from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.runtimes import in_process
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema

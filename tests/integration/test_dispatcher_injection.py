@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from qo.dispatcher.sources import webhooks
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
-from qo.pipeline.writing import to_yaml
+from qo.pipeline.rendering import to_yaml
 from support.dispatcher.states import clock, fresh_url, state  # noqa: F401
 from support.dispatcher.surfaces import SHOP, ZIP, Reply, Surface, surface
 

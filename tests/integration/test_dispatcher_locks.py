@@ -17,8 +17,8 @@ from sqlalchemy import event
 from qo.api.contract.source import EmitAnswer
 from qo.api.contract.task import Claimed, ClaimRequest, EventBody
 from qo.dispatcher.attempts import claiming
-from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import invalidation, reaper, reconciler, release, router, source_monitor, sweeper
+from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.runtimes import in_process
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema, topology

@@ -21,9 +21,9 @@ from qo.config.dispatcher import PressureSettings
 from qo.config.settings import Settings
 from qo.dispatcher.attempts.claiming import claim
 from qo.dispatcher.engine import metrics
-from qo.dispatcher.engine.limits import Limits, limits
 from qo.dispatcher.engine.loop import FAILURES_MAX, Loop
 from qo.dispatcher.engine.loops import reaper, release
+from qo.dispatcher.engine.release_limits import Limits, limits
 from qo.dispatcher.http.serving import Addresses
 from qo.dispatcher.outbox import outbox
 from qo.dispatcher.outbox.wakeup import WakeUp

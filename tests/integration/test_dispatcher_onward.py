@@ -16,8 +16,8 @@ from qo.core.pipeline.topology import Topology
 from qo.dispatcher.attempts import completion
 from qo.dispatcher.engine import fast_path
 from qo.dispatcher.engine.fast_path import FastPath, WakeUpBuffer
-from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import release, router
+from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.outbox import outbox, publisher
 from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.service import SEARCH_S, Dispatcher

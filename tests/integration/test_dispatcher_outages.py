@@ -21,7 +21,7 @@ from qo.core.pipeline.states import EffectKind
 from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.attempts import running
 from qo.dispatcher.attempts.claiming import REPORT_S
-from qo.dispatcher.auth.keys import KeyRing
+from qo.dispatcher.auth.signing_keys import KeyRing
 from qo.dispatcher.bundles import bundle_store
 from qo.dispatcher.engine.loops import reaper
 from qo.dispatcher.outbox import outbox

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from qo.config.origins import load
 from qo.config.settings import Settings
-from qo.config.sources import load
 from qo.core.pipeline.states import EffectKind
 from qo.core.task import Status
-from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import release, sweeper
+from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.outbox import outbox, publisher
 from qo.dispatcher.outbox.outbox import Effect
 from qo.dispatcher.outbox.queues import BucketQueues, open_queue, queue_settings
@@ -29,9 +29,9 @@ from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks.creation import NewTask, create
 from qo.errors import Unavailable, Unproven
-from qo.store import manifest
-from qo.store.manifest import Proof
+from qo.store import queue_manifest
 from qo.store.opening import open_store
+from qo.store.queue_manifest import Proof
 from support.dispatcher.pipelines import dag, deployed, job, live, source
 from support.dispatcher.states import Clock
 from support.servers.s3 import S3Server
@@ -318,7 +318,7 @@ async def test_the_proof_of_a_bucket_holds_for_the_queues_in_it_and_none_is_made
         await queues.publish("spark", [WakeUp("one", "t")])
     above, _ = await open_store(settings)
     proof = Proof(proven_at=await above.now(), server="test", checks=(), conditional_delete=False, versioned=True)
-    await manifest.record_proof(above, proof, prefix_len=2)
+    await queue_manifest.record_proof(above, proof, prefix_len=2)
     await above.close()
     await queues.publish("spark", [WakeUp("one", "t")])
     await queues.publish("spark", [WakeUp("one", "t")])

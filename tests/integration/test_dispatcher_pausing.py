@@ -8,8 +8,8 @@ import pytest
 import sqlalchemy as sa
 
 from qo.cli.pipelines import dag_view
-from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import release, source_monitor
+from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.versions import overview, pausing

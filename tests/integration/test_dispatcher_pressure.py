@@ -12,8 +12,8 @@ from qo.api.contract.task import EventBody, EventsRequest
 from qo.core.pipeline.pressure import Thresholds
 from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.attempts import running
-from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import pressure, release
+from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, open_state
 from qo.dispatcher.tasks import dedupe_keys

@@ -16,8 +16,8 @@ from qo.api.contract.token import CreateToken, Role
 from qo.config.dispatcher import DispatcherSettings
 from qo.dispatcher.auth import capability as capabilities
 from qo.dispatcher.auth import local_tokens, principals
-from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.auth.principals import Kind
+from qo.dispatcher.auth.signing_keys import KeyRing
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.errors import ConfigError, Forbidden, NotFound, Unauthenticated

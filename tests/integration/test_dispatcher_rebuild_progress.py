@@ -12,7 +12,7 @@ from qo.dispatcher.engine.loops import reconciler, router
 from qo.dispatcher.state.database import State
 from qo.dispatcher.versions import cutover
 from qo.errors import Refused
-from qo.pipeline.writing import to_yaml
+from qo.pipeline.rendering import to_yaml
 from support.dispatcher.listeners import served
 from support.dispatcher.pipelines import deployed, edited, live, loaded, staged
 from support.dispatcher.shop_tasks import DAY, SHOP, emit, finish, tasks

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from qo.api.contract.task import ClaimRequest
 from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.attempts.claiming import claim
-from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import reaper, release
+from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.outbox import outbox
 from qo.dispatcher.state import scans, schema
 from qo.dispatcher.state.database import State

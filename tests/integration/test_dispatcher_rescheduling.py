@@ -9,7 +9,7 @@ from qo.core.pipeline.topology import Topology
 from qo.dispatcher.state.database import State
 from qo.dispatcher.tasks import operator_actions
 from qo.dispatcher.views.why.answer import why
-from qo.up.progress import Survey, survey
+from qo.up.pipeline_progress import Survey, survey
 from support.dispatcher.pipeline_tasks import claimed, feed, finish, partition_task, route_all, succeed
 from support.dispatcher.pipelines import dag, deployed, job, live, source
 from support.dispatcher.states import Clock

@@ -17,8 +17,8 @@ from qo.core.pipeline.topology import LiveJob
 from qo.dispatcher.attempts import completion
 from qo.dispatcher.commits import replacing
 from qo.dispatcher.engine import garbage
-from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import invalidation, release
+from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.state import scans, schema, topology
 from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks import backlog, backpressure, operator_actions

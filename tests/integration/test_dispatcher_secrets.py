@@ -14,7 +14,7 @@ import pytest
 
 from qo.agent.heartbeats import HeldTask
 from qo.api.contract.task import Claimed, HeartbeatAnswer, Work
-from qo.config import sources
+from qo.config import origins
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
 from qo.dispatcher.auth.local_tokens import LocalTokens
@@ -77,7 +77,7 @@ def test_tokens_are_printed_nowhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize("said", [f"mysql://{USER}:{CANARY}@h/books", f"postgresql:{USER}:{CANARY}@h"])
 def test_a_secret_setting_that_is_wrong_is_not_repeated(said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"dispatcher\.state must be .* environment QO_STATE is not") as caught:
-        sources.load(environ={"QO_STATE": said}, cwd=tmp_path)
+        origins.load(environ={"QO_STATE": said}, cwd=tmp_path)
     assert CANARY not in str(caught.value)
 
 

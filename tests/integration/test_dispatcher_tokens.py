@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from qo.api.contract.task import Fence
 from qo.dispatcher.auth import capability as capabilities
 from qo.dispatcher.auth.capability import Scope
-from qo.dispatcher.auth.keys import OVERLAP, TOKEN_TTL_MAX, KeyRing
+from qo.dispatcher.auth.signing_keys import OVERLAP, TOKEN_TTL_MAX, KeyRing
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.errors import ConfigError, Forbidden, LeaseLost, Unauthenticated

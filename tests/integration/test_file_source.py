@@ -16,7 +16,7 @@ from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.versions import pausing
 from qo.scheduler.file_listing import matches
-from qo.scheduler.files import Watchers
+from qo.scheduler.file_source import Watchers
 from qo.scheduler.sightings import BUCKETS, Sightings, digests
 from support.dispatcher.local_emitter import LocalEmitter
 from support.dispatcher.pipelines import dag, deployed, edited, source, staged

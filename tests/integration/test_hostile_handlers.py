@@ -133,7 +133,7 @@ import asyncio, sys, time
 from pathlib import Path
 
 import qo
-from qo.config.sources import load
+from qo.config.origins import load
 from qo.worker import worker
 from qo.worker.service import run_worker
 

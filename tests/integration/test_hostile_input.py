@@ -15,7 +15,7 @@ from qo.core.task import RetryPolicy, Status, Task
 from qo.errors import CorruptRecord, NotFound, UsageError
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Claim, Queue
-from qo.queue.scheduler import Scheduler
+from qo.queue.schedule_runner import Scheduler
 from qo.queue.schedules import Schedules
 from qo.worker.api.app import App
 from qo.worker.api.context import Context

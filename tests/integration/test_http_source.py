@@ -18,7 +18,7 @@ from qo.core.pipeline.dag import SourceKind
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.errors import UsageError
-from qo.scheduler.files import Watchers
+from qo.scheduler.file_source import Watchers
 from qo.scheduler.http_files import parse_index
 from support.dispatcher.local_emitter import LocalEmitter
 from support.dispatcher.pipelines import dag, deployed, source

@@ -10,7 +10,7 @@ import pytest
 
 from qo.core.keys import EPHEMERAL
 from qo.errors import Unproven
-from qo.store import manifest
+from qo.store import queue_manifest
 from qo.store.checks import DELETE_RACE
 from qo.store.local import LocalStore
 from qo.store.proof import CheckResult, Report, prove
@@ -73,9 +73,9 @@ async def test_a_bucket_without_versioning_is_told_how_to_get_it(s3_server: S3Se
         assert accepted.ok
         assert (await store.list("")).entries == []
         proof = accepted.proof(at=await store.now(), server=s3_server.endpoint)
-        await manifest.record_proof(store, proof)
+        await queue_manifest.record_proof(store, proof)
         with pytest.raises(Unproven, match="QO_ALLOW_NO_VERSIONING"):
-            await manifest.require(store, prefix_len=None, needs_proof=True)
+            await queue_manifest.require(store, prefix_len=None, needs_proof=True)
     finally:
         await store.close()
 

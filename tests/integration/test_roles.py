@@ -32,7 +32,7 @@ from qo.dispatcher.outbox.queues import BucketQueues
 from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.queue.queue import Claim, Queue
 from qo.store.directory import open_directory
-from qo.store.manifest import Proof, record_proof
+from qo.store.queue_manifest import Proof, record_proof
 from support.cli.command import Qo
 from support.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server, client_of, is_refused, start_seaweed
 from support.stores.queues import until

@@ -14,7 +14,7 @@ from qo.ambient import Ambient
 from qo.core.schedule import CatchUp, next_run
 from qo.errors import Unavailable, UsageError
 from qo.queue.queue import Queue
-from qo.queue.scheduler import Scheduler
+from qo.queue.schedule_runner import Scheduler
 from qo.queue.schedules import Schedules
 from qo.store.memory import MemoryStore
 

@@ -12,7 +12,7 @@ from qo.queue.monitor import Monitor
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
 from qo.queue.sweeper import Sweeper
-from qo.store import manifest
+from qo.store import queue_manifest
 from qo.store.port import ObjectStore
 from qo.worker.api.app import App
 from support.stores.queues import AT_ONCE, another, claimed, drain, hasty, hints, until, wanted_hints
@@ -102,7 +102,7 @@ def test_other_lengths_are_refused(memory_store: ObjectStore, length: int) -> No
 
 
 async def test_a_length_that_disagrees_with_the_bucket_is_refused(any_store: ObjectStore) -> None:
-    await manifest.create_or_get(any_store, prefix_len=2)
+    await queue_manifest.create_or_get(any_store, prefix_len=2)
     with pytest.raises(Unproven, match="QO_SHARD_PREFIX_LEN=2"):
-        await manifest.require(any_store, prefix_len=1, needs_proof=False)
-    assert (await manifest.require(any_store, prefix_len=None, needs_proof=False)).shard_prefix_len == 2
+        await queue_manifest.require(any_store, prefix_len=1, needs_proof=False)
+    assert (await queue_manifest.require(any_store, prefix_len=None, needs_proof=False)).shard_prefix_len == 2

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from qo.up import processes
-from qo.up.processes import ChildProcess, Lifeline
+from qo.up import process_group
+from qo.up.process_group import ChildProcess, Lifeline
 
 HUNG = """\
 import signal, time
@@ -35,7 +35,7 @@ def child(path: Path, lifeline: Lifeline, **environ: str) -> ChildProcess:
 async def test_a_stop_waits_for_no_rest_before_a_restart(
     tmp_path: Path, lifeline: Lifeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(processes, "BACKOFF_S", (3600.0,))
+    monkeypatch.setattr(process_group, "BACKOFF_S", (3600.0,))
     dying = child(tmp_path, lifeline)  # Without settings it cannot do anything.
     async with asyncio.timeout(60):
         dying.start()
@@ -49,7 +49,7 @@ async def test_a_stop_waits_for_no_rest_before_a_restart(
 async def test_who_does_not_end_is_killed_as_soon_as_that_is_wanted(
     tmp_path: Path, lifeline: Lifeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "GRACE_S", 3600.0)
+    monkeypatch.setattr(process_group, "GRACE_S", 3600.0)
     (tmp_path / "sitecustomize.py").write_text(HUNG)
     hung = child(tmp_path, lifeline, PYTHONPATH=str(tmp_path))
     async with asyncio.timeout(60):

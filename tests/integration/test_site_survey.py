@@ -11,9 +11,9 @@ from qo.dispatcher.state.database import State, Tx
 from qo.dispatcher.tasks.creation import NewTask, create
 from qo.dispatcher.versions import cutover, pausing
 from qo.dispatcher.views.live_versions import Live, ended_versions, live_pipelines
-from qo.dispatcher.views.progress import JobState
+from qo.dispatcher.views.pipeline_progress import JobState
 from qo.up.changes import describe_changes
-from qo.up.progress import Survey, survey
+from qo.up.pipeline_progress import Survey, survey
 from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
 
 SHOP = dag(

@@ -20,7 +20,7 @@ from qo.spark import executor
 from qo.spark.engine import cluster_watch, supervisor
 from qo.spark.engine.cluster_watch import Observation
 from qo.spark.engine.endpoint import Reach
-from qo.spark.engine.errors import SessionLost
+from qo.spark.engine.error_translation import SessionLost
 from qo.spark.executor import FREE_LOSSES_MAX, SparkExecutor
 from qo.testing.spark import make_run
 from qo.worker.loop.cancel import Why

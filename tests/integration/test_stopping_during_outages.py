@@ -12,7 +12,7 @@ from qo.errors import Unavailable
 from qo.queue.concurrency import gather_cancellable
 from qo.queue.monitor import Monitor, MonitorConfig
 from qo.queue.queue import Queue
-from qo.queue.scheduler import Scheduler
+from qo.queue.schedule_runner import Scheduler
 from qo.queue.schedules import Schedules
 from support.stores.queues import claimed
 from support.worker.checked_worker import Moody, in_virtual_time, moody_queue

@@ -15,12 +15,12 @@ from qo.config.settings import S3Settings, Settings
 from qo.config.ui import UiSettings
 from qo.dispatcher import aws
 from qo.errors import NotFound, Refused, UsageError
-from qo.store.manifest import Proof, record_proof
 from qo.store.opening import open_store
+from qo.store.queue_manifest import Proof, record_proof
 from qo.ui.assets import Assets
 from qo.ui.dashboard import Dashboard
-from qo.ui.deploying import deploy, place_of
 from qo.ui.minting import mint
+from qo.ui.page_deploy import deploy, place_of
 from qo.ui.serving import serve
 from support.servers.ports import free_ports
 from support.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server, client_of, is_refused

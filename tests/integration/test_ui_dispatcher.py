@@ -15,7 +15,7 @@ from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
 from qo.dispatcher.auth.local_tokens import LocalTokens, local_tokens, page_token
 from qo.dispatcher.auth.principals import list_tokens, local_principal
-from qo.dispatcher.http.app import public_app
+from qo.dispatcher.http.apps import public_app
 from qo.dispatcher.state.database import State, open_state
 from qo.http_server.messages import Request
 from qo.store.memory import MemoryStore

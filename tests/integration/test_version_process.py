@@ -7,14 +7,14 @@ import signal
 
 import pytest
 
-from qo.agent.code import processes
-from qo.agent.code.processes import VersionProcess
+from qo.agent.code import version_processes
+from qo.agent.code.version_processes import VersionProcess
 
 
 async def test_a_process_that_does_not_end_is_killed_also_by_a_worker_that_was_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(processes, "GRACE_S", 0.1)
+    monkeypatch.setattr(version_processes, "GRACE_S", 0.1)
     child = await asyncio.create_subprocess_exec(
         "sleep",
         "600",

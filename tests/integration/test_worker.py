@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from qo.ambient import Ambient
-from qo.config.sources import load
+from qo.config.origins import load
 from qo.core import keys, wire
 from qo.core.poll import Pace
 from qo.core.pricing import Operation

@@ -22,7 +22,7 @@ from qo.core.pricing import Operation
 from qo.core.task import Status
 from qo.errors import ConfigError, Unavailable
 from qo.queue import roster
-from qo.queue.deferred import DeferredTasks
+from qo.queue.deferred_tasks import DeferredTasks
 from qo.queue.feed import Feed
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue

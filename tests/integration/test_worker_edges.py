@@ -13,7 +13,7 @@ import pytest
 
 import qo
 from qo.ambient import Ambient
-from qo.config.sources import load
+from qo.config.origins import load
 from qo.core import keys
 from qo.core.discovery import IndexMode
 from qo.core.poll import Pace

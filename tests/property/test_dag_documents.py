@@ -29,9 +29,9 @@ from qo.core.pipeline.dag import (
 )
 from qo.core.pipeline.plan import content_hash, plan
 from qo.pipeline.jsonschema import schema
+from qo.pipeline.parsing import read
 from qo.pipeline.problems import DefinitionError
-from qo.pipeline.reading import read
-from qo.pipeline.writing import to_yaml
+from qo.pipeline.rendering import to_yaml
 
 pytestmark = pytest.mark.fast
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qo.dispatcher.state.columns import Instant, Json
+from qo.dispatcher.state.column_types import Instant, Json
 from qo.dispatcher.state.database import State, Tx, open_state
 from qo.dispatcher.state.prepared import Prepared
 

@@ -28,7 +28,7 @@ from qo.errors import CorruptRecord, StoreError, Unproven, UsageError
 from qo.http_server.messages import Malformed, parse_head
 from qo.queue.roster import WorkerInfo
 from qo.queue.sweeper import Cursor
-from qo.store import manifest
+from qo.store import queue_manifest
 from qo.store.port import Stored
 from qo.store.s3 import replies
 from qo.ui import documents
@@ -100,7 +100,7 @@ def test_a_record_with_a_field_of_any_kind_is_read_or_corrupt(
 @example(b'{"format": 99}')
 def test_a_manifest_of_any_bytes_is_read_or_refused(body: bytes) -> None:
     with suppress(CorruptRecord, Unproven):
-        manifest._decode(Stored(body, "e", None))
+        queue_manifest._decode(Stored(body, "e", None))
 
 
 @MANY

@@ -16,12 +16,12 @@ from pyspark.sql import SparkSession
 from qo.config.settings import S3Settings, Settings
 from qo.config.spark import BucketAccess, SparkSettings
 from qo.errors import UsageError
-from qo.spark.io import reading
+from qo.spark.io import input_frames
 from qo.spark.io.bucket import bucket_access, bucket_conf, spark_settings
 from qo.spark.io.files import File, files_for
+from qo.spark.io.input_frames import FileMissing
 from qo.spark.io.native import HadoopFiles
 from qo.spark.io.objects import BucketFiles
-from qo.spark.io.reading import FileMissing
 from support.servers.s3 import S3Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3]
@@ -125,7 +125,7 @@ def test_an_object_that_is_gone_or_corrupt_is_named(
         uri = f"s3://{s3_bucket}/orders-id/{name}.parquet"
         with pytest.raises(Exception, match="qo: the file") as raised:
             files.read(spark, [uri], schema).collect()
-        found = reading.input_error(raised.value, {"orders-id": "orders"})
+        found = input_frames.input_error(raised.value, {"orders-id": "orders"})
         assert isinstance(found, kind)
         assert f"the file {uri} of 'orders'" in str(found)
 
@@ -162,7 +162,7 @@ S3A = """
     from pyspark.sql import SparkSession
     from qo.config.settings import S3Settings, Settings
     from qo.config.spark import SparkSettings
-    from qo.spark.io import reading
+    from qo.spark.io import input_frames as reading
     from qo.spark.io.bucket import bucket_conf
     from qo.spark.io.files import files_for
 
@@ -204,7 +204,7 @@ CONNECT = """
     from qo.api.contract.task import StandingAnswer, Work, WorkOutput
     from qo.agent.operator_run import RunOutput
     from qo.store.blocking_files import BlockingFiles
-    from qo.spark.io import reading
+    from qo.spark.io import input_frames as reading
     from qo.spark.io.files import files_for
     from qo.spark.io.writing import Measure, write
 

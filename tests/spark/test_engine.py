@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from qo.errors import UsageError
-from qo.spark.engine import archive, java
+from qo.spark.engine import class_archive, java
 from qo.spark.engine.classic import ClassicEngine
 from qo.spark.engine.engine import Attempt, Progress, open_engine
 from support.cli.command import Qo
@@ -239,11 +239,11 @@ def test_a_java_without_an_archive_of_its_own_classes_gets_one(tmp_path: Path) -
     (home / "conf").symlink_to(whole / "conf")
     settings = session.settings(java_home=str(home))
     bare = java.find(settings, environ)
-    archive.build(bare, settings, environ)
-    made = archive.archive_of(bare, settings, environ)
+    class_archive.build(bare, settings, environ)
+    made = class_archive.archive_of(bare, settings, environ)
     assert made is not None
     assert min(each.stat().st_size for each in (made.path, made.base)) > 1e6
-    assert f"-XX:SharedArchiveFile={made.path}" in archive.options(bare, settings, environ)
+    assert f"-XX:SharedArchiveFile={made.path}" in class_archive.options(bare, settings, environ)
 
 
 @pytest.mark.long

@@ -31,7 +31,7 @@ from qo.errors import UsageError
 from qo.spark import executor as executing
 from qo.spark.engine.classic import ClassicEngine
 from qo.spark.engine.engine import Attempt, Loss
-from qo.spark.engine.errors import SessionLost
+from qo.spark.engine.error_translation import SessionLost
 from qo.spark.executor import SparkExecutor
 from qo.store.blocking_files import BlockingFiles
 from qo.testing.spark import make_run

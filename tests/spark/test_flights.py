@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from qo.dispatcher.state.database import open_state
-from qo.dispatcher.views.progress import version_plan
+from qo.dispatcher.views.pipeline_progress import version_plan
 from qo.dispatcher.views.published import tables
 from support.cli.command import Qo
 from support.spark import session

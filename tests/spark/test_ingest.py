@@ -18,15 +18,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from qo.api.contract.task import ColumnBody, InputMode, Piece, WorkInput, WorkOutput
+from qo.config.origins import load
 from qo.config.settings import Settings
-from qo.config.sources import load
 from qo.config.spark import SparkSettings
 from qo.errors import Unavailable, UsageError
-from qo.spark.engine.errors import BadData, explain
+from qo.spark.engine.error_translation import BadData, explain
 from qo.spark.io.files import files_for
-from qo.spark.io.reading import FileMissing
+from qo.spark.io.input_frames import FileMissing
 from qo.spark.operators import ingest
-from qo.spark.operators.context import Context, Inputs
+from qo.spark.operators.operator_context import Context, Inputs
 from qo.store.s3 import S3Store
 from qo.testing.spark import make_run, run_operator
 from qo.worker.loop.cancel import CancelToken

@@ -17,11 +17,11 @@ from qo.api.contract.task import ColumnBody, InputMode, Piece, WorkInput, WorkOu
 from qo.config.settings import Settings
 from qo.core.pipeline.columns import Column
 from qo.errors import QoError
-from qo.spark.engine.errors import BadData, explain
+from qo.spark.engine.error_translation import BadData, explain
 from qo.spark.io.columns import columns_of, merge_columns
 from qo.spark.io.files import files_for
 from qo.spark.operators import ingest
-from qo.spark.operators.context import Context, Inputs
+from qo.spark.operators.operator_context import Context, Inputs
 from qo.testing.spark import make_run
 
 pytestmark = pytest.mark.spark

@@ -16,12 +16,12 @@ from qo.core.pipeline.dag import Dag, SourceKind
 from qo.dispatcher.commits import pieces, removals
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state import datasets
-from qo.spark.engine.errors import BadData
+from qo.spark.engine.error_translation import BadData
 from qo.spark.io import writing
 from qo.spark.io.files import files_for
-from qo.spark.io.reading import FileMissing
+from qo.spark.io.input_frames import FileMissing
 from qo.spark.operators import ingest
-from qo.spark.operators.context import Context, Inputs
+from qo.spark.operators.operator_context import Context, Inputs
 from support.dispatcher.pipeline_tasks import partition_task
 from support.dispatcher.pipelines import dag, deployed, edited, job, live, loaded, source, staged
 from support.dispatcher.states import Clock, opened

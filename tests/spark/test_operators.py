@@ -18,7 +18,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from qo.agent.code.loaded import OwnCode
 from qo.errors import NotFound, UsageError
-from qo.spark.engine.errors import BadData, SessionLost, SparkFailed, explain
+from qo.spark.engine.error_translation import BadData, SessionLost, SparkFailed, explain
 from qo.spark.operators import shipping
 from qo.testing.spark import run_operator
 

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from qo.agent.operator_run import RunInput
 from qo.api.contract.task import ColumnBody, InputMode, Piece, PiecesAnswer, WorkInput
 from qo.errors import QoError, UsageError
-from qo.spark.io import reading
+from qo.spark.io import input_frames
+from qo.spark.io.input_frames import FileMissing
 from qo.spark.io.native import LocalFiles
-from qo.spark.io.reading import FileMissing
 from qo.store.blocking_files import BlockingFiles
 from qo.worker.api.signals import Reschedule
 
@@ -59,7 +59,7 @@ def parquet(spark: SparkSession, place: Path, name: str, *ids: int) -> Piece:
 
 
 def ids(spark: SparkSession, chosen: RunInput) -> list[int]:
-    return sorted(row.id for row in reading.read_input(spark, chosen, FILES).collect())
+    return sorted(row.id for row in input_frames.read_input(spark, chosen, FILES).collect())
 
 
 def test_exactly_the_committed_files_are_read_over_all_pages(spark: SparkSession, place: Path) -> None:
@@ -67,7 +67,7 @@ def test_exactly_the_committed_files_are_read_over_all_pages(spark: SparkSession
     parquet(spark, place, "of-a-lost-attempt", 99)
     pages = [PiecesAnswer(pieces=[second], after="p/2/y"), PiecesAnswer(pieces=[piece(place)], after=None)]
     assert ids(spark, given(first, pages=pages)) == [1, 2, 3]
-    assert reading.read_input(spark, given(first), FILES).columns == ["id", "shop"]  # And none from the path.
+    assert input_frames.read_input(spark, given(first), FILES).columns == ["id", "shop"]  # And none from the path.
 
 
 def test_where_takes_a_value_or_one_of_several_and_null_only_for_null(spark: SparkSession, place: Path) -> None:
@@ -93,7 +93,7 @@ def test_files_of_plain_operators_are_read_too(spark: SparkSession, place: Path)
     (place / "a.csv").write_text("shop,id\na,3\n,4\n")
     assert ids(spark, given(piece(place, "a.jsonl"))) == [1, 2]
     assert ids(spark, given(piece(place, "a.csv"), columns=[ORDERS[1], ORDERS[0]])) == [3, 4]
-    unknown = reading.read_input(spark, given(piece(place, "a.jsonl"), columns=None), FILES)
+    unknown = input_frames.read_input(spark, given(piece(place, "a.jsonl"), columns=None), FILES)
     assert set(unknown.columns) == {"id", "shop", "more"}
     with pytest.raises(UsageError, match=r"'orders' cannot be read: files of several formats .* json .* csv"):
         ids(spark, given(piece(place, "a.jsonl", "a.csv")))
@@ -103,11 +103,11 @@ def test_files_of_plain_operators_are_read_too(spark: SparkSession, place: Path)
 
 def test_an_input_without_files_is_empty_and_one_that_never_had_any_is_waited_for(spark: SparkSession) -> None:
     nested = ColumnBody(name="at", type={"type": "array", "elementType": "timestamp", "containsNull": True})
-    empty = reading.read_input(spark, given(columns=[*ORDERS, nested]), FILES)
+    empty = input_frames.read_input(spark, given(columns=[*ORDERS, nested]), FILES)
     assert (empty.collect(), empty.dtypes[2]) == ([], ("at", "array<timestamp>"))
     for waited_for in ({}, {"mode": InputMode.PARTITION, "revision": None}):
         with pytest.raises(Reschedule):
-            reading.read_input(spark, given(columns=None, **waited_for), FILES)
+            input_frames.read_input(spark, given(columns=None, **waited_for), FILES)
 
 
 def test_an_input_that_started_the_task_and_is_empty_is_not_waited_for(spark: SparkSession, place: Path) -> None:
@@ -115,16 +115,16 @@ def test_an_input_that_started_the_task_and_is_empty_is_not_waited_for(spark: Sp
     partition = given(piece(place), columns=None, mode=InputMode.PARTITION, revision=4)
     for empty in (partition, given(columns=None, mode=InputMode.CURSOR, revision=4, cursor_upto=7)):
         with pytest.raises(UsageError, match="'orders' is there without files, so its columns are not known"):
-            reading.read_input(spark, empty, FILES)
+            input_frames.read_input(spark, empty, FILES)
 
 
 def failure(spark: SparkSession, chosen: RunInput) -> QoError:
     """What an operator that reads it ends with."""
     with pytest.raises(Exception, match="orders-id") as raised:
-        reading.read_input(spark, chosen, FILES).write.format("noop").mode("overwrite").save()
+        input_frames.read_input(spark, chosen, FILES).write.format("noop").mode("overwrite").save()
     if isinstance(raised.value, QoError):
         return raised.value  # What is not there at all is found out at once.
-    found = reading.input_error(raised.value, {"orders-id": "orders"})
+    found = input_frames.input_error(raised.value, {"orders-id": "orders"})
     assert found is not None, raised.value
     return found
 
@@ -143,13 +143,13 @@ def test_a_file_that_is_gone_or_corrupt_is_named_with_its_dataset(spark: SparkSe
     assert isinstance(failure(spark, given(piece(place, "bad.jsonl"))), UsageError)
     recorded = given(good, columns=[ColumnBody(name="shop", type="long")])
     assert "mismatch" in str(failure(spark, recorded))
-    assert reading.input_error(ValueError("something else"), {}) is None
+    assert input_frames.input_error(ValueError("something else"), {}) is None
 
 
 def test_a_file_that_vanishes_while_it_is_read_is_named(spark: SparkSession, place: Path) -> None:
     chosen = given(parquet(spark, place, "a", 1))
-    frame = reading.read_input(spark, chosen, FILES)
+    frame = input_frames.read_input(spark, chosen, FILES)
     (place / "a.parquet").unlink()
     with pytest.raises(Exception, match="FILE_NOT_EXIST") as raised:
         frame.collect()
-    assert isinstance(reading.input_error(raised.value, {"orders-id": "orders"}), FileMissing)
+    assert isinstance(input_frames.input_error(raised.value, {"orders-id": "orders"}), FileMissing)

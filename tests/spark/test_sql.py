@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from qo.errors import NotFound, UsageError
-from qo.spark.engine.errors import BadData
+from qo.spark.engine.error_translation import BadData
 from qo.testing.spark import run_operator
 
 pytestmark = pytest.mark.spark

@@ -12,16 +12,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 import qo
+from qo.config.origins import load
 from qo.config.settings import Settings
-from qo.config.sources import load
 from qo.core import keys
 from qo.errors import UsageError
 from qo.queue.options import Options
 from qo.queue.queue import Claim, Queue
 from qo.spark.io import task_source
 from qo.spark.io.task_source import parse_options
-from qo.store.manifest import Proof, record_proof
 from qo.store.opening import open_store
+from qo.store.queue_manifest import Proof, record_proof
 from support.stores.queues import AT_ONCE
 
 pytestmark = pytest.mark.spark

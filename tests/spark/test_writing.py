@@ -15,7 +15,7 @@ from qo.agent.operator_run import Run
 from qo.api.contract.task import ColumnBody
 from qo.config.location import local_path
 from qo.errors import UsageError
-from qo.spark.io import reading, writing
+from qo.spark.io import input_frames, writing
 from qo.spark.io.native import LocalFiles
 from qo.spark.io.writing import Measure, WrittenOutput
 from support.dispatcher.pipeline_tasks import lapse, manual_task
@@ -81,7 +81,7 @@ def test_what_was_written_is_read_back_and_was_measured_in_the_one_pass(shop: Sh
     assert sorted(body.files) == sorted(path.name for path in on_disk)
     assert (body.rows, body.bytes) == (3, sum(path.stat().st_size for path in on_disk))
     _, reader = shop.begin("clean", "2024-01-01")
-    read = reading.read_input(spark, reader.input(), FILES)
+    read = input_frames.read_input(spark, reader.input(), FILES)
     assert [(row.id, row.shop, row.day) for row in read.orderBy("id").collect()] == [
         (each, "a", date(2024, 1, 1)) for each in (1, 2, 3)
     ]
@@ -116,7 +116,7 @@ def test_only_the_attempt_that_was_committed_is_ever_read(shop: Shop, spark: Spa
     second.output().describe(partition_key="p")
     shop.commit(held, second)
     _, reader = shop.begin("clean", "p")
-    assert ids(reading.read_input(spark, reader.input(), FILES)) == [3]
+    assert ids(input_frames.read_input(spark, reader.input(), FILES)) == [3]
     assert local_path(lost).exists()
 
 
@@ -133,7 +133,7 @@ def test_no_rows_are_an_empty_output_that_knows_its_columns(shop: Shop, spark: S
     written = committed(shop, spark, orders(spark, 1).where("id > 1"), "p")
     assert (written.rows, written.files) == (0, ())
     _, reader = shop.begin("clean", "p")
-    empty = reading.read_input(spark, reader.input(), FILES)
+    empty = input_frames.read_input(spark, reader.input(), FILES)
     assert (empty.columns, empty.collect()) == (["id", "shop"], [])
 
 

@@ -14,7 +14,7 @@ from qo.agent.operator_run import Run, RunInput, RunOutput
 from qo.api.contract.task import Outcome
 from qo.api.internal_client import DispatcherClient
 from qo.core.task import RetryPolicy, Status, Task
-from qo.dispatcher.http import errors
+from qo.dispatcher.http import error_responses
 from qo.pipeline.declare import Pipeline
 
 pytestmark = pytest.mark.fast
@@ -54,10 +54,10 @@ def test_every_route_is_documented_with_who_may_call_it_and_how_it_is_refused(li
 def test_every_code_of_an_error_and_every_outcome_is_documented():
     page = (REFERENCE / "http.md").read_text()
     for code in [
-        *(code for code, _, _ in errors.KINDS),
-        errors.USAGE,
-        errors.INVALID,
-        *errors._CODES.values(),
+        *(code for code, _, _ in error_responses.KINDS),
+        error_responses.USAGE,
+        error_responses.INVALID,
+        *error_responses._CODES.values(),
         *Outcome,
     ]:
         assert f"`{code}`" in page

@@ -10,7 +10,7 @@ import pytest
 
 from qo.ambient import Ambient
 from qo.errors import AccessDenied, PreconditionFailed, StoreError, Unavailable
-from qo.store import manifest
+from qo.store import queue_manifest
 from qo.store.faulty import FaultPlan, Faulty
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
@@ -359,8 +359,8 @@ async def test_the_clock_is_compared_and_decides_nothing() -> None:
 async def test_a_proof_opens_the_bucket_for_workers() -> None:
     store = MemoryStore()
     report = await prove(store)
-    await manifest.record_proof(store, report.proof(at=await store.now(), server="memory"))
-    opened = await manifest.require(store, prefix_len=None, needs_proof=True)
+    await queue_manifest.record_proof(store, report.proof(at=await store.now(), server="memory"))
+    opened = await queue_manifest.require(store, prefix_len=None, needs_proof=True)
     assert opened.proof is not None
     assert opened.proof.versioned
     assert opened.proof.conditional_delete

@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from qo.api.public_client import UserClient
-from qo.cli.pipelines.dispatcher import route
-from qo.cli.pipelines.plan import fetch_plan
+from qo.cli.pipelines.dispatcher_client import route
+from qo.cli.pipelines.planning import fetch_plan
 from qo.errors import Refused
 
 pytestmark = pytest.mark.fast

@@ -9,7 +9,7 @@ import pytest
 from qo.errors import UsageError
 from qo.pipeline.code.fingerprint import Unresolvable, fingerprint
 from qo.pipeline.loading import load_for_deploy
-from qo.pipeline.reading import read
+from qo.pipeline.parsing import read
 
 pytestmark = pytest.mark.fast
 

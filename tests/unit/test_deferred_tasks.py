@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from qo.core.discovery import Due, Verdict
-from qo.queue.deferred import DeferredTasks
+from qo.queue.deferred_tasks import DeferredTasks
 
 fast = pytest.mark.fast
 

@@ -11,8 +11,8 @@ import pytest
 from qo.core.pipeline.dag import Dag, Join, SourceKind, Strategy
 from qo.core.pipeline.plan import plan
 from qo.errors import UsageError
+from qo.pipeline.parsing import read
 from qo.pipeline.problems import PROBLEMS_MAX, DefinitionError
-from qo.pipeline.reading import read
 
 pytestmark = pytest.mark.fast
 

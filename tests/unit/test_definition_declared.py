@@ -14,8 +14,8 @@ import qo
 from qo.core.pipeline.plan import content_hash
 from qo.errors import UsageError
 from qo.pipeline.loading import load
+from qo.pipeline.parsing import read
 from qo.pipeline.problems import DefinitionError
-from qo.pipeline.reading import read
 
 pytestmark = pytest.mark.fast
 

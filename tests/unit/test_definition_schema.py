@@ -16,8 +16,8 @@ from qo.pipeline import fields
 from qo.pipeline.document import parse
 from qo.pipeline.jsonschema import schema, text
 from qo.pipeline.kinds import Record
+from qo.pipeline.parsing import read
 from qo.pipeline.problems import DefinitionError, Report, Spot
-from qo.pipeline.reading import read
 
 pytestmark = pytest.mark.fast
 

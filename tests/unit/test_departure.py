@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qo.ambient import Ambient
-from qo.config.sources import load
+from qo.config.origins import load
 from qo.core.task import Status
 from qo.errors import UsageError
 from qo.queue.queue import Queue

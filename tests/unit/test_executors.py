@@ -18,7 +18,7 @@ from qo.worker.api.context import BlockingContext, Context
 from qo.worker.api.handler import Kind
 from qo.worker.config import WorkerConfig
 from qo.worker.executors import executors_for
-from qo.worker.executors.loop import LoopExecutor
+from qo.worker.executors.event_loop import LoopExecutor
 from qo.worker.executors.processes import ProcessExecutor
 from qo.worker.executors.threads import ThreadExecutor
 from qo.worker.loop.cancel import Why

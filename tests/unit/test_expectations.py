@@ -9,8 +9,8 @@ import pytest
 
 from qo.core.pipeline.expectation import KINDS, Expectation, Freshness, parse_expectations
 from qo.core.pipeline.plan import plan
+from qo.pipeline.parsing import read
 from qo.pipeline.problems import DefinitionError
-from qo.pipeline.reading import read
 
 pytestmark = pytest.mark.fast
 

@@ -11,8 +11,8 @@ from qo.agent.operators import on_thread
 from qo.core.pipeline.expectation import describe_value
 from qo.core.words import with_article
 from qo.pipeline.code import functions
+from qo.pipeline.parsing import read
 from qo.pipeline.problems import DefinitionError
-from qo.pipeline.reading import read
 from qo.worker.loop.outcome import traceback_of
 
 pytestmark = pytest.mark.fast

@@ -16,8 +16,8 @@ from qo.testing import virtual
 from qo.worker.api.app import App
 from qo.worker.api.request import Request
 from qo.worker.executors.child import Child
+from qo.worker.executors.child_messages import BEGIN, Answer, ContextCall, Facts, Job
 from qo.worker.executors.context_calls import answer_call
-from qo.worker.executors.messages import BEGIN, Answer, ContextCall, Facts, Job
 from qo.worker.executors.processes import ProcessExecutor
 from qo.worker.executors.threads import ThreadExecutor
 from qo.worker.layers.catch import catch

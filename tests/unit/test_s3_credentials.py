@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qo.errors import AccessDenied
-from qo.store.s3.credentials import Credentials, RefreshedCredentials, find_credentials, find_region
+from qo.store.s3.aws_credentials import Credentials, RefreshedCredentials, find_credentials, find_region
 
 pytestmark = pytest.mark.fast
 

@@ -17,7 +17,7 @@ from qo.core.schedule import RUNS_MAX, CatchUp, Overlap, Schedule
 from qo.core.task import Status, Task
 from qo.errors import NotFound, Refused, StoreError, Unavailable, UsageError
 from qo.queue.queue import Claim, Queue
-from qo.queue.scheduler import Report, Scheduler
+from qo.queue.schedule_runner import Report, Scheduler
 from qo.queue.schedules import Schedules
 from qo.store.faulty import FaultPlan, Faulty
 from qo.store.memory import MemoryStore

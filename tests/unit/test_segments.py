@@ -14,8 +14,8 @@ from qo.agent.operator_run import Run
 from qo.agent.segments import Segments, wait_for
 from qo.api.contract.task import LastSegment, OutputBody, StandingAnswer, Work, WorkOutput
 from qo.errors import UsageError
+from qo.pipeline.parsing import read
 from qo.pipeline.problems import DefinitionError
-from qo.pipeline.reading import read
 from qo.store.blocking_files import BlockingFiles
 from qo.worker.loop.cancel import CancelToken, Stopped, Why
 

@@ -9,9 +9,9 @@ import pytest
 
 from qo.config import kinds
 from qo.config.location import S3, Local, Memory, parse
+from qo.config.origins import load
 from qo.config.setting import Setting
 from qo.config.settings import SETTINGS, Settings
-from qo.config.sources import load
 from qo.config.spark import BucketAccess
 from qo.core.discovery import IndexMode
 from qo.errors import ConfigError

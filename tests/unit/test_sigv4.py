@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qo.store.s3.address import bucket_address, query
-from qo.store.s3.credentials import Credentials
+from qo.store.s3.aws_credentials import Credentials
 from qo.store.s3.sign import Signer
 
 pytestmark = pytest.mark.fast

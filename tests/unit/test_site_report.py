@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qo.dispatcher.views.progress import Failure
+from qo.dispatcher.views.pipeline_progress import Failure
 from qo.up.report import print_failures, print_nothing_done
 
 pytestmark = pytest.mark.fast

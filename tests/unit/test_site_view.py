@@ -8,8 +8,8 @@ import pytest
 
 from qo.core.pipeline.dag import SourceKind
 from qo.core.pipeline.topology import VersionStatus
-from qo.dispatcher.views.progress import JobState, VersionState
-from qo.up.progress import Running, Survey, stages
+from qo.dispatcher.views.pipeline_progress import JobState, VersionState
+from qo.up.pipeline_progress import Running, Survey, stages
 from qo.up.view import PlainView, TableView, describe_waiting, summaries
 
 pytestmark = pytest.mark.fast

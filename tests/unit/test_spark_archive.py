@@ -10,9 +10,9 @@ import pytest
 
 from qo.config.spark import SparkSettings
 from qo.errors import Unavailable
-from qo.spark.engine import archive, java, session
+from qo.spark.engine import class_archive, java, session
 from qo.spark.engine import master as master_
-from qo.spark.engine.archive import Archive
+from qo.spark.engine.class_archive import Archive
 from qo.spark.engine.java import Java
 
 pytestmark = pytest.mark.fast
@@ -26,7 +26,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def place(found: Java, environ: dict[str, str]) -> Archive:
-    there = archive.archive_of(found, SparkSettings(), environ)
+    there = class_archive.archive_of(found, SparkSettings(), environ)
     assert there is not None
     return there
 
@@ -38,7 +38,7 @@ def test_another_java_spark_or_class_path_has_another_archive(environ: dict[str,
         place(replace(JAVA, release="21.0.9+1"), environ),
         place(JAVA, environ | {"HADOOP_CONF_DIR": "/etc/hadoop"}),
     ]
-    whole = archive.archive_of(JAVA, SparkSettings(lean=False), environ)
+    whole = class_archive.archive_of(JAVA, SparkSettings(lean=False), environ)
     assert whole is not None
     others.append(whole)
     assert len({each.path for each in others}) == len(others)
@@ -46,44 +46,44 @@ def test_another_java_spark_or_class_path_has_another_archive(environ: dict[str,
 
 
 def test_only_an_archive_that_is_there_is_used(environ: dict[str, str]) -> None:
-    assert archive.options(JAVA, SparkSettings(), environ) == []
+    assert class_archive.options(JAVA, SparkSettings(), environ) == []
     there = place(JAVA, environ)
     there.path.parent.mkdir(parents=True)
     there.path.write_bytes(b"classes")
-    assert f"-XX:SharedArchiveFile={there.path}" in archive.options(JAVA, SparkSettings(), environ)
-    assert archive.options(JAVA, SparkSettings(class_archive=False), environ) == []
+    assert f"-XX:SharedArchiveFile={there.path}" in class_archive.options(JAVA, SparkSettings(), environ)
+    assert class_archive.options(JAVA, SparkSettings(class_archive=False), environ) == []
 
 
 def test_one_that_could_not_be_made_is_not_tried_again_and_again(environ: dict[str, str]) -> None:
     there = place(JAVA, environ)
     there.failure_path.parent.mkdir(parents=True)
     there.failure_path.write_text("no room")
-    archive.build_in_background(JAVA, SparkSettings(), environ)
+    class_archive.build_in_background(JAVA, SparkSettings(), environ)
     assert not there.lock.exists()
 
 
 def test_one_that_takes_too_long_is_given_up(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "BUILD_S", 0.01)
+    monkeypatch.setattr(class_archive, "BUILD_S", 0.01)
     with pytest.raises(Unavailable, match="took longer than"):
-        archive.build(JAVA, SparkSettings(), os.environ | environ)
+        class_archive.build(JAVA, SparkSettings(), os.environ | environ)
 
 
 def test_one_process_at_a_time_makes_it(environ: dict[str, str]) -> None:
     there = place(JAVA, environ)
-    with archive.locked(there, wait=False) as first, archive.locked(there, wait=False) as second:
+    with class_archive.locked(there, wait=False) as first, class_archive.locked(there, wait=False) as second:
         assert (first, second) == (True, False)
-    with archive.locked(there, wait=True) as third:
+    with class_archive.locked(there, wait=True) as third:
         assert third
 
 
 def test_those_used_least_are_dropped(tmp_path: Path) -> None:
-    for number in range(archive.ARCHIVES_MAX + 2):
+    for number in range(class_archive.ARCHIVES_MAX + 2):
         for suffix in (".jsa", ".lock"):
             (tmp_path / f"{number}{suffix}").touch()
         os.utime(tmp_path / f"{number}.jsa", (number, number))
-    archive.prune(Archive(tmp_path / "5.jsa"))
+    class_archive.prune(Archive(tmp_path / "5.jsa"))
     assert {path.stem for path in tmp_path.iterdir()} == {
-        str(number) for number in range(2, archive.ARCHIVES_MAX + 2)
+        str(number) for number in range(2, class_archive.ARCHIVES_MAX + 2)
     }
 
 
@@ -130,4 +130,6 @@ def test_a_local_master_names_its_cores(master: str, cores: int | None) -> None:
 
 def test_the_real_one_is_found_by_its_java() -> None:
     found = java.find(SparkSettings(), os.environ)
-    assert place(found, dict(os.environ)).path.name.startswith(f"{archive.spark_version()}-java{found.version}-")
+    assert place(found, dict(os.environ)).path.name.startswith(
+        f"{class_archive.spark_version()}-java{found.version}-"
+    )

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from qo.agent.service import with_spark_slots
-from qo.config.sources import load
+from qo.config.origins import load
+from qo.pipeline.parsing import read
 from qo.pipeline.problems import DefinitionError
-from qo.pipeline.reading import read
 
 pytestmark = pytest.mark.fast
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import AnalysisException
 
-from qo.spark.engine.errors import BadData, SparkFailed, explain
+from qo.spark.engine.error_translation import BadData, SparkFailed, explain
 
 pytestmark = pytest.mark.fast
 

@@ -6,7 +6,7 @@ import pytest
 
 from qo.config.settings import Settings
 from qo.errors import UsageError
-from qo.spark.engine.errors import full_text
+from qo.spark.engine.error_translation import full_text
 from qo.spark.io.files import FileProblem, Format, ProblemKind, files_for, find_file_problem, format_of
 from qo.spark.io.native import LocalFiles
 from qo.spark.io.parquet_source import BadFile

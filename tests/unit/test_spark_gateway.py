@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from py4j import protocol
 
-from qo.spark.patches.gateway import ScalarConverter, install_lookup_cache, install_scalar_converter
+from qo.spark.patches.py4j_lookup import ScalarConverter, install_lookup_cache, install_scalar_converter
 
 CLASS = "r\nu\norg.apache.spark.sql.functions\nrj\ne\n"
 METHOD = "r\nm\norg.apache.spark.sql.functions\ncol\ne\n"

@@ -66,8 +66,8 @@ def test_settings_which_may_be_secret_are_no_arguments_that_every_user_sees(
 
 def test_a_connect_server_gets_its_settings_in_a_file_that_is_gone_with_it(tmp_path: Path) -> None:
     from qo.config.spark import SparkSettings
+    from qo.spark.engine.connect_server import ConnectServer
     from qo.spark.engine.java import Java
-    from qo.spark.engine.server import ConnectServer
 
     server = ConnectServer(SparkSettings(conf=(("spark.hadoop.fs.s3a.secret.key", "s3cr3t"),)))
     server._directory = tmp_path

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from qo.agent.code.bundle_cache import Codes, CodeUnavailable
 from qo.agent.code.loaded import Code, OwnCode
-from qo.agent.code.processes import ProcessDied, VersionProcess, VersionProcesses
+from qo.agent.code.version_processes import ProcessDied, VersionProcess, VersionProcesses
 from qo.agent.dataset_files import Storage
 from qo.agent.heartbeats import HeartbeatThread, HeldTask
 from qo.agent.lineage import Lineage, NoLineage

@@ -12,7 +12,7 @@ from pathlib import Path
 from qo.agent.agent import WAKE, Agent
 from qo.agent.code.bundle_cache import Codes, CodeStore
 from qo.agent.code.loaded import find_function
-from qo.agent.code.processes import VersionProcesses
+from qo.agent.code.version_processes import VersionProcesses
 from qo.agent.heartbeats import HeartbeatThread
 from qo.agent.lineage import LineageReporter
 from qo.agent.operators import Executor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from qo.cli.session import Session
+from qo.cli.invocation import Session
 
 
 def is_interactive(session: Session) -> bool:

@@ -16,8 +16,8 @@ import typer
 from typer.core import TyperGroup
 
 from qo.cli.entry import EXIT_INTERRUPTED
+from qo.cli.invocation import SHARED, OutputClosed, new_app
 from qo.cli.output import shorten
-from qo.cli.session import SHARED, OutputClosed, new_app
 from qo.errors import QoError
 
 COMPLETE_VARIABLE = "_QO_COMPLETE"  # A shell's completion script sets it to ask for the possible next words.
@@ -29,7 +29,7 @@ EXIT_PIPE_CLOSED = 141  # What a shell reports for a program that died of a clos
 GROUPS = {
     "Pipelines": {
         "dag": ("pipelines.dag", "Deploy pipelines, and choose which version is active."),
-        "plan": ("pipelines.plan", "Show what deploying a pipeline would rebuild."),
+        "plan": ("pipelines.planning", "Show what deploying a pipeline would rebuild."),
         "emit": ("pipelines.emit", "Announce new data of a source."),
         "run": ("pipelines.run", "List, show, cancel and replay tasks of pipelines."),
         "why": ("pipelines.why", "Explain why data is there, or why it is missing."),
@@ -66,14 +66,14 @@ GROUPS = {
     "Admin": {
         "doctor": ("admin.doctor", "Prove that a store can be trusted with a queue."),
         "conformance": ("admin.conformance", "Test a store with qo's conformance suite."),
-        "config": ("admin.config", "Show the settings, and where each comes from."),
+        "config": ("admin.settings", "Show the settings, and where each comes from."),
         "db": ("admin.db", "Upgrade the dispatcher's database, and show its version."),
         "token": ("admin.token", "Create, list and revoke tokens for the dispatcher."),
         "key": ("admin.key", "List and rotate the keys that sign the tokens of tasks."),
         "policy": ("admin.policy", "Print the IAM policy that a role needs."),
         "collect": ("admin.collect", "Delete files of pipelines that nothing needs any more."),
         "cost": ("admin.cost", "Estimate what a bucket would charge for requests."),
-        "completion": ("admin.completion", "Print the completion script of a shell."),
+        "completion": ("admin.shell_completion", "Print the completion script of a shell."),
     },
 }
 COMMANDS = {name: entry for commands in GROUPS.values() for name, entry in commands.items()}

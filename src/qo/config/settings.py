@@ -1,6 +1,6 @@
 """All settings, with their variables, defaults and help.
 
-The fields below are the only table of settings. ``qo.config.sources`` fills them, ``qo config show`` prints them and
+The fields below are the only table of settings. ``qo.config.origins`` fills them, ``qo config show`` prints them and
 ``docs/reference/settings.md`` documents them; a test compares the three.
 """
 
@@ -93,7 +93,7 @@ class LocalSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All settings. ``Settings()`` has the defaults; ``qo.config.sources.load`` reads the configured values."""
+    """All settings. ``Settings()`` has the defaults; ``qo.config.origins.load`` reads the configured values."""
 
     store: str = setting(
         "local:.qo",

@@ -16,11 +16,10 @@ from datetime import datetime
 from functools import partial
 
 from qo.config.settings import Settings
-from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.auth.local_tokens import local_tokens
+from qo.dispatcher.auth.signing_keys import KeyRing
 from qo.dispatcher.bundles.bundle_store import BundleStore
 from qo.dispatcher.engine.fast_path import FastPath, WakeUpBuffer
-from qo.dispatcher.engine.limits import limits, thresholds
 from qo.dispatcher.engine.loop import Loop, Tick
 from qo.dispatcher.engine.loops import (
     backfill,
@@ -38,7 +37,8 @@ from qo.dispatcher.engine.loops import (
     sweeper,
 )
 from qo.dispatcher.engine.metrics import Counters, Metrics
-from qo.dispatcher.http.context import Context
+from qo.dispatcher.engine.release_limits import limits, thresholds
+from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.serving import Addresses, serve
 from qo.dispatcher.outbox import publisher
 from qo.dispatcher.outbox.outbox import TakenEffect

@@ -21,11 +21,11 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from qo.core.pipeline.dag import Dag
 from qo.pipeline.document import plain
+from qo.pipeline.parsing import build_dag
 from qo.pipeline.problems import Problem, Report, Spot
-from qo.pipeline.reading import build_dag
 from qo.pipeline.registry import DEFAULT, Registry
+from qo.pipeline.rendering import to_yaml
 from qo.pipeline.sources import all_source_fields
-from qo.pipeline.writing import to_yaml
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -15,10 +15,10 @@ from qo.pipeline.code.bundling import Bundle, Project, pack, read_project
 from qo.pipeline.code.fingerprint import fingerprint
 from qo.pipeline.code.modules import Unresolvable
 from qo.pipeline.operators.built_in import BUILT_IN
-from qo.pipeline.reading import read
+from qo.pipeline.parsing import read
 from qo.pipeline.registry import DEFAULT, FUNCTION, Registry
+from qo.pipeline.rendering import to_yaml
 from qo.pipeline.target import resolve
-from qo.pipeline.writing import to_yaml
 
 
 def load(

@@ -109,8 +109,8 @@ SOURCES: dict[SourceKind, SourceSpec] = {
                 _POLL_SECONDS,
             ),
         ),
-        poller="qo.scheduler.files:Watchers",
-        place="qo.scheduler.files:open_directory",
+        poller="qo.scheduler.file_source:Watchers",
+        place="qo.scheduler.file_source:open_directory",
     ),
     SourceKind.HTTP: SourceSpec(
         config=Record(
@@ -128,7 +128,7 @@ SOURCES: dict[SourceKind, SourceSpec] = {
             ),
             one_of=("urls", "index_url"),
         ),
-        poller="qo.scheduler.files:Watchers",
+        poller="qo.scheduler.file_source:Watchers",
         place="qo.scheduler.http_files:open_urls",
     ),
 }

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
+from qo.config.origins import load
 from qo.config.settings import Settings
-from qo.config.sources import load
 from qo.queue.queue import Queue
 from qo.store.opening import open_ready
 

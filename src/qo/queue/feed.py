@@ -14,7 +14,7 @@ from qo.core.ownership import is_overdue, unit_of, units
 from qo.core.shard import chosen_shards
 from qo.core.task import Status
 from qo.errors import CorruptRecord
-from qo.queue.deferred import DeferredTasks, Judge
+from qo.queue.deferred_tasks import DeferredTasks, Judge
 from qo.queue.index import Walk
 from qo.queue.queue import Queue
 from qo.queue.scan import Scan

@@ -25,13 +25,13 @@ from qo.config.settings import Settings
 from qo.config.spark import OWN_SERVER
 from qo.errors import QoError
 from qo.spark.engine.engine import Attempt, ClusterAway, Engine, open_engine
-from qo.spark.engine.errors import SessionLost, explain, from_spark, full_text, short_text
+from qo.spark.engine.error_translation import SessionLost, explain, from_spark, full_text, short_text
 from qo.spark.engine.supervisor import Supervisor
-from qo.spark.io import reading
+from qo.spark.io import input_frames
 from qo.spark.io.bucket import spark_settings
 from qo.spark.io.files import Files, files_for, find_file_problem
 from qo.spark.operators.calling import call, is_built_in
-from qo.spark.operators.context import Context, Inputs
+from qo.spark.operators.operator_context import Context, Inputs
 from qo.spark.operators.shipping import Shipper
 from qo.spark.outputs import check_expectations, result_of, write_outputs
 from qo.spark.phases import Phases, progress_body
@@ -244,7 +244,9 @@ class SparkExecutor:
     def _explain(self, error: Exception, work: Work) -> BaseException:
         names = {each.dataset_id: each.name for each in work.inputs}
         of_input = (
-            reading.input_error(error, names) if from_spark(error) and is_about_file_of(error, names) else None
+            input_frames.input_error(error, names)
+            if from_spark(error) and is_about_file_of(error, names)
+            else None
         )
         return explain(error) if of_input is None else of_input.with_traceback(error.__traceback__)
 
@@ -253,7 +255,7 @@ class SparkExecutor:
     ) -> None:
         def open_input(name: str) -> DataFrame:
             with phases("read"):
-                return reading.read_input(spark, run.input(name), files)
+                return input_frames.read_input(spark, run.input(name), files)
 
         inputs = Inputs(list(run.inputs), open_input)
         context = Context(spark, run, inputs, run.config, files, self._settings, later)

@@ -8,7 +8,7 @@ from typing import Any
 from qo.core.pipeline.expectation import describe_value, parse_expectations
 from qo.spark.io import writing
 from qo.spark.io.writing import WrittenOutput
-from qo.spark.operators.context import Context, Frames
+from qo.spark.operators.operator_context import Context, Frames
 from qo.spark.phases import Phases
 from qo.spark.quality import quality
 

@@ -16,10 +16,10 @@ from qo.config.location import S3, Local, Location, Memory, register_scheme
 from qo.config.settings import Settings
 from qo.core.keys import EPHEMERAL
 from qo.errors import ConfigError
-from qo.store import manifest
-from qo.store.manifest import Manifest
+from qo.store import queue_manifest
 from qo.store.metered import Metered
 from qo.store.port import ObjectStore
+from qo.store.queue_manifest import Manifest
 
 L = TypeVar("L", bound=Location)
 Opener = Callable[[L, Settings, Ambient], Awaitable[ObjectStore]]
@@ -51,7 +51,7 @@ async def open_ready(settings: Settings) -> Ready:
     """Open the store if it is fit for a queue. Raises Unproven for a bucket that `qo doctor` has not passed."""
     store, meter = await open_store(settings)
     try:
-        checked = await manifest.require(
+        checked = await queue_manifest.require(
             store,
             prefix_len=settings.shard_prefix_len,
             needs_proof=needs_proof(settings),

@@ -14,8 +14,8 @@ from qo.ambient import SYSTEM, Ambient
 from qo.errors import ConcurrentWrite, PreconditionFailed, StoreError
 from qo.store.checks import CHECKS, CONDITIONAL_DELETE, DELETE_RACE, VERSIONS, Bench, Broken, Check
 from qo.store.erasing import erase
-from qo.store.manifest import Proof
 from qo.store.port import ObjectStore
+from qo.store.queue_manifest import Proof
 
 WRITERS = 16
 ROUNDS = 3

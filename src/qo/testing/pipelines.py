@@ -30,10 +30,10 @@ from qo.api.internal_client import DispatcherClient
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
 from qo.core.words import plural
-from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.auth.local_tokens import LocalTokens
-from qo.dispatcher.http.app import internal_app
-from qo.dispatcher.http.context import Context
+from qo.dispatcher.auth.signing_keys import KeyRing
+from qo.dispatcher.http.app_context import Context
+from qo.dispatcher.http.apps import internal_app
 from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.service import Dispatcher
 from qo.dispatcher.sources import emission

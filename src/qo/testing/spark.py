@@ -26,11 +26,11 @@ from pyspark.sql.types import StructType
 from qo.agent.operator_run import Run
 from qo.api.contract.task import EventBody, InputMode, PiecesAnswer, StandingAnswer, Work, WorkInput, WorkOutput
 from qo.config.settings import Settings
-from qo.spark.engine.errors import explain
+from qo.spark.engine.error_translation import explain
 from qo.spark.io.files import files_for
 from qo.spark.operators import functions
 from qo.spark.operators.calling import call
-from qo.spark.operators.context import Context, Frames, Inputs
+from qo.spark.operators.operator_context import Context, Frames, Inputs
 from qo.store.blocking_files import BlockingFiles
 from qo.worker.loop.cancel import CancelToken
 

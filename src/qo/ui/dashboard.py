@@ -17,8 +17,8 @@ from qo.http_server.listening import LOOPBACK, listen
 from qo.http_server.messages import Head, Reply, Request, body_length
 from qo.http_server.server import Server
 from qo.store.port import ObjectStore
+from qo.ui.access_links import PageCredentials, drawn_key
 from qo.ui.assets import CONFIG, INDEX, Assets
-from qo.ui.credentials import PageCredentials, drawn_key
 from qo.ui.forwarding import ROOT as API
 from qo.ui.forwarding import Dispatcher, Forwarding
 from qo.ui.gateway import Gateway

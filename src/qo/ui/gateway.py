@@ -32,7 +32,7 @@ from qo.errors import (
 from qo.http_server.messages import Head, Reply, Request
 from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Deletion, ObjectStore
 from qo.ui import documents
-from qo.ui.listing import after_of, history, rolled, token_of
+from qo.ui.s3_listing import after_of, history, rolled, token_of
 from qo.ui.signing import Denied, Key, Message, pairs, verify, verify_head
 
 KEY_BYTES_MAX = 1024  # As S3 has it.

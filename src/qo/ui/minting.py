@@ -17,8 +17,8 @@ from qo.core.roles import partition_of
 from qo.dispatcher import aws
 from qo.errors import AccessDenied, NoSuchBucket, NotFound, Refused, Unavailable
 from qo.store.s3 import Credentials, S3Store
-from qo.ui.credentials import PageCredentials
-from qo.ui.deploying import Place, place_of
+from qo.ui.access_links import PageCredentials
+from qo.ui.page_deploy import Place, place_of
 from qo.ui.policy import page_policy
 
 HOURS_MAX = 12

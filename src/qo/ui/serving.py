@@ -17,7 +17,7 @@ from qo.store.port import LIST_LIMIT_MAX, ObjectStore
 from qo.ui.branches import ROOT, Branches
 from qo.ui.dashboard import Dashboard, Served
 from qo.ui.forwarding import Dispatcher
-from qo.ui.listing import rolled
+from qo.ui.s3_listing import rolled
 
 PORT = 8480  # Where it is looked for, if nobody else is there.
 

@@ -24,7 +24,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, cast
 
-from qo.config import sources
+from qo.config import origins
 from qo.config.settings import Settings
 from qo.errors import QoError
 
@@ -48,7 +48,7 @@ def main(args: list[str]) -> int:
     threading.Thread(target=_exit_with_parent, args=(lifeline,), name="qo-lifeline", daemon=True).start()
     try:
         config = options["config"]
-        settings = sources.load(options["flags"], config_path=None if config is None else Path(config))
+        settings = origins.load(options["flags"], config_path=None if config is None else Path(config))
         _start_logging(settings)
         asyncio.run(_run(role, settings, send))
     except QoError as error:

@@ -13,7 +13,7 @@ from qo.core.pipeline.dag import Dag
 from qo.errors import QoError
 from qo.pipeline.sources import SOURCES
 from qo.scheduler.file_listing import matches
-from qo.scheduler.files import open_place_of
+from qo.scheduler.file_source import open_place_of
 from qo.scheduler.sightings import Sightings
 
 

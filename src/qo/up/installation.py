@@ -16,7 +16,7 @@ from typing import Any, Self
 from qo.api.delivery import deploy_version
 from qo.api.public_client import UserClient
 from qo.api.redeploying import Confirm, confirm_again
-from qo.config import sources
+from qo.config import origins
 from qo.config.settings import DEFAULT, Settings
 from qo.core.words import plural
 from qo.dispatcher.state.database import State, Tx, open_state
@@ -27,8 +27,8 @@ from qo.pipeline.sources import SOURCES
 from qo.store import private
 from qo.store.secret_files import read_secret
 from qo.up.child_main import DASHBOARD, SPARK_UI, WORKER
-from qo.up.processes import ChildProcess, Lifeline
-from qo.up.progress import Survey
+from qo.up.pipeline_progress import Survey
+from qo.up.process_group import ChildProcess, Lifeline
 from qo.up.targets import Pipeline, import_path
 
 START_S = 60.0  # How long the dispatcher may take to answer.
@@ -68,11 +68,11 @@ class Installation:
     def __init__(
         self, flags: Mapping[str, Any], config: Path | None, pipelines: Sequence[Pipeline], logs: Path
     ) -> None:
-        configured = sources.load(flags, config_path=config)
+        configured = origins.load(flags, config_path=config)
         defaults = {key: value for key, value in LOCAL_DEFAULTS.items() if configured.origin(key) == DEFAULT}
         self._flags: dict[str, Any] = {**defaults, **{k: v for k, v in flags.items() if v is not None}}
         self._config = config
-        self.settings: Settings = sources.load(self._flags, config_path=config)
+        self.settings: Settings = origins.load(self._flags, config_path=config)
         self._pipelines = pipelines
         # The pipelines of this ``qo up`` need these; pipelines that others deploy may need more.
         self._required = {

@@ -12,12 +12,12 @@ from qo.core.pipeline.topology import LIVE
 from qo.core.words import plural
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.versions import cutover
-from qo.dispatcher.views.progress import Failure, Timing, failures, timings, version_plan
+from qo.dispatcher.views.pipeline_progress import Failure, Timing, failures, timings, version_plan
 from qo.dispatcher.views.published import Table, tables
 from qo.dispatcher.views.stuck import StuckTask
 from qo.up import results
 from qo.up.installation import DeployedVersion
-from qo.up.progress import Survey
+from qo.up.pipeline_progress import Survey
 from qo.up.rollout import Rollout
 from qo.up.view import label, open_jobs
 from qo.up.watch import WatchResult

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from qo.api.redeploying import Confirm
-from qo.config import sources
+from qo.config import origins
 from qo.errors import QoError, Refused, UsageError
 from qo.up import file_sources, report
 from qo.up.installation import DeployedVersion, Installation
@@ -56,7 +56,7 @@ def up(request: UpRequest, view: View) -> Outcome:
     in use), Refused if ``qo up`` runs in this directory already or the version was rolled back.
     """
     began = time.monotonic()
-    settings = sources.load(request.flags, config_path=request.config)
+    settings = origins.load(request.flags, config_path=request.config)
     if not settings.location.is_shared:
         raise UsageError("the store memory: lives inside one process, and qo up starts several: use local:PATH")
     pipelines, warnings = read_all(request.targets)

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from qo.core.pipeline.topology import VersionStatus
-from qo.dispatcher.views.progress import JobState, VersionState
-from qo.up.progress import Survey
+from qo.dispatcher.views.pipeline_progress import JobState, VersionState
+from qo.up.pipeline_progress import Survey
 
 LINE_EVERY_S = 5.0  # Between two lines where no table can be drawn.
 NO_CHANGE_S = 30.0  # After this long without a change, print what is waited for.

@@ -17,8 +17,8 @@ from qo.pipeline.sources import SOURCES
 from qo.up.changes import EndStatuses, describe_changes
 from qo.up.file_sources import is_fully_announced
 from qo.up.installation import Installation
-from qo.up.processes import wait_or_stop
-from qo.up.progress import Survey, survey
+from qo.up.pipeline_progress import Survey, survey
+from qo.up.process_group import wait_or_stop
 from qo.up.rollout import Rollout
 from qo.up.view import View
 

@@ -29,7 +29,6 @@ from qo.api.contract.task import (
 from qo.core.pipeline.pressure import Thresholds
 from qo.dispatcher.attempts import claiming, completion, running
 from qo.dispatcher.engine.fast_path import FastPath, WakeUpBuffer
-from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import (
     comparison,
     invalidation,
@@ -42,6 +41,7 @@ from qo.dispatcher.engine.loops import (
     source_monitor,
     sweeper,
 )
+from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.outbox import publisher
 from qo.dispatcher.outbox.wakeup import WakeUp
 from qo.dispatcher.runtimes import in_process

@@ -24,7 +24,7 @@ from qo.dispatcher.tasks import rows
 from qo.dispatcher.versions import side_inputs
 from qo.queue import monitor, shard_leases, tasks
 from qo.queue.options import NewTask, Options, build
-from qo.queue.scheduler import Scheduler
+from qo.queue.schedule_runner import Scheduler
 from qo.queue.shard_leases import ShardLeases
 from qo.store.memory import MemoryStore
 from qo.testing import virtual

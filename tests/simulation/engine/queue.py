@@ -23,7 +23,7 @@ from qo.queue.listing import pages
 from qo.queue.monitor import Monitor, MonitorConfig
 from qo.queue.options import Options
 from qo.queue.queue import Queue
-from qo.queue.scheduler import Scheduler
+from qo.queue.schedule_runner import Scheduler
 from qo.queue.schedules import Schedules
 from qo.queue.sweeper import Sweeper
 from qo.store.faulty import FaultPlan

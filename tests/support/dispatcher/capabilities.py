@@ -10,7 +10,7 @@ import pytest
 
 from qo.dispatcher.auth import capability as capabilities
 from qo.dispatcher.auth.capability import Grant, Scope
-from qo.dispatcher.auth.keys import KeyRing
+from qo.dispatcher.auth.signing_keys import KeyRing
 from support.dispatcher.states import Clock, clock, state  # noqa: F401
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)

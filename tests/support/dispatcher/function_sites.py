@@ -14,7 +14,7 @@ from qo.api.contract.bundle import CreateBundle
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
 from qo.core.pipeline.states import EffectKind
-from qo.dispatcher.auth.keys import KeyRing
+from qo.dispatcher.auth.signing_keys import KeyRing
 from qo.dispatcher.bundles import bundle_store
 from qo.dispatcher.bundles.bundle_store import BundleStore
 from qo.dispatcher.outbox import outbox

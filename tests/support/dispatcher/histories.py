@@ -26,8 +26,8 @@ from qo.api.contract.task import Claimed, ClaimRequest, CompleteRequest, EventBo
 from qo.core.pipeline.dag import Dag
 from qo.core.pipeline.topology import LIVE, VersionStatus
 from qo.dispatcher.attempts import claiming, completion
-from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import comparison, invalidation, reaper, reconciler, refresh, release, router
+from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.sources import emission
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx

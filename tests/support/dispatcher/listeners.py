@@ -23,10 +23,10 @@ from qo.api.internal_client import DispatcherClient
 from qo.api.public_client import UserClient
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.settings import Settings
-from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.auth.local_tokens import LocalTokens
 from qo.dispatcher.auth.principals import create_token
-from qo.dispatcher.http.context import Context
+from qo.dispatcher.auth.signing_keys import KeyRing
+from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.serving import Addresses, serve
 from qo.dispatcher.state.database import State
 

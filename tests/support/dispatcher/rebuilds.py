@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from qo.api.contract.dag import RebuildAnswer
 from qo.api.contract.task import Claimed, Outcome
-from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import comparison, invalidation, reconciler, release, router
+from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from qo.dispatcher.versions import cutover, rebuilding

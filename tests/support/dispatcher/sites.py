@@ -32,7 +32,7 @@ from qo.dispatcher.auth.local_tokens import local_admin_token
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State, Tx, open_state
 from qo.queue.queue import Queue
-from qo.store.manifest import Proof, record_proof
+from qo.store.queue_manifest import Proof, record_proof
 from support.cli.command import Qo
 from support.dispatcher import accounting
 from support.servers.ports import free_ports

@@ -28,10 +28,10 @@ from qo.dispatcher.attempts import claiming, completion
 from qo.dispatcher.auth import capability
 from qo.dispatcher.auth.principals import create_token
 from qo.dispatcher.bundles.bundle_store import bundle_id_for
-from qo.dispatcher.engine.limits import limits
 from qo.dispatcher.engine.loops import reconciler, release, router
-from qo.dispatcher.http.app import internal_app, public_app
-from qo.dispatcher.http.context import Context
+from qo.dispatcher.engine.release_limits import limits
+from qo.dispatcher.http.app_context import Context
+from qo.dispatcher.http.apps import internal_app, public_app
 from qo.dispatcher.sources.emission import emit
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State

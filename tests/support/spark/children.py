@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from qo.errors import LeaseLost, UsageError
-from qo.spark.engine import archive, java
+from qo.spark.engine import class_archive, java
 from qo.spark.engine.engine import Attempt, Engine, open_engine
 from support.spark import session
 
@@ -164,7 +164,7 @@ def classic() -> None:
 def archived() -> None:
     """A session with an archive that is broken, and in its place one with an archive that is not."""
     real = java.cache_directory({**os.environ, "XDG_CACHE_HOME": os.environ["REAL_CACHE"]}) / "spark"
-    found = archive.archive_of(java.find(session.SETTINGS, os.environ), session.SETTINGS, os.environ)
+    found = class_archive.archive_of(java.find(session.SETTINGS, os.environ), session.SETTINGS, os.environ)
     assert found is not None
     found.path.parent.mkdir(parents=True)
     found.path.write_bytes(b"no archive" * 1000)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from qo.spark.engine import archive, java
-from qo.spark.engine.server import reachable, spark_home
+from qo.spark.engine import class_archive, java
+from qo.spark.engine.connect_server import reachable, spark_home
 from support.servers.ports import free_ports
 from support.spark import session
 from support.spark.children import until
@@ -46,7 +46,7 @@ class Daemon:
         flags = [
             "-XX:TieredStopAtLevel=1",
             "-XX:+UseSerialGC",
-            *archive.options(found, session.settings(lean=False)),
+            *class_archive.options(found, session.settings(lean=False)),
         ]
         environment = {
             **os.environ,

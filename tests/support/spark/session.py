@@ -58,11 +58,11 @@ def pretend(home: Path, version: str) -> Path:
 def spark() -> Iterator[object]:
     from pyspark.sql import SparkSession
 
-    from qo.spark.engine import archive, java, session
+    from qo.spark.engine import class_archive, java, session
 
     found = java.find(SETTINGS, os.environ)
     os.environ.update(session.environment(SETTINGS, found))
-    archive.build_in_background(found, SETTINGS)  # For those that start later.
+    class_archive.build_in_background(found, SETTINGS)  # For those that start later.
     builder = SparkSession.builder
     for key, value in session.conf(SETTINGS, found).items():
         builder = builder.config(key, value)

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from qo.api.contract.task import CheckBody, Outcome
 from qo.core.pipeline.pressure import Thresholds
-from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import pressure, release
+from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import State
 from support.dispatcher.pipeline_tasks import beat, claimed, feed, finish, output, route_all, tasks_of

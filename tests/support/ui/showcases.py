@@ -11,7 +11,7 @@ from qo.queue.options import Options
 from qo.queue.queue import Claim, Queue
 from qo.queue.roster import WorkerInfo
 from qo.queue.schedules import Schedules
-from qo.store import manifest
+from qo.store import queue_manifest
 from qo.store.port import ObjectStore
 
 WORKER, DEAD = "worker-one", "worker-dead"
@@ -31,7 +31,7 @@ class Showcase:
 
 
 async def queue_on(store: ObjectStore) -> Queue:
-    await manifest.create_or_get(store)
+    await queue_manifest.create_or_get(store)
     return Queue(store)
 
 

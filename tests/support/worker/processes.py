@@ -15,7 +15,7 @@ import qo
 from qo.core.task import Status, Task
 from qo.queue import roster
 from qo.queue.queue import Queue
-from qo.store.manifest import Proof, record_proof
+from qo.store.queue_manifest import Proof, record_proof
 from support.cli.command import Answer, Qo
 from support.stores.queues import until
 

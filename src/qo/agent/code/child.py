@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from qo.agent.agent import Agent
-from qo.agent.code.processes import LINE_MAX
-from qo.agent.code.version import VersionCode, enter
+from qo.agent.code.loaded_version import VersionCode, enter
+from qo.agent.code.version_processes import LINE_MAX
 from qo.agent.service import open_agent
 from qo.api.contract.task import Claimed
 from qo.config.settings import Settings

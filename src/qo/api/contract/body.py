@@ -40,5 +40,5 @@ class Problem(Answer):
     """Every error: what was wrong, and what to do about it."""
 
     error: str
-    code: str = ""  # What kind of error, for programs: see qo.dispatcher.http.errors.
+    code: str = ""  # What kind of error, for programs: see qo.dispatcher.http.error_responses.
     detail: list[str] = []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qo.cli.session import Session, command, new_app, start_logging
+from qo.cli.invocation import Session, command, new_app, start_logging
 from qo.config.settings import LogLevel, Settings
 from qo.core.words import plural
 from qo.errors import ConfigError, QoError, Unavailable, Unproven

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from qo.cli.session import Session, command, new_app, setting_option
+from qo.cli.invocation import Session, command, new_app, setting_option
 from qo.config.settings import Settings
 from qo.core.discovery import IndexMode
 from qo.core.pricing import CostEstimate, Rhythm, estimate

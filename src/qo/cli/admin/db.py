@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from qo.cli.pipelines.dispatcher import log_quietly, require_extra, without_password
-from qo.cli.session import Session, command, new_app, new_group
+from qo.cli.invocation import Session, command, new_app, new_group
+from qo.cli.pipelines.dispatcher_client import log_quietly, require_extra, without_password
 
 if TYPE_CHECKING:
     from qo.dispatcher.state.database import State

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qo.cli.session import Session, command, new_app, start_logging
+from qo.cli.invocation import Session, command, new_app, start_logging
 from qo.config.location import S3, parse
 from qo.config.settings import LogLevel, Settings
 from qo.errors import ConfigError, QoError, StoreError, Unavailable, Unproven
-from qo.store import manifest
+from qo.store import queue_manifest
 from qo.store.checks import CHECKS
 from qo.store.opening import needs_proof, open_store
 from qo.store.port import ObjectStore
 from qo.store.proof import CheckResult, Report, prove
 
 if TYPE_CHECKING:
-    from qo.spark.engine.archive import Archive
+    from qo.spark.engine.class_archive import Archive
     from qo.spark.engine.java import Java
     from qo.store.s3.transport import Transport
 
@@ -92,7 +92,9 @@ async def _examine(
     try:
         bucket = settings.location.as_bucket()
         fixed = await _fix(settings, bucket) if fix and bucket is not None else []
-        await manifest.load(store)  # Raises for a store that is missing, or that is not a queue of this version.
+        await queue_manifest.load(
+            store
+        )  # Raises for a store that is missing, or that is not a queue of this version.
         report = await prove(store, allow_no_versioning=settings.allow_no_versioning, on_check=print_result)
         return fixed, report, await _record(settings, store, report)
     finally:
@@ -106,13 +108,13 @@ async def _record(settings: Settings, store: ObjectStore, report: Report) -> QoE
         names = ", ".join(result.name for result in failed)
         if not any(_disproved(result) for result in failed):
             return Unavailable(f"{settings.store} did not answer, so nothing is known about it: {names}")
-        if await manifest.load(store) is not None:
-            await manifest.record_proof(store, None)
+        if await queue_manifest.load(store) is not None:
+            await queue_manifest.record_proof(store, None)
         return Unproven(f"{settings.store} cannot be trusted with a queue: {names}")
     proof = report.proof(at=await store.now(), server=_server(settings))
-    await manifest.record_proof(store, proof, prefix_len=settings.shard_prefix_len)
+    await queue_manifest.record_proof(store, proof, prefix_len=settings.shard_prefix_len)
     try:
-        await manifest.require(
+        await queue_manifest.require(
             store,
             prefix_len=settings.shard_prefix_len,
             needs_proof=needs_proof(settings),
@@ -136,36 +138,32 @@ def _server(settings: Settings) -> str:
 
 def _describe_spark(settings: Settings, fix: bool) -> dict[str, str]:
     """Return which Spark and Java a worker would use. A queue needs neither, so nothing here is a failure."""
-    from qo.spark.engine import archive, java
+    from qo.spark.engine import class_archive, java
 
-    version = archive.spark_version()
+    version = class_archive.spark_version()
     versions = {"spark": version or "not installed: from a checkout, pip install '.[spark]'"}
     try:
         installation = java.find(settings.spark, os.environ)
     except ConfigError as error:
         return versions | {"java": str(error)}
     versions["java"] = str(installation)
-    class_archive = archive.archive_of(installation, settings.spark, os.environ)
-    if class_archive is not None and settings.spark.class_archive:
-        versions["class archive"] = _describe_archive(class_archive, installation, settings, fix)
+    archive = class_archive.archive_of(installation, settings.spark, os.environ)
+    if archive is not None and settings.spark.class_archive:
+        versions["class archive"] = _describe_archive(archive, installation, settings, fix)
     return versions
 
 
-def _describe_archive(class_archive: Archive, installation: Java, settings: Settings, fix: bool) -> str:
-    from qo.spark.engine import archive
+def _describe_archive(archive: Archive, installation: Java, settings: Settings, fix: bool) -> str:
+    from qo.spark.engine import class_archive
 
-    if fix and not class_archive.exists:
+    if fix and not archive.exists:
         try:
-            archive.build(installation, settings.spark)
+            class_archive.build(installation, settings.spark)
         except Unavailable as error:
             return f"not built: {error}"
-    if class_archive.exists:
-        return str(class_archive.path)
-    return (
-        f"not built: {why}; --fix tries again"
-        if (why := class_archive.failure)
-        else "not built yet; --fix builds it"
-    )
+    if archive.exists:
+        return str(archive.path)
+    return f"not built: {why}; --fix tries again" if (why := archive.failure) else "not built yet; --fix builds it"
 
 
 async def _fix(settings: Settings, place: S3) -> list[str]:

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from qo.cli.pipelines.dispatcher import log_quietly, open_context, require_extra
+from qo.cli.invocation import Session, command, new_app, new_group
+from qo.cli.pipelines.dispatcher_client import log_quietly, open_context, require_extra
 from qo.cli.pipelines.formatting import format_timestamp
-from qo.cli.session import Session, command, new_app, new_group
 
 if TYPE_CHECKING:
-    from qo.dispatcher.auth.keys import KeyListing
-    from qo.dispatcher.http.context import Context
+    from qo.dispatcher.auth.signing_keys import KeyListing
+    from qo.dispatcher.http.app_context import Context
 
 app = new_app()
 key = new_group(app, "key", "List and rotate the keys that sign the tokens of tasks.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qo.cli.session import Runtime, Session, command, new_app
+from qo.cli.invocation import Runtime, Session, command, new_app
 from qo.core.roles import Role
 from qo.errors import UsageError
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from qo.cli.pipelines.dispatcher import ask, check_limit, pages, route
+from qo.cli.invocation import Session, command, new_app
+from qo.cli.pipelines.dispatcher_client import ask, check_limit, pages, route
 from qo.cli.pipelines.emit import fresh_key
 from qo.cli.pipelines.formatting import format_count, format_timestamp
-from qo.cli.session import Session, command, new_app
 from qo.core.words import plural
 from qo.errors import TaskFailed, UsageError
 

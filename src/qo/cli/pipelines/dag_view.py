@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from qo.cli.invocation import Session
 from qo.cli.pipelines.formatting import format_timestamp
-from qo.cli.session import Session
 from qo.core.words import plural
 
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from qo.cli.pipelines.dispatcher import ask, check_limit, pages, require_extra, route
+from qo.cli.invocation import Session, command, new_app, new_group
+from qo.cli.pipelines.dispatcher_client import ask, check_limit, pages, require_extra, route
 from qo.cli.pipelines.emit import fresh_key
 from qo.cli.pipelines.formatting import format_bytes, format_count, format_extent, format_timestamp
-from qo.cli.session import Session, command, new_app, new_group
 from qo.core.words import plural
 
 app = new_app()

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from qo.cli.pipelines.dispatcher import ask, route
+from qo.cli.invocation import Session, command, new_app
+from qo.cli.pipelines.dispatcher_client import ask, route
 from qo.cli.queue.submission import read_input
-from qo.cli.session import Session, command, new_app
 from qo.core.pipeline.event import NUMBER_MAX
 from qo.errors import UsageError
 

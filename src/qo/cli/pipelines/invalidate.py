@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from qo.cli.pipelines.dispatcher import ask
+from qo.cli.invocation import Session, command, new_app
+from qo.cli.pipelines.dispatcher_client import ask
 from qo.cli.pipelines.emit import check_numbers, fresh_key
-from qo.cli.session import Session, command, new_app
 from qo.errors import UsageError
 
 app = new_app()

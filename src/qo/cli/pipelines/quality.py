@@ -7,10 +7,10 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from qo.cli.invocation import Session, command, new_app
 from qo.cli.output import one_line
-from qo.cli.pipelines.dispatcher import ask, check_limit, pages
+from qo.cli.pipelines.dispatcher_client import ask, check_limit, pages
 from qo.cli.pipelines.formatting import format_bytes, format_count, format_extent, format_timestamp
-from qo.cli.session import Session, command, new_app
 from qo.errors import UsageError
 
 app = new_app()

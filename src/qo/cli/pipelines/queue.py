@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from qo.cli.durations import format_duration
-from qo.cli.pipelines.dispatcher import ask
-from qo.cli.session import Session, command, new_app, new_group
+from qo.cli.invocation import Session, command, new_app, new_group
+from qo.cli.pipelines.dispatcher_client import ask
 
 app = new_app()
 queue = new_group(app, "queue", "List the queues of pipelines, and how much waits in each.")

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qo.cli.invocation import Session, command, new_app, new_group
 from qo.cli.output import one_line
-from qo.cli.pipelines.dispatcher import ask, check_limit, pages, route
+from qo.cli.pipelines.dispatcher_client import ask, check_limit, pages, route
 from qo.cli.pipelines.emit import split
 from qo.cli.pipelines.formatting import format_bytes, format_count, format_extent, format_timestamp
-from qo.cli.session import Session, command, new_app, new_group
 from qo.core.task import Status
 from qo.core.words import plural
 from qo.errors import QoError, UsageError

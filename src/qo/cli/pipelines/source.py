@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from qo.cli.pipelines.dispatcher import ask, check_limit, pages
+from qo.cli.invocation import Session, command, new_app, new_group
+from qo.cli.pipelines.dispatcher_client import ask, check_limit, pages
 from qo.cli.pipelines.formatting import format_timestamp
-from qo.cli.session import Session, command, new_app, new_group
 from qo.core.words import plural
 
 app = new_app()

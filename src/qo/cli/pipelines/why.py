@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from qo.cli.invocation import Session, command, new_app
 from qo.cli.output import one_line
-from qo.cli.pipelines.dispatcher import ask
-from qo.cli.session import Session, command, new_app
+from qo.cli.pipelines.dispatcher_client import ask
 
 app = new_app()
 

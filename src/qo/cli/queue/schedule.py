@@ -11,14 +11,14 @@ import msgspec
 import typer
 
 from qo.cli.durations import format_instant, parse_duration_s
+from qo.cli.invocation import Session, command, new_app, new_group
 from qo.cli.queue.submission import read_input
-from qo.cli.session import Session, command, new_app, new_group
 from qo.core import wire
 from qo.core.schedule import CatchUp, Overlap, Schedule, next_run
 from qo.core.task import Task
 from qo.errors import UsageError
 from qo.queue.queue import Queue
-from qo.queue.scheduler import INTERVAL_S, Report, Scheduler
+from qo.queue.schedule_runner import INTERVAL_S, Report, Scheduler
 from qo.queue.schedules import Changes, Schedules, Settings
 from qo.worker.shutdown import stop_on_signals
 

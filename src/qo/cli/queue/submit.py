@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from qo.cli.invocation import Session, command, new_app
 from qo.cli.queue import task_view
 from qo.cli.queue.submission import options, read_input, read_tasks
-from qo.cli.session import Session, command, new_app
 from qo.core.task import Task
 from qo.errors import UsageError
 from qo.queue.options import NewTask

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from qo.cli.session import Session, command, new_app
+from qo.cli.invocation import Session, command, new_app
 from qo.core.shard import validate_task_id
 from qo.core.task import Task
 from qo.errors import QoError

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from qo.cli.durations import format_duration, format_instant, parse_duration_s
-from qo.cli.session import Session
+from qo.cli.invocation import Session
 from qo.core.task import Status, Task
 from qo.errors import TaskFailed
 from qo.queue.queue import Queue

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Annotated, Any
 
-from qo.cli.pipelines.dispatcher import require_extra
-from qo.cli.session import Session, command, new_app, refuse_memory, setting_option, start_logging
+from qo.cli.invocation import Session, command, new_app, refuse_memory, setting_option, start_logging
+from qo.cli.pipelines.dispatcher_client import require_extra
 
 app = new_app()
 

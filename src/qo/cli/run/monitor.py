@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qo.cli.session import Session, command, new_app, setting_option
+from qo.cli.invocation import Session, command, new_app, setting_option
 from qo.config.settings import Settings
 from qo.queue.monitor import Monitor
 from qo.queue.queue import Queue

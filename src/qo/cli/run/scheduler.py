@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from qo.cli.pipelines.dispatcher import require_extra
-from qo.cli.session import Session, command, new_app, start_logging
+from qo.cli.invocation import Session, command, new_app, start_logging
+from qo.cli.pipelines.dispatcher_client import require_extra
 
 if TYPE_CHECKING:
     from qo.config.settings import Settings

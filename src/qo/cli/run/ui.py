@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qo.cli.pipelines.dispatcher import log_quietly, open_context, require_extra
-from qo.cli.session import Session, command, default_to, new_app, refuse_memory, setting_option
+from qo.cli.invocation import Session, command, default_to, new_app, refuse_memory, setting_option
+from qo.cli.pipelines.dispatcher_client import log_quietly, open_context, require_extra
 from qo.config import kinds
 from qo.errors import ConfigError, QoError, UsageError
 
@@ -94,7 +94,7 @@ async def _connect_dispatcher(settings: Settings, role: str) -> AsyncGenerator[D
         return
     with require_extra():
         from qo.dispatcher.auth.local_tokens import page_token
-        from qo.dispatcher.http.app import public_app
+        from qo.dispatcher.http.apps import public_app
 
         context = open_context(settings)
     try:
@@ -187,7 +187,7 @@ def deploy(
     )
     origins = [each for text in origin or [] for each in _validate(kinds.ORIGINS, [text.rstrip("/")], "--origin")]
     with require_s3_extra():
-        from qo.ui.deploying import deploy
+        from qo.ui.page_deploy import deploy
 
         deployed = asyncio.run(deploy(settings, dispatcher=dispatcher_url, origins=origins, public=public))
     if session.json:
@@ -223,8 +223,8 @@ def credentials(
     settings = session.settings()
     log_quietly(settings)
     with require_s3_extra():
-        from qo.ui.deploying import place_of
         from qo.ui.minting import mint
+        from qo.ui.page_deploy import place_of
 
         minted = mint(settings, read_only=read_only, hours=hours)
     token, why = _dispatcher_token(settings, read_only=read_only, hours=hours)

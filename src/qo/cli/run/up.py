@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from qo.cli.confirmation import confirm, is_interactive
-from qo.cli.pipelines.dispatcher import require_extra
-from qo.cli.session import Session, command, new_app
+from qo.cli.invocation import Session, command, new_app
+from qo.cli.pipelines.dispatcher_client import require_extra
 
 app = new_app()
 

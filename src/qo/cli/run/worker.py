@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qo.cli.pipelines.dispatcher import require_extra
+from qo.cli.invocation import Session, command, default_to, new_app, refuse_memory, setting_option, start_logging
+from qo.cli.pipelines.dispatcher_client import require_extra
 from qo.cli.run.worker_list import list_workers
-from qo.cli.session import Session, command, default_to, new_app, refuse_memory, setting_option, start_logging
 from qo.config.settings import Settings
 from qo.core.words import plural
 from qo.errors import UsageError

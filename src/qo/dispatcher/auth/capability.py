@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from qo.api.contract.task import Fence
 from qo.core.pipeline.plan import derive_id
-from qo.dispatcher.auth.keys import TOKEN_TTL_MAX, KeyRing
+from qo.dispatcher.auth.signing_keys import TOKEN_TTL_MAX, KeyRing
 from qo.dispatcher.state import schema
 from qo.dispatcher.state.database import Tx
 from qo.errors import Forbidden, LeaseLost, Unauthenticated

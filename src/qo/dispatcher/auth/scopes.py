@@ -13,7 +13,7 @@ from qo.config.location import path_text
 from qo.core.pipeline.policy import normalise
 from qo.dispatcher.attempts import running
 from qo.dispatcher.auth.capability import Capability, Grant, Scope, issue, with_scope
-from qo.dispatcher.auth.keys import KeyRing
+from qo.dispatcher.auth.signing_keys import KeyRing
 from qo.dispatcher.state.database import Tx
 from qo.errors import LeaseLost
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from qo.core.pipeline.states import EffectKind
-from qo.dispatcher.engine.limits import Limits
 from qo.dispatcher.engine.loops import release, router
+from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.outbox.outbox import Effect, TakenEffect
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.loop_names import LoopName

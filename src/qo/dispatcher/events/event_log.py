@@ -13,7 +13,7 @@ from qo.core.pipeline.event import Event, event_id, validate
 from qo.core.pipeline.states import DeliveryOutcome, EventState
 from qo.dispatcher.events import tallies
 from qo.dispatcher.state import schema
-from qo.dispatcher.state.columns import inline
+from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import ROWS_MAX, Tx, batches
 from qo.dispatcher.state.prepared import Prepared
 from qo.errors import NotFound, UsageError

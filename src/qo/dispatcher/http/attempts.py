@@ -26,7 +26,7 @@ from qo.dispatcher.auth import capability as capabilities
 from qo.dispatcher.auth import credentials as minting
 from qo.dispatcher.auth import scopes
 from qo.dispatcher.commits import keeping, replacing
-from qo.dispatcher.http.context import Context
+from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.routes import CallerParam, ContextParam, Routes
 from qo.dispatcher.state.database import Tx
 

@@ -16,7 +16,7 @@ from qo.dispatcher.auth import capability as capabilities
 from qo.dispatcher.auth import principals
 from qo.dispatcher.auth.capability import Capability
 from qo.dispatcher.auth.principals import Kind, Principal
-from qo.dispatcher.http.context import Context
+from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.rights import Need
 from qo.errors import Forbidden, Unauthenticated
 

@@ -26,12 +26,12 @@ from qo.core.pipeline.dag import Dag
 from qo.core.pipeline.plan import content_hash
 from qo.dispatcher.bundles import job_code
 from qo.dispatcher.bundles.bundle_store import BundleStore
-from qo.dispatcher.http.context import Context
+from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, Routes
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.versions import cutover, deploy, overview, pausing, rebuilding
 from qo.errors import UsageError
-from qo.pipeline.reading import read
+from qo.pipeline.parsing import read
 
 Name = Annotated[str, Path(max_length=200, description="The DAG's name.")]
 Number = Annotated[int, Path(ge=1, le=2**31 - 1, description="The version's number.")]

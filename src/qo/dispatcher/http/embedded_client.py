@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 
 from qo.api.public_client import UserClient
-from qo.dispatcher.http.app import public_app
-from qo.dispatcher.http.context import Context
+from qo.dispatcher.http.app_context import Context
+from qo.dispatcher.http.apps import public_app
 
 
 def open_embedded_client(context: Context) -> UserClient:

@@ -14,8 +14,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute
 
 from qo.api.contract.body import Problem
+from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.callers import authorise
-from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.rights import Need
 from qo.dispatcher.http.routes import Operation, check_parameters
 

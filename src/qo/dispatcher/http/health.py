@@ -8,7 +8,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from qo.api.contract.body import Answer
 from qo.dispatcher.http import metrics as exporter
-from qo.dispatcher.http.context import Context
+from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.routes import ContextParam, Routes
 from qo.dispatcher.state import schema
 from qo.errors import CorruptRecord, Unavailable

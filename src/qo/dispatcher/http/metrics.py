@@ -15,14 +15,14 @@ from qo.core.pipeline.states import EventState, OutboxState
 from qo.core.task import Status
 from qo.dispatcher.http.traffic import BUCKETS_S, Traffic
 from qo.dispatcher.state import schema, topology
-from qo.dispatcher.state.columns import inline
+from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import failures
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from qo.dispatcher.http.context import Context
+    from qo.dispatcher.http.app_context import Context
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 COUNT_MAX = 10_000

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from qo.dispatcher.http.app import internal_openapi, public_openapi
+from qo.dispatcher.http.apps import internal_openapi, public_openapi
 
 DIRECTORY = Path("docs/reference/openapi")
 

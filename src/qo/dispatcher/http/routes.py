@@ -14,8 +14,8 @@ from fastapi import Depends, Query
 from starlette.requests import Request
 
 from qo.api.contract import plain
+from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.callers import Caller
-from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.rights import Need
 from qo.errors import UsageError
 

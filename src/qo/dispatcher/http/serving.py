@@ -15,8 +15,8 @@ import uvicorn
 from starlette.applications import Starlette
 
 from qo.config.dispatcher import DispatcherSettings
-from qo.dispatcher.http.app import internal_app, public_app
-from qo.dispatcher.http.context import Context
+from qo.dispatcher.http.app_context import Context
+from qo.dispatcher.http.apps import internal_app, public_app
 from qo.dispatcher.http.protocol import PatientProtocol, choose_protocol
 from qo.errors import ConfigError
 

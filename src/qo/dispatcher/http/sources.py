@@ -11,7 +11,7 @@ from fastapi import Depends, Path, Query, Request
 
 from qo.api.contract.body import Answer
 from qo.api.contract.source import EmitAnswer, EmitRequest, SourcesAnswer
-from qo.dispatcher.http.context import Context
+from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.routes import After, CallerParam, ContextParam, Limit, Routes
 from qo.dispatcher.sources import emission, webhooks
 from qo.dispatcher.sources import live_sources as live

@@ -18,8 +18,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
+from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.callers import Caller, authorise
-from qo.dispatcher.http.context import Context
 from qo.dispatcher.http.parameters import Signature
 from qo.dispatcher.http.rights import Need
 from qo.dispatcher.http.routes import Operation, check_parameters

@@ -21,7 +21,7 @@ from qo.core.pipeline.plan import derive_id
 from qo.core.pipeline.states import EffectKind, OutboxState
 from qo.core.retry import delay_s
 from qo.core.task import RetryPolicy
-from qo.dispatcher.state.columns import inline
+from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.state.schema import outbox

@@ -19,7 +19,7 @@ from qo.errors import ConfigError
 from qo.queue.connecting import connect
 from qo.queue.options import NewTask, Options
 from qo.queue.queue import Queue
-from qo.store import manifest
+from qo.store import queue_manifest
 from qo.store.opening import needs_proof, open_store
 
 WAKE = "wake"  # The type of all messages, and the scope of their keys.
@@ -60,12 +60,12 @@ async def _inherit(above: Settings, own: Settings) -> None:
     """Copy the proof of the bucket to a new queue: it holds for the whole bucket."""
     store, _ = await open_store(own)
     try:
-        there = await manifest.load(store)
+        there = await queue_manifest.load(store)
         if there is not None and there.manifest.proof is not None:
             return
         parent, _ = await open_store(above)
         try:
-            proven = await manifest.require(
+            proven = await queue_manifest.require(
                 parent,
                 prefix_len=above.shard_prefix_len,
                 needs_proof=True,
@@ -73,7 +73,7 @@ async def _inherit(above: Settings, own: Settings) -> None:
             )
         finally:
             await parent.close()
-        await manifest.record_proof(store, proven.proof, prefix_len=proven.shard_prefix_len)
+        await queue_manifest.record_proof(store, proven.proof, prefix_len=proven.shard_prefix_len)
     finally:
         await store.close()
 

@@ -28,8 +28,8 @@ from qo.core.retry import delay_s
 from qo.core.task import RetryPolicy
 from qo.dispatcher.attempts import completion, running
 from qo.dispatcher.attempts.claiming import BEATS, claim
-from qo.dispatcher.auth.keys import KeyRing
 from qo.dispatcher.auth.scopes import token_for
+from qo.dispatcher.auth.signing_keys import KeyRing
 from qo.dispatcher.bundles import bundle_store
 from qo.dispatcher.bundles.bundle_store import BundleStore
 from qo.dispatcher.outbox import outbox

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from qo.dispatcher.state.columns import Id, Instant, Json, Name, column, metadata, seq, where
+from qo.dispatcher.state.column_types import Id, Instant, Json, Name, column, metadata, seq, where
 
 partitions = sa.Table(
     "partitions",  # The committed state of each partition. ``location`` is the commit.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from qo.dispatcher.state.columns import Id, Instant, Json, Name, column, metadata, where
+from qo.dispatcher.state.column_types import Id, Instant, Json, Name, column, metadata, where
 
 topology = sa.Table(
     "topology",

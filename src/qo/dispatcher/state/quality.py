@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from qo.core.pipeline.states import BackfillState
-from qo.dispatcher.state.columns import Id, Instant, Json, Name, column, metadata, where
+from qo.dispatcher.state.column_types import Id, Instant, Json, Name, column, metadata, where
 
 generation_columns = sa.Table(
     "generation_columns",  # The columns of a generation, each time they changed: valid from a revision on.

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from qo.core.pipeline.states import CancelCode
 from qo.core.task import Status
-from qo.dispatcher.state.columns import inline
+from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.state.schema import Id, Instant, tasks

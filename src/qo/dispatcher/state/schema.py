@@ -6,7 +6,7 @@ in ``definitions``, ``work``, ``data`` and ``quality``; a change there needs a m
 
 from __future__ import annotations
 
-from qo.dispatcher.state.columns import Id, Instant, Json, Name, metadata
+from qo.dispatcher.state.column_types import Id, Instant, Json, Name, metadata
 from qo.dispatcher.state.data import (
     api_tokens,
     bundles,

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from qo.core.pipeline.states import CancelCode, DeliveryOutcome, EventState, OutboxState
 from qo.core.task import Status
-from qo.dispatcher.state.columns import Id, Instant, Json, Name, column, metadata, seq, where
+from qo.dispatcher.state.column_types import Id, Instant, Json, Name, column, metadata, seq, where
 
 events = sa.Table(
     "events",

@@ -19,7 +19,7 @@ from qo.core.pipeline.dag import UpdateStrategy
 from qo.core.pipeline.topology import Topology, VersionStatus
 from qo.core.task import Status
 from qo.dispatcher.state import schema, topology
-from qo.dispatcher.state.columns import inline
+from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import Tx, batches
 from qo.dispatcher.tasks import backlog
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from qo.config import sources
+from qo.config import origins
 from qo.config.settings import Isolation, Settings
 from qo.core.pipeline.bundle import FILE_BYTES_MAX, FILES_MAX, MANIFEST, ZIP_BYTES_MAX, File, Manifest, check
 from qo.errors import UsageError
@@ -124,8 +124,8 @@ def _with_parents(name: str) -> set[str]:
 
 
 def _load_settings(home: Path) -> Settings:
-    beside = any((home / name).is_file() for name in (sources.FILE_NAME, "pyproject.toml"))
-    return sources.load(cwd=home) if beside else sources.load()
+    beside = any((home / name).is_file() for name in (origins.FILE_NAME, "pyproject.toml"))
+    return origins.load(cwd=home) if beside else origins.load()
 
 
 def _find_files(home: Path, pattern: str) -> Iterable[Path]:

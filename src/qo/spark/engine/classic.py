@@ -27,7 +27,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from qo.config.spark import SparkSettings
-from qo.spark.engine import archive, java, session
+from qo.spark.engine import class_archive, java, session
 from qo.spark.engine.cluster_watch import Driver, Observation
 from qo.spark.engine.endpoint import Reach, address_text, master_endpoints, probe_any
 from qo.spark.engine.engine import Attempt, ClusterAway, Loss, Progress
@@ -107,7 +107,7 @@ class ClassicEngine:
         builder = SparkSession.builder
         for key, value in session.conf(self._settings, home).items():
             builder = builder.config(key, value)
-        archive.build_in_background(home, self._settings)
+        class_archive.build_in_background(home, self._settings)
         launch = table.LAUNCH.apply() if table.LAUNCH.is_enabled(self._settings) else contextlib.nullcontext()
         with _restored_sigint(), launch:
             return builder.getOrCreate()

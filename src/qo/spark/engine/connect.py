@@ -28,11 +28,11 @@ from pyspark.sql.connect.session import SparkSession as RemoteSession
 from qo.config.spark import OWN_SERVER, SparkSettings
 from qo.errors import ConfigError, LeaseLost
 from qo.spark.engine.cluster_watch import Driver, Observation
+from qo.spark.engine.connect_server import ConnectServer, reachable
 from qo.spark.engine.endpoint import PROBE_S, Reach, address_text, master_endpoints, probe_any
 from qo.spark.engine.engine import Attempt, ClusterAway, Loss, Progress
 from qo.spark.engine.master import local_cores
 from qo.spark.engine.progress import Reports
-from qo.spark.engine.server import ConnectServer, reachable
 from qo.spark.patches import private_state
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from qo.config.sources import load
+from qo.config.origins import load
 from qo.config.spark import SparkSettings
 from qo.errors import ConfigError, NotFound
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from qo.config.spark import SparkSettings
-from qo.spark.engine import archive
+from qo.spark.engine import class_archive
 from qo.spark.engine.java import Java, cache_directory
 from qo.spark.engine.master import local_cores
 from qo.spark.patches import lean
@@ -99,7 +99,7 @@ def _java_options(settings: SparkSettings, java: Java) -> list[str]:
     options += [f"-Xms{heap}", f"-XX:MetaspaceSize={CLASSES}"]
     if not _COLLECTOR.search(dict(settings.conf).get("spark.driver.extraJavaOptions", "")):
         options.append("-XX:+UseSerialGC")  # Starts faster than the default, and needs no threads of its own.
-    return options + archive.options(java, settings)
+    return options + class_archive.options(java, settings)
 
 
 def _quote(option: str) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from qo.spark.engine.cluster_watch import Cause, Healthy, Limits, Lost, Record, Waiting, judge
 from qo.spark.engine.endpoint import Reach
 from qo.spark.engine.engine import Attempt, ClusterAway, Engine
-from qo.spark.engine.errors import short_text
+from qo.spark.engine.error_translation import short_text
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from qo.agent.operator_run import RunOutput
 from qo.api.contract.task import Piece
 from qo.errors import UsageError
 from qo.spark.io.files import Files
-from qo.spark.io.reading import read_files
+from qo.spark.io.input_frames import read_files
 
 _COMMITTED = "__qo_committed_"
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from qo.config.settings import S3Settings, Settings
 from qo.config.spark import BucketAccess, SparkSettings
 from qo.spark.io.native import LISTING
-from qo.store.s3.credentials import find_region
+from qo.store.s3.aws_credentials import find_region
 
 JARS = "hadoop-aws"
 _S3A = "spark.hadoop.fs.s3a."

@@ -31,7 +31,7 @@ from qo.spark.io.parquet_source import (
     parse_text,
     pq,
 )
-from qo.store.s3.credentials import Credentials, find_credentials, find_region
+from qo.store.s3.aws_credentials import Credentials, find_credentials, find_region
 
 
 class Bucket:

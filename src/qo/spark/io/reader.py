@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from qo.api.contract.reading import ReadingAnswer
 from qo.api.contract.task import Piece
 from qo.api.public_client import UserClient
+from qo.config.origins import load
 from qo.config.settings import Settings
-from qo.config.sources import load
 from qo.dispatcher.state import upgrade
 from qo.dispatcher.state.database import open_state
 from qo.dispatcher.state.engines import sqlite_path
@@ -27,7 +27,7 @@ from qo.spark.engine.sync import wait
 from qo.spark.io.appending import uris_of
 from qo.spark.io.columns import columns_from_bodies, struct_of
 from qo.spark.io.files import files_for
-from qo.spark.io.reading import read_files
+from qo.spark.io.input_frames import read_files
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from qo.config.location import parse
+from qo.config.origins import load
 from qo.config.settings import Settings
-from qo.config.sources import load
 from qo.core import keys, wire
 from qo.core.task import Status, Task
 from qo.errors import CorruptRecord, UsageError
@@ -170,7 +170,7 @@ async def open_queue_store(options: Options) -> ObjectStore:
         return (await open_store(load({"store": options.store}))).store
     from qo.store.retrying import Retrying
     from qo.store.s3 import S3Store
-    from qo.store.s3.credentials import Credentials
+    from qo.store.s3.aws_credentials import Credentials
 
     credentials = Credentials(access["accesskey"], access["secretkey"], access.get("sessiontoken"))
     store = await S3Store.open(

@@ -22,7 +22,7 @@ from qo.agent.dataset_files import resolve_uri
 from qo.agent.operator_run import Run
 from qo.core.words import plural
 from qo.errors import UsageError
-from qo.spark.operators.context import Context, Frames
+from qo.spark.operators.operator_context import Context, Frames
 from qo.spark.operators.sql import query_frame
 from qo.worker.api.signals import Reject, Retry
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from qo.errors import NotFound
 from qo.pipeline.operators.built_in import BUILT_IN, operators_of
 from qo.spark.operators import functions
-from qo.spark.operators.context import Context, Frames
+from qo.spark.operators.operator_context import Context, Frames
 
 RUNTIME = "spark"
 

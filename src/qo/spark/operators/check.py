@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qo.spark.operators.context import Context, Frames
+from qo.spark.operators.operator_context import Context, Frames
 
 
 def run(context: Context) -> Frames:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from qo.api.contract.task import Piece
-from qo.spark.operators.context import Context, Frames
+from qo.spark.operators.operator_context import Context, Frames
 
 TARGET_MB = 128
 FILES_MAX = 10_000  # As many as one commit takes.

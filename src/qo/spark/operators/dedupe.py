@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
 from qo.errors import UsageError
-from qo.spark.operators.context import Context, Frames
+from qo.spark.operators.operator_context import Context, Frames
 from qo.spark.operators.table_files import name_list, quote_name
 
 _RANK = "__qo_rank"

@@ -16,7 +16,7 @@ from typing import Any, cast
 from pyspark.sql import DataFrame
 
 from qo.errors import UsageError
-from qo.spark.operators.context import Context, Frames
+from qo.spark.operators.operator_context import Context, Frames
 
 OTHER_PARAMETERS = ("config", "run", "spark")
 

@@ -24,11 +24,11 @@ from qo.agent.dataset_files import resolve_uri
 from qo.core.pipeline.columns import Column
 from qo.errors import UsageError
 from qo.pipeline.operators.spark import PLACEHOLDERS
-from qo.spark.engine.errors import BadData, full_text
+from qo.spark.engine.error_translation import BadData, full_text
 from qo.spark.io.columns import struct_of
 from qo.spark.io.files import escape_pattern
 from qo.spark.operators import missing_files, staging
-from qo.spark.operators.context import Context, Frames
+from qo.spark.operators.operator_context import Context, Frames
 from qo.spark.operators.staging import ObjectGone
 from qo.spark.operators.table_files import (
     ADD,

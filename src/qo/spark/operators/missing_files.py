@@ -18,12 +18,12 @@ from qo.agent.operator_run import uris
 from qo.api.contract.task import KeptAnswer
 from qo.config.location import path_text
 from qo.errors import NotFound
-from qo.spark.engine.errors import BadData, from_spark, full_text
-from qo.spark.io import reading
+from qo.spark.engine.error_translation import BadData, from_spark, full_text
+from qo.spark.io import input_frames
 from qo.spark.io.columns import columns_from_bodies, struct_of
 from qo.spark.io.files import ProblemKind, find_file_problem, literal_path
-from qo.spark.io.reading import FileMissing
-from qo.spark.operators.context import Context
+from qo.spark.io.input_frames import FileMissing
+from qo.spark.operators.operator_context import Context
 from qo.spark.operators.staging import sees_this_machine
 from qo.spark.operators.table_files import ADD, adds_columns, is_declared, name_list, quote_name
 
@@ -86,7 +86,9 @@ def previous_rows(context: Context, missing: Sequence[str], schema: StructType |
     columns = columns_from_bodies(previous.columns)
     files = [uri for piece in previous.pieces for uri in uris(piece)]
     name = f"{context.run.work.dag}.{context.run.work.job}"
-    rows = reading.read_files(context.spark, files, struct_of(columns) if columns else None, context.files, name)
+    rows = input_frames.read_files(
+        context.spark, files, struct_of(columns) if columns else None, context.files, name
+    )
     context.details["kept"] = {
         "files_gone": list(missing[:10]),
         "generation_id": previous.generation_id,

@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from qo.errors import NotFound, UsageError
-from qo.spark.operators.context import Context, Frames
+from qo.spark.operators.operator_context import Context, Frames
 
 
 def run(context: Context) -> Frames:

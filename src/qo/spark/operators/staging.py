@@ -15,7 +15,7 @@ from typing import Any
 from qo.config.spark import BucketAccess, SparkSettings
 from qo.errors import NotFound, Unavailable, UsageError
 from qo.spark.io.files import escape_pattern, literal_path
-from qo.spark.operators.context import Context
+from qo.spark.operators.operator_context import Context
 from qo.worker.loop.cancel import CancelToken
 
 COPIES_AT_ONCE = 8

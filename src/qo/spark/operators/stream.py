@@ -15,7 +15,7 @@ from qo.agent.dataset_files import resolve_uri
 from qo.errors import UsageError
 from qo.spark.io.files import escape_pattern
 from qo.spark.operators import staging
-from qo.spark.operators.context import Context, Frames
+from qo.spark.operators.operator_context import Context, Frames
 
 
 def run(context: Context) -> Frames:

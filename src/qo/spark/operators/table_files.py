@@ -19,9 +19,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from qo.core.pipeline.columns import Drift
 from qo.core.words import plural
-from qo.spark.engine.errors import BadData, from_spark, full_text
+from qo.spark.engine.error_translation import BadData, from_spark, full_text
 from qo.spark.io.files import escape_pattern, literal_path
-from qo.spark.operators.context import Context
+from qo.spark.operators.operator_context import Context
 
 CORRUPT = "_corrupt_record"
 SHOWN_MAX = 5

@@ -22,7 +22,7 @@ from pyspark.sql.types import BooleanType, StringType, StructType
 from qo.agent.operator_run import Run, RunOutput
 from qo.api.contract.task import CheckBody
 from qo.core.pipeline.expectation import Expectation
-from qo.spark.engine.errors import short_text
+from qo.spark.engine.error_translation import short_text
 from qo.spark.io.columns import struct_of
 from qo.spark.io.files import Files
 from qo.spark.io.writing import Measure, WrittenOutput

@@ -23,7 +23,7 @@ from qo.core.pipeline.expectation import Expectation, describe_value, parse_expe
 from qo.errors import QoError, UsageError
 from qo.spark.io import writing
 from qo.spark.io.writing import WrittenOutput
-from qo.spark.operators.context import Context, Frames
+from qo.spark.operators.operator_context import Context, Frames
 from qo.spark.quality import quality
 from qo.spark.stream.checkpoint import Checkpoints
 

@@ -10,7 +10,7 @@ import time
 from urllib.parse import quote
 
 from qo.core.sigv4 import ALGORITHM, UNRESERVED, UNSIGNED, signature, signing_key
-from qo.store.s3.credentials import Credentials
+from qo.store.s3.aws_credentials import Credentials
 
 SIGNED = "host;x-amz-content-sha256;x-amz-date"
 SIGNED_WITH_TOKEN = f"{SIGNED};x-amz-security-token"

@@ -14,7 +14,7 @@ from qo.errors import AccessDenied, PreconditionFailed, StoreError, UsageError
 from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Deletion, Page, PutResult, Stored, Version
 from qo.store.s3 import replies
 from qo.store.s3.address import bucket_address, query
-from qo.store.s3.credentials import Credentials, find_credentials, find_region
+from qo.store.s3.aws_credentials import Credentials, find_credentials, find_region
 from qo.store.s3.failure import failure
 from qo.store.s3.transport import Reply, Transport
 

@@ -18,7 +18,7 @@ from qo.ambient import Ambient
 from qo.core import storetime
 from qo.errors import StoreError, Unavailable
 from qo.store.s3.address import Address
-from qo.store.s3.credentials import CredentialSource
+from qo.store.s3.aws_credentials import CredentialSource
 from qo.store.s3.replies import refusal
 from qo.store.s3.sign import Signer
 

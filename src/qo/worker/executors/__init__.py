@@ -49,7 +49,7 @@ def executors_for(
     does not start.
     """
     from qo.worker.api.handler import Kind
-    from qo.worker.executors.loop import LoopExecutor
+    from qo.worker.executors.event_loop import LoopExecutor
     from qo.worker.executors.processes import ProcessExecutor, check_function
     from qo.worker.executors.threads import ThreadExecutor
 

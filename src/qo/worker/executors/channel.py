@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import Any
 
-from qo.worker.executors.messages import HEADER, Answer, ContextCall, LogMessage, Message, frame
+from qo.worker.executors.child_messages import HEADER, Answer, ContextCall, LogMessage, Message, frame
 
 
 class Channel:

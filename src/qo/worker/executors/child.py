@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from qo.errors import UsageError
 from qo.worker.executors.channel import Channel, LogForwarder
 from qo.worker.executors.child_context import ChildContext
-from qo.worker.executors.messages import BEGIN, Cancel, Exit, Job, JobResult, Message, Start
+from qo.worker.executors.child_messages import BEGIN, Cancel, Exit, Job, JobResult, Message, Start
 from qo.worker.loop.cancel import CancelToken, Stopped
 from qo.worker.loop.suspension import boot_time
 

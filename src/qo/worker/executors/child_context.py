@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from qo.worker.executors.messages import LOOK, Answer, Facts
+from qo.worker.executors.child_messages import LOOK, Answer, Facts
 from qo.worker.loop.cancel import CancelToken
 
 if TYPE_CHECKING:  # A child that does not need these starts faster without them.

@@ -10,7 +10,7 @@ from typing import Any
 from qo.errors import QoError
 from qo.worker.api.context import Context
 from qo.worker.api.request import Request
-from qo.worker.executors.messages import Answer, ContextCall, Facts, LogMessage
+from qo.worker.executors.child_messages import Answer, ContextCall, Facts, LogMessage
 from qo.worker.loop.suspension import boot_time
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import qo
-from qo.worker.executors.messages import HEADER, Message, Start, frame
+from qo.worker.executors.child_messages import HEADER, Message, Start, frame
 
 LAST_READ_S = 0.5  # How long after a child's death its last messages are read.
 _PROGRAM = (

@@ -19,8 +19,7 @@ from qo.errors import Refused, UsageError
 from qo.worker.api.handler import Handler
 from qo.worker.api.request import Request
 from qo.worker.executors import child as child_module
-from qo.worker.executors.context_calls import answer_call, forward_log
-from qo.worker.executors.messages import (
+from qo.worker.executors.child_messages import (
     BEGIN,
     Answer,
     Cancel,
@@ -31,6 +30,7 @@ from qo.worker.executors.messages import (
     JobResult,
     LogMessage,
 )
+from qo.worker.executors.context_calls import answer_call, forward_log
 from qo.worker.executors.process import Ended, Process, main_module, start_process
 from qo.worker.loop.cancel import Stopped, Why
 from qo.worker.loop.outcome import OutcomeError, Retried

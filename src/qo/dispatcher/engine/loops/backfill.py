@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from qo.core.pipeline.states import BackfillState
 from qo.core.pipeline.topology import Topology
 from qo.dispatcher.state import schema, topology
-from qo.dispatcher.state.columns import inline
+from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx
 from qo.dispatcher.tasks import creation
 from qo.dispatcher.versions import backfills

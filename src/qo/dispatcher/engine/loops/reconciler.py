@@ -28,7 +28,7 @@ from qo.dispatcher.engine import freshness, marks
 from qo.dispatcher.engine.marks import Input, Mark
 from qo.dispatcher.events import event_log, tallies
 from qo.dispatcher.state import schema, topology
-from qo.dispatcher.state.columns import inline
+from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx
 from qo.dispatcher.state.prepared import Prepared, Values
 from qo.dispatcher.tasks import creation, dedupe_keys

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from qo.core.pipeline.gates import Grants, InFlight, Waiting, closed_reason, concurrency_limits, open_gates
 from qo.core.pipeline.states import EffectKind
 from qo.core.pipeline.topology import Topology
-from qo.dispatcher.engine.limits import Limits
+from qo.dispatcher.engine.release_limits import Limits
 from qo.dispatcher.outbox import outbox
 from qo.dispatcher.outbox.outbox import Effect
 from qo.dispatcher.state import scans, topology

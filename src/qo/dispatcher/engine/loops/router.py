@@ -22,7 +22,7 @@ from qo.dispatcher.commits import removing
 from qo.dispatcher.effects import external_effects
 from qo.dispatcher.events import event_log, tallies
 from qo.dispatcher.state import schema, topology
-from qo.dispatcher.state.columns import inline
+from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import ROWS_MAX, State, Tx
 from qo.dispatcher.state.prepared import Prepared
 from qo.dispatcher.tasks import dedupe_keys

@@ -21,7 +21,7 @@ from qo.core.pipeline.topology import LiveJob, Reader
 from qo.core.words import plural
 from qo.dispatcher.events import tallies
 from qo.dispatcher.state import datasets, schema, topology
-from qo.dispatcher.state.columns import inline
+from qo.dispatcher.state.column_types import inline
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.state.datasets import DatasetRef
 from qo.dispatcher.tasks import failures
@@ -34,7 +34,7 @@ from qo.dispatcher.views.why.findings import (
     find_effect_job,
     find_unusable_events,
 )
-from qo.dispatcher.views.why.trace import DEPTH_MAX, Chain, Row, scope
+from qo.dispatcher.views.why.provenance import DEPTH_MAX, Chain, Row, scope
 from qo.errors import NotFound, UsageError
 
 VISITS_MAX = 200  # Datasets that are looked at upstream of one question.

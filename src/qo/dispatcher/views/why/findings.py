@@ -15,8 +15,8 @@ from qo.core.pipeline.topology import LiveJob, Reader, Topology, VersionStatus, 
 from qo.core.words import plural
 from qo.dispatcher.events import tallies
 from qo.dispatcher.state import schema
-from qo.dispatcher.state.columns import inline
-from qo.dispatcher.views.why.trace import Chain
+from qo.dispatcher.state.column_types import inline
+from qo.dispatcher.views.why.provenance import Chain
 from qo.pipeline.sources import SOURCES
 
 

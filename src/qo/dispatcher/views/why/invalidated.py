@@ -19,7 +19,7 @@ from qo.dispatcher.state import datasets, schema
 from qo.dispatcher.tasks.dedupe_keys import KeyKind
 from qo.dispatcher.views import staleness
 from qo.dispatcher.views.staleness import Change
-from qo.dispatcher.views.why.trace import CANDIDATES, Chain, Row, most_telling
+from qo.dispatcher.views.why.provenance import CANDIDATES, Chain, Row, most_telling
 
 _OPEN = (Status.PENDING, Status.RUNNING)
 _tasks = schema.tasks

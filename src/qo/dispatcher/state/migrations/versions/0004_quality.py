@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from qo.dispatcher.state.columns import Id, Instant, Json, Name, column, names, where
+from qo.dispatcher.state.column_types import Id, Instant, Json, Name, column, names, where
 
 revision = "0004"
 down_revision = "0003"

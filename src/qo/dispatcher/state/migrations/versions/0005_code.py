@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from qo.dispatcher.state.columns import Json
+from qo.dispatcher.state.column_types import Json
 
 revision = "0005"
 down_revision = "0004"

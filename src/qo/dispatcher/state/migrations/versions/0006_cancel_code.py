@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from qo.dispatcher.state.columns import where
+from qo.dispatcher.state.column_types import where
 
 revision = "0006"
 down_revision = "0005"

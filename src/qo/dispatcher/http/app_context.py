@@ -14,8 +14,8 @@ from qo.pipeline.registry import DEFAULT, Registry
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from qo.dispatcher.auth.keys import KeyRing
     from qo.dispatcher.auth.local_tokens import LocalTokens
+    from qo.dispatcher.auth.signing_keys import KeyRing
 
 
 def _do_nothing() -> None:

@@ -11,13 +11,13 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
-from qo.cli.session import Session, refuse_memory, start_logging
+from qo.cli.invocation import Session, refuse_memory, start_logging
 from qo.errors import ConfigError, NotFound, Unauthenticated, UsageError
 
 if TYPE_CHECKING:
     from qo.api.public_client import UserClient
     from qo.config.settings import Settings
-    from qo.dispatcher.http.context import Context
+    from qo.dispatcher.http.app_context import Context
     from qo.dispatcher.state.database import State
 
 T = TypeVar("T")
@@ -139,9 +139,9 @@ async def _open_client(settings: Settings) -> AsyncGenerator[UserClient]:
 
 def open_context(settings: Settings) -> Context:
     """Open the state database in this process, with an admin's rights: whoever can open it needs no token."""
-    from qo.dispatcher.auth.keys import KeyRing
     from qo.dispatcher.auth.local_tokens import LocalTokens
-    from qo.dispatcher.http.context import Context
+    from qo.dispatcher.auth.signing_keys import KeyRing
+    from qo.dispatcher.http.app_context import Context
     from qo.dispatcher.state.database import open_state
     from qo.store.secret_files import generate_secret
 

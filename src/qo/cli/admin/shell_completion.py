@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from qo.cli.invocation import new_app
 from qo.cli.main import COMPLETE_VARIABLE, main
-from qo.cli.session import new_app
 
 app = new_app()
 

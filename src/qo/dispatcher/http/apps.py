@@ -18,7 +18,7 @@ from qo.dispatcher.http import (
     bundles,
     dags,
     datasets,
-    errors,
+    error_responses,
     fastapi_routes,
     garbage,
     health,
@@ -32,8 +32,8 @@ from qo.dispatcher.http import (
     tokens,
     workers,
 )
-from qo.dispatcher.http.context import Context
-from qo.dispatcher.http.limits import Limits
+from qo.dispatcher.http.app_context import Context
+from qo.dispatcher.http.request_limits import Limits
 from qo.dispatcher.http.rights import INTERNAL, PUBLIC
 from qo.dispatcher.http.routes import Operation, Routes
 from qo.dispatcher.http.traffic import TrafficMiddleware
@@ -123,7 +123,7 @@ def _set_up(
     app.state.context = context
     app.state.operations = operations
     app.state.openapi = openapi
-    errors.install(app)
+    error_responses.install(app)
     settings = context.settings.dispatcher
     larger = {bundles.UPLOADS: bundles.BYTES_MAX}
     app.add_middleware(Limits, body_bytes_max=settings.body_max_bytes, larger=larger)

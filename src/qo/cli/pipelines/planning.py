@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qo.cli.invocation import Session, command, new_app
 from qo.cli.pipelines.dag import Code, Target, load_whole
-from qo.cli.pipelines.dispatcher import PAGE, ask, route
+from qo.cli.pipelines.dispatcher_client import PAGE, ask, route
 from qo.cli.pipelines.formatting import format_bytes, format_count, format_extent
-from qo.cli.session import Session, command, new_app
 from qo.core.words import plural
 from qo.errors import Refused
 

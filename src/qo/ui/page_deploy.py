@@ -19,11 +19,11 @@ from qo.config.settings import Settings
 from qo.errors import StoreError, UsageError
 from qo.store.s3 import S3Store
 from qo.store.s3.address import DEFAULT_PORTS, encode_path, query
-from qo.store.s3.credentials import find_region
+from qo.store.s3.aws_credentials import find_region
 from qo.store.s3.failure import failure
 from qo.store.s3.replies import refusal
 from qo.store.s3.transport import Reply, Transport
-from qo.ui import rules
+from qo.ui import bucket_rules
 from qo.ui.assets import ASK_FIRST, CONFIG, INDEX, Asset, Assets
 
 FOLDER = "ui/"
@@ -165,7 +165,7 @@ async def _allow(transport: Transport, place: Place, origins: Sequence[str]) -> 
         return (
             f"{advice} ({found.status} {code}); set them where your server has them, see docs/guides/dashboard.md"
         )
-    body = rules.cors(found.body if not code else None, f"qo dashboard {place.prefix}".strip(), wanted)
+    body = bucket_rules.cors(found.body if not code else None, f"qo dashboard {place.prefix}".strip(), wanted)
     if body is None:
         return ""
     reply = await _configure(transport, query(cors=""), body, "application/xml")
@@ -183,7 +183,7 @@ async def _publish(transport: Transport, place: Place) -> str:
         raise _failure(transport, found, "GetBucketPolicy")  # Writing blindly would wipe out others' statements.
     there = found.body if found.status == 200 else None
     partition = "aws-cn" if place.region.startswith("cn-") and "amazonaws" in place.endpoint else "aws"
-    body = rules.reading(there, place.bucket, place.prefix + FOLDER, partition=partition)
+    body = bucket_rules.reading(there, place.bucket, place.prefix + FOLDER, partition=partition)
     if body is None:
         return ""
     reply = await _configure(transport, query(policy=""), body, "application/json")

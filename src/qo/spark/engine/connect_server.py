@@ -16,7 +16,7 @@ from typing import IO
 
 from qo.config.spark import SparkSettings
 from qo.errors import Unavailable, UsageError
-from qo.spark.engine import archive, java, properties, session
+from qo.spark.engine import class_archive, java, properties, session
 from qo.spark.engine.jvm_exit import exit_reason
 
 STARTS_MAX = 3  # Between finding a free port and using it, somebody else may take it.
@@ -61,7 +61,7 @@ class ConnectServer:
             return
         self.close()
         home = java.find(self._settings, os.environ)
-        archive.build_in_background(home, self._settings)
+        class_archive.build_in_background(home, self._settings)
         for attempt in range(1, STARTS_MAX + 1):
             failure = self._launch(home)
             if failure is None:

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from qo.agent.operator_run import RunInput
 from qo.api.contract.task import InputMode, WorkInput
 from qo.errors import QoError, UsageError
-from qo.spark.engine.errors import full_text
+from qo.spark.engine.error_translation import full_text
 from qo.spark.io.columns import columns_from_bodies, struct_of
 from qo.spark.io.files import FileProblem, Files, ProblemKind, find_file_problem
 from qo.worker.api.signals import Reschedule

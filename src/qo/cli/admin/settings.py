@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from qo.cli.session import Session, command, new_app, new_group
-from qo.config import sources
+from qo.cli.invocation import Session, command, new_app, new_group
+from qo.config import origins
 from qo.config.setting import Setting
 from qo.config.settings import SETTINGS, Settings
 
@@ -57,7 +57,7 @@ def paths(session: Session) -> None:
     """Show which settings files are read, the strongest first."""
     files = [
         {"path": str(source.path), "table": ".".join(source.table), "exists": source.path.is_file()}
-        for source in sources.sources(config_path=session.config_path)
+        for source in origins.sources(config_path=session.config_path)
     ]
     if session.json:
         session.output.document(files)

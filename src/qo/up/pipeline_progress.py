@@ -10,8 +10,8 @@ from qo.core.pipeline.topology import LiveJob, Topology
 from qo.dispatcher.engine.loops import refresh
 from qo.dispatcher.state import topology
 from qo.dispatcher.state.database import Tx
-from qo.dispatcher.views import progress
-from qo.dispatcher.views.progress import RunningTask, VersionState
+from qo.dispatcher.views import pipeline_progress
+from qo.dispatcher.views.pipeline_progress import RunningTask, VersionState
 from qo.dispatcher.views.stuck import StuckTask, find_stuck
 
 
@@ -65,17 +65,17 @@ class Survey:
 def survey(tx: Tx, *, settle_s: float) -> Survey:
     """Survey all live pipelines. An always-on source counts as starting until it has run for ``settle_s``."""
     live = topology.load(tx)
-    jobs = progress.jobs_in_order(live)
-    states = progress.job_states(tx, live, jobs)
-    events = progress.count_new_events(tx)
+    jobs = pipeline_progress.jobs_in_order(live)
+    states = pipeline_progress.job_states(tx, live, jobs)
+    events = pipeline_progress.count_new_events(tx)
     return Survey(
-        versions=progress.version_states(jobs, states),
+        versions=pipeline_progress.version_states(jobs, states),
         events=sum(events.values()),
-        running=_describe_running(live, progress.running_tasks(tx, live)),
+        running=_describe_running(live, pipeline_progress.running_tasks(tx, live)),
         affected=_affected_dags(live, events),
         starting=_starting_dags(tx, [job for job in jobs if states[job.edition_id].always_on], settle_s),
         epoch=live.epoch,
-        spreading=progress.has_open_invalidations(tx),
+        spreading=pipeline_progress.has_open_invalidations(tx),
         comparing=frozenset(job.dag for job in refresh.due_jobs(tx, live)),
         stuck=find_stuck(
             tx,
@@ -122,5 +122,6 @@ def _starting_dags(tx: Tx, sources: Iterable[LiveJob], settle_s: float) -> froze
     return frozenset(
         job.dag
         for job in sources
-        if (since := progress.running_since(tx, job)) is None or (tx.now - since).total_seconds() < settle_s
+        if (since := pipeline_progress.running_since(tx, job)) is None
+        or (tx.now - since).total_seconds() < settle_s
     )

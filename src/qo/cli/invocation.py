@@ -55,9 +55,9 @@ class Session:
 
     def settings(self, flags: Mapping[str, Any] | None = None) -> Settings:
         """Load the settings; ``flags`` are the command's own, by their full names."""
-        from qo.config import sources
+        from qo.config import origins
 
-        return sources.load({**self.flags, **(flags or {})}, config_path=self.config_path)
+        return origins.load({**self.flags, **(flags or {})}, config_path=self.config_path)
 
     def ask(self, question: Callable[[Queue], Awaitable[T]], runtime: str | None = None) -> T:
         """Open the queue, call ``question`` with it, and close it. Logs only warnings, unless a log level is set.
@@ -69,7 +69,7 @@ class Session:
         settings = self.settings()
         quiet = settings.origin("log_level") == DEFAULT
         if runtime is not None:
-            from qo.cli.pipelines.dispatcher import runtime_queue
+            from qo.cli.pipelines.dispatcher_client import runtime_queue
 
             settings = runtime_queue(settings, runtime)
         return self.run(settings, question, LogLevel.WARNING if quiet else settings.log_level)

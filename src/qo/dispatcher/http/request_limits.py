@@ -12,7 +12,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from qo.dispatcher.http import errors
+from qo.dispatcher.http import error_responses
 
 REQUESTS_MAX = 200  # At a time. They wait for threads and for the database; more would only wait longer.
 SOON_S = 1.0  # A body that is complete so soon does not count as slow.
@@ -20,7 +20,7 @@ BODIES_MAX = 100  # Slow ones at a time: slow senders must leave room for all ot
 CLIENT_BODIES_MAX = 25  # Of these, of one address.
 BODY_S = 30.0  # For a whole body, however many pieces it comes in, …
 BYTES_PER_S_MIN = 262_144  # … and a second more for each so many bytes of it.
-_LATER = {"Retry-After": str(errors.RETRY_AFTER_S)}
+_LATER = {"Retry-After": str(error_responses.RETRY_AFTER_S)}
 OPEN = frozenset({"/livez", "/readyz"})  # Answered even when the dispatcher is too busy for anything else.
 
 
@@ -60,7 +60,7 @@ class Limits:
         )
         declared = _content_length(scope)
         if declared is not None and declared > bytes_max:
-            refusal = errors.problem_response(
+            refusal = error_responses.problem_response(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", _too_large(bytes_max)
             )
             await refusal(scope, receive, send)
@@ -179,5 +179,5 @@ def _too_large(bytes_max: int) -> str:
 
 async def _busy(scope: Scope, receive: Receive, send: Send) -> None:
     reason = "too many requests at a time: repeat the request in a moment"
-    refusal = errors.problem_response(HTTPStatus.SERVICE_UNAVAILABLE, "busy", reason, headers=_LATER)
+    refusal = error_responses.problem_response(HTTPStatus.SERVICE_UNAVAILABLE, "busy", reason, headers=_LATER)
     await refusal(scope, receive, send)

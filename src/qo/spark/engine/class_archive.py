@@ -141,7 +141,7 @@ def build_in_background(java: Java, settings: SparkSettings, environ: Mapping[st
 
 def _training_command(java: Java, settings: SparkSettings, environ: Mapping[str, str]) -> list[str]:
     whole = [] if lean.is_lean(settings, environ) else ["--whole"]
-    return [sys.executable, "-m", "qo.spark.engine.archive_training", "--java-home", str(java.home), *whole]
+    return [sys.executable, "-m", "qo.spark.engine.class_archive_training", "--java-home", str(java.home), *whole]
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from qo.core.pipeline.dag import Dag, resolve_defaults
 from qo.pipeline.document import parse
 from qo.pipeline.draft import draft_dag
-from qo.pipeline.operators.rules import check_operator
+from qo.pipeline.operators.operator_rules import check_operator
 from qo.pipeline.problems import Document, Report, Spot
 from qo.pipeline.references import check_references
 from qo.pipeline.registry import DEFAULT, Registry

@@ -1,6 +1,6 @@
 """The run whose classes are archived: a small job with everything that a worker usually does.
 
-    python -m qo.spark.engine.archive_training [--java-home DIR] [--whole] [--beside]
+    python -m qo.spark.engine.class_archive_training [--java-home DIR] [--whole] [--beside]
 
 Exits with 0 when the archive exists. ``--whole``: for sessions with all of Hadoop (see ``lean``). ``--beside``: at the
 lowest priority, and not at all while another process makes it.
@@ -17,15 +17,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qo.config.spark import SparkSettings
-from qo.spark.engine import archive, java, session
-from qo.spark.engine.archive import Archive
+from qo.spark.engine import class_archive, java, session
+from qo.spark.engine.class_archive import Archive
 
 KEYS = "key bigint, label string"
 EXIT_S = 180.0  # Java writes the archive when it ends, which takes a while.
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m qo.spark.engine.archive_training")
+    parser = argparse.ArgumentParser(prog="python -m qo.spark.engine.class_archive_training")
     parser.add_argument("--java-home")
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--beside", action="store_true")
@@ -40,10 +40,10 @@ def main(arguments: list[str]) -> int:
         lean=not options.whole,
     )
     home = java.find(settings, os.environ)
-    target = archive.archive_of(home, settings, os.environ)
+    target = class_archive.archive_of(home, settings, os.environ)
     if target is None:
         return 1
-    with archive.locked(target, wait=not options.beside) as acquired:
+    with class_archive.locked(target, wait=not options.beside) as acquired:
         if not acquired or target.exists:
             return 0
         try:
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
             print(error, file=sys.stderr)
             return 1
         target.failure_path.unlink(missing_ok=True)
-        archive.prune(target)
+        class_archive.prune(target)
     return 0
 
 
@@ -74,7 +74,7 @@ def _make(settings: SparkSettings, home: java.Java, target: Archive) -> None:
 def _make_base(home: java.Java, base: Path) -> None:
     """Make the archive of Java's own classes, for a Java that comes without. Raises RuntimeError with Java's error."""
     base.unlink(missing_ok=True)
-    dump = [str(home.home / "bin" / "java"), "-Xshare:dump", f"-XX:SharedArchiveFile={base}", *archive.QUIET]
+    dump = [str(home.home / "bin" / "java"), "-Xshare:dump", f"-XX:SharedArchiveFile={base}", *class_archive.QUIET]
     process = subprocess.run(
         dump, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
     )
@@ -91,7 +91,7 @@ def _run_training(settings: SparkSettings, home: java.Java, flags: Sequence[str]
     builder = SparkSession.builder
     for key, value in session.conf(settings, home).items():
         builder = builder.config(key, value)
-    java_options = " ".join(["-XX:TieredStopAtLevel=1", *(f'"{flag}"' for flag in flags), *archive.QUIET])
+    java_options = " ".join(["-XX:TieredStopAtLevel=1", *(f'"{flag}"' for flag in flags), *class_archive.QUIET])
     spark = builder.config("spark.driver.extraJavaOptions", java_options).getOrCreate()
     process = SparkContext._gateway.proc  # pyright: ignore
     try:
