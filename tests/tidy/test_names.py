@@ -24,6 +24,20 @@ VAGUE = re.compile(
 )
 
 
+# Fields of bodies on the wire, stored states, and an argument that PySpark passes by name.
+EXEMPT = {
+    "api/contract/backfill.py": {"made", "left"},
+    "api/contract/bundle.py": {"told"},
+    "api/contract/dag.py": {"left"},
+    "api/contract/garbage.py": {"gone", "judged"},
+    "api/contract/planning.py": {"done"},
+    "api/contract/task.py": {"told"},
+    "core/pipeline/states.py": {"DONE"},
+    "dispatcher/outbox/outbox.py": {"DONE"},
+    "spark/engine/progress.py": {"done"},
+}
+
+
 def names_in(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Every name that a module defines, with its line."""
     for node in ast.walk(tree):
@@ -43,7 +57,7 @@ def test_no_name_is_a_bare_speech_verb_or_participle() -> None:
         f"{path.relative_to(ROOT)}:{line} {name}"
         for path in sorted(SOURCE.rglob("*.py"))
         for name, line in names_in(ast.parse(path.read_text()))
-        if VAGUE.fullmatch(name)
+        if VAGUE.fullmatch(name) and name not in EXEMPT.get(str(path.relative_to(SOURCE)), ())
     ]
     assert vague == []
 
