@@ -1,4 +1,4 @@
-"""docs/benchmarks.md, made of what the suites have written. Only when to pick somebody else is typed in."""
+"""Render docs/benchmarks.md from the results of the suites. Only the advice when to pick another system is typed in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUITES = {
     "dispatcher": "The dispatcher",
     "spark": "Pipelines on Spark",
 }
-# Figures whose ratio compares qo with another system, by what their names end on or hold.
+# Systems that figures compare qo with, by a part of the figure's name.
 PEERS = {
     "buquet": "buquet",
     "huey": "huey",
@@ -26,28 +26,28 @@ PEERS = {
     "prefect": "Prefect",
 }
 WHEN = {
-    "huey": "Pick huey for many tiny tasks on one machine when a power cut may cost the last of them: with the disk's "
-    "flush switched off it is several times as fast. With the same promise as qo's it is about as fast.",
-    "dramatiq": "Pick Dramatiq when you run Redis or RabbitMQ anyway, tasks are tiny and plain functions, and it is "
-    "rate that counts: its processes share two cores better than one process of qo does. What it had fetched "
-    "when it was killed comes back late (see `late_after_kill9_dramatiq`), and a Redis without persistence "
-    "keeps nothing through a restart.",
-    "dagster": "Pick Dagster for one process that computes everything in one run, when what is wanted is its catalogue "
-    "of assets and its integrations.",
-    "prefect": "Pick Prefect for flows that are plain Python calls, when nothing has to be recorded exactly once.",
+    "huey": "Pick huey for many tiny tasks on one machine if a power cut may lose the latest ones: without flushing "
+    "to the disk it is several times as fast. With the same durability as qo it is about as fast.",
+    "dramatiq": "Pick Dramatiq if you run Redis or RabbitMQ anyway, tasks are tiny plain functions, and throughput "
+    "matters most: its processes use two cores better than one process of qo does. Tasks that it had fetched "
+    "when it was killed run late (see `late_after_kill9_dramatiq`), and a Redis without persistence loses all "
+    "tasks in a restart.",
+    "dagster": "Pick Dagster for one process that computes everything in one run, if you need its catalogue of assets "
+    "and its integrations.",
+    "prefect": "Pick Prefect for flows of plain Python calls, if no result has to be recorded exactly once.",
 }
 INTRO = """\
 # Benchmarks
 
-Made by `make bench`, which measures on your machine what stands here and writes this page anew. Every comparison is of
-one run on one machine: the sides take turns, so that a slow moment hits all of them. A figure is the median of its
-rounds; the spread is the least and the most of them. Ratios are qo over the other side. Speed never fails a build: a
-target that is missed is shown as missed.
+`make bench` measures these figures on your machine and writes this page. Every comparison comes from one run on one
+machine: the systems take turns, so that a slow moment affects all of them. A figure is the median of its rounds; the
+spread is the lowest and the highest round. Ratios are qo divided by the other system. A missed target is listed below
+and does not fail the build.
 """
 
 
 def written() -> str:
-    """Write the page; what is on it."""
+    """Write the page and return its path."""
     page = render(
         {name: json.loads(path.read_text()) for name in SUITES if (path := RESULTS / f"{name}.json").exists()}
     )
@@ -65,7 +65,7 @@ def render(suites: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _machines(suites: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     machines = {when: machine for suite in suites.values() for when, machine in suite["machines"].items()}
-    yield "## Where\n"
+    yield "## Machines\n"
     for when, on in sorted(machines.items()):
         packages = ", ".join(f"{name} {version}" for name, version in on["packages"].items())
         yield (
@@ -76,14 +76,14 @@ def _machines(suites: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _losses(figures: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Where a peer was better, with what to make of it."""
+    """Yield the figures in which another system was better, with advice when to pick it."""
     lost = [each for each in figures if _peer(each) and _behind(each)]
     yield "## Where others are better\n"
     if not lost:
         yield "Nowhere in these figures. Measure your own case.\n"
     for peer, title in PEERS.items():
         if rows := [each for each in lost if _peer(each) == peer]:
-            yield f"**{title}.** {WHEN.get(peer, 'Pick it where this is what counts.')}\n"
+            yield f"**{title}.** {WHEN.get(peer, 'Pick it if these figures matter most to you.')}\n"
             for each in rows:
                 yield (
                     f"- `{each['name']}`: {text(each['value'])} against {text(each['baseline'])} {each['unit']} "
@@ -104,7 +104,7 @@ def _missed(figures: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _suite(title: str, figures: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield f"## {title}\n"
-    yield "| figure | value | spread | beside it | spread | ratio | target | |"
+    yield "| figure | value | spread | compared | spread | ratio | target | |"
     yield "| --- | ---: | --- | ---: | --- | ---: | --- | --- |"
     for each in figures:
         said = each["settings"]
@@ -115,7 +115,7 @@ def _suite(title: str, figures: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             f"| {text(each['baseline'])} | {_spread(each['baseline_runs'])} | {text(each['ratio'])} "
             f"| {target} | {verdict} |"
         )
-    yield "\nHow, and on what:\n"
+    yield "\nConditions:\n"
     for names, said in _settings(figures).items():
         yield f"- {', '.join(f'`{name}`' for name in said)}: {names}"
     yield ""
