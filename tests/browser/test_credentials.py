@@ -51,7 +51,7 @@ async def test_without_credentials_the_page_asks_for_them_and_for_nothing_else(
     await tab.quiet()
     assert [each.url for each in tab.asked if "/s3" in each.url] == []
     await paste(tab, "not credentials at all")
-    await expect(tab.page.get_by_role("alert")).to_contain_text("These are no credentials")
+    await expect(tab.page.get_by_role("alert")).to_contain_text("These are not valid credentials")
     await paste(tab, visitor.dashboard.link)
     await tab.heading("Workers")  # Where the link led to.
     await tab.shown("worker-one")
@@ -112,8 +112,8 @@ async def test_after_a_restart_the_old_link_is_refused_and_the_new_one_can_be_gi
         await tab.page.keyboard.press("r")
         alert = tab.page.get_by_role("alert")
         await expect(alert).to_contain_text("The store does not know the credentials of this page")
-        await tab.shown("What you see is as of the last look that worked")
-        await alert.get_by_role("button", name="Give other credentials").click()
+        await tab.shown("This is the state of the last successful refresh")
+        await alert.get_by_role("button", name="Enter other credentials").click()
         await asked_for_new_ones(tab)
         await paste(tab, again.link)
         await tab.shown("worker-one")
@@ -136,7 +136,7 @@ async def test_who_may_only_look_is_offered_no_action_and_told_why(queue: Queue,
     failed = (await queue.list(status=Status.FAILED))[0]
     async with visiting(queue.store, read_only=True) as viewer:
         tab = await tabs.open(viewer.dashboard.link, f"/task/{failed.id}")
-        await tab.shown(failed.id, "These credentials allow looking only.")
+        await tab.shown(failed.id, "These credentials are read-only.")
         await expect(tab.page.get_by_role("button", name="Replay")).to_have_count(0)
         # Even where the page believes that it may, the store has the last word.
         lying = changed(viewer.dashboard.credentials, may_act=True)

@@ -66,10 +66,10 @@ async def test_every_page_of_pipelines_opens_from_a_link_and_shows_what_is_there
         f"/run/{shop.made}": (DAYS[0], ["completed", "not_null amount"]),
         f"/run/{shop.failed}": (DAYS[2], ["failed", ERROR, "clean.py"]),
         f"/run/{shop.running}": (DAYS[4], ["running", "writing: 30 of 40 Spark tasks", "75 %"]),
-        f"/why?target=shop.clean@{DAYS[0]}": ("Why is this here", ["It is there."]),
-        f"/why?target=shop.clean@{DAYS[2]}": ("Why is this here", ["It is blocked", "What to do:", ERROR]),
-        f"/why?target=shop.clean@{DAYS[4]}": ("Why is this here", ["It is under way"]),
-        "/why?target=shop.clean@2030-01-01": ("Why is this here", ["Nobody has ever announced it."]),
+        f"/why?target=shop.clean@{DAYS[0]}": ("Why does it exist", ["It exists."]),
+        f"/why?target=shop.clean@{DAYS[2]}": ("Why does it exist", ["It is blocked", "What to do:", ERROR]),
+        f"/why?target=shop.clean@{DAYS[4]}": ("Why does it exist", ["It is in progress"]),
+        "/why?target=shop.clean@2030-01-01": ("Why does it exist", ["No event has ever announced it."]),
         f"/lineage/shop.clean?partition={DAYS[0]}": (f"Lineage of {DAYS[0]}", ["shop.orders", "shop.daily"]),
         "/quality": ("Quality", ["not_null amount", "good enough"]),
         "/backpressure": ("Backpressure", ["spark", "python", "orders"]),
@@ -196,7 +196,7 @@ async def test_a_dispatcher_that_went_away_is_named_and_found_when_it_is_back(pl
         await tab.page.route("**/v1/**", lambda route: route.abort())
         await tab.page.clock.fast_forward(PERIOD_MS)
         await expect(tab.page.get_by_role("alert")).to_contain_text("No answer from")
-        await expect(tab.page.get_by_role("alert")).to_contain_text("as of the last look that worked")
+        await expect(tab.page.get_by_role("alert")).to_contain_text("the state of the last successful refresh")
         await tab.page.unroute("**/v1/**")
         await tab.page.clock.fast_forward(PERIOD_MS)
         await expect(tab.page.get_by_role("alert")).to_have_count(0)
@@ -240,7 +240,7 @@ async def test_whatever_a_dispatcher_says_stays_text(place: Place, tabs: Tabs) -
         await tab.go(route)
         await tab.quiet()
         await harmless(tab)
-        await expect(tab.page.locator("main").get_by_text("cannot be drawn")).to_have_count(0)
+        await expect(tab.page.locator("main").get_by_text("cannot be shown")).to_have_count(0)
         assert ATTEMPTS[0] in await tab.page.locator("main").inner_text(), route
 
 

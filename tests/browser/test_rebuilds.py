@@ -58,7 +58,7 @@ async def link(tmp_path: Path, built: Assets) -> AsyncIterator[str]:
 async def test_a_version_that_is_stuck_says_what_waits_for_which_failure(link: str, tabs: Tabs) -> None:
     tab = await tabs.open(link, "/pipeline/shop")
     await expect(tab.page.get_by_text("stuck", exact=True)).to_be_visible()
-    await expect(tab.page.get_by_text("1 task waits for others that failed")).to_be_visible()
+    await expect(tab.page.get_by_text("1 task waits for failed tasks")).to_be_visible()
     waits = tab.page.get_by_role("listitem").filter(has_text="waits for side inputs")
     await expect(waits).to_contain_text("1 task of day failed")
     await expect(waits.locator("strong")).to_have_text("month")

@@ -156,7 +156,7 @@ async def test_a_lease_runs_down_and_its_end_is_seen(tabs: Tabs) -> None:
         held = await claimed(queue, await queue.submit("train", None), lease_s=50)
         tab = await tabs.new(clock=True)
         await tab.open(visitor.dashboard.link, f"/task/{held.task.id}")
-        await tab.shown("ends in", "unless it is renewed")
+        await tab.shown("expires in", "unless it is renewed")
         await tab.quiet()
         clock.ahead += timedelta(seconds=80)
         await one_round(tab)
@@ -173,10 +173,10 @@ async def test_an_empty_queue_says_how_to_begin_on_every_page(tabs: Tabs) -> Non
             "/shards": "16 shards",
             "/workers": "qo worker",
             "/schedules": "qo schedule create",
-            "/worker/nobody": "nobody is not on the roster.",
+            "/worker/nobody": "There is no worker nobody.",
             "/task/nonsense": "nonsense is not a task id.",
-            "/task/00000000-0000-4000-8000-000000000000": "There is no such task in this queue.",
-            "/nowhere": "There is no such page",
+            "/task/00000000-0000-4000-8000-000000000000": "This queue has no task with this id.",
+            "/nowhere": "Page not found",
         }.items():
             await tab.go(route)
             await tab.shown(said)

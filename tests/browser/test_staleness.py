@@ -51,8 +51,8 @@ async def test_a_stale_partition_says_so_and_what_refreshes_it(link: str, tabs: 
     await expect(stale).to_have_accessible_name(re.compile("stale: " + re.escape(reason)))
     await expect(tab.page.locator("dl.facts").get_by_text(reason)).to_be_visible()
     await tab.page.get_by_role("link", name="What refreshes it?").click()
-    await tab.heading("Why is this here, or not?")
-    await expect(tab.page.get_by_text("It is there, and stale.")).to_be_visible()
+    await tab.heading("Why does it exist, or not?")
+    await expect(tab.page.get_by_text("It exists, and is stale.")).to_be_visible()
     await expect(tab.page.get_by_text(reason).first).to_be_visible()
     await expect(tab.page.get_by_text(f"qo backfill shop.month --from {MONTH} --to {MONTH}")).to_be_visible()
 

@@ -87,8 +87,8 @@ async def test_a_version_that_is_built_takes_over_and_the_one_before_is_taken_ba
     before = place.serving()
     tab = await tabs.open(place.link, "/pipeline/tea")
     question = await press(tab, "Activate 2")
-    await expect(question).to_contain_text("It has caught up.")
-    await question.get_by_role("button", name="Leave it").click()
+    await expect(question).to_contain_text("The version has caught up.")
+    await question.get_by_role("button", name="Close").click()
     await expect(question).to_have_count(0)
     assert place.versions() == {1: "active", 2: "staged"}
 
@@ -145,10 +145,10 @@ async def test_a_version_that_is_not_whole_takes_over_only_for_who_says_so(place
     tab = await tabs.open(place.link, "/pipeline/tea")
     question = await press(tab, "Activate 2")
     await expect(question).to_contain_text("1 of its tasks failed")
-    await expect(question).to_contain_text("1 is still to be done")
+    await expect(question).to_contain_text("1 task left")
     await expect(question.locator("button[type=submit]")).to_be_disabled()
     assert place.versions() == {1: "active", 2: "staged"}
-    await question.get_by_role("checkbox", name="Take it as it is").check()
+    await question.get_by_role("checkbox", name="Activate it incomplete").check()
     await confirm(question)
     assert place.versions() == {1: "retired", 2: "active"}
 

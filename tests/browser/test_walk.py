@@ -118,7 +118,7 @@ async def test_every_page_of_the_queue_opens_from_a_link_and_shows_what_is_there
         "/workers": ("Workers", [WORKER, "active", DEAD, "stale"]),
         f"/worker/{WORKER}": (WORKER, ["1,234", "machine-7", "98,765"]),
         "/schedules": ("Schedules", ["nightly-report", "0 3 * * *", "enabled"]),
-        "/pipelines": ("Pipelines", ["This page knows of no dispatcher"]),
+        "/pipelines": ("Pipelines", ["No dispatcher is configured"]),
     }
     tab = await tabs.open(place.link, "/")
     for number, (route, (heading, texts)) in enumerate(pages.items()):
@@ -167,7 +167,7 @@ async def test_any_two_versions_of_a_task_can_be_compared(place: Place, tabs: Ta
     await tab.page.get_by_label("From").select_option(index=0)
     await expect(differences.filter(has_text="status")).to_contain_text(["pendingfailed"])
     await tab.page.get_by_label("To").select_option(index=0)
-    await tab.shown("Nothing differs")
+    await tab.shown("No differences")
 
 
 async def test_what_the_page_does_is_what_the_queue_then_says(place: Place, tabs: Tabs) -> None:

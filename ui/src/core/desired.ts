@@ -30,9 +30,9 @@ export function readDesired(text: string | null): Desired {
   const found = (text ? JSON.parse(text) : {}) as Partial<Desired>;
   const orders = [...Object.values(found.types ?? {}), ...Object.values(found.workers ?? {}), found.queue ?? {}];
   if (misfit({ found }, { found: {} }) || misfit(found, { types: {}, workers: {}, cancels: {} }))
-    throw new Error(`${DESIRED} is not what it should be`);
+    throw new Error(`${DESIRED} is not a valid document`);
   if (orders.some((each) => misfit({ each }, { each: {} }) || misfit(each, { by: null, reason: null })))
-    throw new Error(`${DESIRED} has an order that is none`);
+    throw new Error(`${DESIRED} contains an invalid order`);
   return { queue: null, types: {}, workers: {}, cancels: {}, ...found };
 }
 

@@ -54,11 +54,12 @@ export function readTask(text: string, key: string): Task {
   try {
     found = JSON.parse(text) as Partial<Task>;
   } catch (error) {
-    throw new Unreadable(`${key} is not JSON: ${(error as Error).message}. Look at its versions for a good one.`);
+    throw new Unreadable(`${key} is not JSON: ${(error as Error).message}. Check its earlier versions.`);
   }
-  if (found === null || typeof found !== "object" || Array.isArray(found)) throw new Unreadable(`${key} is no task`);
+  if (found === null || typeof found !== "object" || Array.isArray(found))
+    throw new Unreadable(`${key} is not a task`);
   if ((found.format ?? FORMAT) > FORMAT)
-    throw new Unreadable(`${key} has format ${found.format}; this page reads up to ${FORMAT}. Deploy a newer one.`);
+    throw new Unreadable(`${key} has format ${found.format}; this page reads up to ${FORMAT}. Deploy a newer page.`);
   const broken =
     (typeof found.id !== "string" && "id") ||
     (typeof found.task_type !== "string" && "task_type") ||
@@ -70,7 +71,7 @@ export function readTask(text: string, key: string): Task {
     (micros(found.updated_at) === null && "updated_at") ||
     (!["number", "undefined"].includes(typeof (found.timeout_seconds ?? undefined)) && "timeout_seconds") ||
     misfit(found, CHECKED);
-  if (broken) throw new Unreadable(`${key} is no task: its ${broken} is missing or wrong`);
+  if (broken) throw new Unreadable(`${key} is not a task: its ${broken} is missing or wrong`);
   return { ...DEFAULTS, ...found } as Task;
 }
 

@@ -69,9 +69,9 @@ function refusal(status: number, answer: unknown): Problem {
     return new Problem(
       "forbidden",
       text,
-      "Run `qo ui credentials` with a token of the dispatcher, and paste what it prints.",
+      "Run `qo ui credentials` with a token of the dispatcher, and paste its output.",
     );
-  if (status === 403) return new Problem("forbidden", text, "This page's token allows looking only.");
+  if (status === 403) return new Problem("forbidden", text, "This page's token is read-only.");
   if (status === 404) return new Problem("missing", text);
   if (status === 409) return new Problem("moved", text);
   return new Problem(status >= 500 ? "busy" : "wrong", text);

@@ -62,11 +62,13 @@ function All({ dispatcher }: { dispatcher: Dispatcher }): JSX.Element {
             </div>
             {queues.length === 0 && (
               <Panel>
-                <Empty title="No queue was measured yet">They appear when a pipeline has jobs for a runtime.</Empty>
+                <Empty title="No queue was measured yet">
+                  Queues appear when a pipeline has jobs for a runtime.
+                </Empty>
               </Panel>
             )}
             <Sources sources={sources} />
-            {more && <p class="quiet">There are more sources than these {count(sources.length)}.</p>}
+            {more && <p class="quiet">Only the first {count(sources.length)} sources are shown.</p>}
           </>
         )}
       </Shown>
@@ -106,7 +108,7 @@ function Queue({ queue }: { queue: QueueLine }): JSX.Element {
           times={seen.times}
           series={[{ name: "waiting", colour: queue.tripped_at ? "--failed" : "--accent", values: seen.values }]}
           height={90}
-          label={`How many waited in ${queue.name} since this page was opened`}
+          label={`Tasks waiting in ${queue.name} since this page was opened`}
         />
       )}
     </Panel>

@@ -104,7 +104,9 @@ function One({
               right={partition && <a href={href(["dataset", name])}>all partitions</a>}
             >
               {looked.partitions.length === 0 ? (
-                <Empty title="No partition is committed">Nothing was written yet, or it follows a cursor.</Empty>
+                <Empty title="No partition is committed">
+                  Nothing was written yet, or the dataset follows a cursor.
+                </Empty>
               ) : (
                 <Heatmap
                   dataset={name}

@@ -62,7 +62,7 @@ export function Events({
   const sum = Object.entries(shown.events).filter(([, n]) => n > 0);
   return (
     <Panel
-      title={partition ? `Events of ${partition}` : "Events and what became of them"}
+      title={partition ? `Events of ${partition}` : "Events and their deliveries"}
       right={<span class="quiet">{sum.map(([state, n]) => `${count(n)} ${state}`).join(", ")}</span>}
       flush
     >

@@ -21,7 +21,7 @@ export function Generations({
     <tr key={each.id}>
       <td>
         <Badge status={each.status} />
-        {each.status === "current" && <span class="quiet"> ← read by all</span>}
+        {each.status === "current" && <span class="quiet"> ← current for all readers</span>}
       </td>
       <td>
         <a
@@ -54,7 +54,7 @@ export function Generations({
       title="Generations"
       right={
         <span class="quiet">
-          to go back to an earlier one, <a href={href(["pipeline", shown.dataset.dag])}>roll its pipeline back</a>
+          to restore an earlier one, <a href={href(["pipeline", shown.dataset.dag])}>roll its pipeline back</a>
         </span>
       }
       flush

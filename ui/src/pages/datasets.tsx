@@ -30,7 +30,7 @@ function All({ dispatcher }: { dispatcher: Dispatcher }): JSX.Element {
         {({ items: datasets, more }) => (
           <Panel flush>
             {datasets.length === 0 ? (
-              <Empty title="No datasets yet">They appear with the first pipeline that is deployed.</Empty>
+              <Empty title="No datasets yet">Datasets appear when a pipeline is deployed.</Empty>
             ) : (
               <table class="stack">
                 <thead>
@@ -54,7 +54,7 @@ function All({ dispatcher }: { dispatcher: Dispatcher }): JSX.Element {
                       <td>
                         <a href={href(["pipeline", each.dag])}>{each.dag}</a>
                       </td>
-                      <td class="mono quiet">{each.generation_id?.slice(0, 13) ?? "none is active"}</td>
+                      <td class="mono quiet">{each.generation_id?.slice(0, 13) ?? "none"}</td>
                       <td>
                         <a href={href(["why"], { target: placeOf(each) })}>why?</a>
                       </td>
@@ -63,7 +63,7 @@ function All({ dispatcher }: { dispatcher: Dispatcher }): JSX.Element {
                 </tbody>
               </table>
             )}
-            {more && <p class="quiet">There are more than these {count(datasets.length)}.</p>}
+            {more && <p class="quiet">Only the first {count(datasets.length)} are shown.</p>}
           </Panel>
         )}
       </Shown>

@@ -44,9 +44,7 @@ export function FailuresPage({ query }: { query: Record<string, string> }): JSX.
               {groups.length === 0 && (
                 <Panel>
                   <Empty title="No failed task was found">
-                    {found.more || found.pagesLeft
-                      ? "Not all tasks were looked at yet."
-                      : "Every task was looked at."}
+                    {found.more || found.pagesLeft ? "Not all tasks were checked yet." : "All tasks were checked."}
                   </Empty>
                 </Panel>
               )}
@@ -55,14 +53,14 @@ export function FailuresPage({ query }: { query: Record<string, string> }): JSX.
               ))}
               <footer class="head">
                 <p class="quiet">
-                  {plural(found.tasks.length, "failed task")} among the {count(found.looked)} that changed last, of{" "}
+                  {plural(found.tasks.length, "failed task")} among the {count(found.looked)} last changed, of{" "}
                   {found.size.exact ? "" : "about "}
                   {count(found.size.count)}.
                 </p>
                 {found.more && (
                   <div class="right">
                     <button type="button" onClick={() => setReach(reach + 1000)}>
-                      Look at 1,000 older ones
+                      Check 1,000 older tasks
                     </button>
                   </div>
                 )}
@@ -90,7 +88,7 @@ function Kind({ group, largest }: { group: Group<Summary>; largest: number }): J
         );
     };
     await Promise.all(Array.from({ length: AT_ONCE }, one));
-    return `${count(done)} replayed${refused ? `, ${count(refused)} would not move` : ""}`;
+    return `${count(done)} replayed${refused ? `, ${count(refused)} refused` : ""}`;
   };
   const shown = open ? group.tasks.slice(0, 200) : group.tasks.slice(0, 3);
   return (
@@ -107,7 +105,7 @@ function Kind({ group, largest }: { group: Group<Summary>; largest: number }): J
             title={`Replay ${plural(group.tasks.length, "task")}?`}
             act={replay}
           >
-            Each becomes pending at once, with all its retries. Have you mended what made them fail?
+            Each task becomes pending at once, with all its retries. Fix the cause of the error first.
           </Confirm>
         )
       }

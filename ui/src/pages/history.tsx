@@ -23,7 +23,9 @@ export function History({ moments, total, query, id, more }: Wanted): JSX.Elemen
   if (!moments.length)
     return (
       <Panel title="History">
-        <Empty title="No versions">The bucket keeps no versions; `qo doctor` says how to turn them on.</Empty>
+        <Empty title="No versions">
+          The bucket keeps no versions; `qo doctor` explains how to turn versioning on.
+        </Empty>
       </Panel>
     );
   return (
@@ -107,7 +109,7 @@ function Compare({
         {chooser("to", after)}
       </div>
       {differences.length === 0 ? (
-        <Empty title="Nothing differs" />
+        <Empty title="No differences" />
       ) : (
         <table class="diff">
           <Head columns={["where", "was", "is"]} />

@@ -65,7 +65,7 @@ function One({ dispatcher, name, query }: Wanted): JSX.Element {
               <Drawn found={found} />
               {found.more && (
                 <p class="quiet">
-                  There is more than is shown: choose fewer steps, or begin from another partition.
+                  The lineage is too large to show: choose fewer steps, or start from another partition.
                 </p>
               )}
             </Panel>
@@ -85,11 +85,7 @@ function link(piece: Piece): string {
 
 function Drawn({ found }: { found: Ancestry }): JSX.Element {
   if (found.pieces.size === 1)
-    return (
-      <Empty title="Nothing was read for it, and nothing has read it">
-        It comes from a source, and has no readers yet.
-      </Empty>
-    );
+    return <Empty title="It has no inputs and no readers">It comes from a source, and was not read yet.</Empty>;
   const nodes = [...found.pieces.values()].map((piece) => ({
     id: piece.id,
     title: piece.dataset,
@@ -98,7 +94,11 @@ function Drawn({ found }: { found: Ancestry }): JSX.Element {
     class: piece.id === found.here ? "here" : "",
   }));
   return (
-    <Graph nodes={nodes} edges={found.edges} label={`Lineage of ${found.here}; the table below says the same`} />
+    <Graph
+      nodes={nodes}
+      edges={found.edges}
+      label={`Lineage of ${found.here}; the table below has the same content`}
+    />
   );
 }
 
@@ -112,7 +112,7 @@ function Said({ found }: { found: Ancestry }): JSX.Element {
     );
   };
   return (
-    <Panel title="In words" flush>
+    <Panel title="As a table" flush>
       <table class="stack">
         <Head columns={["piece", "was made from", "by run"]} />
         <tbody>

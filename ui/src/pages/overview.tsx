@@ -41,7 +41,7 @@ export function OverviewPage(): JSX.Element {
         {live.value && !live.value.total.exact && (
           <div class="right">
             <button type="button" onClick={() => void countAll()} disabled={counting}>
-              {counting ? "Counting…" : `Count on (about ${plural(queue.tasks().pagesLeft, "request")})`}
+              {counting ? "Counting…" : `Continue counting (about ${plural(queue.tasks().pagesLeft, "request")})`}
             </button>
           </div>
         )}
@@ -60,7 +60,7 @@ function Glance({ overview }: { overview: Overview }): JSX.Element {
       {dispatcher && overview.total.exact && overview.total.count === 0 && (
         <div class="said">
           <span>
-            Nothing was ever submitted to this queue by itself. The work of pipelines is shown on{" "}
+            No task was submitted to this queue. Tasks of pipelines are on{" "}
             <a href={href(["pipelines"])}>their own pages</a>.
           </span>
         </div>
@@ -71,7 +71,7 @@ function Glance({ overview }: { overview: Overview }): JSX.Element {
         <div class="stackwise">
           <Panel
             title="Tasks that changed, by minute, in the last hour"
-            right={<span class="quiet">{overview.total.exact ? "" : "reckoned from a sample"}</span>}
+            right={<span class="quiet">{overview.total.exact ? "" : "estimated from a sample"}</span>}
           >
             <Chart
               times={overview.history.times}
@@ -98,7 +98,7 @@ function Pauses({ overview }: { overview: Overview }): JSX.Element | null {
     ...(desired.queue ? [`The whole queue is paused ${told(desired.queue)}`] : []),
     ...Object.entries(desired.types).map(([name, pause]) => `Tasks of type ${name} are paused ${told(pause)}`),
     ...Object.entries(desired.workers).map(
-      ([name, order]) => `Worker ${name} is to be ${order.wanted} ${told(order)}`,
+      ([name, order]) => `Requested state of worker ${name}: ${order.wanted} ${told(order)}`,
     ),
   ];
   if (!lines.length) return null;
@@ -180,7 +180,7 @@ function Failing({ overview }: { overview: Overview }): JSX.Element {
     <Panel title="Failures" right={<a href={href(["failures"])}>all</a>} flush>
       {overview.failures.length === 0 ? (
         <Empty title="No failed task was seen">
-          {overview.total.exact ? "" : "Not all were read: the page of failures looks further."}
+          {overview.total.exact ? "" : "Not all tasks were read: see the page of failures."}
         </Empty>
       ) : (
         <table>

@@ -59,11 +59,11 @@ export function Tiles({ overview }: { overview: Overview }): JSX.Element {
             ? plural(overview.failures.length, "kind of error", "kinds of errors")
             : whole
               ? "none"
-              : `none among ${count(read)} that were read`}
+              : `none in ${count(read)} tasks read`}
         </span>
       </a>
       <div class="tile">
-        <span class="name">Oldest that is ready</span>
+        <span class="name">Oldest ready task</span>
         <span class="value">{oldest === null ? "none" : formatDuration(oldest)}</span>
         <span class="note">
           {oldest === null ? "nothing waits" : ready.exact ? "has been waiting" : "of those listed so far"}

@@ -51,8 +51,8 @@ export function Pages(): JSX.Element {
 function Unbroken({ children }: { children: JSX.Element }): JSX.Element {
   const [error] = useErrorBoundary();
   if (error === undefined) return children;
-  const todo = "Please report it, with what this page was to show. The other pages are not affected.";
-  return <Failure problem={new Problem("wrong", `This page cannot be drawn: ${problemOf(error).message}`, todo)} />;
+  const todo = "Please report it, with the address of this page. The other pages are not affected.";
+  return <Failure problem={new Problem("wrong", `This page cannot be shown: ${problemOf(error).message}`, todo)} />;
 }
 
 function pageOf(at: string, { path, query }: Route): JSX.Element {
@@ -93,7 +93,7 @@ function pageOf(at: string, { path, query }: Route): JSX.Element {
   }
   return (
     <>
-      <h1>There is no such page</h1>
+      <h1>Page not found</h1>
       <p>
         <a href="#/">Go to the overview</a>
       </p>

@@ -68,7 +68,8 @@ function One({ dispatcher, name }: { dispatcher: Dispatcher; name: string }): JS
           <>
             {looked.shown.paused !== null && (
               <div class="said warn">
-                Paused{looked.shown.paused && `: ${looked.shown.paused}`}. What runs goes on; nothing new is started.
+                Paused{looked.shown.paused && `: ${looked.shown.paused}`}. Running tasks continue; no new tasks are
+                started.
               </div>
             )}
             {looked.rebuild && <Progress rebuild={looked.rebuild} />}
@@ -103,7 +104,9 @@ function Actions({ dispatcher, looked }: { dispatcher: Dispatcher; looked: Looke
           return paused ? "resumed" : "paused";
         }}
       >
-        {paused ? "What waits is started again." : "What runs goes on; nothing new is started until it is resumed."}
+        {paused
+          ? "Waiting tasks are started again."
+          : "Running tasks continue; no new tasks are started until you resume it."}
       </Confirm>
       {line?.next != null && rebuild && <Activate dispatcher={dispatcher} dag={shown.dag} rebuild={rebuild} />}
       {line?.previous != null && (
@@ -121,8 +124,8 @@ function Actions({ dispatcher, looked }: { dispatcher: Dispatcher; looked: Looke
             return `version ${answer.active} is active${stopped ? `; ${also}` : ""}`;
           }}
         >
-          All its datasets point to what version {line.previous} made, at one moment. What version {line.active} was
-          doing is cancelled.
+          All datasets switch to the data of version {line.previous} at once. Tasks of version {line.active} are
+          cancelled.
         </Confirm>
       )}
     </>
@@ -143,13 +146,13 @@ function Activate({
   const left = rebuild.remaining + (tasks.pending ?? 0) + (tasks.running ?? 0);
   const lacking = [
     ...(tasks.failed ? [`${count(tasks.failed)} of its tasks failed`] : []),
-    ...(left ? [`${count(left)} ${left === 1 ? "is" : "are"} still to be done`] : []),
+    ...(left ? [`${plural(left, "task")} left`] : []),
   ].join(", ");
   return (
     <Confirm
       button={`Activate ${version}`}
-      title={`Let version ${version} take over?`}
-      sure={lacking ? "Take it as it is" : null}
+      title={`Activate version ${version}?`}
+      sure={lacking ? "Activate it incomplete" : null}
       act={async () => {
         const force = lacking !== "";
         if (status === "staged" && !force)
@@ -158,10 +161,10 @@ function Activate({
         return `version ${answer.active} is active`;
       }}
     >
-      All its datasets change over at one moment.{" "}
+      All datasets switch at once.{" "}
       {lacking
-        ? `It is not whole: ${lacking}. What is missing stays missing until it is made.`
-        : "It has caught up."}
+        ? `The version is incomplete: ${lacking}. Missing data stays missing until it is built.`
+        : "The version has caught up."}
     </Confirm>
   );
 }
@@ -171,7 +174,7 @@ function Progress({ rebuild }: { rebuild: Rebuild }): JSX.Element {
   const all = Object.values(rebuild.tasks).reduce((a, b) => a + b, 0) + rebuild.remaining;
   return (
     <Panel
-      title={`Version ${rebuild.version} is being built beside it`}
+      title={`Version ${rebuild.version} is being built`}
       right={
         <Badge status={rebuild.caught_up ? "ready" : rebuild.stuck ? "failed" : "running"}>
           {rebuild.caught_up ? "caught up" : rebuild.stuck ? "stuck" : "building"}
@@ -180,7 +183,7 @@ function Progress({ rebuild }: { rebuild: Rebuild }): JSX.Element {
     >
       <progress max={Math.max(1, all)} value={all ? done : 1} aria-label={`${done} of ${plural(all, "task")}`} />
       <p class="second">
-        {count(done)} of {plural(all, "task")} done, of {rebuild.jobs.join(", ") || "no job"}
+        {count(done)} of {plural(all, "task")} done, in jobs {rebuild.jobs.join(", ") || "none"}
         {rebuild.tasks.failed ? `; ${rebuild.tasks.failed} failed` : ""}
       </p>
       {rebuild.stuck && <p class="s-failed">{stuckText(rebuild)}</p>}
@@ -216,13 +219,13 @@ function JobGraph({ shown }: { shown: VersionShown }): JSX.Element {
         nodes.push({
           id: from,
           title: read,
-          lines: ["of another pipeline"],
+          lines: ["from another pipeline"],
           href: href(["dataset", read]),
           class: "external",
         });
       edges.push({ from, to: job.name, live: (job.tasks.running ?? 0) > 0 });
     }
-  return <Graph nodes={nodes} edges={edges} label={`Jobs of ${shown.dag}; the table below says the same`} />;
+  return <Graph nodes={nodes} edges={edges} label={`Jobs of ${shown.dag}; the table below has the same content`} />;
 }
 
 function stateOf(job: JobLine): string {
@@ -236,7 +239,7 @@ function stateOf(job: JobLine): string {
 
 function JobTable({ shown }: { shown: VersionShown }): JSX.Element {
   return (
-    <Panel title="What they are doing" flush>
+    <Panel title="Tasks by job" flush>
       <table class="stack">
         <Head columns={["job", "reads", "tasks", "state", "dataset"]} />
         <tbody>
@@ -252,7 +255,7 @@ function JobTable({ shown }: { shown: VersionShown }): JSX.Element {
               <td class="wrap">
                 {stateOf(job)}
                 {job.hold && stateOf(job) !== job.hold && <div class="quiet">{job.hold}</div>}
-                {job.rebuilt && <span class="chip">built anew</span>}
+                {job.rebuilt && <span class="chip">rebuilt</span>}
               </td>
               <td class="nowrap">
                 {Array.from({ length: job.outputs }, (_, n) => {

@@ -28,8 +28,8 @@ export function WithDispatcher({
         <h1>{title}</h1>
       </header>
       <Panel>
-        <Empty title="This page knows of no dispatcher">
-          Pipelines need one: run <code>qo up pipeline.yaml</code>, or deploy the page with the address of yours.
+        <Empty title="No dispatcher is configured">
+          Pipelines need a dispatcher: run <code>qo up pipeline.yaml</code>, or deploy the page with its address.
         </Empty>
       </Panel>
     </>
@@ -92,7 +92,7 @@ function All({ dispatcher }: { dispatcher: Dispatcher }): JSX.Element {
                 </tbody>
               </table>
             )}
-            {more && <p class="quiet">There are more than these {count(dags.length)}.</p>}
+            {more && <p class="quiet">Only the first {count(dags.length)} are shown.</p>}
           </Panel>
         )}
       </Shown>

@@ -56,7 +56,7 @@ function All({ dispatcher, query }: { dispatcher: Dispatcher; query: Asked }): J
           aria-pressed={failed === "true"}
           onClick={() => amend(["quality"], { ...query, before: "", failed: failed ? "" : "true" })}
         >
-          Only what was not as expected
+          Only violations
         </button>
       </form>
       <Shown live={live} what="checks">
@@ -66,9 +66,7 @@ function All({ dispatcher, query }: { dispatcher: Dispatcher; query: Asked }): J
             <Panel title="Checks" flush>
               {checks.length === 0 ? (
                 <Empty title="No checks">
-                  {failed
-                    ? "Everything was as expected."
-                    : "Say what you expect of outputs: see the guide on quality."}
+                  {failed ? "All expectations were met." : "Add expectations to a job: see the guide on quality."}
                 </Empty>
               ) : (
                 <Checks checks={checks} />
@@ -114,7 +112,7 @@ function ByName({ checks }: { checks: Check[] }): JSX.Element {
                   {found.slice(-60).map((each) => (
                     <span
                       key={`${each.task_id}${each.attempt}${each.position}`}
-                      title={`${each.partition_key ?? ""} ${each.passed ? "passed" : "not as expected"}`}
+                      title={`${each.partition_key ?? ""} ${each.passed ? "passed" : "violated"}`}
                       class={each.passed ? "b-completed" : each.severity === "warn" ? "b-expired" : "b-failed"}
                       style={{ width: "10px", height: each.passed ? "14px" : "20px", borderRadius: "2px" }}
                     />
@@ -167,7 +165,7 @@ function Checks({ checks }: { checks: Check[] }): JSX.Element {
 
 function Rejections({ rejections }: { rejections: Rejection[] }): JSX.Element {
   return (
-    <Panel title="Outputs that were not good enough to be committed" flush>
+    <Panel title="Rejected outputs" flush>
       <table class="stack">
         <tbody>
           {rejections.map((each) => (

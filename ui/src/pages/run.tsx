@@ -135,7 +135,7 @@ function Actions({ dispatcher, run }: { dispatcher: Dispatcher; run: RunShown })
           return "replayed";
         }}
       >
-        It is tried again with all its attempts, as soon as its gates are open.
+        It is run again with all its attempts, as soon as limits and pauses allow it.
       </Confirm>
     );
   if (run.status === "pending" || (run.status === "running" && !run.cancel_requested))
@@ -151,7 +151,7 @@ function Actions({ dispatcher, run }: { dispatcher: Dispatcher; run: RunShown })
           return "cancelled";
         }}
       >
-        A pending run ends at once; a running one is asked to stop. What it was to make will be missing.
+        A pending run ends at once; a running one is asked to stop. Its output will be missing.
       </Confirm>
     );
   return null;

@@ -16,7 +16,7 @@ export function Attempts({ run }: { run: RunShown }): JSX.Element {
     <Panel title="Attempts">
       {run.attempts.length === 0 ? (
         <Empty title="None yet">
-          Its page of reasons says what it waits for: <a href={href(["why"], { target: run.id })}>why?</a>
+          See what it waits for: <a href={href(["why"], { target: run.id })}>why?</a>
         </Empty>
       ) : (
         <ol class="steps">

@@ -23,7 +23,7 @@ export function State({ run }: { run: RunShown }): JSX.Element {
         <dd>
           <Badge status={run.status} />{" "}
           {run.status === "pending" && (
-            <span class="quiet">{run.released ? "its wake-up is on its way" : "withheld"}</span>
+            <span class="quiet">{run.released ? "released, waiting for a worker" : "withheld"}</span>
           )}
           {run.superseded && <span class="quiet">superseded: {run.superseded.text}</span>}
           {run.cancel_requested && run.status === "running" && <span class="s-expired"> asked to stop</span>}
@@ -41,8 +41,8 @@ export function State({ run }: { run: RunShown }): JSX.Element {
             <dt>Lease</dt>
             <dd>
               {left > 0
-                ? `ends in ${formatDuration(left)}, unless it is renewed`
-                : `ran out ${formatDuration(-left)} ago`}
+                ? `expires in ${formatDuration(left)}, unless it is renewed`
+                : `expired ${formatDuration(-left)} ago`}
             </dd>
           </>
         )}
@@ -58,7 +58,7 @@ export function State({ run }: { run: RunShown }): JSX.Element {
           <>
             <dt>Waits</dt>
             <dd>
-              {run.reschedule_reason ?? "it does not say for what"}{" "}
+              {run.reschedule_reason ?? "no reason was given"}{" "}
               <span class="quiet">· rescheduled {plural(run.rescheduled, "time")}</span>
             </dd>
           </>
@@ -99,7 +99,7 @@ export function State({ run }: { run: RunShown }): JSX.Element {
           {run.attempt}{" "}
           <span class="quiet">
             · {run.retry_count} of {run.max_retries} retries used
-            {run.timeout_seconds ? ` · ${formatDuration(run.timeout_seconds)} for each` : ""}
+            {run.timeout_seconds ? ` · ${formatDuration(run.timeout_seconds)} for each attempt` : ""}
           </span>
         </dd>
         <dt>Created</dt>

@@ -50,10 +50,10 @@ function All({ dispatcher, query }: { dispatcher: Dispatcher; query: Asked }): J
               {tasks.length === 0 ? (
                 <Empty title="No run matches">
                   {next
-                    ? "None of the newest is open: look at older ones."
+                    ? "None of the newest runs is open: check older ones."
                     : status || dag
                       ? "Widen the filter."
-                      : "They appear when a source has something new: `qo emit`."}
+                      : "Runs appear when a source emits an event: `qo emit`."}
                 </Empty>
               ) : (
                 <RunTable runs={tasks} />
@@ -82,7 +82,7 @@ function Narrowed({ query }: { query: Asked }): JSX.Element {
   const set = (name: string) => (value: string) => amend(["runs"], { ...query, after: "", [name]: value });
   const statuses = STATUSES.filter((each) => each !== "archived");
   return (
-    <Filters idOf={(text) => text.trim() || null} wrong="that is no id" open={(id) => go(["run", id])}>
+    <Filters idOf={(text) => text.trim() || null} wrong="not a valid id" open={(id) => go(["run", id])}>
       <Choice label="Status" value={query.status} any="all" of={statuses} onChoose={set("status")} />
       {query.status === "failed" && (
         <Choice

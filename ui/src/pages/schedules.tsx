@@ -79,7 +79,7 @@ export function SchedulesPage(): JSX.Element {
           <Panel flush>
             {schedules.length === 0 ? (
               <Empty title="No schedules">
-                Make one: <code>qo schedule create NAME --type TYPE --cron "0 9 * * *"</code>
+                Create one: <code>qo schedule create NAME --type TYPE --cron "0 9 * * *"</code>
               </Empty>
             ) : (
               <table class="stack">

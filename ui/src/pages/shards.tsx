@@ -38,7 +38,7 @@ export function ShardsPage({ query }: { query: Record<string, string> }): JSX.El
                 }
                 right={
                   <span class="quiet">
-                    {exact ? "" : "the index has more than was listed so far; each look lists on"}
+                    {exact ? "" : "the index is larger than listed so far; each refresh lists more"}
                   </span>
                 }
               >
@@ -77,7 +77,7 @@ export function ShardsPage({ query }: { query: Record<string, string> }): JSX.El
 
 function pollersOf(cell: Cell, everywhere: number): string {
   const named = cell.workers.join(", ");
-  if (!everywhere) return named || "nobody";
+  if (!everywhere) return named || "no worker";
   return named ? `${named} and ${everywhere} that poll all` : `${everywhere} that poll all`;
 }
 

@@ -54,7 +54,7 @@ async function lookAt(bucket: Bucket, key: string, timeline: Timeline, most: num
   if (stored === null)
     throw new Problem(
       "missing",
-      "There is no such task in this queue.",
+      "This queue has no task with this id.",
       "Was it submitted to another bucket or prefix?",
     );
   const task = readTask(stored.text, key);

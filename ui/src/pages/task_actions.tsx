@@ -16,27 +16,27 @@ const WORDS: Record<Verb, { button: string; title: string; text: string; done: s
   },
   archive: {
     button: "Archive",
-    title: "Put this task away?",
-    text: "It stays where it is, but is left out of listings. It can be taken out again.",
+    title: "Archive this task?",
+    text: "The task is kept, but lists leave it out. You can unarchive it later.",
     done: "archived",
   },
   unarchive: {
     button: "Unarchive",
-    title: "Take this task out of the archive?",
-    text: "It becomes what it was before.",
+    title: "Unarchive this task?",
+    text: "It returns to its earlier status.",
     done: "unarchived",
   },
   cancel: {
     button: "Cancel",
     title: "Cancel this task?",
-    text: "A pending task ends at once. A running one is asked to stop; its worker hears of it within seconds.",
+    text: "A pending task ends at once. A running one is asked to stop; its worker notices within seconds.",
     done: "cancelled",
   },
 };
 
 export function Actions({ task }: { task: Task }): JSX.Element {
   const { queue, bucket, mayAct } = useApp();
-  if (!mayAct) return <span class="quiet">These credentials allow looking only.</span>;
+  if (!mayAct) return <span class="quiet">These credentials are read-only.</span>;
   const act =
     (verb: Verb) =>
     async (reason: string | null): Promise<string> => {

@@ -32,10 +32,10 @@ export function State({ task }: { task: Task }): JSX.Element {
             <dd>
               {left > 0 ? (
                 <>
-                  ends in <strong>{formatDuration(left)}</strong>, unless it is renewed
+                  expires in <strong>{formatDuration(left)}</strong>, unless it is renewed
                 </>
               ) : (
-                <span class="s-failed">ran out {formatDuration(-left)} ago; a monitor will take the task back</span>
+                <span class="s-failed">expired {formatDuration(-left)} ago; a monitor will take the task back</span>
               )}
             </dd>
           </>
@@ -73,9 +73,9 @@ export function State({ task }: { task: Task }): JSX.Element {
           <span class="quiet">
             {" "}
             · {task.retry_count} of {task.max_retries} retries used
-            {task.reschedule_count ? `, put off ${plural(task.reschedule_count, "time")}` : ""}
+            {task.reschedule_count ? `, rescheduled ${plural(task.reschedule_count, "time")}` : ""}
             {task.priority ? ` · priority ${task.priority}` : ""}
-            {task.timeout_seconds ? ` · ${formatDuration(task.timeout_seconds)} for each` : ""}
+            {task.timeout_seconds ? ` · ${formatDuration(task.timeout_seconds)} for each attempt` : ""}
           </span>
         </dd>
         <dt>Created</dt>

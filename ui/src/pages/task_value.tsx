@@ -37,7 +37,7 @@ export function Value({
     <Panel title={name} right={!nothing && <Copy text={text} what={`the ${name.toLowerCase()}`} />}>
       {place !== null && fetched === null ? (
         <p>
-          It is large and lies in an object of its own.{" "}
+          It is large and stored in a separate object.{" "}
           <button type="button" onClick={() => void load()}>
             Load it
           </button>

@@ -64,7 +64,7 @@ export function TasksPage({ query }: { query: Asked }): JSX.Element {
                 )}
                 {found.more && found.tasks.length < most && (
                   <button type="button" onClick={() => setReach(reach + 500)}>
-                    Look at 500 older ones
+                    Check 500 older tasks
                   </button>
                 )}
                 {found.tasks.length >= most && (
@@ -84,8 +84,8 @@ export function TasksPage({ query }: { query: Asked }): JSX.Element {
 function Reach({ found }: { found: Found }): JSX.Element {
   const { size, listed } = found;
   const text = size.exact
-    ? `${count(found.looked)} of ${plural(listed, "listed task")} looked at, the last changed first.`
-    : `The newest of ${count(listed)} listed so far, of about ${count(size.count)}. Each look lists on.`;
+    ? `${count(found.looked)} of ${plural(listed, "listed task")} checked, the last changed first.`
+    : `The newest of ${count(listed)} listed so far, of about ${count(size.count)}. Each refresh lists more.`;
   return <p class="quiet">{text}</p>;
 }
 
@@ -98,7 +98,7 @@ function None({ found, filter }: { found: Found; filter: Filter }): JSX.Element 
     );
   return (
     <Empty title="No task matches">
-      {found.more ? "Some were not looked at yet: look at older ones." : "Widen the filter."}
+      {found.more ? "Not all tasks were checked: check older ones." : "Widen the filter."}
     </Empty>
   );
 }
@@ -109,7 +109,7 @@ function Narrowed({ query }: { query: Asked }): JSX.Element {
   const set = (name: string) => (value: string) => amend(["tasks"], { ...query, show: "", [name]: value });
   const length = prefix.value?.shard_prefix_len;
   return (
-    <Filters idOf={taskIdOf} wrong="that is no whole task id" open={(id) => go(["task", id])}>
+    <Filters idOf={taskIdOf} wrong="not a complete task id" open={(id) => go(["task", id])}>
       <Choice label="Status" value={query.status} any="all but archived" of={CHOICES} onChoose={set("status")} />
       <Word label="Type" value={query.type} onChoose={set("type")} />
       <Choice label="Changed within" value={query.since} any="any time" of={SINCE} onChoose={set("since")} />

@@ -26,7 +26,7 @@ function Ask({ dispatcher, target }: { dispatcher: Dispatcher; target: string })
   return (
     <>
       <header class="head">
-        <h1>Why is this here, or not?</h1>
+        <h1>Why does it exist, or not?</h1>
       </header>
       <form
         class="filters"
@@ -52,8 +52,8 @@ function Ask({ dispatcher, target }: { dispatcher: Dispatcher; target: string })
         <Answer key={target} dispatcher={dispatcher} target={target} />
       ) : (
         <Panel>
-          <Empty title="Ask about something">
-            Each event ends in exactly one way, and each missing piece has a reason.
+          <Empty title="Enter a dataset, partition, event or run">
+            This page explains why its data exists or is missing.
           </Empty>
         </Panel>
       )}
@@ -62,10 +62,10 @@ function Ask({ dispatcher, target }: { dispatcher: Dispatcher; target: string })
 }
 
 const VERDICTS: Record<Why["verdict"], string> = {
-  there: "It is there.",
-  under_way: "It is under way: nothing to do but wait.",
-  blocked: "It is blocked: somebody must do something.",
-  unknown: "Nobody has ever announced it.",
+  there: "It exists.",
+  under_way: "It is in progress: wait for it.",
+  blocked: "It is blocked and needs your action.",
+  unknown: "No event has ever announced it.",
 };
 
 function toneOf({ verdict, stale }: Why): string {
@@ -90,7 +90,7 @@ function Answer({ dispatcher, target }: { dispatcher: Dispatcher; target: string
           <div class={`said ${toneOf(why)}`}>
             <strong>
               <Badge status={why.stale ? "warned" : why.verdict}>
-                {why.stale ? "It is there, and stale." : VERDICTS[why.verdict]}
+                {why.stale ? "It exists, and is stale." : VERDICTS[why.verdict]}
               </Badge>
             </strong>
             {staleReasons(why).map((reason) => (
@@ -103,9 +103,9 @@ function Answer({ dispatcher, target }: { dispatcher: Dispatcher; target: string
               </span>
             )}
           </div>
-          <Panel title="How it came to this, from the source downwards">
+          <Panel title="From the source to this data">
             {why.steps.length === 0 ? (
-              <Empty title="There is nothing to tell" />
+              <Empty title="No events or tasks" />
             ) : (
               <ol class="steps">
                 {why.steps.map((step, n) => (

@@ -23,8 +23,8 @@ export function WorkerPage({ id }: { id: string }): JSX.Element {
     if (!info)
       throw new Problem(
         "missing",
-        `${id} is not on the roster.`,
-        "A worker that stops in order takes itself off; one that was killed stays for a day.",
+        `There is no worker ${id}.`,
+        "A worker that stops in order removes itself from the list; one that was killed stays for a day.",
       );
     return { info, order: desired?.workers[id] ?? null };
   }, [id]);
@@ -43,7 +43,7 @@ export function WorkerPage({ id }: { id: string }): JSX.Element {
           <>
             {order && (
               <div class="said warn">
-                It is to be {order.wanted} {told(order)}
+                Requested state: {order.wanted} {told(order)}
               </div>
             )}
             <Worker info={info} />
@@ -66,8 +66,8 @@ function Worker({ info }: { info: WorkerInfo }): JSX.Element {
       `${((info.tasks_completed / upS) * 60).toFixed(1)} a minute on average`,
     ],
     ["Failed attempts", count(info.tasks_failed), ""],
-    ["Given back", count(info.released), "claimed, and returned undone"],
-    ["Lost", count(info.lost), "leases that others took over"],
+    ["Released", count(info.released), "claimed, and released unfinished"],
+    ["Lost", count(info.lost), "leases that other workers took over"],
     ["Requests", count(info.requests), "to the store"],
     ["Cost so far", dollars(info.dollars), "at S3's list price"],
   ];
@@ -83,13 +83,13 @@ function Worker({ info }: { info: WorkerInfo }): JSX.Element {
         ))}
       </dl>
       <div class="columns">
-        <Panel title="How it is">
+        <Panel title="Status">
           <dl class="facts">
             <dt>State</dt>
             <dd>
               <Badge status={healthOf(info, now, queue.silentMaxS)} /> <span class="quiet">{info.state}</span>
             </dd>
-            <dt>Heard</dt>
+            <dt>Heartbeat</dt>
             <dd>
               <Ago at={info.last_heartbeat} />
             </dd>

@@ -35,8 +35,8 @@ export async function move(
     if (!seen.etag)
       throw new Problem(
         "wrong",
-        "The store shows this page no ETag, so it cannot write safely.",
-        "Run `qo ui deploy` again: its CORS rules expose it.",
+        "The store does not expose ETags to this page, so it cannot write safely.",
+        "Run `qo ui deploy` again: its CORS rules expose them.",
       );
     const task = readTask(seen.text, key);
     const decision = decide(task, command, bucket.time.nowUs());
@@ -47,7 +47,7 @@ export async function move(
     if (wrote === "ours") return await settled(bucket, task, readTask(text, key), command);
     seen = wrote;
   }
-  throw new Problem("busy", `Task ${id} is being changed by others all the time.`, "Try again in a moment.");
+  throw new Problem("busy", `Other writers keep changing task ${id}.`, "Try again in a moment.");
 }
 
 /** "ours" once the write is in place; otherwise what is there instead. */

@@ -42,13 +42,13 @@ test("a worker that was started with some shards polls these, and the others are
   expect(shards.cells.get("0")!.workers).toEqual(["two"]);
   expect(shards.cells.get("2")!.workers).toEqual([]);
   expect(pollingText(shards)).toBe(
-    "1 worker polls only some; not 2, 3, 4, 5, 6, 7, 8, 9 and 6 more: what waits there stays there.",
+    "1 worker polls only some; not 2, 3, 4, 5, 6, 7, 8, 9 and 6 more: tasks there are not claimed.",
   );
 });
 
 test("workers that poll all shards are told from those that do not", async () => {
   const store = storeWith(1);
-  expect(pollingText(await look(store))).toBe("No worker is running: nobody polls these shards.");
+  expect(pollingText(await look(store))).toBe("No worker is running, so no shard is polled.");
   addWorker(store, "all");
   expect(pollingText(await look(store))).toBe("1 worker polls all shards.");
   addWorker(store, "leasing", { leasing: true });

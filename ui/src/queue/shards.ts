@@ -67,12 +67,14 @@ function pollsAll(worker: WorkerInfo): boolean {
 export function pollingText({ cells, everywhere, chosen, grouped, unread }: Shards): string {
   const all = everywhere === 1 ? "1 worker polls all shards" : `${everywhere} workers poll all shards`;
   const some = chosen === 1 ? "1 worker polls only some" : `${chosen} workers poll only some`;
-  if (unread) return `${everywhere + chosen} workers were looked at so far, ${unread} were not.`;
-  if (!everywhere && !chosen) return "No worker is running: nobody polls these shards.";
+  if (unread) return `${everywhere + chosen} workers were checked so far, ${unread} were not.`;
+  if (!everywhere && !chosen) return "No worker is running, so no shard is polled.";
   if (!chosen) return `${all}.`;
   if (everywhere) return `${all}, ${some}.`;
   const left = [...cells].filter(([, cell]) => cell.workers.length === 0).map(([shard]) => shard);
   const named = left.slice(0, 8).join(", ") + (left.length > 8 ? ` and ${left.length - 8} more` : "");
   const what = grouped ? "no shard that begins with" : "not";
-  return left.length ? `${some}; ${what} ${named}: what waits there stays there.` : `${some}; together all of them.`;
+  return left.length
+    ? `${some}; ${what} ${named}: tasks there are not claimed.`
+    : `${some}; together they poll all.`;
 }

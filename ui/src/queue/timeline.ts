@@ -107,8 +107,8 @@ function moveBetween(before: Task, after: Task): string {
     if (before.status === "running") {
       if (after.retry_count > before.retry_count)
         return `failed, retry ${after.retry_count} of ${after.max_retries}`;
-      if (after.reschedule_count > before.reschedule_count) return "put off";
-      return "given back";
+      if (after.reschedule_count > before.reschedule_count) return "rescheduled";
+      return "released";
     }
     return before.status === "pending" ? "changed" : "replayed";
   }

@@ -18,7 +18,7 @@ export function problemOf(error: unknown): Problem {
 }
 
 const CREDENTIALS =
-  "Run `qo ui credentials` and paste what it prints; for a page of `qo ui` or `qo up`, open the link that it printed.";
+  "Run `qo ui credentials` and paste its output; for a page of `qo ui` or `qo up`, open the printed link.";
 
 /** What an error code of S3 means for who looks at this page. */
 export function fromS3(status: number, code: string, message: string, what: string): Problem {
@@ -46,18 +46,18 @@ export function fromS3(status: number, code: string, message: string, what: stri
         "Run `qo ui deploy` again.",
       );
     case "PreconditionFailed":
-      return new Problem("moved", "Somebody else changed it at the same moment.", "Look again, then decide again.");
+      return new Problem("moved", "Another writer changed it at the same moment.", "Refresh, then decide again.");
     case "AccessDenied":
       return new Problem("forbidden", `The credentials of this page do not allow: ${what}.`, CREDENTIALS);
   }
   if (status === 403) return new Problem("forbidden", `The store refused: ${what}.`, CREDENTIALS);
-  if (status === 404) return new Problem("missing", `Not there: ${what}.`);
-  if (status === 409 || status === 412) return new Problem("moved", "Somebody else is changing it right now.");
+  if (status === 404) return new Problem("missing", `Not found: ${what}.`);
+  if (status === 409 || status === 412) return new Problem("moved", "Another writer is changing it right now.");
   if (status === 429 || status >= 500)
     return new Problem(
       "busy",
       `The store answered ${status}${code ? ` ${code}` : ""}.`,
-      "The page asks again by itself.",
+      "The page retries automatically.",
     );
   return new Problem("wrong", `The store answered ${status}${code ? ` ${code}` : ""}: ${message || what}`);
 }

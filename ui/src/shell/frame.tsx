@@ -107,14 +107,14 @@ function Freshness(): JSX.Element {
     <div class="side-foot">
       <span class="nowrap wide">
         <span class={`pulse ${state}`} />{" "}
-        {ticker.paused ? "not looking" : age === null ? "looking" : `seen ${formatDuration(age)} ago`}
+        {ticker.paused ? "refresh is off" : age === null ? "loading" : `refreshed ${formatDuration(age)} ago`}
       </span>
       <span class="wide">{plural(bucket.requests + (dispatcher?.requests ?? 0), "request")} by this page</span>
       <span class="nowrap">
         <button
           type="button"
           class="plain"
-          title={`Every ${PERIOD_S} s while this tab is seen (key p)`}
+          title={`Refreshes every ${PERIOD_S} s while this tab is visible (key p)`}
           onClick={() => ticker.toggle()}
         >
           {ticker.paused ? "resume" : "pause"}
@@ -141,7 +141,7 @@ function Freshness(): JSX.Element {
       </span>
       <span class="wide">
         {config.version && `qo ${config.version}, `}
-        {mayAct ? "may act" : "may look only"}
+        {mayAct ? "read and write" : "read-only"}
       </span>
     </div>
   );

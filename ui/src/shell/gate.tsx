@@ -130,8 +130,8 @@ function Ask({ take, problem, config }: { take: (text: string) => void; problem:
         </p>
       ) : (
         <p>
-          This page reads the bucket itself and needs short-lived credentials for it. Run{" "}
-          <code>qo ui credentials</code> where you use qo, and paste what it prints.
+          This page reads the bucket directly and needs short-lived credentials for it. Run{" "}
+          <code>qo ui credentials</code> on a machine with qo, and paste its output.
         </p>
       )}
       <form
@@ -156,7 +156,7 @@ function Ask({ take, problem, config }: { take: (text: string) => void; problem:
           </button>
         </div>
       </form>
-      <p class="quiet">They are kept in this tab's memory only, and are gone when you close or reload it.</p>
+      <p class="quiet">The credentials are kept in the memory of this tab only, until you close or reload it.</p>
     </main>
   );
 }

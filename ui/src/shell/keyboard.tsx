@@ -72,7 +72,7 @@ export function Keyboard(): JSX.Element | null {
           <dt>
             <kbd>r</kbd> <kbd>p</kbd>
           </dt>
-          <dd>Look now; stop and start looking</dd>
+          <dd>Refresh now; pause or resume refreshing</dd>
           <dt>
             <kbd>l</kbd>
           </dt>

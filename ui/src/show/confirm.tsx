@@ -92,7 +92,7 @@ function Question({
             {problem && <Failure problem={problem} />}
             <div class="buttons">
               <button type="button" onClick={() => setOpen(false)}>
-                Leave it
+                Close
               </button>
               <button
                 type="submit"

@@ -90,7 +90,7 @@ function useLayOut(): LayOut | Problem | null {
   useEffect(() => {
     import("./layout").then(
       ({ layOut }) => setFound(() => layOut),
-      () => setFound(new Problem("offline", "The part of this page that draws graphs is not to be had.", AGAIN)),
+      () => setFound(new Problem("offline", "The part of this page that draws graphs cannot be loaded.", AGAIN)),
     );
   }, []);
   return found;

@@ -83,7 +83,7 @@ export function Heatmap({ dataset, partitions, chosen, complete }: Wanted): JSX.
                 const there = byKey.get(day.key);
                 if (there) return cell(there);
                 if (!day.within || !complete) return <i key={day.key} />;
-                const text = `${day.key} is not there`;
+                const text = `${day.key} is missing`;
                 return (
                   <a
                     key={day.key}
@@ -117,7 +117,7 @@ function Scale({ by, gaps, stale }: { by: By; gaps: boolean; stale: boolean }): 
       {by === "age" ? "newer" : "more"}
       {gaps && (
         <>
-          <i style={{ border: "1.5px dashed var(--line-strong)", marginLeft: "10px" }} /> not there
+          <i style={{ border: "1.5px dashed var(--line-strong)", marginLeft: "10px" }} /> missing
         </>
       )}
       {stale && (

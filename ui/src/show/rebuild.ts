@@ -5,6 +5,6 @@ import { plural } from "./text";
 
 /** Why a rebuild that is stuck does not go on, and what to do. */
 export function stuckText({ blocked = 0, version }: Rebuild): string {
-  const held = blocked ? plural(blocked, "task waits", "tasks wait") : "What is left waits";
-  return `${held} for others that failed: replay those, or activate version ${version} as it is.`;
+  const held = blocked ? plural(blocked, "task waits", "tasks wait") : "The remaining tasks wait";
+  return `${held} for failed tasks: replay those, or activate version ${version} incomplete.`;
 }

@@ -31,11 +31,11 @@ export function Failure({ problem, old = false }: { problem: Problem; old?: bool
       {problem.kind === "credentials" && (
         <span>
           <button type="button" onClick={() => askForCredentials(problem)}>
-            Give other credentials
+            Enter other credentials
           </button>
         </span>
       )}
-      {old && <span class="second">What you see is as of the last look that worked.</span>}
+      {old && <span class="second">This is the state of the last successful refresh.</span>}
     </div>
   );
 }

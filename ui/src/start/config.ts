@@ -29,7 +29,7 @@ export async function loadConfig(): Promise<Config> {
     const why = error instanceof Error ? error.message : String(error);
     throw new Problem(
       "wrong",
-      `config.json, which belongs beside this page, cannot be read: ${why}.`,
+      `config.json, which must be next to this page, cannot be read: ${why}.`,
       "Run `qo ui deploy`, or `qo ui`.",
     );
   }
@@ -46,7 +46,7 @@ export function ahead(headers: Headers, now: number): number {
 export function checked(found: unknown, origin: string): Config {
   const raw = (found ?? {}) as Partial<Config> & { worker_health_threshold_s?: unknown };
   if (typeof raw.endpoint !== "string" || typeof raw.bucket !== "string" || !raw.bucket)
-    throw new Problem("wrong", "config.json names no endpoint or no bucket.", "Run `qo ui deploy` again.");
+    throw new Problem("wrong", "config.json has no endpoint or no bucket.", "Run `qo ui deploy` again.");
   const prefix = (raw.prefix ?? "").replace(/^\/+|\/+$/g, "");
   return {
     endpoint: raw.endpoint === "" ? `${origin}/s3` : raw.endpoint,

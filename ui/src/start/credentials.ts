@@ -20,14 +20,14 @@ export function readCredentials(text: string): Credentials {
     const bytes = Uint8Array.from(atob(compact.replaceAll("-", "+").replaceAll("_", "/")), (c) => c.charCodeAt(0));
     found = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes)) as Record<string, unknown>;
   } catch {
-    throw new Problem("credentials", "These are no credentials, or not all of them.", HOW);
+    throw new Problem("credentials", "These are not valid credentials, or they are incomplete.", HOW);
   }
   const { access_key_id, secret_access_key, session_token, expires_at, dispatcher_token, may_act } = found ?? {};
   if (typeof access_key_id !== "string" || typeof secret_access_key !== "string")
-    throw new Problem("credentials", "These credentials have no key in them.", HOW);
+    throw new Problem("credentials", "These credentials contain no key.", HOW);
   const until = typeof expires_at === "string" ? micros(expires_at) : null;
   if (typeof expires_at === "string" && until === null)
-    throw new Problem("credentials", "These credentials do not say properly when they end.", HOW);
+    throw new Problem("credentials", "The expiry of these credentials is missing or invalid.", HOW);
   return {
     accessKeyId: access_key_id,
     secretAccessKey: secret_access_key,
