@@ -92,7 +92,7 @@ async def bucket(sts: str, built: Assets) -> AsyncIterator[Place]:
     )
     async with filled(settings) as (queue, there):
         deployed = await deploy(settings, public=True, assets=built)
-        assert deployed.lacking == []
+        assert deployed.todos == []
         held = await asyncio.to_thread(mint, settings, read_only=False, hours=1)
         yield Place(f"{deployed.link}#c={held.text()}", queue, there)
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from qo.agent.collection import collect
-from qo.api.contract.garbage import Judged
+from qo.api.contract.garbage import PrefixVerdict
 from qo.store.bucket_directory import BucketDirectory
 from qo.store.directory import Directory
 from qo.store.local_directory import LocalDirectory
@@ -59,9 +59,9 @@ async def left(kind: str, tmp_path: Path, store: MemoryStore) -> set[str]:
     return {key for key in ALL if (tmp_path / key).exists()}
 
 
-async def judge(prefixes: Sequence[str]) -> list[Judged]:
+async def judge(prefixes: Sequence[str]) -> list[PrefixVerdict]:
     return [
-        Judged(
+        PrefixVerdict(
             prefix=each,
             gone=each.endswith(("/1", "/10", "/7.json")),
             why="so" if each.endswith("/1") else "not so",
@@ -83,7 +83,7 @@ async def test_what_may_go_is_deleted_and_nothing_else(kind: str, tmp_path: Path
     kept |= {each for each in MANIFESTS if each.endswith("/12.json")}
     assert await left(kind, tmp_path, store) == kept | set(OTHERS)
     again = await collect(root, judge, dry_run=False)
-    assert (again.prefixes, again.kept) == (0, {"not so": 3})
+    assert (again.prefixes, again.kept_by_reason) == (0, {"not so": 3})
     await root.close()
 
 
@@ -103,7 +103,7 @@ async def test_a_collection_that_was_cut_off_is_begun_again(tmp_path: Path) -> N
 
 async def test_a_root_that_is_not_there_yet_has_nothing_to_collect(tmp_path: Path) -> None:
     done = await collect(LocalDirectory(tmp_path / "nowhere"), judge, dry_run=False)
-    assert (done.prefixes, done.kept) == (0, {})
+    assert (done.prefixes, done.kept_by_reason) == (0, {})
 
 
 async def test_an_attempt_that_wrote_nothing_leaves_no_directory(tmp_path: Path) -> None:

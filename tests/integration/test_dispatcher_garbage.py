@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from qo.agent.collection import collect
-from qo.api.contract.garbage import Judged, JudgeRequest
+from qo.api.contract.garbage import JudgeRequest, PrefixVerdict
 from qo.api.contract.task import Claimed, Outcome
 from qo.core.pipeline.topology import LIVE
 from qo.dispatcher.commits import pieces, removals
@@ -357,7 +357,7 @@ class History:
     def collect(self) -> None:
         retired, keep_s = self.rng.random() < 0.4, self.rng.choice([0.0, 3600.0, DAY])
 
-        async def judge(prefixes: Sequence[str]) -> list[Judged]:
+        async def judge(prefixes: Sequence[str]) -> list[PrefixVerdict]:
             with self.state.write() as tx:
                 return garbage.judge(tx, JudgeRequest(prefixes=list(prefixes), keep_s=keep_s, retired=retired))
 

@@ -24,7 +24,7 @@ from schemathesis.core.transport import Response
 from starlette.applications import Starlette
 
 from qo.api.contract.body import Problem
-from qo.api.contract.plain import DEPTH_MAX
+from qo.api.contract.storable import DEPTH_MAX
 from qo.dispatcher.http.rights import INTERNAL, PUBLIC, Need
 from qo.dispatcher.state.database import State
 from support.dispatcher.states import clock, fresh_url, state  # noqa: F401

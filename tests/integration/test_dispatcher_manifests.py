@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from qo.agent.collection import collect
-from qo.api.contract.garbage import Judged, JudgeRequest
+from qo.api.contract.garbage import JudgeRequest, PrefixVerdict
 from qo.api.contract.task import ColumnBody
 from qo.config.settings import S3Settings, Settings
 from qo.dispatcher.engine import garbage
@@ -100,7 +100,7 @@ async def test_old_ones_are_collected_but_for_the_latest_and_the_last_of_each_ge
         return {int(each.stem) for each in (tmp_path / "_manifests/orders").glob("[0-9]*.json")}
 
     async def collected() -> None:
-        async def judge(keys: Sequence[str]) -> list[Judged]:
+        async def judge(keys: Sequence[str]) -> list[PrefixVerdict]:
             with state.write() as tx:
                 return garbage.judge(tx, JudgeRequest(prefixes=list(keys), keep_s=3600))
 

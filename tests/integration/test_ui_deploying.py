@@ -62,7 +62,7 @@ async def test_the_page_is_uploaded_with_its_types_and_says_where_the_bucket_is(
         settings_of(moto_server.endpoint, f"s3://{bucket}/team"), dispatcher="https://d.example", assets=built
     )
     assert done.link == f"{moto_server.endpoint}/{bucket}/team/ui/index.html"
-    assert any("QO_DISPATCHER_CORS_ORIGINS" in each for each in done.lacking)
+    assert any("QO_DISPATCHER_CORS_ORIGINS" in each for each in done.todos)
 
     def found(name: str) -> Any:
         return moto_server.admin.get_object(Bucket=bucket, Key=f"team/ui/{name}")
@@ -86,9 +86,9 @@ async def test_our_cors_rule_stands_beside_those_of_others(moto_server: S3Server
     settings = settings_of(moto_server.endpoint, f"s3://{bucket}")
     await deploy(settings, assets=built)
     again = await deploy(settings, origins=["https://cdn.example"], assets=built)
-    assert any(each.startswith("set a CORS rule") for each in again.done)
+    assert any(each.startswith("set a CORS rule") for each in again.steps)
     idle = await deploy(settings, assets=built)
-    assert not any("CORS" in each for each in (*idle.done, *idle.lacking))
+    assert not any("CORS" in each for each in (*idle.steps, *idle.todos))
     rules = moto_server.admin.get_bucket_cors(Bucket=bucket)["CORSRules"]
     assert [rule["ID"] for rule in rules] == ["theirs", "qo dashboard"]
     assert rules[0]["AllowedOrigins"] == theirs["AllowedOrigins"]
@@ -102,9 +102,9 @@ async def test_a_real_server_answers_the_page_once_it_is_deployed(server: S3Serv
     bucket = server.make_bucket()
     settings = settings_of(server.endpoint, f"s3://{bucket}")
     closed = await deploy(settings, assets=built)
-    assert any("--public" in each for each in closed.lacking)
+    assert any("--public" in each for each in closed.todos)
     opened = await deploy(settings, public=True, assets=built)
-    assert opened.lacking == []
+    assert opened.todos == []
     with await asyncio.to_thread(urllib.request.urlopen, opened.link) as answer:
         assert answer.headers["Content-Type"].startswith("text/html")
     asked = urllib.request.Request(

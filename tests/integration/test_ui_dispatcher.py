@@ -177,7 +177,7 @@ def test_a_dashboard_asks_the_dispatcher_of_this_machine_as_no_admin(tmp_path: P
     local = local_tokens(chosen)
     upstream = ui.remote_dispatcher(Settings(dispatcher=chosen), role)
     assert upstream._role is None
-    known = local_principal(upstream._given or "", local)
+    known = local_principal(upstream._original_token or "", local)
     assert known is not None
     assert (known.name, known.role) == ("dashboard", role)
 

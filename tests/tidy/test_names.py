@@ -27,11 +27,9 @@ VAGUE = re.compile(
 # Fields of bodies on the wire, stored states, and an argument that PySpark passes by name.
 EXEMPT = {
     "api/contract/backfill.py": {"made", "left"},
-    "api/contract/bundle.py": {"told"},
     "api/contract/dag.py": {"left"},
     "api/contract/garbage.py": {"gone", "judged"},
     "api/contract/planning.py": {"done"},
-    "api/contract/task.py": {"told"},
     "core/pipeline/states.py": {"DONE"},
     "dispatcher/outbox/outbox.py": {"DONE"},
     "spark/engine/progress.py": {"done"},

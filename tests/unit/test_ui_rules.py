@@ -97,27 +97,30 @@ def test_cors_keeps_what_others_have_and_is_written_once():
         b'<CORSConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><CORSRule><ID>a&amp;b</ID>'
         b"<AllowedOrigin>https://x</AllowedOrigin><AllowedMethod>GET</AllowedMethod></CORSRule></CORSConfiguration>"
     )
-    both = bucket_rules.cors(theirs, "qo dashboard", ["https://page"])
+    both = bucket_rules.add_cors_rule(theirs, "qo dashboard", ["https://page"])
     first, ours = parsed(both)
     assert first == {"ID": ["a&b"], "AllowedOrigin": ["https://x"], "AllowedMethod": ["GET"]}
     assert ours["AllowedOrigin"] == ["https://page"]
-    assert bucket_rules.cors(both, "qo dashboard", ["https://page"]) is None
-    wider = bucket_rules.cors(both, "qo dashboard", ["https://other"])
+    assert bucket_rules.add_cors_rule(both, "qo dashboard", ["https://page"]) is None
+    wider = bucket_rules.add_cors_rule(both, "qo dashboard", ["https://other"])
     assert parsed(wider)[1]["AllowedOrigin"] == ["https://other", "https://page"]
     assert len(parsed(wider)) == 2
-    assert len(parsed(bucket_rules.cors(None, "qo dashboard", ["https://page"]))) == 1
+    assert len(parsed(bucket_rules.add_cors_rule(None, "qo dashboard", ["https://page"]))) == 1
 
 
 @pytest.mark.parametrize("theirs", [[THEIRS], THEIRS], ids=["a list", "a single one"])
 def test_everybody_may_read_the_page_and_what_others_decided_stands(theirs: Any):
     before = json.dumps({"Version": "2012-10-17", "Statement": theirs}).encode()
-    after = bucket_rules.reading(before, "b", "team/ui/")
+    after = bucket_rules.add_read_statement(before, "b", "team/ui/")
     assert after is not None
     kept, ours = json.loads(after)["Statement"]
     assert kept == THEIRS
     assert (ours["Action"], ours["Resource"]) == ("s3:GetObject", "arn:aws:s3:::b/team/ui/*")
-    assert bucket_rules.reading(after, "b", "team/ui/") is None
+    assert bucket_rules.add_read_statement(after, "b", "team/ui/") is None
     returned = {**ours, "Action": [ours["Action"]], "Resource": [ours["Resource"]], "Principal": {"AWS": ["*"]}}
-    assert bucket_rules.reading(json.dumps({"Statement": [returned]}).encode(), "b", "team/ui/") is None
+    assert bucket_rules.add_read_statement(json.dumps({"Statement": [returned]}).encode(), "b", "team/ui/") is None
     narrowed = {**ours, "Condition": {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}}
-    assert bucket_rules.reading(json.dumps({"Statement": [narrowed]}).encode(), "b", "team/ui/") is not None
+    assert (
+        bucket_rules.add_read_statement(json.dumps({"Statement": [narrowed]}).encode(), "b", "team/ui/")
+        is not None
+    )

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from qo.api.contract.garbage import PREFIXES_MAX, Judged
+from qo.api.contract.garbage import PREFIXES_MAX, PrefixVerdict
 from qo.dispatcher.engine.garbage import PREFIX
 from qo.dispatcher.views.manifests import KEY
 from qo.errors import NotFound
@@ -18,7 +18,7 @@ from qo.store.directory import Directory
 
 PATHS_MAX = 100_000  # That are held in memory at a time.
 
-Judge = Callable[[Sequence[str]], Awaitable[Sequence[Judged]]]
+Judge = Callable[[Sequence[str]], Awaitable[Sequence[PrefixVerdict]]]
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Collected:
     prefixes: int = 0  # Of attempts.
     files: int = 0  # Of these, and manifests.
     bytes: int = 0
-    kept: dict[str, int] = field(default_factory=dict[str, int])  # Prefixes of attempts, by why.
+    kept_by_reason: dict[str, int] = field(default_factory=dict[str, int])  # Prefixes of attempts, by why.
 
 
 async def collect(
@@ -96,7 +96,7 @@ async def _delete_judged(
         verdict = verdicts[each.prefix]
         if not verdict.gone:
             if not each.is_manifest:
-                collected.kept[verdict.why] = collected.kept.get(verdict.why, 0) + 1
+                collected.kept_by_reason[verdict.why] = collected.kept_by_reason.get(verdict.why, 0) + 1
             continue
         if not dry_run:
             await root.delete(each.paths)

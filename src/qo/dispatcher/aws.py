@@ -39,17 +39,17 @@ def asking(whom: str) -> Generator[None]:
         yield
     except ClientError as error:
         response: Any = error.response
-        raise _translated(whom, response) from None
+        raise _translate_error(whom, response) from None
     except BotoCoreError as error:
         raise Unavailable(f"{whom} does not answer: {error}") from None
 
 
-def _translated(whom: str, response: dict[str, Any]) -> QoError:
+def _translate_error(whom: str, response: dict[str, Any]) -> QoError:
     error, status = response.get("Error", {}), response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
     code = error.get("Code", "no code")
-    told = f"{code}: {error.get('Message', 'no message')}"
+    reason = f"{code}: {error.get('Message', 'no message')}"
     if status >= 500 or code in _BUSY:
-        return Unavailable(f"{whom} cannot answer now: {told}")
+        return Unavailable(f"{whom} cannot answer now: {reason}")
     if status == 404 or code in _ABSENT:
-        return NotFound(f"{whom} knows no such thing: {told}")
-    return Refused(f"{whom} refuses: {told}")
+        return NotFound(f"{whom} knows no such thing: {reason}")
+    return Refused(f"{whom} refuses: {reason}")

@@ -31,6 +31,6 @@ class PageCredentials:
         return base64.urlsafe_b64encode(json.dumps(fields, separators=(",", ":")).encode()).decode().rstrip("=")
 
 
-def drawn_key() -> Key:
+def generate_key() -> Key:
     """A key that nobody else has."""
     return Key(f"QO{secrets.token_hex(9).upper()}", secrets.token_urlsafe(30))

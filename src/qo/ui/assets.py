@@ -47,25 +47,25 @@ class Assets:
 
     def __init__(self, root: Path | None = None) -> None:
         self._root = root or STATIC
-        self._built = -1
-        self._found: Mapping[str, Asset] = {}
+        self._built_at = -1
+        self._files: Mapping[str, Asset] = {}
 
     def load(self) -> Mapping[str, Asset]:
         """Every file by its path. Raises NotFound where nothing was built."""
         try:
-            built = (self._root / INDEX).stat().st_mtime_ns
+            built_at = (self._root / INDEX).stat().st_mtime_ns
         except OSError:
             raise NotFound(MISSING) from None
-        if built != self._built:
+        if built_at != self._built_at:
             paths = sorted(each for each in self._root.rglob("*") if each.is_file())
-            self._found = MappingProxyType(
+            self._files = MappingProxyType(
                 {
                     (name := path.relative_to(self._root).as_posix()): _asset(name, path.read_bytes())
                     for path in paths
                 }
             )
-            self._built = built
-        return self._found
+            self._built_at = built_at
+        return self._files
 
 
 def _asset(name: str, body: bytes) -> Asset:

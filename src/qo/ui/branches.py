@@ -37,8 +37,8 @@ class Branches:
 
     def prefixes(self) -> list[str]:
         """Of the queues that are there now, in the order of keys."""
-        found = (each.parent.name for each in self._directory.glob(f"*/{FILE}"))
-        return sorted(f"{ROOT}{name}/" for name in found)
+        names = (each.parent.name for each in self._directory.glob(f"*/{FILE}"))
+        return sorted(f"{ROOT}{name}/" for name in names)
 
     async def get(self, key: str, *, version: str | None = None) -> Stored | None:
         place = await self._place(key)
@@ -47,34 +47,34 @@ class Branches:
     async def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
     ) -> PutResult:
-        place = await self._there(key)
+        place = await self._require_place(key)
         return await place.store.put(key[len(place.prefix) :], body, if_match=if_match, if_absent=if_absent)
 
     async def delete(self, key: str, *, if_match: str | None = None) -> None:
-        place = await self._there(key)
+        place = await self._require_place(key)
         await place.store.delete(key[len(place.prefix) :], if_match=if_match)
 
     async def delete_many(self, deletions: Sequence[Deletion]) -> None:
         for each in deletions:
-            place = await self._there(each.key)
+            place = await self._require_place(each.key)
             await place.store.delete_many([each._replace(key=each.key[len(place.prefix) :])])
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX) -> Page:
-        found: list[Entry] = []
+        entries: list[Entry] = []
         for begin, end, place in await self._spans(prefix):
             if start_after >= end:
                 continue
             skip = len(place.prefix)
             inner, after = prefix[skip:], max(start_after, begin)[skip:]
-            page = await place.store.list(inner, start_after=after, limit=limit - len(found))
-            entries = [each._replace(key=place.prefix + each.key) for each in page.entries]
-            found += [each for each in entries if each.key < end]
-            if page.truncated and len(found) >= limit:
-                return Page(found, truncated=True)
-            if len(found) >= limit:
+            page = await place.store.list(inner, start_after=after, limit=limit - len(entries))
+            listed = [each._replace(key=place.prefix + each.key) for each in page.entries]
+            entries += [each for each in listed if each.key < end]
+            if page.truncated and len(entries) >= limit:
+                return Page(entries, truncated=True)
+            if len(entries) >= limit:
                 # Whether anything follows, only the next page would show; an empty one does no harm.
-                return Page(found, truncated=end != _END)
-        return Page(found, truncated=False)
+                return Page(entries, truncated=end != _END)
+        return Page(entries, truncated=False)
 
     async def versions(self, key: str) -> Sequence[Version]:
         place = await self._place(key)
@@ -110,7 +110,7 @@ class Branches:
             return None
         return _Place(await self._branch(prefix), prefix)
 
-    async def _there(self, key: str) -> _Place:
+    async def _require_place(self, key: str) -> _Place:
         place = await self._place(key)
         if place is None:
             raise NotFound(f"there is no queue for {key!r}")
@@ -118,9 +118,9 @@ class Branches:
 
     async def _branch(self, prefix: str) -> ObjectStore:
         if prefix not in self._open:
-            opened = await self._opener(self._directory / prefix[len(ROOT) : -1])
-            if (raced := self._open.setdefault(prefix, opened)) is not opened:
-                await opened.close()
+            store = await self._opener(self._directory / prefix[len(ROOT) : -1])
+            if (raced := self._open.setdefault(prefix, store)) is not store:
+                await store.close()
                 return raced
         return self._open[prefix]
 

@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 from qo.store.s3.replies import NAMESPACE
 
 METHODS = ("GET", "HEAD", "PUT", "DELETE")
-SENT = (
+REQUEST_HEADERS = (
     "authorization",
     "content-type",
     "if-match",
@@ -23,13 +23,13 @@ SENT = (
     "x-amz-date",
     "x-amz-security-token",
 )
-READ = ("ETag", "x-amz-version-id", "Date")  # Date: the store's time.
+RESPONSE_HEADERS = ("ETag", "x-amz-version-id", "Date")  # Date: the store's time.
 KEEP_S = 3000
 
 
-def cors(found: bytes | None, name: str, origins: Sequence[str]) -> bytes | None:
-    """The rules with ours among them, by its name; None if it is there already. ``found``: those there are."""
-    rules = list(ElementTree.fromstring(found)) if found is not None else []
+def add_cors_rule(current: bytes | None, name: str, origins: Sequence[str]) -> bytes | None:
+    """The rules with ours among them, by its name; None if it is there already. ``current``: those there are."""
+    rules = list(ElementTree.fromstring(current)) if current is not None else []
     ours = next((each for each in rules if name in _texts(each, "ID")), None)
     if ours is not None and set(_texts(ours, "AllowedOrigin")) >= set(origins):
         return None
@@ -37,27 +37,29 @@ def cors(found: bytes | None, name: str, origins: Sequence[str]) -> bytes | None
         origins = sorted({*_texts(ours, "AllowedOrigin"), *origins})
         rules.remove(ours)
     ElementTree.register_namespace("", NAMESPACE)
-    kept = "".join(ElementTree.tostring(each, encoding="unicode") for each in rules)
-    return f'<CORSConfiguration xmlns="{NAMESPACE}">{kept}{_rule(name, origins)}</CORSConfiguration>'.encode()
+    others = "".join(ElementTree.tostring(each, encoding="unicode") for each in rules)
+    return f'<CORSConfiguration xmlns="{NAMESPACE}">{others}{_rule(name, origins)}</CORSConfiguration>'.encode()
 
 
-def reading(found: bytes | None, bucket: str, prefix: str, *, partition: str = "aws") -> bytes | None:
+def add_read_statement(current: bytes | None, bucket: str, prefix: str, *, partition: str = "aws") -> bytes | None:
     """The bucket's policy with a statement that lets everybody read what is below the prefix; None if it is there."""
-    policy: dict[str, Any] = json.loads(found) if found is not None else {"Version": "2012-10-17", "Statement": []}
+    policy: dict[str, Any] = (
+        json.loads(current) if current is not None else {"Version": "2012-10-17", "Statement": []}
+    )
     statements = policy.get("Statement", [])
     listed: list[dict[str, Any]] = (
         cast("list[dict[str, Any]]", statements) if isinstance(statements, list) else [statements]
     )
     resource = f"arn:{partition}:s3:::{bucket}/{prefix}*"
-    open_ = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": resource}
-    if any(_says(each, open_) for each in listed):
+    public = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": resource}
+    if any(_matches(each, public) for each in listed):
         return None
     sid = "QoDashboard" + "".join(each for each in prefix.title() if each.isalnum())
-    return json.dumps(policy | {"Statement": [*listed, {"Sid": sid, **open_}]}, separators=(",", ":")).encode()
+    return json.dumps(policy | {"Statement": [*listed, {"Sid": sid, **public}]}, separators=(",", ":")).encode()
 
 
-def _says(statement: dict[str, Any], wanted: dict[str, str]) -> bool:
-    return "Condition" not in statement and all(_plain(statement.get(key)) == wanted[key] for key in wanted)
+def _matches(statement: dict[str, Any], expected: dict[str, str]) -> bool:
+    return "Condition" not in statement and all(_plain(statement.get(key)) == expected[key] for key in expected)
 
 
 def _plain(value: Any) -> Any:
@@ -75,8 +77,8 @@ def _rule(name: str, origins: Sequence[str]) -> str:
     for element, values in (
         ("AllowedOrigin", origins),
         ("AllowedMethod", METHODS),
-        ("AllowedHeader", SENT),
-        ("ExposeHeader", READ),
+        ("AllowedHeader", REQUEST_HEADERS),
+        ("ExposeHeader", RESPONSE_HEADERS),
     ):
         parts += [f"<{element}>{escape(each)}</{element}>" for each in values]
     return f"<CORSRule>{''.join(parts)}<MaxAgeSeconds>{KEEP_S}</MaxAgeSeconds></CORSRule>"

@@ -17,7 +17,7 @@ from qo.http_server.listening import LOOPBACK, listen
 from qo.http_server.messages import Head, Reply, Request, body_length
 from qo.http_server.server import Server
 from qo.store.port import ObjectStore
-from qo.ui.access_links import PageCredentials, drawn_key
+from qo.ui.access_links import PageCredentials, generate_key
 from qo.ui.assets import CONFIG, INDEX, Assets
 from qo.ui.forwarding import ROOT as API
 from qo.ui.forwarding import Dispatcher, Forwarding
@@ -58,7 +58,7 @@ class Dashboard:
     """Use ``await Dashboard.open(...)``, and close it. The store is its opener's to close."""
 
     def __init__(self, served: Served, assets: Assets) -> None:
-        key, self._token = drawn_key(), secrets.token_urlsafe(30)
+        key, self._token = generate_key(), secrets.token_urlsafe(30)
         dispatcher = served.dispatcher
         self._served = served
         self._assets = assets
@@ -77,11 +77,11 @@ class Dashboard:
     @classmethod
     async def open(cls, served: Served, *, port: int = 0, assets: Assets | None = None) -> Dashboard:
         """Raises ConfigError for a port that is taken."""
-        made = cls(served, assets or Assets())
+        dashboard = cls(served, assets or Assets())
         remedy = "choose another port with --port"
         listening = listen(f"{LOOPBACK}:{port}", what="the dashboard", remedy=remedy)
-        made._server = await Server.open(made.answer, listening, admit=made.admit)
-        return made
+        dashboard._server = await Server.open(dashboard.answer, listening, admit=dashboard.admit)
+        return dashboard
 
     @property
     def url(self) -> str:
@@ -99,26 +99,26 @@ class Dashboard:
 
     async def admit(self, head: Head) -> Reply | None:
         """The refusal of who may not ask, before anything of the body is read; None for all others."""
-        if (refusal := _refuse_stranger(head)) is not None:
+        if (refusal := _refuse_foreign_origin(head)) is not None:
             return refusal
-        if _is_of_store(head):
+        if _is_store_request(head):
             return await self._gateway.admit(head)
-        if (forwarding := self._forwarding_of(head)) is not None:
+        if (forwarding := self._find_forwarding(head)) is not None:
             return forwarding.admit(head)
-        return _refuse_of_page(head)
+        return _refuse_page_request(head)
 
     async def answer(self, request: Request) -> Reply:
-        if (refusal := _refuse_stranger(request)) is not None:
+        if (refusal := _refuse_foreign_origin(request)) is not None:
             return refusal
-        if _is_of_store(request):
+        if _is_store_request(request):
             return await self._gateway.answer(request)
-        if (forwarding := self._forwarding_of(request)) is not None:
+        if (forwarding := self._find_forwarding(request)) is not None:
             return await forwarding.answer(request)
-        if (refusal := _refuse_of_page(request)) is not None:
+        if (refusal := _refuse_page_request(request)) is not None:
             return refusal
         return await self._page(request, request.headers["host"])
 
-    def _forwarding_of(self, head: Head) -> Forwarding | None:
+    def _find_forwarding(self, head: Head) -> Forwarding | None:
         return self._forwarding if head.path.startswith(API) else None
 
     async def _page(self, request: Request, host: str) -> Reply:
@@ -127,17 +127,17 @@ class Dashboard:
             body = json.dumps(await self._config(host)).encode()
             return Reply(200, body, {**_GUARDED, "Content-Type": "application/json", "Cache-Control": "no-store"})
         try:
-            found = self._assets.load().get(name)
+            asset = self._assets.load().get(name)
         except NotFound as error:
             return Reply(503, f"{error}\n".encode(), {**_PLAIN, **_GUARDED})
-        if found is None:
+        if asset is None:
             return Reply(404, b"there is no such file\n", {**_PLAIN, **_GUARDED})
-        headers = {**_GUARDED, "Content-Type": found.content_type, "Cache-Control": found.cache}
-        if found.packed is not None:
+        headers = {**_GUARDED, "Content-Type": asset.content_type, "Cache-Control": asset.cache}
+        if asset.packed is not None:
             headers["Vary"] = "Accept-Encoding"
             if "gzip" in request.headers.get("accept-encoding", ""):
-                return Reply(200, found.packed, {**headers, "Content-Encoding": "gzip"})
-        return Reply(200, found.body, headers)
+                return Reply(200, asset.packed, {**headers, "Content-Encoding": "gzip"})
+        return Reply(200, asset.body, headers)
 
     async def _config(self, host: str) -> dict[str, object]:
         from qo import __version__
@@ -154,11 +154,11 @@ class Dashboard:
         }
 
 
-def _is_of_store(head: Head) -> bool:
+def _is_store_request(head: Head) -> bool:
     return head.path == S3 or head.path.startswith(f"{S3}/")
 
 
-def _refuse_stranger(head: Head) -> Reply | None:
+def _refuse_foreign_origin(head: Head) -> Reply | None:
     host = head.headers.get("host", "")
     if not _HOST.match(host):
         return Reply(403, b"this is served to this machine only, as 127.0.0.1 or localhost\n", _PLAIN)
@@ -167,7 +167,7 @@ def _refuse_stranger(head: Head) -> Reply | None:
     return None
 
 
-def _refuse_of_page(head: Head) -> Reply | None:
+def _refuse_page_request(head: Head) -> Reply | None:
     """The files of the page are for everybody who is here, so nothing that they send is read."""
     if head.method not in ("GET", "HEAD"):
         return Reply(405, b"only GET and HEAD\n", {**_PLAIN, "Allow": "GET, HEAD"})

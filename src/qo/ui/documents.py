@@ -14,10 +14,10 @@ from qo.store.port import Deletion, Entry, Version
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _SPECIAL = re.compile('[&<>"\x00-\x08\x0b-\x1f]')
-_NAMED = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
 
 
-class Listed(NamedTuple):
+class ListingPage(NamedTuple):
     """A page of ListObjectsV2, and what was asked."""
 
     bucket: str
@@ -32,7 +32,7 @@ class Listed(NamedTuple):
     next_token: str  # Empty on the last page.
 
 
-class ListedVersions(NamedTuple):
+class VersionsPage(NamedTuple):
     """A page of ListObjectVersions, and what was asked."""
 
     bucket: str
@@ -46,18 +46,18 @@ class ListedVersions(NamedTuple):
     next_version: str
 
 
-def error(code: str, message: str, resource: str) -> bytes:
+def error_xml(code: str, message: str, resource: str) -> bytes:
     inner = _element("Code", code) + _element("Message", message) + _element("Resource", resource)
     return f"{_HEAD}<Error>{inner}</Error>".encode()
 
 
-def listed(page: Listed) -> bytes:
-    named = _namer(page.url)
+def listing_xml(page: ListingPage) -> bytes:
+    encode = _key_encoder(page.url)
     parts = [
         _element("Name", page.bucket),
-        _element("Prefix", named(page.prefix)),
-        _element("Delimiter", named(page.delimiter)) if page.delimiter else "",
-        _element("StartAfter", named(page.start_after)) if page.start_after else "",
+        _element("Prefix", encode(page.prefix)),
+        _element("Delimiter", encode(page.delimiter)) if page.delimiter else "",
+        _element("StartAfter", encode(page.start_after)) if page.start_after else "",
         _element("ContinuationToken", page.token) if page.token else "",
         _element("KeyCount", len(page.entries) + len(page.common)),
         _element("MaxKeys", page.max_keys),
@@ -67,19 +67,19 @@ def listed(page: Listed) -> bytes:
     ]
     for key, etag, size, modified in page.entries:
         parts.append(
-            f"<Contents><Key>{_escaped(named(key))}</Key><LastModified>{moment(modified)}</LastModified>"
-            f"<ETag>{_escaped(etag)}</ETag><Size>{size}</Size><StorageClass>STANDARD</StorageClass></Contents>"
+            f"<Contents><Key>{_escape(encode(key))}</Key><LastModified>{format_time(modified)}</LastModified>"
+            f"<ETag>{_escape(etag)}</ETag><Size>{size}</Size><StorageClass>STANDARD</StorageClass></Contents>"
         )
-    parts += [f"<CommonPrefixes>{_element('Prefix', named(each))}</CommonPrefixes>" for each in page.common]
+    parts += [f"<CommonPrefixes>{_element('Prefix', encode(each))}</CommonPrefixes>" for each in page.common]
     return _document("ListBucketResult", parts)
 
 
-def listed_versions(page: ListedVersions) -> bytes:
-    named = _namer(page.url)
+def versions_xml(page: VersionsPage) -> bytes:
+    encode = _key_encoder(page.url)
     parts = [
         _element("Name", page.bucket),
-        _element("Prefix", named(page.prefix)),
-        _element("KeyMarker", named(page.key_marker)),
+        _element("Prefix", encode(page.prefix)),
+        _element("KeyMarker", encode(page.key_marker)),
         _element("VersionIdMarker", page.version_marker),
         _element("MaxKeys", page.max_keys),
         _element("EncodingType", "url") if page.url else "",
@@ -87,15 +87,15 @@ def listed_versions(page: ListedVersions) -> bytes:
     ]
     if page.next_key:
         parts += [
-            _element("NextKeyMarker", named(page.next_key)),
+            _element("NextKeyMarker", encode(page.next_key)),
             _element("NextVersionIdMarker", page.next_version),
         ]
     for key, each in page.versions:
         body = (
-            _element("Key", named(key))
+            _element("Key", encode(key))
             + _element("VersionId", each.version)
             + _element("IsLatest", "true" if each.latest else "false")
-            + _element("LastModified", moment(each.modified))
+            + _element("LastModified", format_time(each.modified))
         )
         if each.deleted:
             parts.append(f"<DeleteMarker>{body}</DeleteMarker>")
@@ -105,11 +105,11 @@ def listed_versions(page: ListedVersions) -> bytes:
     return _document("ListVersionsResult", parts)
 
 
-def versioning(*, enabled: bool) -> bytes:
+def versioning_xml(*, enabled: bool) -> bytes:
     return _document("VersioningConfiguration", [_element("Status", "Enabled")] if enabled else [])
 
 
-def deleted(deletions: Sequence[Deletion], *, quiet: bool) -> bytes:
+def deletion_xml(deletions: Sequence[Deletion], *, quiet: bool) -> bytes:
     """The answer to DeleteObjects. A store of ours deletes all of them, or raises."""
     if quiet:
         return _document("DeleteResult", [])
@@ -122,20 +122,20 @@ def read_deletion(body: bytes) -> tuple[list[Deletion], bool]:
         root = ElementTree.fromstring(body)
     except ElementTree.ParseError as problem:
         raise ValueError(str(problem)) from None
-    found: list[Deletion] = []
+    deletions: list[Deletion] = []
     quiet = False
     for child in root:
         fields = {_name(each): each.text or "" for each in child}
         if _name(child) == "Object":
             if not fields.get("Key"):
                 raise ValueError("an Object has no Key")
-            found.append(Deletion(fields["Key"], fields.get("VersionId"), fields.get("ETag")))
+            deletions.append(Deletion(fields["Key"], fields.get("VersionId"), fields.get("ETag")))
         elif _name(child) == "Quiet":
             quiet = child.text == "true"
-    return found, quiet
+    return deletions, quiet
 
 
-def moment(at: datetime) -> str:
+def format_time(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
@@ -148,21 +148,21 @@ def _document(root: str, parts: Iterable[str]) -> bytes:
 
 
 def _element(name: str, value: object) -> str:
-    return f"<{name}>{_escaped(str(value))}</{name}>"
+    return f"<{name}>{_escape(str(value))}</{name}>"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     # Most texts have nothing to escape, and to see that is ten times as quick as to translate them.
     return _SPECIAL.sub(_reference, text)
 
 
-def _reference(found: re.Match[str]) -> str:
-    return _NAMED.get(found[0]) or f"&#{ord(found[0])};"
+def _reference(match: re.Match[str]) -> str:
+    return _ENTITIES.get(match[0]) or f"&#{ord(match[0])};"
 
 
-def _namer(url: bool) -> Callable[[str], str]:
-    return _quoted if url else str
+def _key_encoder(url: bool) -> Callable[[str], str]:
+    return _quote_key if url else str
 
 
-def _quoted(text: str) -> str:
+def _quote_key(text: str) -> str:
     return quote(text, safe="/")

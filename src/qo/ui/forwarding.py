@@ -35,8 +35,8 @@ ANSWER_BYTES_MAX = 64 * 2**20
 TOKENS = "/v1/tokens"
 PAGE_TOKEN_S = 12 * 3600.0  # The life of a token that is created for the page; it is renewed at half of it.
 
-_PASSED = ("accept", "content-type", "idempotency-key")
-_RETURNED = ("content-type", "retry-after")
+_REQUEST_HEADERS = ("accept", "content-type", "idempotency-key")
+_RESPONSE_HEADERS = ("content-type", "retry-after")
 
 # What names of ours are made of: whatever else a program might take for the end of a path, or for another way to write
 # one, is refused. First as it is encoded, then each segment as it is decoded.
@@ -58,7 +58,7 @@ class Upstream:
 
     def __init__(self, url: str, token: str | None, *, role: str | None = None, ambient: Ambient = SYSTEM) -> None:
         self.url = url
-        self._given = token
+        self._original_token = token
         self._role = role if token is not None else None
         self._ambient = ambient
         self._created: _Created | None = None
@@ -81,25 +81,27 @@ class Upstream:
             return
         revocation = Request("DELETE", f"{TOKENS}/{created.id}", "", {})
         with suppress(OSError, http.client.HTTPException):
-            await asyncio.to_thread(self._ask, revocation, self._given)
+            await asyncio.to_thread(self._ask, revocation, self._original_token)
 
     async def _token(self) -> str | Reply | None:
         """What to show, or the dispatcher's answer where it does not create a token for now."""
         if self._role is None:
-            return self._given
+            return self._original_token
         async with self._creating:
             if self._created is None or self._ambient.monotonic() >= self._created.renew_at:
-                found = await asyncio.to_thread(self._create, self._role)
-                if isinstance(found, Reply):
-                    return found
-                self._created = found
+                created = await asyncio.to_thread(self._create, self._role)
+                if isinstance(created, Reply):
+                    return created
+                self._created = created
             return self._created.token
 
     def _create(self, role: str) -> _Created | Reply:
         body = json.dumps({"name": "dashboard", "role": role, "ttl_s": PAGE_TOKEN_S}).encode()
-        reply = self._ask(Request("POST", TOKENS, "", {"content-type": "application/json"}, body), self._given)
+        reply = self._ask(
+            Request("POST", TOKENS, "", {"content-type": "application/json"}, body), self._original_token
+        )
         if reply.status == 403:
-            return _Created(self._given, None, float("inf"))
+            return _Created(self._original_token, None, float("inf"))
         if reply.status != 201:
             return reply
         created = json.loads(reply.body)
@@ -112,10 +114,10 @@ class Upstream:
         connection = kind(parts.hostname or "", parts.port, timeout=ANSWER_S)
         try:
             target = parts.path.rstrip("/") + _target(request)
-            headers = _passed(request, token)
+            headers = _request_headers(request, token)
             connection.request(request.method, target, body=request.body or None, headers=headers)
             answer = connection.getresponse()
-            return _returned(answer.status, answer.headers, answer.read(ANSWER_BYTES_MAX))
+            return _reply(answer.status, answer.headers, answer.read(ANSWER_BYTES_MAX))
         finally:
             connection.close()
 
@@ -142,10 +144,10 @@ class Inside:
         self._token = token
 
     async def ask(self, request: Request) -> Reply:
-        headers = _passed(request, self._token)
+        headers = _request_headers(request, self._token)
         url = self._place.copy_with(raw_path=_target(request).encode("ascii"))
         answer = await self._client.request(request.method, url, content=request.body or None, headers=headers)
-        return _returned(answer.status_code, answer.headers, answer.content)
+        return _reply(answer.status_code, answer.headers, answer.content)
 
 
 class Forwarding:
@@ -156,8 +158,8 @@ class Forwarding:
 
     def admit(self, head: Head) -> Reply | None:
         """The refusal of a request, from its head alone; None for one that may go on."""
-        shown = head.headers.get("authorization", "")
-        if not hmac.compare_digest(shown.encode(), f"Bearer {self._token}".encode()):
+        authorization = head.headers.get("authorization", "")
+        if not hmac.compare_digest(authorization.encode(), f"Bearer {self._token}".encode()):
             reason = "the page's token is not valid here: open the link that qo printed"
             return _problem(401, "unauthenticated", reason)
         if self._read_only and head.method not in ("GET", "HEAD"):
@@ -196,14 +198,14 @@ def _target(request: Request) -> str:
     return request.path + (f"?{request.query}" if request.query else "")
 
 
-def _passed(request: Request, token: str | None) -> dict[str, str]:
-    headers = {name: request.headers[name] for name in _PASSED if name in request.headers}
+def _request_headers(request: Request, token: str | None) -> dict[str, str]:
+    headers = {name: request.headers[name] for name in _REQUEST_HEADERS if name in request.headers}
     return headers if token is None else {**headers, "Authorization": f"Bearer {token}"}
 
 
-def _returned(status: int, headers: Mapping[str, str] | Any, body: bytes) -> Reply:
-    found = {name.title(): str(value) for name in _RETURNED if (value := headers.get(name)) is not None}
-    return Reply(status, body, {**found, "Cache-Control": "no-store"})
+def _reply(status: int, headers: Mapping[str, str] | Any, body: bytes) -> Reply:
+    returned = {name.title(): str(value) for name in _RESPONSE_HEADERS if (value := headers.get(name)) is not None}
+    return Reply(status, body, {**returned, "Cache-Control": "no-store"})
 
 
 def _problem(status: int, code: str, error: str) -> Reply:

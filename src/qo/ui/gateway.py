@@ -32,7 +32,7 @@ from qo.errors import (
 from qo.http_server.messages import Head, Reply, Request
 from qo.store.port import DELETE_LIMIT_MAX, LIST_LIMIT_MAX, Deletion, ObjectStore
 from qo.ui import documents
-from qo.ui.s3_listing import after_of, history, rolled, token_of
+from qo.ui.s3_listing import decode_token, encode_token, list_versions, list_with_delimiter
 from qo.ui.signing import Denied, Key, Message, pairs, verify, verify_head
 
 KEY_BYTES_MAX = 1024  # As S3 has it.
@@ -54,15 +54,15 @@ _STATUS = {
     "AuthorizationQueryParametersError": 400,
     "XAmzContentSHA256Mismatch": 400,
 }
-_PAGED = {"prefix", "max-keys", "encoding-type"}
-_LIST = _PAGED | {"list-type", "delimiter", "start-after", "continuation-token", "fetch-owner"}
-_VERSIONS = _PAGED | {"versions", "key-marker", "version-id-marker"}
+_PAGE_ARGUMENTS = {"prefix", "max-keys", "encoding-type"}
+_LIST_ARGUMENTS = _PAGE_ARGUMENTS | {"list-type", "delimiter", "start-after", "continuation-token", "fetch-owner"}
+_VERSIONS_ARGUMENTS = _PAGE_ARGUMENTS | {"versions", "key-marker", "version-id-marker"}
 # Nothing that is stored may ever run as a page, whoever follows a link to it.
 _INERT = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Content-Security-Policy": "sandbox"}
 _XML = {"Content-Type": "application/xml", **_INERT}
 
 
-class _Failed(Exception):
+class _S3Error(Exception):
     """An error that S3 has a name for."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
@@ -88,7 +88,7 @@ class Gateway:
         async def admit(now: datetime) -> Reply | None:
             message = Message(head.method, head.path, head.query, head.headers, b"")
             if (denied := verify_head(message, self._key, now=now)) is not None:
-                raise _refused(denied)
+                raise _denial(denied)
             return None
 
         return await self._with_errors(head, admit)
@@ -97,8 +97,8 @@ class Gateway:
         async def answer(now: datetime) -> Reply:
             message = Message(request.method, request.path, request.query, request.headers, request.body)
             if (denied := verify(message, self._key, now=now)) is not None:
-                raise _refused(denied)
-            return await self._routed(request)
+                raise _denial(denied)
+            return await self._route(request)
 
         reply = await self._with_errors(request, answer)
         assert reply is not None
@@ -113,46 +113,46 @@ class Gateway:
             now = await self._store.now()
             dated = {"Date": format_datetime(now, usegmt=True)}  # The page takes the store's time from it.
             reply = await answer(now)
-        except _Failed as failed:
-            reply = self._error(head, failed.status, failed.code, failed.message)
+        except _S3Error as error:
+            reply = self._error(head, error.status, error.code, error.message)
         except tuple(kind for kind, _, _ in _ERRORS) as error:
             status, code = next((status, code) for kind, status, code in _ERRORS if isinstance(error, kind))
             reply = self._error(head, status, code, str(error))
         return None if reply is None else Reply(reply.status, reply.body, {**dated, **reply.headers})
 
-    async def _routed(self, request: Request) -> Reply:
+    async def _route(self, request: Request) -> Reply:
         path = unquote_to_bytes(request.path.removeprefix(self._root)).removeprefix(b"/")
         try:
             bucket, _, key = path.decode().partition("/")
             query = {name.decode(): value.decode() for name, value in pairs(request.query)}
         except UnicodeDecodeError:
-            raise _Failed(400, "InvalidURI", "A key must be UTF-8, percent-encoded.") from None
+            raise _S3Error(400, "InvalidURI", "A key must be UTF-8, percent-encoded.") from None
         # The signature of a link is no argument; nor is the name of the operation, which some clients add.
         query = {name: value for name, value in query.items() if not name.startswith("X-Amz-") and name != "x-id"}
         if bucket != self._bucket:
-            raise _Failed(404, "NoSuchBucket", f"There is only the bucket {self._bucket!r} here.")
+            raise _S3Error(404, "NoSuchBucket", f"There is only the bucket {self._bucket!r} here.")
         if self._read_only and request.method not in ("GET", "HEAD"):
-            raise _Failed(403, "AccessDenied", "This dashboard was started with --read-only.")
+            raise _S3Error(403, "AccessDenied", "This dashboard was started with --read-only.")
         if not key:
-            return await self._of_bucket(request, query)
+            return await self._answer_for_bucket(request, query)
         if len(key.encode()) > KEY_BYTES_MAX:
-            raise _Failed(400, "KeyTooLongError", "Your key is too long.")
-        return await self._of_object(request, key, query)
+            raise _S3Error(400, "KeyTooLongError", "Your key is too long.")
+        return await self._answer_for_object(request, key, query)
 
-    async def _of_bucket(self, request: Request, query: Mapping[str, str]) -> Reply:
+    async def _answer_for_bucket(self, request: Request, query: Mapping[str, str]) -> Reply:
         if request.method == "POST" and set(query) == {"delete"}:
             return await self._delete_many(request)
         if request.method == "HEAD" and not query:
             return Reply(200, headers=_INERT)
-        if request.method == "GET" and query.get("list-type") == "2" and set(query) <= _LIST:
+        if request.method == "GET" and query.get("list-type") == "2" and set(query) <= _LIST_ARGUMENTS:
             return await self._list(query)
-        if request.method == "GET" and "versions" in query and set(query) <= _VERSIONS:
+        if request.method == "GET" and "versions" in query and set(query) <= _VERSIONS_ARGUMENTS:
             return await self._versions(query)
         if request.method == "GET" and set(query) == {"versioning"}:
-            return Reply(200, documents.versioning(enabled=await self._store.versioned()), _XML)
-        raise _unknown(request)
+            return Reply(200, documents.versioning_xml(enabled=await self._store.versioned()), _XML)
+        raise _not_implemented(request)
 
-    async def _of_object(self, request: Request, key: str, query: Mapping[str, str]) -> Reply:
+    async def _answer_for_object(self, request: Request, key: str, query: Mapping[str, str]) -> Reply:
         version = query.get("versionId")
         if set(query) <= {"versionId"}:
             if request.method in ("GET", "HEAD"):
@@ -161,58 +161,60 @@ class Gateway:
                 return await self._delete(request, key, version)
             if request.method == "PUT" and version is None and "x-amz-copy-source" not in request.headers:
                 return await self._put(request, key)
-        raise _unknown(request)
+        raise _not_implemented(request)
 
     async def _get(self, request: Request, key: str, version: str | None) -> Reply:
-        found = await self._store.get(key, version=version)
-        if found is None:
+        stored = await self._store.get(key, version=version)
+        if stored is None:
             if version is None:
-                raise _Failed(404, "NoSuchKey", "The specified key does not exist.")
+                raise _S3Error(404, "NoSuchKey", "The specified key does not exist.")
             if any(each.version == version for each in await self._store.versions(key)):
-                raise _Failed(405, "MethodNotAllowed", "That version is a delete marker.")
-            raise _Failed(404, "NoSuchVersion", "The specified version does not exist.")
-        if (wanted := request.headers.get("if-match")) is not None and wanted not in ("*", found.etag):
-            raise _Failed(412, "PreconditionFailed", "The object has another ETag.")
-        headers = {"ETag": found.etag, **_versioned(found.version), **_INERT}
-        if request.headers.get("if-none-match") in ("*", found.etag):
+                raise _S3Error(405, "MethodNotAllowed", "That version is a delete marker.")
+            raise _S3Error(404, "NoSuchVersion", "The specified version does not exist.")
+        if (if_match := request.headers.get("if-match")) is not None and if_match not in ("*", stored.etag):
+            raise _S3Error(412, "PreconditionFailed", "The object has another ETag.")
+        headers = {"ETag": stored.etag, **_version_header(stored.version), **_INERT}
+        if request.headers.get("if-none-match") in ("*", stored.etag):
             return Reply(304, headers=headers)
-        return Reply(200, found.body, {"Content-Type": "binary/octet-stream", **headers})
+        return Reply(200, stored.body, {"Content-Type": "binary/octet-stream", **headers})
 
     async def _put(self, request: Request, key: str) -> Reply:
         headers = request.headers
         if_match, if_none_match = headers.get("if-match"), headers.get("if-none-match")
         if if_none_match not in (None, "*") or (if_match is not None and if_none_match is not None):
-            raise _Failed(501, "NotImplemented", "A condition is If-Match: ETAG or If-None-Match: *.")
+            raise _S3Error(501, "NotImplemented", "A condition is If-Match: ETAG or If-None-Match: *.")
         if "aws-chunked" in headers.get("content-encoding", ""):
-            raise _Failed(501, "NotImplemented", "Bodies in signed pieces are not read here.")
+            raise _S3Error(501, "NotImplemented", "Bodies in signed pieces are not read here.")
         if (md5 := headers.get("content-md5")) is not None:
             _check_md5(request.body, md5)
         try:
-            written = await self._store.put(
-                key, request.body, if_match=_quoted(if_match), if_absent=if_none_match is not None
+            result = await self._store.put(
+                key, request.body, if_match=_quote_etag(if_match), if_absent=if_none_match is not None
             )
         except PreconditionFailed:
             if if_match is not None and await self._store.get(key) is None:
-                raise _Failed(404, "NoSuchKey", "The specified key does not exist.") from None
+                raise _S3Error(404, "NoSuchKey", "The specified key does not exist.") from None
             raise
-        return Reply(200, headers={"ETag": written.etag, **_versioned(written.version), **_INERT})
+        return Reply(200, headers={"ETag": result.etag, **_version_header(result.version), **_INERT})
 
     async def _delete(self, request: Request, key: str, version: str | None) -> Reply:
         if version is not None:
             await self._store.delete_many([Deletion(key, version)])
         else:
-            await self._store.delete(key, if_match=_quoted(request.headers.get("if-match")))
+            await self._store.delete(key, if_match=_quote_etag(request.headers.get("if-match")))
         return Reply(204, headers=_INERT)
 
     async def _delete_many(self, request: Request) -> Reply:
         try:
             deletions, quiet = documents.read_deletion(request.body)
         except ValueError as error:
-            raise _Failed(400, "MalformedXML", f"The body is no list of objects: {error}") from None
+            raise _S3Error(400, "MalformedXML", f"The body is no list of objects: {error}") from None
         if not 0 < len(deletions) <= DELETE_LIMIT_MAX:
-            raise _Failed(400, "MalformedXML", f"Between 1 and {DELETE_LIMIT_MAX} objects can be deleted at once.")
+            raise _S3Error(
+                400, "MalformedXML", f"Between 1 and {DELETE_LIMIT_MAX} objects can be deleted at once."
+            )
         await self._store.delete_many(deletions)
-        return Reply(200, documents.deleted(deletions, quiet=quiet), _XML)
+        return Reply(200, documents.deletion_xml(deletions, quiet=quiet), _XML)
 
     async def _list(self, query: Mapping[str, str]) -> Reply:
         prefix, delimiter, token = (
@@ -223,11 +225,11 @@ class Gateway:
         limit = _max_keys(query)
         start_after = query.get("start-after", "")
         try:
-            after = after_of(token) if token else start_after
+            after = decode_token(token) if token else start_after
         except ValueError as error:
-            raise _Failed(400, "InvalidArgument", str(error)) from None
-        page = await rolled(self._store, prefix, delimiter=delimiter, after=after, limit=limit)
-        listed = documents.Listed(
+            raise _S3Error(400, "InvalidArgument", str(error)) from None
+        page = await list_with_delimiter(self._store, prefix, delimiter=delimiter, after=after, limit=limit)
+        listed = documents.ListingPage(
             bucket=self._bucket,
             prefix=prefix,
             delimiter=delimiter,
@@ -237,19 +239,19 @@ class Gateway:
             url=query.get("encoding-type") == "url",
             entries=page.entries,
             common=page.common,
-            next_token=token_of(page.after),
+            next_token=encode_token(page.after),
         )
-        return Reply(200, documents.listed(listed), _XML)
+        return Reply(200, documents.listing_xml(listed), _XML)
 
     async def _versions(self, query: Mapping[str, str]) -> Reply:
         prefix, limit = query.get("prefix", ""), _max_keys(query)
         key_marker, version_marker = query.get("key-marker", ""), query.get("version-id-marker", "")
         if version_marker and not key_marker:
-            raise _Failed(400, "InvalidArgument", "A version-id marker needs a key marker.")
-        page = await history(
+            raise _S3Error(400, "InvalidArgument", "A version-id marker needs a key marker.")
+        page = await list_versions(
             self._store, prefix, key_marker=key_marker, version_marker=version_marker, limit=limit
         )
-        listed = documents.ListedVersions(
+        listed = documents.VersionsPage(
             bucket=self._bucket,
             prefix=prefix,
             key_marker=key_marker,
@@ -260,36 +262,36 @@ class Gateway:
             next_key=page.next_key,
             next_version=page.next_version,
         )
-        return Reply(200, documents.listed_versions(listed), _XML)
+        return Reply(200, documents.versions_xml(listed), _XML)
 
     def _error(self, head: Head, status: int, code: str, message: str) -> Reply:
-        return Reply(status, documents.error(code, message, head.path), _XML)
+        return Reply(status, documents.error_xml(code, message, head.path), _XML)
 
 
-def _refused(denied: Denied) -> _Failed:
-    return _Failed(_STATUS.get(denied.code, 403), denied.code, denied.message)
+def _denial(denied: Denied) -> _S3Error:
+    return _S3Error(_STATUS.get(denied.code, 403), denied.code, denied.message)
 
 
-def _unknown(request: Request) -> _Failed:
-    return _Failed(501, "NotImplemented", f"{request.method} with these arguments is not offered here.")
+def _not_implemented(request: Request) -> _S3Error:
+    return _S3Error(501, "NotImplemented", f"{request.method} with these arguments is not offered here.")
 
 
 def _max_keys(query: Mapping[str, str]) -> int:
     text = query.get("max-keys", str(LIST_LIMIT_MAX))
     if not text.isascii() or not text.isdecimal() or len(text) > 9:
-        raise _Failed(400, "InvalidArgument", "max-keys must be a whole number from 0 on.")
+        raise _S3Error(400, "InvalidArgument", "max-keys must be a whole number from 0 on.")
     return min(int(text), LIST_LIMIT_MAX)
 
 
-def _versioned(version: str | None) -> dict[str, str]:
+def _version_header(version: str | None) -> dict[str, str]:
     return {} if version is None else {"x-amz-version-id": version}
 
 
-def _quoted(etag: str | None) -> str | None:
+def _quote_etag(etag: str | None) -> str | None:
     """As the store has it; S3 takes an ETag without its quotes, too."""
     return etag if etag is None or etag.startswith('"') else f'"{etag}"'
 
 
-def _check_md5(body: bytes, told: str) -> None:
-    if base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode() != told:
-        raise _Failed(400, "BadDigest", "The Content-MD5 you specified did not match what we received.")
+def _check_md5(body: bytes, expected: str) -> None:
+    if base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode() != expected:
+        raise _S3Error(400, "BadDigest", "The Content-MD5 you specified did not match what we received.")

@@ -33,35 +33,39 @@ def mint(settings: Settings, *, read_only: bool, hours: float) -> PageCredential
     policy = page_policy(place.bucket, place.prefix, operator=not read_only, partition=partition)
     endpoint = settings.dispatcher.sts_endpoint or settings.s3.endpoint
     client = aws.client("sts", place.region, endpoint)
-    wanted: dict[str, Any] = {"DurationSeconds": int(hours * 3600), "Policy": policy}
+    arguments: dict[str, Any] = {"DurationSeconds": int(hours * 3600), "Policy": policy}
     try:
         with aws.asking("STS"):
             if role is not None:
-                answer = client.assume_role(RoleArn=role, RoleSessionName=SESSION, **wanted)
+                answer = client.assume_role(RoleArn=role, RoleSessionName=SESSION, **arguments)
             else:
-                answer = client.get_federation_token(Name=SESSION, **wanted)
+                answer = client.get_federation_token(Name=SESSION, **arguments)
     except (Refused, NotFound, Unavailable) as error:
         raise Refused(f"there are no short-lived credentials to be had: {error}. {_advice(settings)}") from None
-    given = answer["Credentials"]
-    made = PageCredentials(
-        access_key_id=given["AccessKeyId"],
-        secret_access_key=given["SecretAccessKey"],
-        session_token=given["SessionToken"],
-        expires_at=cast("datetime", given["Expiration"]).astimezone(UTC),
+    issued = answer["Credentials"]
+    minted = PageCredentials(
+        access_key_id=issued["AccessKeyId"],
+        secret_access_key=issued["SecretAccessKey"],
+        session_token=issued["SessionToken"],
+        expires_at=cast("datetime", issued["Expiration"]).astimezone(UTC),
         may_act=not read_only,
     )
     try:
-        asyncio.run(_try(made, place, settings))
+        asyncio.run(_verify_access(minted, place, settings))
     except AccessDenied as error:
         raise Refused(f"STS gives credentials that let nobody in: {error} {_advice(settings)}") from None
-    return made
+    return minted
 
 
-async def _try(made: PageCredentials, place: Place, settings: Settings) -> None:
+async def _verify_access(minted: PageCredentials, place: Place, settings: Settings) -> None:
     """Some servers federate a user without any of its rights. Raises AccessDenied here, not in the page."""
-    held = Credentials(made.access_key_id, made.secret_access_key, made.session_token)
+    credentials = Credentials(minted.access_key_id, minted.secret_access_key, minted.session_token)
     store = await S3Store.open(
-        place.bucket, endpoint=settings.s3.endpoint, region=place.region, prefix=place.prefix, credentials=held
+        place.bucket,
+        endpoint=settings.s3.endpoint,
+        region=place.region,
+        prefix=place.prefix,
+        credentials=credentials,
     )
     try:
         await store.list(keys.TASKS, limit=1)

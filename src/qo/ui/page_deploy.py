@@ -52,8 +52,8 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Deployed:
     link: str
-    done: Sequence[str]  # In words.
-    lacking: Sequence[str]  # What somebody has still to do, in words.
+    steps: Sequence[str]  # In words.
+    todos: Sequence[str]  # What somebody has still to do, in words.
 
 
 def place_of(settings: Settings) -> Place:
@@ -85,7 +85,7 @@ def configuration(place: Place, dispatcher: str | None, worker_health_threshold_
     """What the page reads first. The queues below it looks for itself: some may be added after the deploy."""
     from qo import __version__
 
-    found = {
+    fields = {
         "endpoint": place.endpoint,
         "bucket": place.bucket,
         "prefix": place.prefix,
@@ -94,7 +94,7 @@ def configuration(place: Place, dispatcher: str | None, worker_health_threshold_
         "version": __version__,
         "worker_health_threshold_s": worker_health_threshold_s,
     }
-    return json.dumps(found, indent=2).encode() + b"\n"
+    return json.dumps(fields, indent=2).encode() + b"\n"
 
 
 async def deploy(
@@ -115,23 +115,23 @@ async def deploy(
     store = await S3Store.open(place.bucket, endpoint=settings.s3.endpoint, region=place.region)
     try:
         config = configuration(place, dispatcher, settings.monitor.worker_health_threshold_s)
-        done, lacking = [await _upload(store.transport, place, files, config)], list[str]()
-        said = await _allow(store.transport, place, origins)
-        (done if said.startswith("set") else lacking).append(said)
+        steps, todos = [await _upload(store.transport, place, files, config)], list[str]()
+        cors_text = await _set_cors_rule(store.transport, place, origins)
+        (steps if cors_text.startswith("set") else todos).append(cors_text)
         if public:
-            done.append(await _publish(store.transport, place))
+            steps.append(await _make_public(store.transport, place))
     finally:
         await store.close()
-    if not await asyncio.to_thread(_readable, place.page):
-        lacking.append(
+    if not await asyncio.to_thread(_is_readable, place.page):
+        todos.append(
             f"the files of the page are private, and a browser cannot open {place.page}: --public lets everybody "
             f"read what is below {place.prefix}{FOLDER}, where no secrets are, or serve it from elsewhere"
         )
     if dispatcher is not None:
-        lacking.append(
+        todos.append(
             f"the dispatcher must let pages of {place.origin} ask: set QO_DISPATCHER_CORS_ORIGINS to it there"
         )
-    return Deployed(place.page, [each for each in done if each], [each for each in lacking if each])
+    return Deployed(place.page, [each for each in steps if each], [each for each in todos if each])
 
 
 async def _upload(transport: Transport, place: Place, files: Mapping[str, Asset], config: bytes) -> str:
@@ -153,37 +153,41 @@ async def _put(transport: Transport, key: str, asset: Asset) -> None:
         raise _failure(transport, reply, "PutObject", key)
 
 
-async def _allow(transport: Transport, place: Place, origins: Sequence[str]) -> str:
-    """The CORS rule; empty if nothing was to be done, else in words what was, beginning with "set", or what failed."""
-    found = await transport.send("GET", "", query(cors=""))
-    code = refusal(found.body).code if found.status != 200 else ""
-    wanted = [place.origin, *origins]
-    advice = (
-        f"the bucket must let pages of {' and '.join(wanted)} ask (CORS), and does not take rules for that from qo"
-    )
-    if code and code != "NoSuchCORSConfiguration":
+async def _set_cors_rule(transport: Transport, place: Place, origins: Sequence[str]) -> str:
+    """Add the page's CORS rule to the bucket's.
+
+    Returns a sentence: "set …" if the rule was added, what to do if the bucket refused it; empty if it was there.
+    """
+    allowed = [place.origin, *origins]
+    pages = " and ".join(allowed)
+
+    def advise(status: int, code: str) -> str:
         return (
-            f"{advice} ({found.status} {code}); set them where your server has them, see docs/guides/dashboard.md"
+            f"the bucket must allow requests from {pages} (CORS), but refuses rules from qo ({status} {code}); "
+            "set them with your server's own tools, see docs/guides/dashboard.md"
         )
-    body = bucket_rules.cors(found.body if not code else None, f"qo dashboard {place.prefix}".strip(), wanted)
+
+    current = await transport.send("GET", "", query(cors=""))
+    code = refusal(current.body).code if current.status != 200 else ""
+    if code and code != "NoSuchCORSConfiguration":
+        return advise(current.status, code)
+    name = f"qo dashboard {place.prefix}".strip()
+    body = bucket_rules.add_cors_rule(None if code else current.body, name, allowed)
     if body is None:
         return ""
     reply = await _configure(transport, query(cors=""), body, "application/xml")
     if reply.status != 200:
-        code = refusal(reply.body).code
-        return (
-            f"{advice} ({reply.status} {code}); set them where your server has them, see docs/guides/dashboard.md"
-        )
-    return f"set a CORS rule for {' and '.join(wanted)}, beside those of others"
+        return advise(reply.status, refusal(reply.body).code)
+    return f"set a CORS rule for {pages}, beside those of others"
 
 
-async def _publish(transport: Transport, place: Place) -> str:
-    found = await transport.send("GET", "", query(policy=""))
-    if found.status != 200 and refusal(found.body).code != "NoSuchBucketPolicy":
-        raise _failure(transport, found, "GetBucketPolicy")  # Writing blindly would wipe out others' statements.
-    there = found.body if found.status == 200 else None
+async def _make_public(transport: Transport, place: Place) -> str:
+    current = await transport.send("GET", "", query(policy=""))
+    if current.status != 200 and refusal(current.body).code != "NoSuchBucketPolicy":
+        raise _failure(transport, current, "GetBucketPolicy")  # Writing blindly would wipe out others' statements.
+    policy = current.body if current.status == 200 else None
     partition = "aws-cn" if place.region.startswith("cn-") and "amazonaws" in place.endpoint else "aws"
-    body = bucket_rules.reading(there, place.bucket, place.prefix + FOLDER, partition=partition)
+    body = bucket_rules.add_read_statement(policy, place.bucket, place.prefix + FOLDER, partition=partition)
     if body is None:
         return ""
     reply = await _configure(transport, query(policy=""), body, "application/json")
@@ -197,7 +201,7 @@ async def _configure(transport: Transport, which: str, body: bytes, kind: str) -
     return await transport.send("PUT", "", which, body=body, headers={"Content-MD5": md5, "Content-Type": kind})
 
 
-def _readable(page: str) -> bool:
+def _is_readable(page: str) -> bool:
     """Whether a browser, which signs nothing when it opens a page, gets it."""
     try:
         with urllib.request.urlopen(page, timeout=LOOK_S) as answer:

@@ -34,9 +34,9 @@ def page_policy(bucket: str, prefix: str, *, operator: bool, partition: str = "a
 
 def _policy(place: Bucket, grants: tuple[Grant, ...], *, narrow: bool) -> dict[str, Any]:
     """``narrow``: of the prefix, only what a queue has there may be read; else all of it."""
-    shown = GRANTS[Role.VIEWER]
-    said = [each if narrow or each not in shown else replace(each, keys=("*",)) for each in grants]
-    made = statements(place, said)
-    for each in made:
+    view_grants = GRANTS[Role.VIEWER]
+    widened = [each if narrow or each not in view_grants else replace(each, keys=("*",)) for each in grants]
+    parts = statements(place, widened)
+    for each in parts:
         del each["Sid"]  # There is little room.
-    return document(made)
+    return document(parts)

@@ -13,7 +13,7 @@ FIRST, GROWTH = 4, 4  # How many keys are asked for where there may be prefixes.
 LAST = "\U0010ffff"  # Sorts after everything that may follow a prefix.
 
 
-class Rolled(NamedTuple):
+class DelimitedPage(NamedTuple):
     """Entries, and the prefixes that stand for many; ``after`` is where the next page begins, empty on the last."""
 
     entries: Sequence[Entry]
@@ -21,7 +21,7 @@ class Rolled(NamedTuple):
     after: str
 
 
-class History(NamedTuple):
+class VersionHistory(NamedTuple):
     """Versions with their keys; where the next page begins, both empty on the last."""
 
     versions: Sequence[tuple[str, Version]]
@@ -29,7 +29,9 @@ class History(NamedTuple):
     next_version: str
 
 
-async def rolled(store: ObjectStore, prefix: str, *, delimiter: str, after: str, limit: int) -> Rolled:
+async def list_with_delimiter(
+    store: ObjectStore, prefix: str, *, delimiter: str, after: str, limit: int
+) -> DelimitedPage:
     """Up to ``limit`` keys and common prefixes after ``after``. A common prefix costs one request, however much it
     stands for."""
     entries: list[Entry] = []
@@ -50,34 +52,36 @@ async def rolled(store: ObjectStore, prefix: str, *, delimiter: str, after: str,
                 common.append(within)
                 after = within + LAST
         if not page.truncated:
-            return Rolled(entries, common, "")
+            return DelimitedPage(entries, common, "")
         # Of a page, a common prefix takes its first key and wastes the others; where there are none, pages may grow.
         most = FIRST if within is not None else most * GROWTH
     # What the last page has left out may all belong to the last prefix.
     more = within is None or bool((await store.list(prefix, start_after=after, limit=1)).entries)
-    return Rolled(entries, common, after if more and limit > 0 else "")
+    return DelimitedPage(entries, common, after if more and limit > 0 else "")
 
 
-async def history(store: ObjectStore, prefix: str, *, key_marker: str, version_marker: str, limit: int) -> History:
+async def list_versions(
+    store: ObjectStore, prefix: str, *, key_marker: str, version_marker: str, limit: int
+) -> VersionHistory:
     """Up to ``limit`` versions of the keys under the prefix, newest first for each, after the markers.
 
     A key that was deleted is found where the prefix is all of it, or where the markers name it; listing shows live
     keys alone.
     """
-    found: list[tuple[str, Version]] = []
+    collected: list[tuple[str, Version]] = []
     if limit < 1:
-        return History(found, "", "")
+        return VersionHistory(collected, "", "")
     async for key in _keys(store, prefix, key_marker, resumed=bool(version_marker)):
         versions = list(await store.versions(key))
         if key == key_marker:
             ids = [each.version for each in versions]
             versions = versions[ids.index(version_marker) + 1 :] if version_marker in ids else []
         for each in versions:
-            if len(found) == limit:
-                last_key, last = found[-1]
-                return History(found, last_key, last.version)
-            found.append((key, each))
-    return History(found, "", "")
+            if len(collected) == limit:
+                last_key, last = collected[-1]
+                return VersionHistory(collected, last_key, last.version)
+            collected.append((key, each))
+    return VersionHistory(collected, "", "")
 
 
 async def _keys(store: ObjectStore, prefix: str, marker: str, *, resumed: bool) -> AsyncIterator[str]:
@@ -97,11 +101,11 @@ async def _keys(store: ObjectStore, prefix: str, marker: str, *, resumed: bool) 
             return
 
 
-def token_of(after: str) -> str:
+def encode_token(after: str) -> str:
     return base64.urlsafe_b64encode(after.encode()).decode() if after else ""
 
 
-def after_of(token: str) -> str:
+def decode_token(token: str) -> str:
     """Raises ValueError for what is no token of ours."""
     try:
         return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()

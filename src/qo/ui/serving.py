@@ -17,14 +17,14 @@ from qo.store.port import LIST_LIMIT_MAX, ObjectStore
 from qo.ui.branches import ROOT, Branches
 from qo.ui.dashboard import Dashboard, Served
 from qo.ui.forwarding import Dispatcher
-from qo.ui.s3_listing import rolled
+from qo.ui.s3_listing import list_with_delimiter
 
 PORT = 8480  # Where it is looked for, if nobody else is there.
 
-Told = Callable[[Dashboard], None]
+OnStart = Callable[[Dashboard], None]
 
 
-class _Shown(NamedTuple):
+class _Source(NamedTuple):
     store: ObjectStore
     queues: Callable[[], Awaitable[Sequence[str]]]
 
@@ -33,7 +33,7 @@ async def serve(
     settings: Settings,
     stop: asyncio.Event,
     *,
-    on_start: Told,
+    on_start: OnStart,
     port: int | None = None,
     read_only: bool = False,
     dispatcher: Dispatcher | None = None,
@@ -45,48 +45,48 @@ async def serve(
 
     Raises ConfigError for a port that is taken, Unproven for a bucket that `qo doctor` has not passed.
     """
-    shown = await _opened(settings)
+    source = await _open_source(settings)
     try:
         threshold_s = settings.monitor.worker_health_threshold_s
-        served = Served(shown.store, shown.queues, dispatcher, read_only, threshold_s)
-        dashboard = await _at(served, port)
+        served = Served(source.store, source.queues, dispatcher, read_only, threshold_s)
+        dashboard = await _open_dashboard(served, port)
         try:
             on_start(dashboard)
             await stop.wait()
         finally:
             await dashboard.close()
     finally:
-        await shown.store.close()
+        await source.store.close()
 
 
-async def _at(served: Served, port: int | None) -> Dashboard:
+async def _open_dashboard(served: Served, port: int | None) -> Dashboard:
     if port is None:
         with suppress(ConfigError):
             return await Dashboard.open(served, port=PORT)
     return await Dashboard.open(served, port=port or 0)
 
 
-async def _opened(settings: Settings) -> _Shown:
+async def _open_source(settings: Settings) -> _Source:
     store = (await open_ready(settings)).store
     if (path := settings.location.as_directory()) is not None:
         return _with_branches(store, path, durable=settings.local.durable)
 
-    return _Shown(store, partial(list_queues, store))
+    return _Source(store, partial(list_queues, store))
 
 
 async def list_queues(store: ObjectStore) -> Sequence[str]:
     """The prefixes of all queues below a bucket's, however many pages they fill."""
-    found: list[str] = []
+    prefixes: list[str] = []
     after = ""
     while True:
-        page = await rolled(store, ROOT, delimiter="/", after=after, limit=LIST_LIMIT_MAX)
-        found += page.common
+        page = await list_with_delimiter(store, ROOT, delimiter="/", after=after, limit=LIST_LIMIT_MAX)
+        prefixes += page.common
         after = page.after
         if not after:
-            return found
+            return prefixes
 
 
-def _with_branches(store: ObjectStore, path: Path, *, durable: bool) -> _Shown:
+def _with_branches(store: ObjectStore, path: Path, *, durable: bool) -> _Source:
     from qo.store.local import LocalStore
 
     async def open_branch(directory: Path) -> ObjectStore:
@@ -94,7 +94,7 @@ def _with_branches(store: ObjectStore, path: Path, *, durable: bool) -> _Shown:
 
     branches = Branches(store, path, open_branch)
 
-    async def below() -> Sequence[str]:
+    async def list_prefixes() -> Sequence[str]:
         return branches.prefixes()
 
-    return _Shown(branches, below)
+    return _Source(branches, list_prefixes)

@@ -66,7 +66,7 @@ class _Claim:
 
 def verify(message: Message, key: Key, *, now: datetime) -> Denied | None:
     """None for a request that the holder of the key has signed, just now; else why it is refused."""
-    claim = _verified_claim(message, key, now)
+    claim = _verify_claim(message, key, now)
     if isinstance(claim, Denied):
         return claim
     if claim.payload != UNSIGNED and not hmac.compare_digest(
@@ -78,15 +78,15 @@ def verify(message: Message, key: Key, *, now: datetime) -> Denied | None:
 
 def verify_head(message: Message, key: Key, *, now: datetime) -> Denied | None:
     """As ``verify``, before the body is there: whether the key signed the request, and the hash that it names."""
-    claim = _verified_claim(message, key, now)
+    claim = _verify_claim(message, key, now)
     return claim if isinstance(claim, Denied) else None
 
 
-def _verified_claim(message: Message, key: Key, now: datetime) -> _Claim | Denied:
-    claim = _claimed(message)
+def _verify_claim(message: Message, key: Key, now: datetime) -> _Claim | Denied:
+    claim = _read_claim(message)
     if isinstance(claim, Denied):
         return claim
-    signed_at = _instant(claim.stamp)
+    signed_at = _parse_stamp(claim.stamp)
     if signed_at is None:
         return Denied("AccessDenied", "The request has no valid x-amz-date.")
     access_key, _, scope = claim.credential.partition("/")
@@ -99,11 +99,11 @@ def _verified_claim(message: Message, key: Key, now: datetime) -> _Claim | Denie
         return Denied(
             "InvalidAccessKeyId", "This access key is not known here. Is the link from an earlier start?"
         )
-    if (late := _out_of_time(claim, signed_at, now)) is not None:
+    if (late := _check_time(claim, signed_at, now)) is not None:
         return late
-    canonical = _canonical(message, claim)
-    wanted = signature(signing_key(key.secret_key, scope), claim.stamp, scope, canonical)
-    if not hmac.compare_digest(wanted, claim.signature):
+    canonical = _canonical_request(message, claim)
+    expected = signature(signing_key(key.secret_key, scope), claim.stamp, scope, canonical)
+    if not hmac.compare_digest(expected, claim.signature):
         return Denied(
             "SignatureDoesNotMatch", "The signature is not the one that this key gives for this request."
         )
@@ -121,36 +121,36 @@ def pairs(query: str) -> list[tuple[bytes, bytes]]:
     return [(unquote_to_bytes(name), unquote_to_bytes(value)) for name, _, value in parts]
 
 
-def _claimed(message: Message) -> _Claim | Denied:
+def _read_claim(message: Message) -> _Claim | Denied:
     if "authorization" in message.headers:
-        return _in_header(message)
+        return _read_header_claim(message)
     arguments = {
         name.decode(errors="replace"): value.decode(errors="replace") for name, value in pairs(message.query)
     }
     if "X-Amz-Signature" in arguments:
-        return _in_link(arguments)
+        return _read_link_claim(arguments)
     return Denied("AccessDenied", "The request is not signed.")
 
 
-def _in_header(message: Message) -> _Claim | Denied:
+def _read_header_claim(message: Message) -> _Claim | Denied:
     headers = message.headers
-    found = _HEADER.match(headers["authorization"].strip())
-    if found is None:
+    match = _HEADER.match(headers["authorization"].strip())
+    if match is None:
         return Denied("AuthorizationHeaderMalformed", f"The Authorization header is none of {ALGORITHM}.")
-    signed = tuple(found[2].split(";"))
+    signed = tuple(match[2].split(";"))
     stamp, payload = headers.get("x-amz-date", ""), headers.get("x-amz-content-sha256", "")
     if payload != UNSIGNED and not _SHA256.match(payload):
         return Denied(
             "InvalidRequest", "x-amz-content-sha256 must be the SHA-256 of the body: streams are not read here."
         )
     # Whatever could change what the request means has to be covered.
-    open_ = {name for name in headers if name.startswith("x-amz-")} | {"host"}
-    if not open_ <= set(signed):
+    needed = {name for name in headers if name.startswith("x-amz-")} | {"host"}
+    if not needed <= set(signed):
         return Denied("AccessDenied", "There were headers present in the request which were not signed.")
-    return _Claim(found[1], signed, found[3], stamp, payload, None)
+    return _Claim(match[1], signed, match[3], stamp, payload, None)
 
 
-def _in_link(arguments: Mapping[str, str]) -> _Claim | Denied:
+def _read_link_claim(arguments: Mapping[str, str]) -> _Claim | Denied:
     signed = tuple(arguments.get("X-Amz-SignedHeaders", "").split(";"))
     stamp, life = arguments.get("X-Amz-Date", ""), arguments.get("X-Amz-Expires", "")
     valid = (
@@ -174,7 +174,7 @@ def _in_link(arguments: Mapping[str, str]) -> _Claim | Denied:
     )
 
 
-def _instant(stamp: str) -> datetime | None:
+def _parse_stamp(stamp: str) -> datetime | None:
     if not _STAMP.match(stamp):
         return None
     try:
@@ -183,7 +183,7 @@ def _instant(stamp: str) -> datetime | None:
         return None  # The 31st of February.
 
 
-def _out_of_time(claim: _Claim, signed_at: datetime, now: datetime) -> Denied | None:
+def _check_time(claim: _Claim, signed_at: datetime, now: datetime) -> Denied | None:
     if signed_at - now > SKEW_MAX or (claim.life is None and now - signed_at > SKEW_MAX):
         return Denied(
             "RequestTimeTooSkewed", "The difference between the request time and the current time is too large."
@@ -193,7 +193,7 @@ def _out_of_time(claim: _Claim, signed_at: datetime, now: datetime) -> Denied | 
     return None
 
 
-def _canonical(message: Message, claim: _Claim) -> str:
+def _canonical_request(message: Message, claim: _Claim) -> str:
     arguments = sorted(
         (quote_from_bytes(name, safe=UNRESERVED), quote_from_bytes(value, safe=UNRESERVED))
         for name, value in pairs(message.query)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
-from qo.api.contract import plain
+from qo.api.contract import storable
 
 
 class Body(BaseModel):
@@ -16,18 +16,22 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     # Only for people to read: what cannot be kept of them is replaced, not refused.
-    told: ClassVar[frozenset[str]] = frozenset()
+    display_fields: ClassVar[frozenset[str]] = frozenset()
 
     @model_validator(mode="before")
     @classmethod
-    def _plain(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        fields = cast("dict[str, Any]", given)
-        wrong = plain.unfit({name: value for name, value in fields.items() if name not in cls.told})
+    def _check_storable(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        fields = cast("dict[str, Any]", body)
+        wrong = storable.find_unstorable(
+            {name: value for name, value in fields.items() if name not in cls.display_fields}
+        )
         if wrong is not None:
             raise PydanticCustomError("not_plain", "{wrong}", {"wrong": wrong})
-        return fields | {name: plain.mended(fields[name]) for name in cls.told & fields.keys()}
+        return fields | {
+            name: storable.replace_unstorable(fields[name]) for name in cls.display_fields & fields.keys()
+        }
 
 
 class Answer(BaseModel):

@@ -50,7 +50,7 @@ class Invocation(Answer):
 class FunctionReply(Body):
     """The one JSON object that a function writes to its standard output. ``{}`` is success."""
 
-    told: ClassVar[frozenset[str]] = frozenset({"error", "result"})
+    display_fields: ClassVar[frozenset[str]] = frozenset({"error", "result"})
 
     outcome: Literal[Outcome.SUCCESS, Outcome.RETRYABLE, Outcome.FATAL] = Outcome.SUCCESS
     outputs: list[OutputBody] = Field(default=[], max_length=1000)

@@ -20,11 +20,11 @@ class JudgeRequest(Body):
     dry_run: bool = False  # Decide nothing for good.
 
 
-class Judged(Answer):
+class PrefixVerdict(Answer):
     prefix: str
     gone: bool  # It may be deleted, now and for ever.
     why: str
 
 
 class JudgeAnswer(Answer):
-    judged: list[Judged]  # In the order of the request.
+    judged: list[PrefixVerdict]  # In the order of the request.

@@ -9,7 +9,7 @@ from qo.api.contract.body import Answer
 from qo.api.contract.task import ColumnBody
 
 
-class Judged(Answer):
+class OutputReference(Answer):
     """Of which output of which attempt."""
 
     dataset: str
@@ -23,7 +23,7 @@ class Judged(Answer):
     attempt: int
 
 
-class CheckAnswer(Judged):
+class CheckAnswer(OutputReference):
     """One expectation, as an attempt has found it."""
 
     position: int  # Among the checks of the attempt.
@@ -41,7 +41,7 @@ class ChecksPage(Answer):
     next: str | None = None  # Pass it as ``before`` for the following page.
 
 
-class RejectionAnswer(Judged):
+class RejectionAnswer(OutputReference):
     """An output that was not good enough. Its files are kept until it is forgotten."""
 
     output: int

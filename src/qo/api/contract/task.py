@@ -184,7 +184,7 @@ class TaskState(Answer):
 
 
 class HeartbeatRequest(Fence):
-    told: ClassVar[frozenset[str]] = frozenset({"progress"})
+    display_fields: ClassVar[frozenset[str]] = frozenset({"progress"})
 
     progress: Any = None
 
@@ -221,10 +221,10 @@ class EventBody(Body):
 
     @model_validator(mode="before")
     @classmethod
-    def _accept_spellings(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        fields = dict(cast("dict[str, Any]", given))
+    def _accept_spellings(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        fields = dict(cast("dict[str, Any]", body))
         for other, name in _SPELLINGS.items():
             value = fields.pop(other, None)
             if value is None:
@@ -326,7 +326,7 @@ class CheckBody(Body):
 
 
 class CompleteRequest(Fence):
-    told: ClassVar[frozenset[str]] = frozenset({"error", "traceback", "progress", "result"})
+    display_fields: ClassVar[frozenset[str]] = frozenset({"error", "traceback", "progress", "result"})
 
     outcome: Outcome
     outputs: list[OutputBody] = Field(default=[], max_length=1000)

@@ -14,7 +14,7 @@ from qo.cli.pipelines.formatting import format_bytes, format_count
 
 if TYPE_CHECKING:
     from qo.agent.collection import Candidate, Collected
-    from qo.api.contract.garbage import Judged
+    from qo.api.contract.garbage import PrefixVerdict
     from qo.api.public_client import UserClient
 
 app = new_app()
@@ -50,15 +50,15 @@ def collect(
     keep_s = parse_duration_s(older_than, "--older-than")
     with require_extra():
         from qo.agent import collection
-        from qo.api.contract.garbage import Judged
+        from qo.api.contract.garbage import PrefixVerdict
         from qo.store.directory import open_directory
     settings = session.settings()
 
     async def work(client: UserClient) -> Collected:
-        async def judge(prefixes: Sequence[str]) -> list[Judged]:
+        async def judge(prefixes: Sequence[str]) -> list[PrefixVerdict]:
             body: dict[str, Any] = {"prefixes": list(prefixes), "keep_s": keep_s}
             answer = await client.post("/v1/collection", {**body, "retired": retired, "dry_run": dry_run})
-            return [Judged.model_validate(each) for each in answer["judged"]]
+            return [PrefixVerdict.model_validate(each) for each in answer["judged"]]
 
         def print_deleted(deleted: Candidate, why: str) -> None:
             if not session.json:
@@ -80,12 +80,12 @@ def _show(session: Session, collected: Collected, dry_run: bool) -> None:
             "prefixes": collected.prefixes,
             "files": collected.files,
             "bytes": collected.bytes,
-            "kept": collected.kept,
+            "kept": collected.kept_by_reason,
         }
         session.output.document({**counts, "dry_run": dry_run})
         return
     attempts, files = format_count(collected.prefixes), format_count(collected.files)
     amount = f"{attempts} attempts, {files} files, {format_bytes(collected.bytes)}"
     session.output.note(f"{amount} {'would be deleted' if dry_run else 'deleted'}")
-    for why, count in sorted(collected.kept.items()):
+    for why, count in sorted(collected.kept_by_reason.items()):
         session.output.note(f"kept {format_count(count)}: {why}")

@@ -192,13 +192,13 @@ def deploy(
         deployed = asyncio.run(deploy(settings, dispatcher=dispatcher_url, origins=origins, public=public))
     if session.json:
         session.output.document(
-            {"link": deployed.link, "done": list(deployed.done), "lacking": list(deployed.lacking)}
+            {"link": deployed.link, "done": list(deployed.steps), "lacking": list(deployed.todos)}
         )
         return
-    for text in deployed.done:
+    for text in deployed.steps:
         session.output.line(text)
     session.output.line(f"the dashboard is at {deployed.link}")
-    for text in deployed.lacking:
+    for text in deployed.todos:
         session.output.note(text)
     session.output.note("sign in with the text that `qo ui credentials` prints")
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from qo.api.contract.garbage import Judged, JudgeRequest
+from qo.api.contract.garbage import JudgeRequest, PrefixVerdict
 from qo.core.pipeline.topology import LIVE
 from qo.dispatcher.commits.retention import COLLECTION_LOCK
 from qo.dispatcher.state import scans, schema, topology
@@ -43,7 +43,7 @@ _generations, _inputs, _versions = schema.generations, schema.task_inputs, schem
 _WRITER = (_commits.c.task_id, _commits.c.attempt, _commits.c.generation_id)
 
 
-def judge(tx: Tx, request: JudgeRequest) -> list[Judged]:
+def judge(tx: Tx, request: JudgeRequest) -> list[PrefixVerdict]:
     """Return a verdict for each prefix, in order. Needs a write transaction, unless it is a dry run."""
     if request.retired and not request.dry_run:
         topology.hold(tx)  # No deploy or rollback meanwhile.
@@ -61,7 +61,7 @@ def judge(tx: Tx, request: JudgeRequest) -> list[Judged]:
         _mark_collected(tx, evidence, {place for text, place in places.items() if verdicts[text][0]})
     unknown = (False, "neither the prefix of an attempt nor a manifest")
     answers = [(text, *verdicts.get(text, unknown)) for text in request.prefixes]
-    return [Judged(prefix=text, gone=is_gone, why=why) for text, is_gone, why in answers]
+    return [PrefixVerdict(prefix=text, gone=is_gone, why=why) for text, is_gone, why in answers]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Query
 from starlette.requests import Request
 
-from qo.api.contract import plain
+from qo.api.contract import storable
 from qo.dispatcher.http.app_context import Context
 from qo.dispatcher.http.callers import Caller
 from qo.dispatcher.http.rights import Need
@@ -110,5 +110,5 @@ def check_parameters(request: Request) -> None:
     if not scope["path_params"] and not scope["query_string"]:
         return
     texts = (scope["path"], *(value for _, value in request.query_params.multi_items()))
-    if not all(plain.fits(text) for text in texts):
+    if not all(storable.is_storable(text) for text in texts):
         raise UsageError("the path or the query holds a NUL: remove it")

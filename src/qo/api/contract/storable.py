@@ -14,27 +14,27 @@ from typing import Any, cast
 DEPTH_MAX = 64
 NUMBER_MAX = 2**63 - 1
 
-_UNFIT = re.compile("[\x00\ud800-\udfff]")
-_MENDED = "�"
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_REPLACEMENT = "�"
 
 
-def unfit(value: Any) -> str | None:
+def find_unstorable(value: Any) -> str | None:
     """Where something is that cannot be kept, and what; None: there is no such thing."""
-    return next(_found(value, "", 0), None)
+    return next(_describe_unstorable(value, "", 0), None)
 
 
-def mended(value: Any) -> Any:
+def replace_unstorable(value: Any) -> Any:
     """The value with what cannot be kept replaced: for what only people read, where saying less is worse."""
-    return _mended(value, 0)
+    return _replace_unstorable(value, 0)
 
 
-def fits(text: str) -> bool:
-    return _UNFIT.search(text) is None
+def is_storable(text: str) -> bool:
+    return _UNSTORABLE.search(text) is None
 
 
-def _found(value: Any, place: str, depth: int) -> Iterator[str]:
+def _describe_unstorable(value: Any, place: str, depth: int) -> Iterator[str]:
     match value:
-        case str() if not fits(value):
+        case str() if not is_storable(value):
             yield f"{place or 'the text'} holds a NUL or half of a character: remove it"
         case float() if not isfinite(value):
             yield f"{place or 'the number'} is no finite number: leave it out, or send it as a text"
@@ -43,23 +43,23 @@ def _found(value: Any, place: str, depth: int) -> Iterator[str]:
         case dict() | list() if depth >= DEPTH_MAX:
             yield f"there are more than {DEPTH_MAX} levels: send less deeply nested values"
         case dict() | list():
-            yield from _found_within(cast("dict[Any, Any] | list[Any]", value), place, depth)
+            yield from _describe_unstorable_members(cast("dict[Any, Any] | list[Any]", value), place, depth)
         case _:
             pass
 
 
-def _found_within(value: dict[Any, Any] | list[Any], place: str, depth: int) -> Iterator[str]:
+def _describe_unstorable_members(value: dict[Any, Any] | list[Any], place: str, depth: int) -> Iterator[str]:
     for name, each in value.items() if isinstance(value, dict) else enumerate(value):
-        if isinstance(name, str) and not fits(name):
+        if isinstance(name, str) and not is_storable(name):
             yield f"a name in {place or 'the body'} holds a NUL or half of a character: remove it"
         else:
-            yield from _found(each, f"{place}.{name}" if place else str(name), depth + 1)
+            yield from _describe_unstorable(each, f"{place}.{name}" if place else str(name), depth + 1)
 
 
-def _mended(value: Any, depth: int) -> Any:
+def _replace_unstorable(value: Any, depth: int) -> Any:
     match value:
         case str():
-            return _UNFIT.sub(_MENDED, value)
+            return _UNSTORABLE.sub(_REPLACEMENT, value)
         case float():
             return value if isfinite(value) else str(value)
         case int():
@@ -68,8 +68,11 @@ def _mended(value: Any, depth: int) -> Any:
             return "…"
         case Mapping():
             members = cast("Mapping[Any, Any]", value).items()
-            return {_mended(name, depth + 1): _mended(each, depth + 1) for name, each in members}
+            return {
+                _replace_unstorable(name, depth + 1): _replace_unstorable(each, depth + 1)
+                for name, each in members
+            }
         case list() | tuple():
-            return [_mended(each, depth + 1) for each in cast("list[Any]", value)]
+            return [_replace_unstorable(each, depth + 1) for each in cast("list[Any]", value)]
         case _:
             return value

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qo.api.contract import plain
+from qo.api.contract import storable
 
 pytestmark = pytest.mark.fast
 
@@ -23,20 +23,20 @@ values = st.recursive(
 
 @given(values)
 def test_what_is_fit_comes_back_as_it_was(value: Any) -> None:
-    if plain.unfit(value) is None:
+    if storable.find_unstorable(value) is None:
         assert msgspec.json.decode(msgspec.json.encode(value)) == value
-        assert plain.mended(value) == value
+        assert storable.replace_unstorable(value) == value
 
 
-@given(values, st.integers(0, 3 * plain.DEPTH_MAX))
+@given(values, st.integers(0, 3 * storable.DEPTH_MAX))
 def test_what_is_mended_is_fit(value: Any, depth: int) -> None:
     for _ in range(depth):
         value = [value]
-    assert plain.unfit(plain.mended(value)) is None
+    assert storable.find_unstorable(storable.replace_unstorable(value)) is None
 
 
 def test_a_message_names_the_place_and_holds_nothing_unfit() -> None:
-    found = plain.unfit({"a": [{"b\ud800": 1}, "\0"]})
+    found = storable.find_unstorable({"a": [{"b\ud800": 1}, "\0"]})
     assert found is not None
-    assert plain.fits(found)
+    assert storable.is_storable(found)
     assert found.startswith("a name in a.0")
