@@ -112,8 +112,8 @@ def test_a_port_that_is_taken_is_an_error(qo: Qo) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("ui", "deploy"), "no bucket that a page could live in"),
-        (("ui", "credentials"), "no bucket that a page could live in"),
+        (("ui", "deploy"), "is not a bucket"),
+        (("ui", "credentials"), "is not a bucket"),
         (("ui", "--store", "memory:"), "lives inside one process"),
         (("ui", "deploy", "--origin", "*"), "--origin takes origins"),
         (("ui", "deploy", "--dispatcher", "example.com"), "--dispatcher takes a URL"),

@@ -190,7 +190,7 @@ def test_credentials_that_the_bucket_refuses_are_not_handed_out(server: S3Server
     bucket = server.make_bucket()
     settings = settings_of(server.endpoint, f"s3://{bucket}/team", role=None)
     with pytest.raises(
-        Refused, match=r"let nobody in.*QO_UI_ROLE_ARN"
+        Refused, match=r"the bucket refuses the credentials.*QO_UI_ROLE_ARN"
     ):  # This one federates users without rights.
         mint(settings, read_only=True, hours=1)
 

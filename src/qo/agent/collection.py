@@ -39,7 +39,9 @@ class Collected:
     prefixes: int = 0  # Of attempts.
     files: int = 0  # Of these, and manifests.
     bytes: int = 0
-    kept_by_reason: dict[str, int] = field(default_factory=dict[str, int])  # Prefixes of attempts, by why.
+    kept_by_reason: dict[str, int] = field(
+        default_factory=dict[str, int]
+    )  # Prefixes of attempts that were not deleted.
 
 
 async def collect(

@@ -32,7 +32,7 @@ def client(service: str, region: str, endpoint: str | None, attempts: int = 2) -
 
 @contextmanager
 def asking(whom: str) -> Generator[None]:
-    """What goes wrong in the block, in our words: Unavailable may be tried again, Refused and NotFound not."""
+    """Translate errors of AWS in the block: Unavailable may be tried again; Refused and NotFound may not."""
     from botocore.exceptions import BotoCoreError, ClientError  # pyright: ignore[reportMissingTypeStubs]
 
     try:

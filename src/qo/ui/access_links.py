@@ -1,6 +1,6 @@
-"""What a page is let in with: the text after ``#c=`` in its link.
+"""Credentials of the page: the text after ``#c=`` in its link.
 
-It is in the fragment, which browsers send to no server, and the page takes it out of the address as it starts.
+Browsers never send the fragment of a URL to a server, and the page removes it from the address when it starts.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class PageCredentials:
     session_token: str | None = field(default=None, repr=False)
     expires_at: datetime | None = None
     dispatcher_token: str | None = field(default=None, repr=False)
-    may_act: bool = False  # Only what the page offers; what it may do, the store decides.
+    may_act: bool = False  # Which buttons the page shows; the store itself enforces what it may do.
 
     def text(self) -> str:
-        """As it stands in a link, and as it is pasted: BASE64URL of JSON, without padding."""
+        """Encode the credentials for a link, or for pasting: BASE64URL of JSON, without padding."""
         fields = asdict(self)
         if self.expires_at is not None:
             fields["expires_at"] = self.expires_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -32,5 +32,5 @@ class PageCredentials:
 
 
 def generate_key() -> Key:
-    """A key that nobody else has."""
+    """Generate a random key, known to this process alone."""
     return Key(f"QO{secrets.token_hex(9).upper()}", secrets.token_urlsafe(30))

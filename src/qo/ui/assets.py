@@ -1,4 +1,4 @@
-"""The files of the built page: what each is, and how long it may be kept."""
+"""The files of the built page: their content types, and how long browsers may cache them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qo.errors import NotFound
 STATIC = Path(__file__).parent / "static"
 INDEX = "index.html"
 CONFIG = "config.json"
-HASHED = "assets/"  # Below it, a name changes with the content.
+HASHED = "assets/"  # File names below it contain a hash of the content.
 MISSING = (
     "the page of the dashboard has not been built: run `make ui` in the checkout (a wheel of qo has it already)"
 )
@@ -39,11 +39,11 @@ class Asset:
     body: bytes
     content_type: str
     cache: str
-    packed: bytes | None  # Compressed, where that is worth it.
+    packed: bytes | None  # Compressed with gzip; None if that saves little.
 
 
 class Assets:
-    """The page as it was built last: who builds it again while it is served sees the new one."""
+    """The files of the latest build: a page that is rebuilt while it is served is read again."""
 
     def __init__(self, root: Path | None = None) -> None:
         self._root = root or STATIC
@@ -51,7 +51,7 @@ class Assets:
         self._files: Mapping[str, Asset] = {}
 
     def load(self) -> Mapping[str, Asset]:
-        """Every file by its path. Raises NotFound where nothing was built."""
+        """Return every file by its path. Raises NotFound if the page was not built."""
         try:
             built_at = (self._root / INDEX).stat().st_mtime_ns
         except OSError:

@@ -1,7 +1,7 @@
-"""The embedded store with the queues below it, as one bucket.
+"""An embedded store and the queues in directories below it, presented as one bucket.
 
-In a bucket, the queue of a runtime is a prefix, ``queues/spark/``. Embedded, it is a store of its own in a directory
-below (``.qo/queues/spark``). Here it is the prefix again, so that the page finds it in the same place.
+In a bucket, the queue of a runtime is a prefix, ``queues/spark/``. Embedded, it is a store of its own in a
+subdirectory (``.qo/queues/spark``). This store maps it back to the prefix, so that the page finds it in the same place.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _AFTER = ROOT + "\U0010ffff"
 
 class _Place(NamedTuple):
     store: ObjectStore
-    prefix: str  # Taken off each key.
+    prefix: str  # Removed from each key before the store sees it.
 
 
 class Branches:
-    """An ``ObjectStore``. Stores below are opened when they are first asked for, and closed with this one."""
+    """An ``ObjectStore``. It opens the queues' stores on first use, and closes them with itself."""
 
     def __init__(
         self, trunk: ObjectStore, directory: Path, opener: Callable[[Path], Awaitable[ObjectStore]]
@@ -36,7 +36,7 @@ class Branches:
         self._open: dict[str, ObjectStore] = {}
 
     def prefixes(self) -> list[str]:
-        """Of the queues that are there now, in the order of keys."""
+        """Return the prefixes of the queues that exist now, in key order."""
         names = (each.parent.name for each in self._directory.glob(f"*/{FILE}"))
         return sorted(f"{ROOT}{name}/" for name in names)
 
@@ -72,7 +72,7 @@ class Branches:
             if page.truncated and len(entries) >= limit:
                 return Page(entries, truncated=True)
             if len(entries) >= limit:
-                # Whether anything follows, only the next page would show; an empty one does no harm.
+                # Only the next page would show whether anything follows; an empty one does no harm.
                 return Page(entries, truncated=end != _END)
         return Page(entries, truncated=False)
 
@@ -94,7 +94,7 @@ class Branches:
             await each.close()
 
     async def _spans(self, prefix: str) -> list[tuple[str, str, _Place]]:
-        """Which store has the keys of which range, in order."""
+        """Return the key ranges in order, each with the store that holds it."""
         below = [each for each in self.prefixes() if prefix.startswith(each) or each.startswith(prefix)]
         spans = [("", ROOT, _Place(self._trunk, ""))]
         spans += [(each, each + "\U0010ffff", _Place(await self._branch(each), each)) for each in below]

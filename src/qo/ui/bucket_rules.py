@@ -1,6 +1,6 @@
-"""The rules of a bucket that let a page in: who may ask from where (CORS), and who may read the page itself.
+"""The rules of a bucket that a page needs: a CORS rule for its requests, and a policy to read its files.
 
-Pure: from what the bucket has to what it is to have. What others have put there stays.
+Pure: current rules in, new rules out. Rules of others are kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEEP_S = 3000
 
 
 def add_cors_rule(current: bytes | None, name: str, origins: Sequence[str]) -> bytes | None:
-    """The rules with ours among them, by its name; None if it is there already. ``current``: those there are."""
+    """Return the current CORS rules with a rule of this name added or widened; None if no change is needed."""
     rules = list(ElementTree.fromstring(current)) if current is not None else []
     ours = next((each for each in rules if name in _texts(each, "ID")), None)
     if ours is not None and set(_texts(ours, "AllowedOrigin")) >= set(origins):
@@ -42,7 +42,7 @@ def add_cors_rule(current: bytes | None, name: str, origins: Sequence[str]) -> b
 
 
 def add_read_statement(current: bytes | None, bucket: str, prefix: str, *, partition: str = "aws") -> bytes | None:
-    """The bucket's policy with a statement that lets everybody read what is below the prefix; None if it is there."""
+    """Return the bucket's policy with a public read statement for the prefix added; None if it has one."""
     policy: dict[str, Any] = (
         json.loads(current) if current is not None else {"Version": "2012-10-17", "Statement": []}
     )
@@ -63,7 +63,7 @@ def _matches(statement: dict[str, Any], expected: dict[str, str]) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Servers give a statement back with its texts in lists, and everybody as everybody of AWS."""
+    """Undo how servers rewrite a statement: texts become lists, the principal ``*`` becomes ``{"AWS": "*"}``."""
     if isinstance(value, dict):
         value = cast("dict[str, Any]", value).get("AWS")
     if isinstance(value, list):

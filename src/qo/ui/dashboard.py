@@ -1,7 +1,7 @@
-"""The dashboard of one machine: the page, the store behind it and, where there is one, the dispatcher; one origin.
+"""The dashboard of one machine: it serves the page, its store and, if there is one, the dispatcher from one origin.
 
-A site elsewhere that makes a browser talk to us gets nothing: it cannot sign, it does not get past the checks of Host
-(a name of its own that it points to loopback) and Origin, and no reply here allows another origin to read it.
+Another site cannot use a visitor's browser against it: the site cannot sign requests, the checks of Host (against DNS
+rebinding) and Origin refuse it, and no reply allows another origin to read it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BUCKET = "qo"
 REGION = "us-east-1"
 S3 = "/s3"
 
-# Any port: whoever comes through a tunnel has another one. A name that is not loopback's is a stranger's.
+# Any port, since an SSH tunnel may use another one; but only the names of loopback.
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?\Z")
 _GUARDED = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -45,17 +45,19 @@ Queues = Callable[[], Awaitable[Sequence[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What is to be shown. ``queues``: prefixes, below the store, that hold queues of their own."""
+    """What the dashboard shows. ``queues`` returns the prefixes of the store that hold queues of their own."""
 
     store: ObjectStore
     queues: Queues
     dispatcher: Dispatcher | None = None
     read_only: bool = False
-    worker_health_threshold_s: float | None = None  # As operators set it; None: as each worker's heartbeat has it.
+    worker_health_threshold_s: float | None = (
+        None  # Set by operators; None: each worker's heartbeat names its own.
+    )
 
 
 class Dashboard:
-    """Use ``await Dashboard.open(...)``, and close it. The store is its opener's to close."""
+    """Create it with ``await Dashboard.open(...)``, and close it. The caller closes the store."""
 
     def __init__(self, served: Served, assets: Assets) -> None:
         key, self._token = generate_key(), secrets.token_urlsafe(30)
@@ -76,7 +78,7 @@ class Dashboard:
 
     @classmethod
     async def open(cls, served: Served, *, port: int = 0, assets: Assets | None = None) -> Dashboard:
-        """Raises ConfigError for a port that is taken."""
+        """Serve on a port of loopback; 0: any free one. Raises ConfigError if the port is taken."""
         dashboard = cls(served, assets or Assets())
         remedy = "choose another port with --port"
         listening = listen(f"{LOOPBACK}:{port}", what="the dashboard", remedy=remedy)
@@ -90,7 +92,7 @@ class Dashboard:
 
     @property
     def link(self) -> str:
-        """Whoever has it may do all that this dashboard may."""
+        """The link that signs in. Whoever has it may do everything that this dashboard may."""
         return f"{self.url}/#c={self.credentials.text()}"
 
     async def close(self) -> None:
@@ -98,7 +100,7 @@ class Dashboard:
             await self._server.close()
 
     async def admit(self, head: Head) -> Reply | None:
-        """The refusal of who may not ask, before anything of the body is read; None for all others."""
+        """Return the refusal of a request, before its body is read; None if it may proceed."""
         if (refusal := _refuse_foreign_origin(head)) is not None:
             return refusal
         if _is_store_request(head):
@@ -161,16 +163,18 @@ def _is_store_request(head: Head) -> bool:
 def _refuse_foreign_origin(head: Head) -> Reply | None:
     host = head.headers.get("host", "")
     if not _HOST.match(host):
-        return Reply(403, b"this is served to this machine only, as 127.0.0.1 or localhost\n", _PLAIN)
+        return Reply(
+            403, b"the dashboard is served to this machine only: open it as 127.0.0.1 or localhost\n", _PLAIN
+        )
     if head.headers.get("origin", f"http://{host}") != f"http://{host}":
-        return Reply(403, b"pages of other origins are not answered\n", _PLAIN)
+        return Reply(403, b"requests from pages of other origins are refused\n", _PLAIN)
     return None
 
 
 def _refuse_page_request(head: Head) -> Reply | None:
-    """The files of the page are for everybody who is here, so nothing that they send is read."""
+    """Refuse anything but a plain read. The page's files need no credentials, so no body is read for them."""
     if head.method not in ("GET", "HEAD"):
         return Reply(405, b"only GET and HEAD\n", {**_PLAIN, "Allow": "GET, HEAD"})
     if body_length(head.headers):
-        return Reply(400, b"files are asked for without a body\n", _PLAIN)
+        return Reply(400, b"a request for a file must not have a body\n", _PLAIN)
     return None

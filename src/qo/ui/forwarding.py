@@ -1,13 +1,13 @@
-"""The dispatcher's API for people, on the origin of the page: so that no other origin has to be let in.
+"""Forwards the dispatcher's public API on the page's own origin, so that the dispatcher needs no CORS rules.
 
-The page shows a token that was drawn for it, and the request goes on with another, which never leaves this process.
-That one is a writer's, or a reader's where the dashboard only shows: whatever a page asks for, it is no admin. Where
-its owner gave an admin's token for a dispatcher elsewhere, that one is used to create the page's, and for nothing else.
+The page sends a token that was generated for it; the forwarded request carries another, which never leaves this
+process. That token is a writer's, or a reader's if the dashboard is read-only, so a page never acts as an admin. If the
+user configured an admin's token for a remote dispatcher, it only creates and revokes the page's token.
 
-A path is read once, here: taken apart, checked, and put together again from its parts. So what was checked is what is
-sent, and no other program gets to read it in another way.
+A path is parsed once, here: split, checked, and rebuilt from its parts. So what was checked is what is sent, and no
+other parser can read it differently.
 
-Where no dispatcher is named, its routes are asked in this process, as commands do (``Inside``).
+Without a dispatcher's URL, its routes are called in this process (``Inside``).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ ROOT = "/v1/"
 ANSWER_S = 30.0
 ANSWER_BYTES_MAX = 64 * 2**20
 TOKENS = "/v1/tokens"
-PAGE_TOKEN_S = 12 * 3600.0  # The life of a token that is created for the page; it is renewed at half of it.
+PAGE_TOKEN_S = 12 * 3600.0  # Lifetime of the page's token; it is renewed after half of it.
 
 _REQUEST_HEADERS = ("accept", "content-type", "idempotency-key")
 _RESPONSE_HEADERS = ("content-type", "retry-after")
 
-# What names of ours are made of: whatever else a program might take for the end of a path, or for another way to write
-# one, is refused. First as it is encoded, then each segment as it is decoded.
+# The characters that names may contain, in the encoded path and in each decoded segment. All others are refused: some
+# parser might take them for the end of a path, or for another spelling of one.
 _ENCODED = re.compile(r"/(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-7][0-9A-Fa-f])*\Z", re.ASCII)
 _SEGMENT = re.compile(r"[A-Za-z0-9 ._~!$&'()*+,=:@\[\]-]+\Z", re.ASCII)
 _QUERY = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*\Z", re.ASCII)
@@ -50,10 +50,10 @@ class Dispatcher(Protocol):
 
 
 class Upstream:
-    """A dispatcher elsewhere: where it is, and what it is shown.
+    """A remote dispatcher, reached over HTTP.
 
-    ``role``: the token may be an admin's, so the page gets one of this role that is created with it. A token that may
-    create none is itself no admin's, and is used as it is.
+    With a ``role``, the token may be an admin's: it is used to create a token of that role for the page. A token that
+    may not create others is no admin's, and is used itself.
     """
 
     def __init__(self, url: str, token: str | None, *, role: str | None = None, ambient: Ambient = SYSTEM) -> None:
@@ -75,7 +75,7 @@ class Upstream:
             return _problem(503, "unavailable", reason)
 
     async def close(self) -> None:
-        """Revoke the page's token, if one was created. One that cannot be revoked ends by itself."""
+        """Revoke the page's token, if one was created. If that fails, the token expires by itself."""
         created, self._created = self._created, None
         if created is None or created.id is None:
             return
@@ -84,7 +84,7 @@ class Upstream:
             await asyncio.to_thread(self._ask, revocation, self._original_token)
 
     async def _token(self) -> str | Reply | None:
-        """What to show, or the dispatcher's answer where it does not create a token for now."""
+        """Return the token to send, or the dispatcher's error reply if it cannot create one now."""
         if self._role is None:
             return self._original_token
         async with self._creating:
@@ -124,7 +124,7 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class _Created:
-    """The token that the page's requests go on with. ``id``: None if it was not created here."""
+    """The token of forwarded requests. ``id`` is None if it was not created here."""
 
     token: str | None = field(repr=False)
     id: str | None
@@ -132,8 +132,7 @@ class _Created:
 
 
 class Inside:
-    """The routes of a dispatcher, in this process: ``app`` is its ASGI application, ``token`` one that it knows, of a
-    reader or a writer."""
+    """A dispatcher in this process: ``app`` is its ASGI application, ``token`` a reader's or writer's token for it."""
 
     def __init__(self, app: Any, token: str) -> None:
         import httpx
@@ -157,7 +156,7 @@ class Forwarding:
         self._read_only = read_only
 
     def admit(self, head: Head) -> Reply | None:
-        """The refusal of a request, from its head alone; None for one that may go on."""
+        """Return the refusal of a request, from its head alone; None if it may proceed."""
         authorization = head.headers.get("authorization", "")
         if not hmac.compare_digest(authorization.encode(), f"Bearer {self._token}".encode()):
             reason = "the page's token is not valid here: open the link that qo printed"
@@ -166,23 +165,23 @@ class Forwarding:
             return _problem(403, "forbidden", "this dashboard was started with --read-only")
         segments = read_path(head.path)
         if segments is None or not _QUERY.match(head.query):
-            return _problem(400, "usage", "the path or the query holds characters that no route here has")
+            return _problem(400, "usage", "the path or the query contains characters that no route accepts")
         if segments[1] == "tokens":
-            return _problem(403, "forbidden", "the dashboard does not give out tokens: use qo token")
+            return _problem(403, "forbidden", "the dashboard does not create tokens: use `qo token`")
         return None
 
     async def answer(self, request: Request) -> Reply:
         if (refusal := self.admit(request)) is not None:
             return refusal
         segments = read_path(request.path)
-        assert segments is not None  # Or it would not have been admitted.
+        assert segments is not None  # Otherwise admit would have refused it.
         return await self._dispatcher.ask(
             Request(request.method, write_path(segments), request.query, request.headers, request.body)
         )
 
 
 def read_path(path: str) -> tuple[str, ...] | None:
-    """The segments of a path below the API, decoded once; None for one that could be read in more than one way."""
+    """Return the decoded segments of a path of the API; None if the path is ambiguous or not below /v1."""
     if not _ENCODED.match(path):
         return None
     segments = tuple(unquote(each, errors="strict") for each in path.removeprefix("/").split("/"))

@@ -1,13 +1,12 @@
-"""A store of ours behind the protocol of S3: the part of it that the dashboard speaks, and not much more.
+"""Serves a store over the S3 protocol, as far as the dashboard needs it.
 
-The page in a bucket talks to S3. For a store that is no server, this is one, so that the page need not know the
-difference. Whoever asks must have signed with the key that was drawn when the gateway was made; that key is known to
-nobody else and ends with the process.
+A page in a bucket talks to S3; through the gateway it talks to any other store in the same way. Requests must be signed
+with the gateway's key, which is generated at its start and ends with the process.
 
     GET /bucket?list-type=2    GET /bucket?versions    GET /bucket?versioning    POST /bucket?delete
     GET, HEAD, PUT, DELETE /bucket/key
 
-Anything else answers NotImplemented.
+Any other request is answered with NotImplemented.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from qo.ui import documents
 from qo.ui.s3_listing import decode_token, encode_token, list_versions, list_with_delimiter
 from qo.ui.signing import Denied, Key, Message, pairs, verify, verify_head
 
-KEY_BYTES_MAX = 1024  # As S3 has it.
+KEY_BYTES_MAX = 1024  # The limit of S3.
 
-# What an error of the store is called by S3.
+# The status and code that S3 uses for each error of the store.
 _ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
     (PreconditionFailed, 412, "PreconditionFailed"),
     (ConcurrentWrite, 409, "ConditionalRequestConflict"),
@@ -57,13 +56,13 @@ _STATUS = {
 _PAGE_ARGUMENTS = {"prefix", "max-keys", "encoding-type"}
 _LIST_ARGUMENTS = _PAGE_ARGUMENTS | {"list-type", "delimiter", "start-after", "continuation-token", "fetch-owner"}
 _VERSIONS_ARGUMENTS = _PAGE_ARGUMENTS | {"versions", "key-marker", "version-id-marker"}
-# Nothing that is stored may ever run as a page, whoever follows a link to it.
+# A browser that follows a link to an object must never run it as a page.
 _INERT = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Content-Security-Policy": "sandbox"}
 _XML = {"Content-Type": "application/xml", **_INERT}
 
 
 class _S3Error(Exception):
-    """An error that S3 has a name for."""
+    """An error reply of S3: status, code and message."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -71,7 +70,7 @@ class _S3Error(Exception):
 
 
 class Gateway:
-    """``answer`` takes requests whose path begins with ``root``."""
+    """Answers requests whose path begins with ``root``."""
 
     def __init__(
         self, store: ObjectStore, key: Key, *, bucket: str = "qo", root: str = "/s3", read_only: bool = False
@@ -83,7 +82,7 @@ class Gateway:
         self._read_only = read_only
 
     async def admit(self, head: Head) -> Reply | None:
-        """The refusal of a request that nobody signed who has the key, from its head alone."""
+        """Return the refusal of a request that is not signed with the key, from its head alone; None if it is."""
 
         async def admit(now: datetime) -> Reply | None:
             message = Message(head.method, head.path, head.query, head.headers, b"")
@@ -107,7 +106,7 @@ class Gateway:
     async def _with_errors(
         self, head: Head, answer: Callable[[datetime], Awaitable[Reply | None]]
     ) -> Reply | None:
-        """Call with the store's time, and turn what is raised into the errors of S3."""
+        """Call ``answer`` with the store's time, and turn exceptions into error replies of S3."""
         dated: dict[str, str] = {}
         try:
             now = await self._store.now()
@@ -127,7 +126,7 @@ class Gateway:
             query = {name.decode(): value.decode() for name, value in pairs(request.query)}
         except UnicodeDecodeError:
             raise _S3Error(400, "InvalidURI", "A key must be UTF-8, percent-encoded.") from None
-        # The signature of a link is no argument; nor is the name of the operation, which some clients add.
+        # Neither a link's signature nor the operation's name, which some clients add, is an argument.
         query = {name: value for name, value in query.items() if not name.startswith("X-Amz-") and name != "x-id"}
         if bucket != self._bucket:
             raise _S3Error(404, "NoSuchBucket", f"There is only the bucket {self._bucket!r} here.")
@@ -184,7 +183,7 @@ class Gateway:
         if if_none_match not in (None, "*") or (if_match is not None and if_none_match is not None):
             raise _S3Error(501, "NotImplemented", "A condition is If-Match: ETAG or If-None-Match: *.")
         if "aws-chunked" in headers.get("content-encoding", ""):
-            raise _S3Error(501, "NotImplemented", "Bodies in signed pieces are not read here.")
+            raise _S3Error(501, "NotImplemented", "Bodies in signed chunks (aws-chunked) are not supported.")
         if (md5 := headers.get("content-md5")) is not None:
             _check_md5(request.body, md5)
         try:
@@ -208,7 +207,7 @@ class Gateway:
         try:
             deletions, quiet = documents.read_deletion(request.body)
         except ValueError as error:
-            raise _S3Error(400, "MalformedXML", f"The body is no list of objects: {error}") from None
+            raise _S3Error(400, "MalformedXML", f"The body is not a valid list of objects: {error}") from None
         if not 0 < len(deletions) <= DELETE_LIMIT_MAX:
             raise _S3Error(
                 400, "MalformedXML", f"Between 1 and {DELETE_LIMIT_MAX} objects can be deleted at once."
@@ -273,13 +272,13 @@ def _denial(denied: Denied) -> _S3Error:
 
 
 def _not_implemented(request: Request) -> _S3Error:
-    return _S3Error(501, "NotImplemented", f"{request.method} with these arguments is not offered here.")
+    return _S3Error(501, "NotImplemented", f"{request.method} with these arguments is not supported here.")
 
 
 def _max_keys(query: Mapping[str, str]) -> int:
     text = query.get("max-keys", str(LIST_LIMIT_MAX))
     if not text.isascii() or not text.isdecimal() or len(text) > 9:
-        raise _S3Error(400, "InvalidArgument", "max-keys must be a whole number from 0 on.")
+        raise _S3Error(400, "InvalidArgument", "max-keys must be a whole number, 0 or more.")
     return min(int(text), LIST_LIMIT_MAX)
 
 
@@ -288,7 +287,7 @@ def _version_header(version: str | None) -> dict[str, str]:
 
 
 def _quote_etag(etag: str | None) -> str | None:
-    """As the store has it; S3 takes an ETag without its quotes, too."""
+    """Add the quotes that a store expects: S3 also accepts an ETag without them."""
     return etag if etag is None or etag.startswith('"') else f'"{etag}"'
 
 

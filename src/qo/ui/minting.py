@@ -1,8 +1,8 @@
-"""Short-lived credentials for a page in a bucket, from STS, cut down to what the page does.
+"""Mints short-lived credentials for a page in a bucket, with STS, limited to what the page does.
 
-With a role, it is assumed; without one, STS is asked to federate the user whose keys these are. Either way the policy
-of ``qo.ui.policy`` is laid on. A session of the user's own (GetSessionToken) takes no policy, so it is never asked for.
-What STS gives is tried before it is handed out.
+If a role is configured it is assumed (AssumeRole), otherwise the user is federated (GetFederationToken). Both apply the
+policy of ``qo.ui.policy``; GetSessionToken takes no policy, so it is never used. Credentials are tested before they
+are returned.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SESSION = "qo-dashboard"
 
 
 def mint(settings: Settings, *, read_only: bool, hours: float) -> PageCredentials:
-    """Ask STS. Blocks. Raises UsageError for a store that is no bucket, Refused where none can be had."""
+    """Get credentials from STS. Blocks. Raises UsageError if the store is no bucket, Refused if STS gives none."""
     place = place_of(settings)
     role = settings.ui.role_arn
     partition = role.split(":")[1] if role is not None and role.count(":") >= 5 else partition_of(place.region)
@@ -41,7 +41,7 @@ def mint(settings: Settings, *, read_only: bool, hours: float) -> PageCredential
             else:
                 answer = client.get_federation_token(Name=SESSION, **arguments)
     except (Refused, NotFound, Unavailable) as error:
-        raise Refused(f"there are no short-lived credentials to be had: {error}. {_advice(settings)}") from None
+        raise Refused(f"STS gives no short-lived credentials: {error}. {_advice(settings)}") from None
     issued = answer["Credentials"]
     minted = PageCredentials(
         access_key_id=issued["AccessKeyId"],
@@ -53,12 +53,12 @@ def mint(settings: Settings, *, read_only: bool, hours: float) -> PageCredential
     try:
         asyncio.run(_verify_access(minted, place, settings))
     except AccessDenied as error:
-        raise Refused(f"STS gives credentials that let nobody in: {error} {_advice(settings)}") from None
+        raise Refused(f"the bucket refuses the credentials that STS gives: {error} {_advice(settings)}") from None
     return minted
 
 
 async def _verify_access(minted: PageCredentials, place: Place, settings: Settings) -> None:
-    """Some servers federate a user without any of its rights. Raises AccessDenied here, not in the page."""
+    """Read once with the credentials: some servers federate a user without its rights. Raises AccessDenied then."""
     credentials = Credentials(minted.access_key_id, minted.secret_access_key, minted.session_token)
     store = await S3Store.open(
         place.bucket,
@@ -70,7 +70,7 @@ async def _verify_access(minted: PageCredentials, place: Place, settings: Settin
     try:
         await store.list(keys.TASKS, limit=1)
     except (NoSuchBucket, Unavailable):
-        pass  # That the credentials are no good, it does not say.
+        pass  # This says nothing about the credentials.
     finally:
         await store.close()
 
@@ -79,8 +79,8 @@ def _advice(settings: Settings) -> str:
     if settings.ui.role_arn is None:
         first = "Set QO_UI_ROLE_ARN to a role that these keys may assume and that may use the bucket"
     else:
-        first = "See that these keys may assume the role of QO_UI_ROLE_ARN for so long"
+        first = "Check that these keys may assume the role of QO_UI_ROLE_ARN for that long"
     return (
-        f"{first}, and QO_STS_ENDPOINT where STS is not at the store's own endpoint; or run `qo ui`, which needs no "
-        "STS: it serves the page here, with a key that ends with it"
+        f"{first}, and QO_STS_ENDPOINT if STS is not at the store's own endpoint; or run `qo ui`, which needs no "
+        "STS: it serves the page on this machine"
     )

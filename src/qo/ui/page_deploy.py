@@ -1,6 +1,6 @@
-"""Putting the page into the bucket it shows: its files, where it finds everything, and the rules that let it in.
+"""Deploys the page into the bucket that it shows: its files, its configuration, and the rules that it needs.
 
-The page goes last, after all that it names, so that whoever opens it meanwhile gets the old one or the new one.
+The index is uploaded last, after the files it names, so that a browser gets either the old page or the new one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOOK_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the page is, and where it finds the bucket. Requests name the bucket in their path, everywhere."""
+    """Where the page is, and where it finds the bucket. Its requests are always path-style."""
 
     endpoint: str
     bucket: str
@@ -52,21 +52,18 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Deployed:
     link: str
-    steps: Sequence[str]  # In words.
-    todos: Sequence[str]  # What somebody has still to do, in words.
+    steps: Sequence[str]  # What was done, as sentences.
+    todos: Sequence[str]  # What the operator still has to do, as sentences.
 
 
 def place_of(settings: Settings) -> Place:
-    """Raises UsageError for a store that is no bucket.
+    """Return where the page of the configured bucket is. Raises UsageError if the store is no bucket.
 
-    On AWS the page is opened under the bucket's own name: at the common one, pages of all buckets of a region would
-    share one origin.
+    On AWS the page's URL has the bucket in its host name: path-style URLs of all buckets share one origin per region.
     """
     location = settings.location.as_bucket()
     if location is None:
-        raise UsageError(
-            f"{settings.store} is no bucket that a page could live in: `qo ui` serves the dashboard of this store"
-        )
+        raise UsageError(f"{settings.store} is not a bucket: `qo ui` serves the dashboard of this store")
     region = find_region(settings.s3.region)
     key = encode_path(f"{location.prefix}{FOLDER}{INDEX}")
     if settings.s3.endpoint is not None:
@@ -76,13 +73,13 @@ def place_of(settings: Settings) -> Place:
         host = f"s3.{region}.{'amazonaws.com.cn' if region.startswith('cn-') else 'amazonaws.com'}"
         endpoint = f"https://{host}"
         page = f"https://{location.bucket}.{host}/{key}"
-        if "." in location.bucket:  # Which would not match the certificate.
+        if "." in location.bucket:  # A name with a dot would not match the certificate.
             page = f"{endpoint}/{location.bucket}/{key}"
     return Place(endpoint, location.bucket, location.prefix, region, page)
 
 
 def configuration(place: Place, dispatcher: str | None, worker_health_threshold_s: float | None = None) -> bytes:
-    """What the page reads first. The queues below it looks for itself: some may be added after the deploy."""
+    """Return config.json, which the page reads first. The page lists the queues itself, as some may be added later."""
     from qo import __version__
 
     fields = {
@@ -105,10 +102,10 @@ async def deploy(
     public: bool = False,
     assets: Assets | None = None,
 ) -> Deployed:
-    """Upload the page and set the rules. ``origins``: further ones under which the page is opened; ``public``: let
-    everybody read the files of the page, which hold no secrets.
+    """Upload the page and set the bucket's rules.
 
-    Raises NotFound if the page was not built, StoreError if the bucket refuses its files.
+    ``origins``: more origins that serve the page; ``public``: let everybody read its files, which contain no secrets.
+    Raises NotFound if the page was not built, StoreError if the bucket refuses the files.
     """
     place = place_of(settings)
     files = (assets or Assets()).load()
@@ -124,12 +121,12 @@ async def deploy(
         await store.close()
     if not await asyncio.to_thread(_is_readable, place.page):
         todos.append(
-            f"the files of the page are private, and a browser cannot open {place.page}: --public lets everybody "
-            f"read what is below {place.prefix}{FOLDER}, where no secrets are, or serve it from elsewhere"
+            f"the page's files are private, so a browser cannot open {place.page}: use --public to let everybody read "
+            f"{place.prefix}{FOLDER}, which contains no secrets, or serve the files from elsewhere"
         )
     if dispatcher is not None:
         todos.append(
-            f"the dispatcher must let pages of {place.origin} ask: set QO_DISPATCHER_CORS_ORIGINS to it there"
+            f"the dispatcher must allow requests from {place.origin}: set QO_DISPATCHER_CORS_ORIGINS to it there"
         )
     return Deployed(place.page, [each for each in steps if each], [each for each in todos if each])
 
@@ -146,7 +143,7 @@ async def _upload(transport: Transport, place: Place, files: Mapping[str, Asset]
 async def _put(transport: Transport, key: str, asset: Asset) -> None:
     headers = {"Content-Type": asset.content_type, "Cache-Control": asset.cache}
     if asset.packed is not None:
-        headers["Content-Encoding"] = "gzip"  # A bucket does not compress, and every browser unpacks.
+        headers["Content-Encoding"] = "gzip"  # A bucket does not compress; every browser decompresses.
     body = asset.body if asset.packed is None else asset.packed
     reply = await transport.send("PUT", key, body=body, headers=headers)
     if reply.status != 200:
@@ -184,7 +181,7 @@ async def _set_cors_rule(transport: Transport, place: Place, origins: Sequence[s
 async def _make_public(transport: Transport, place: Place) -> str:
     current = await transport.send("GET", "", query(policy=""))
     if current.status != 200 and refusal(current.body).code != "NoSuchBucketPolicy":
-        raise _failure(transport, current, "GetBucketPolicy")  # Writing blindly would wipe out others' statements.
+        raise _failure(transport, current, "GetBucketPolicy")  # Writing now would delete the statements of others.
     policy = current.body if current.status == 200 else None
     partition = "aws-cn" if place.region.startswith("cn-") and "amazonaws" in place.endpoint else "aws"
     body = bucket_rules.add_read_statement(policy, place.bucket, place.prefix + FOLDER, partition=partition)
@@ -193,7 +190,7 @@ async def _make_public(transport: Transport, place: Place) -> str:
     reply = await _configure(transport, query(policy=""), body, "application/json")
     if reply.status not in (200, 204):
         raise _failure(transport, reply, "PutBucketPolicy")
-    return f"let everybody read what is below {place.prefix}{FOLDER}"
+    return f"let everybody read the files below {place.prefix}{FOLDER}"
 
 
 async def _configure(transport: Transport, which: str, body: bytes, kind: str) -> Reply:
@@ -202,7 +199,7 @@ async def _configure(transport: Transport, which: str, body: bytes, kind: str) -
 
 
 def _is_readable(page: str) -> bool:
-    """Whether a browser, which signs nothing when it opens a page, gets it."""
+    """Return whether the page can be read without a signature, as a browser opens it."""
     try:
         with urllib.request.urlopen(page, timeout=LOOK_S) as answer:
             return bool(answer.status == 200)

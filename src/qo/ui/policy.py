@@ -1,6 +1,6 @@
-"""What credentials of a page may touch in a bucket: what the roles of viewers and operators may, cut to fit.
+"""The session policy of a page's credentials: the grants of viewers or operators, shortened to fit STS's limit.
 
-A session policy takes away from what its role may do; whatever it does not allow is denied.
+A session policy can only reduce the rights of its role; it denies whatever it does not allow.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from qo.errors import UsageError
 
 
 def page_policy(bucket: str, prefix: str, *, operator: bool, partition: str = "aws") -> str:
-    """For a viewer: list, read, and read old versions. For an operator: also what the actions write.
+    """Return the policy as JSON. Viewers may list and read, old versions too; operators may also write.
 
-    ``prefix`` is empty or ends with a slash. Raises UsageError where bucket and prefix have names so long that no
-    policy holds them.
+    ``prefix`` is empty or ends with a slash. Raises UsageError if the names of bucket and prefix are too
+    long for any policy.
     """
     place = Bucket(bucket, prefix, partition)
     grants = GRANTS[Role.OPERATOR if operator else Role.VIEWER]
@@ -28,15 +28,15 @@ def page_policy(bucket: str, prefix: str, *, operator: bool, partition: str = "a
             break
     raise UsageError(
         f"the names of bucket {bucket!r} and prefix {prefix!r} are too long for a session policy, which STS limits to "
-        f"{POLICY_MAX} characters: take --read-only, which says less, or a shorter prefix"
+        f"{POLICY_MAX} characters: use --read-only, whose policy is shorter, or a shorter prefix"
     )
 
 
 def _policy(place: Bucket, grants: tuple[Grant, ...], *, narrow: bool) -> dict[str, Any]:
-    """``narrow``: of the prefix, only what a queue has there may be read; else all of it."""
+    """Build the policy. ``narrow``: only the keys of a queue may be read; otherwise everything below the prefix."""
     view_grants = GRANTS[Role.VIEWER]
     widened = [each if narrow or each not in view_grants else replace(each, keys=("*",)) for each in grants]
     parts = statements(place, widened)
     for each in parts:
-        del each["Sid"]  # There is little room.
+        del each["Sid"]  # Optional, and the length is limited.
     return document(parts)

@@ -1,4 +1,4 @@
-"""Listing as S3 does it, with delimiters and markers, over a store that lists plainly."""
+"""Lists with the delimiters and markers of S3, over a store that lists keys only in order."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from qo.store.port import LIST_LIMIT_MAX, Entry, ObjectStore, Version
 
-FIRST, GROWTH = 4, 4  # How many keys are asked for where there may be prefixes.
+FIRST, GROWTH = 4, 4  # Keys of the first request if prefixes are expected, and how requests grow.
 LAST = "\U0010ffff"  # Sorts after everything that may follow a prefix.
 
 
 class DelimitedPage(NamedTuple):
-    """Entries, and the prefixes that stand for many; ``after`` is where the next page begins, empty on the last."""
+    """Entries and common prefixes; the next page begins after ``after``, which is empty on the last page."""
 
     entries: Sequence[Entry]
     common: Sequence[str]
@@ -22,7 +22,7 @@ class DelimitedPage(NamedTuple):
 
 
 class VersionHistory(NamedTuple):
-    """Versions with their keys; where the next page begins, both empty on the last."""
+    """Versions with their keys, and the markers of the next page: both empty on the last."""
 
     versions: Sequence[tuple[str, Version]]
     next_key: str
@@ -32,8 +32,10 @@ class VersionHistory(NamedTuple):
 async def list_with_delimiter(
     store: ObjectStore, prefix: str, *, delimiter: str, after: str, limit: int
 ) -> DelimitedPage:
-    """Up to ``limit`` keys and common prefixes after ``after``. A common prefix costs one request, however much it
-    stands for."""
+    """List up to ``limit`` keys and common prefixes after ``after``.
+
+    A common prefix costs one request, however many keys it has.
+    """
     entries: list[Entry] = []
     common: list[str] = []
     within = after.removesuffix(LAST) if delimiter and after.endswith(LAST) else None
@@ -43,7 +45,7 @@ async def list_with_delimiter(
         for entry in page.entries:
             cut = entry.key.find(delimiter, len(prefix)) if delimiter else -1
             if within is not None and entry.key.startswith(within):
-                after = max(after, entry.key)  # Told already, by the prefix that stands for it.
+                after = max(after, entry.key)  # Listed already, as its common prefix.
             elif cut < 0:
                 entries.append(entry)
                 after, within = entry.key, None
@@ -53,9 +55,9 @@ async def list_with_delimiter(
                 after = within + LAST
         if not page.truncated:
             return DelimitedPage(entries, common, "")
-        # Of a page, a common prefix takes its first key and wastes the others; where there are none, pages may grow.
+        # A common prefix uses only the first key of a page, so pages stay small; without prefixes they grow.
         most = FIRST if within is not None else most * GROWTH
-    # What the last page has left out may all belong to the last prefix.
+    # All keys that remain may belong to the last common prefix.
     more = within is None or bool((await store.list(prefix, start_after=after, limit=1)).entries)
     return DelimitedPage(entries, common, after if more and limit > 0 else "")
 
@@ -63,10 +65,9 @@ async def list_with_delimiter(
 async def list_versions(
     store: ObjectStore, prefix: str, *, key_marker: str, version_marker: str, limit: int
 ) -> VersionHistory:
-    """Up to ``limit`` versions of the keys under the prefix, newest first for each, after the markers.
+    """List up to ``limit`` versions of the keys below the prefix after the markers, newest first for each key.
 
-    A key that was deleted is found where the prefix is all of it, or where the markers name it; listing shows live
-    keys alone.
+    A deleted key is included only if it equals the prefix or the key marker, since the store lists live keys alone.
     """
     collected: list[tuple[str, Version]] = []
     if limit < 1:
@@ -85,7 +86,7 @@ async def list_versions(
 
 
 async def _keys(store: ObjectStore, prefix: str, marker: str, *, resumed: bool) -> AsyncIterator[str]:
-    """The keys to look at, in order: the marker if it has versions left, the prefix itself, and live ones."""
+    """Yield the keys to read, in order: the marker if it may have versions left, the prefix itself, then live keys."""
     after = marker
     if resumed and marker.startswith(prefix):
         yield marker
@@ -106,8 +107,8 @@ def encode_token(after: str) -> str:
 
 
 def decode_token(token: str) -> str:
-    """Raises ValueError for what is no token of ours."""
+    """Decode a continuation token. Raises ValueError if ``encode_token`` did not make it."""
     try:
         return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
     except (binascii.Error, UnicodeError):
-        raise ValueError("the continuation token is none of ours") from None
+        raise ValueError("the continuation token is not valid: list again from the start") from None

@@ -1,4 +1,4 @@
-"""From settings to a dashboard that is served, until told to stop."""
+"""Serves the dashboard of the configured store until it is stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qo.ui.dashboard import Dashboard, Served
 from qo.ui.forwarding import Dispatcher
 from qo.ui.s3_listing import list_with_delimiter
 
-PORT = 8480  # Where it is looked for, if nobody else is there.
+PORT = 8480  # The usual port, if it is free.
 
 OnStart = Callable[[Dashboard], None]
 
@@ -38,12 +38,12 @@ async def serve(
     read_only: bool = False,
     dispatcher: Dispatcher | None = None,
 ) -> None:
-    """Serve until the event is set. Without a port: the usual one or, if that is taken, any.
+    """Serve until ``stop`` is set. Without a port, use the usual one or, if that is taken, any free one.
 
-    Also a bucket is shown through the gateway: it needs no CORS rules for a page on loopback, its keys stay in this
-    process, and the page has one way to everything. The page that `qo ui deploy` puts there talks to it directly.
+    A bucket is served through the gateway, too: so it needs no CORS rules for loopback, and its keys stay in this
+    process. Only the page of `qo ui deploy` talks to the bucket directly.
 
-    Raises ConfigError for a port that is taken, Unproven for a bucket that `qo doctor` has not passed.
+    Raises ConfigError if the port is taken, Unproven if `qo doctor` has not passed the bucket.
     """
     source = await _open_source(settings)
     try:
@@ -75,7 +75,7 @@ async def _open_source(settings: Settings) -> _Source:
 
 
 async def list_queues(store: ObjectStore) -> Sequence[str]:
-    """The prefixes of all queues below a bucket's, however many pages they fill."""
+    """Return the prefixes of all queues in a bucket, over as many pages as there are."""
     prefixes: list[str] = []
     after = ""
     while True:

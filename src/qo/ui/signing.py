@@ -1,6 +1,6 @@
-"""Whether a request was signed by who has our key: AWS Signature Version 4, from the side of the server.
+"""Verifies requests that are signed with AWS Signature Version 4, in a header or in a link.
 
-Pure: the time is an argument. Both forms are read, the signature in a header and the one in a link.
+Pure: the time is an argument.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}\Z", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What both sides know."""
+    """An access key and its secret, which signer and server share."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -35,7 +35,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A request as it came over the wire: path and query not decoded, names of headers in lower case."""
+    """A request as received: path and query not decoded, header names in lower case."""
 
     method: str
     path: str
@@ -46,7 +46,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """Why not, in the words of S3."""
+    """Why a request is refused: code and message of S3."""
 
     code: str
     message: str
@@ -54,18 +54,18 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What the signature claims to be."""
+    """The parts of a signature, not verified yet."""
 
     credential: str
     signed: tuple[str, ...]
     signature: str
     stamp: str
-    payload: str  # The hash of the body, as it is signed.
-    life: timedelta | None  # Of a link.
+    payload: str  # The SHA-256 of the body that was signed, or UNSIGNED.
+    life: timedelta | None  # How long a link is valid; None for a header.
 
 
 def verify(message: Message, key: Key, *, now: datetime) -> Denied | None:
-    """None for a request that the holder of the key has signed, just now; else why it is refused."""
+    """Return None if the key signed the request recently, otherwise why it is refused."""
     claim = _verify_claim(message, key, now)
     if isinstance(claim, Denied):
         return claim
@@ -77,7 +77,7 @@ def verify(message: Message, key: Key, *, now: datetime) -> Denied | None:
 
 
 def verify_head(message: Message, key: Key, *, now: datetime) -> Denied | None:
-    """As ``verify``, before the body is there: whether the key signed the request, and the hash that it names."""
+    """Verify as ``verify`` does, before the body is read: it is not compared with its signed hash."""
     claim = _verify_claim(message, key, now)
     return claim if isinstance(claim, Denied) else None
 
@@ -111,12 +111,12 @@ def _verify_claim(message: Message, key: Key, now: datetime) -> _Claim | Denied:
 
 
 def canonical_path(path: str) -> str:
-    """Decoded and encoded again: a browser leaves characters as they are that a signature wants encoded."""
+    """Decode and encode a path again: browsers leave some characters that a signature needs encoded."""
     return quote_from_bytes(unquote_to_bytes(path), safe="/" + UNRESERVED)
 
 
 def pairs(query: str) -> list[tuple[bytes, bytes]]:
-    """The arguments of a query, decoded, in their order."""
+    """Return the decoded arguments of a query, in order."""
     parts = [each.partition("=") for each in query.replace("+", "%20").split("&") if each]
     return [(unquote_to_bytes(name), unquote_to_bytes(value)) for name, _, value in parts]
 
@@ -136,14 +136,17 @@ def _read_header_claim(message: Message) -> _Claim | Denied:
     headers = message.headers
     match = _HEADER.match(headers["authorization"].strip())
     if match is None:
-        return Denied("AuthorizationHeaderMalformed", f"The Authorization header is none of {ALGORITHM}.")
+        return Denied(
+            "AuthorizationHeaderMalformed", f"The Authorization header is not a valid {ALGORITHM} signature."
+        )
     signed = tuple(match[2].split(";"))
     stamp, payload = headers.get("x-amz-date", ""), headers.get("x-amz-content-sha256", "")
     if payload != UNSIGNED and not _SHA256.match(payload):
         return Denied(
-            "InvalidRequest", "x-amz-content-sha256 must be the SHA-256 of the body: streams are not read here."
+            "InvalidRequest",
+            "x-amz-content-sha256 must be the SHA-256 of the body: streaming signatures are not supported.",
         )
-    # Whatever could change what the request means has to be covered.
+    # A signature must cover everything that could change what the request means.
     needed = {name for name in headers if name.startswith("x-amz-")} | {"host"}
     if not needed <= set(signed):
         return Denied("AccessDenied", "There were headers present in the request which were not signed.")
@@ -161,9 +164,7 @@ def _read_link_claim(arguments: Mapping[str, str]) -> _Claim | Denied:
         and _SHA256.match(arguments["X-Amz-Signature"])
     )
     if not valid:
-        return Denied(
-            "AuthorizationQueryParametersError", "The arguments of the signature are not complete, or wrong."
-        )
+        return Denied("AuthorizationQueryParametersError", "Arguments of the signature are missing or wrong.")
     return _Claim(
         credential=arguments.get("X-Amz-Credential", ""),
         signed=signed,
@@ -180,7 +181,7 @@ def _parse_stamp(stamp: str) -> datetime | None:
     try:
         return datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     except ValueError:
-        return None  # The 31st of February.
+        return None  # For example the 31st of February.
 
 
 def _check_time(claim: _Claim, signed_at: datetime, now: datetime) -> Denied | None:

@@ -1,1 +1,1 @@
-"""What goes over the wire, once: the bodies of the HTTP API, used by the server, its services and its clients."""
+"""The bodies of the HTTP API, defined once for the server, its services and its clients."""

@@ -1,4 +1,4 @@
-"""What all bodies have in common."""
+"""Base classes of all bodies."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from qo.api.contract import storable
 
 
 class Body(BaseModel):
-    """Sent to us: a field we do not know is a mistake we name, not one we swallow."""
+    """A body that clients send. An unknown field is refused, not ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    # Only for people to read: what cannot be kept of them is replaced, not refused.
+    # Fields that only people read: characters that cannot be stored are replaced, not refused.
     display_fields: ClassVar[frozenset[str]] = frozenset()
 
     @model_validator(mode="before")
@@ -35,14 +35,14 @@ class Body(BaseModel):
 
 
 class Answer(BaseModel):
-    """Sent by us: a later version may add fields, and an older client ignores them."""
+    """A body that the server sends. A later version may add fields; older clients ignore them."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class Problem(Answer):
-    """Every error: what was wrong, and what to do about it."""
+    """The body of every error: what is wrong, and what to do about it."""
 
     error: str
-    code: str = ""  # What kind of error, for programs: see qo.dispatcher.http.error_responses.
+    code: str = ""  # The kind of error, for programs: see qo.dispatcher.http.error_responses.
     detail: list[str] = []

@@ -1,4 +1,4 @@
-"""Bundles of code, and what passes between the dispatcher and the code when it runs."""
+"""Bundles of code, and the messages between the dispatcher and a running function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qo.core.pipeline.bundle import ZIP_BYTES_MAX
 
 
 class CreateBundle(Body):
-    """A zip that is about to be uploaded, known by its hash."""
+    """Announce a zip that will be uploaded, by its hash."""
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     bytes: int = Field(ge=1, le=ZIP_BYTES_MAX)
@@ -25,14 +25,14 @@ class BundleAnswer(Answer):
     state: Literal["uploading", "final"]
     created_at: datetime
     created_by: str
-    upload_url: str | None = None  # To put the zip to directly; unset: send it to the dispatcher.
-    runtime: str | None = None  # What the manifest says, once it has been read.
+    upload_url: str | None = None  # PUT the zip there; unset: send it to the dispatcher.
+    runtime: str | None = None  # From the manifest, once the bundle is uploaded.
     entrypoint: str | None = None
     files: int | None = None
 
 
 class Invocation(Answer):
-    """Everything that a function gets. It reports through /v1/task with the token and the fence."""
+    """Everything that a function receives. It reports through /v1/task with the token and the fence."""
 
     task_id: str
     attempt: int
@@ -41,7 +41,9 @@ class Invocation(Answer):
     heartbeat_s: float
     capability_token: str = Field(repr=False)
     dispatcher_url: str
-    bundle_url: str | None = Field(default=None, repr=False)  # Where to fetch the bundle; unset: it is unpacked.
+    bundle_url: str | None = Field(
+        default=None, repr=False
+    )  # Where to fetch the bundle; unset: it is unpacked already.
     bundle_sha256: str
     entrypoint: str
     work: Work

@@ -1,4 +1,4 @@
-"""Credentials for a bucket, as a task asks for them."""
+"""Credentials of a bucket, requested by a running task."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from qo.api.contract.task import Fence
 
 
 class CredentialsRequest(Fence):
-    """The fence is all: what the credentials may do is what the attempt may do."""
+    """Request credentials with the rights of the attempt that the fence names."""
 
 
 class CredentialsAnswer(Answer):
     access_key_id: str
     secret_access_key: str = Field(repr=False)
     session_token: str = Field(repr=False)
-    expiration: datetime  # Ask again before it. Never later than the end of the task's token.
-    endpoint: str | None = None  # Of the S3-compatible server; unset: AWS.
+    expiration: datetime  # Request new ones before it. Never later than the expiry of the task's token.
+    endpoint: str | None = None  # URL of the S3-compatible server; unset: AWS.
     region: str
     read_prefixes: list[str] = []
     write_prefixes: list[str] = []

@@ -1,4 +1,4 @@
-"""DAGs, their versions, and what becomes of them: deploy, diff, cutover, rollback, pause."""
+"""DAGs and their versions: deploy, diff, cutover, rollback, pause."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class DeployBundle(Body):
 
 
 class DeployRequest(Body):
-    """The file, as it is: YAML or JSON."""
+    """Deploy a definition: the text of the file, YAML or JSON, unchanged."""
 
     source: str = Field(min_length=1, max_length=1_000_000)
     bundle: DeployBundle | None = None  # Unset: all jobs run the workers' own code.
-    again: bool = False  # Also a version that was rolled back.
+    again: bool = False  # Also deploy a version that was rolled back.
 
 
 class EditedJob(Answer):
@@ -35,16 +35,16 @@ class RebuiltJob(Answer):
 
 
 class DiffAnswer(Answer):
-    """Against the active version; without one, everything is added."""
+    """Changes against the active version; without one, every job is added."""
 
     dag: str
     against: int | None = None  # The number of the active version.
-    same: bool = False  # Means exactly what the active version means.
+    same: bool = False  # Equivalent to the active version.
     added: list[str] = []
     removed: list[str] = []
     edited: list[EditedJob] = []
-    operational: list[EditedJob] = []  # Only how they are run: nothing to build again.
-    rebuilt: list[RebuiltJob] = []  # What is added or edited, and everything downstream.
+    operational: list[EditedJob] = []  # Jobs that only run differently: nothing is rebuilt.
+    rebuilt: list[RebuiltJob] = []  # Added and edited jobs, and everything downstream of them.
     carried_over: list[str] = []
     version: int | None = None  # The number of the version, if the file was deployed before.
     rolled_back: bool = False  # That version was rolled back: it is deployed only if the request says ``again``.
@@ -53,7 +53,7 @@ class DiffAnswer(Answer):
 
 
 class VersionAnswer(Answer):
-    """A version as it stands."""
+    """A version and its status."""
 
     dag: str
     version: int
@@ -72,32 +72,32 @@ class DeployAnswer(Answer):
     version_id: str
     status: str
     content_hash: str
-    created: bool  # False: this file had been deployed before.
-    changed: bool  # False: nothing to do; it was live already.
-    abandoned: int | None = None  # The staged version whose place it took.
+    created: bool  # False: the same definition was deployed before.
+    changed: bool  # False: the version was live already.
+    abandoned: int | None = None  # The staged version that it replaced.
     diff: DiffAnswer
 
 
 class CutoverAnswer(Answer):
-    """After mark_ready, activate, rollback or abandon."""
+    """The result of mark_ready, activate, rollback or abandon."""
 
     dag: str
-    version: int  # The one that was moved; after a rollback, the one that is active again.
+    version: int  # The version that changed; after a rollback, the one that is active again.
     status: str
-    changed: bool  # False: it was so already.
+    changed: bool  # False: it had this status already.
     active: int | None  # The number of the active version now.
     replaced: int | None = None  # The one that was active before.
     cancelled: int = 0  # Pending tasks that were cancelled.
     cancel_requested: int = 0  # Running tasks that were asked to stop.
     withheld: int = 0  # Pending tasks that wait in case of a rollback.
-    # When a version is called ready or takes over, of the jobs that it builds anew:
+    # Only when a version is marked ready or activated, of the jobs that it rebuilds:
     rebuilt: int = 0  # Tasks that are done.
     left: int = 0  # Tasks that are still to be done.
-    failed: int = 0  # Tasks that failed: without force there are none.
+    failed: int = 0  # Tasks that failed; always 0 without force.
 
 
 class ReadyRequest(Body):
-    force: bool = False  # Also a version of which tasks have failed.
+    force: bool = False  # Also mark a version ready that has failed tasks.
 
 
 class PauseRequest(Body):
@@ -118,9 +118,9 @@ class DagLine(Answer):
     active: int | None = None  # The number of the version that serves.
     next: int | None = None  # The number of the version that is staged or ready beside it.
     next_status: str | None = None
-    previous: int | None = None  # Where a rollback goes.
+    previous: int | None = None  # The number of the version that a rollback activates.
     jobs: int = 0  # Of the active version.
-    paused: str | None = None  # The reason, if the whole DAG is.
+    paused: str | None = None  # The reason, if the whole DAG is paused.
     updated_at: datetime
 
 
@@ -143,13 +143,13 @@ class JobLine(Answer):
     queue: str
     reads: list[str] = []  # Jobs of the DAG, or published datasets of others.
     outputs: int
-    rebuilt: bool = False  # Not as in the active version: it builds data of its own.
-    tasks: dict[str, int] = {}  # By status; COUNT_MAX stands for so many or more.
+    rebuilt: bool = False  # It differs from the active version, so it builds data of its own.
+    tasks: dict[str, int] = {}  # By status; COUNT_MAX means that many or more.
     hold: str | None = None  # Why its waiting tasks are not started now.
     paused: str | None = None  # The reason, if people paused it or its DAG.
     source: str | None = None  # The state of a source.
-    code: str | None = None  # What its code is known by.
-    bundle: str | None = None  # The bundle that its code travels in; None: workers run their own.
+    code: str | None = None  # The fingerprint of its code.
+    bundle: str | None = None  # The bundle with its code; None: workers run their own code.
 
 
 class VersionShown(VersionAnswer):
@@ -161,23 +161,23 @@ class VersionShown(VersionAnswer):
 
 
 class JobWait(Answer):
-    """A job whose tasks wait for others that make what it reads beside (``trigger: false``)."""
+    """A job whose tasks wait for the jobs that build its other inputs (``trigger: false``)."""
 
     job: str
     reason: str  # For people: which jobs are not done yet, and what to do where one of them failed.
 
 
 class RebuildAnswer(Answer):
-    """How far the jobs are that a version builds anew. Whether that is enough, somebody says: see mark_ready."""
+    """Progress of the jobs that a version rebuilds. An operator decides when it is enough: see mark_ready."""
 
     dag: str
     version: int
     status: str
-    jobs: list[str]  # Those it builds anew, by name.
-    tasks: dict[str, int] = {}  # Of these jobs, by status, without sources and side effects.
-    remaining: int = 0  # Committed inputs that still have no task; the next look for them makes one.
+    jobs: list[str]  # Names of the jobs that it rebuilds.
+    tasks: dict[str, int] = {}  # Tasks of these jobs by status, without sources and side effects.
+    remaining: int = 0  # Committed inputs that have no task yet; the dispatcher's next pass creates one.
     waiting: int = 0  # Tasks of side effects, which wait for cutover.
-    waits: list[JobWait] = []  # Jobs that are built, or compared with what was built, after others.
+    waits: list[JobWait] = []  # Jobs that are built, or compared with earlier results, after others.
     blocked: int = 0  # Tasks that wait for others which failed.
-    stuck: bool = False  # All that is left waits for what failed: replay it, or call the version ready by force.
+    stuck: bool = False  # Everything left waits for failed tasks: replay them, or mark the version ready by force.
     caught_up: bool = False  # Nothing remains, waits or runs. Failed tasks do not count: look at them.

@@ -1,4 +1,4 @@
-"""Datasets, for people: generations, partitions, lineage."""
+"""Datasets: generations, partitions, commits, lineage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class DatasetLine(Answer):
     dag: str
     job: str
     output: int
-    name: str | None = None  # As it is published.
+    name: str | None = None  # The name under which it is published.
     generation_id: str | None = None  # The current one; None: no version of its DAG is active.
 
 
@@ -37,22 +37,22 @@ class GenerationAnswer(Answer):
 
 
 class StaleInput(Answer):
-    """An input that has changed since something was made from it."""
+    """An input that has changed since an output was built from it."""
 
-    input: str  # As the job calls it.
+    input: str  # The name that the job gives it.
     dataset: str
-    other_generation: bool = False  # What was read is not the current generation any more.
-    partition_key: str | None = None  # That changed last; None: not a partition.
-    read_revision: int | None = None  # As of which it was read; None: there was nothing.
-    revision: int | None = None  # Of its last change.
-    text: str  # The same in words.
+    other_generation: bool = False  # The generation that was read is no longer the current one.
+    partition_key: str | None = None  # The partition that changed last; None: not partitioned.
+    read_revision: int | None = None  # The revision that was read; None: nothing was committed then.
+    revision: int | None = None  # The revision of its last change.
+    text: str  # The same as a sentence.
 
 
 class StaleCount(Answer):
-    """How many partitions are stale: made from inputs that have changed since."""
+    """How many partitions are stale: built from inputs that have changed since."""
 
     partitions: int
-    at_least: bool = False  # Not all were looked at, or not all were counted.
+    at_least: bool = False  # There may be more: the count stops at a bound.
 
 
 class DatasetAnswer(Answer):
@@ -74,8 +74,8 @@ class PartitionAnswer(Answer):
     bytes: int | None = None
     task_id: str
     committed_at: datetime
-    stale: bool = False  # Made from inputs that have changed since.
-    stale_inputs: list[StaleInput] = []  # These.
+    stale: bool = False  # Built from inputs that have changed since.
+    stale_inputs: list[StaleInput] = []  # The inputs that have changed.
 
 
 class PartitionsPage(Answer):
@@ -100,9 +100,9 @@ class CommitAnswer(Answer):
     task_id: str
     attempt: int
     committed_at: datetime
-    replaced_by: int | None = None  # The revision that took its place; None: it stands.
+    replaced_by: int | None = None  # The revision that replaced it; None: it is current.
     replaced_at: datetime | None = None
-    removed: bool = False  # It says that the partition is not there any more.
+    removed: bool = False  # The commit removed the partition.
 
 
 class CommitsPage(Answer):
@@ -111,14 +111,14 @@ class CommitsPage(Answer):
 
 
 class ChangeAnswer(Answer):
-    """What became of a partition or segment from one revision to another."""
+    """The change of a partition or segment between two revisions."""
 
     change: Literal["added", "replaced", "appended", "removed"]
     partition_key: str | None = None
     cursor: int | None = None
     revision: int  # Of the last commit that changed it.
     task_id: str
-    rows: int  # More than before; less than 0: fewer.
+    rows: int  # The difference; below 0: fewer than before.
     bytes: int
 
 
@@ -134,7 +134,7 @@ class ChangesPage(Answer):
 class LineageEdge(Answer):
     """A partition that was made from another one, by which task.
 
-    Of an input that was read whole, or a range of, the task is the one that had committed to it last.
+    If an input was read whole or by a range of cursors, the task is the last one that had committed to it.
     """
 
     depth: int  # 1: directly.
@@ -144,10 +144,10 @@ class LineageEdge(Answer):
     partition_key: str | None = None  # None: a cursor range, or everything.
     cursor_after: int | None = None
     cursor_upto: int | None = None
-    revision: int | None = None  # Of the commit of that task; None: nothing had been committed.
+    revision: int | None = None  # The revision that the task committed; None: nothing had been committed.
     mode: InputMode = InputMode.PARTITION
-    as_of: int | None = None  # The revision up to which everything of it was read; None: of one partition.
-    pieces: int | None = None  # Of what was read whole: how many there were, where that is cheap to know.
+    as_of: int | None = None  # If everything was read: up to this revision; None: one partition was read.
+    pieces: int | None = None  # If it was read whole: how many pieces it had, if that is cheap to count.
     task_id: str  # Empty: nothing had been committed.
 
 
@@ -157,7 +157,7 @@ class LineageAnswer(Answer):
     generation_id: str
     partition_key: str
     revision: int
-    task_id: str  # Which has made it.
+    task_id: str  # The task that built it.
     upstream: list[LineageEdge] = []
     downstream: list[LineageEdge] = []
     more: bool = False  # The walk stopped at its bound.

@@ -1,4 +1,4 @@
-"""Events and what became of them, for people."""
+"""Events and their deliveries."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from qo.api.contract.body import Answer
 
 
 class DeliveryAnswer(Answer):
-    """One event at one of its readers."""
+    """The delivery of one event to one reader."""
 
-    dag: str | None = None  # Of the reader; None: its definition is gone.
+    dag: str | None = None  # The reader's DAG; None: its definition is gone.
     job: str | None = None
     edition_id: str
     outcome: str  # consumed, merged, superseded, filtered, pending
@@ -50,10 +50,10 @@ class ReaderCounts(Answer):
 
 
 class CountsAnswer(Answer):
-    """Events of a dataset by state, and deliveries by outcome for each reader. They add up at all times."""
+    """Events of a dataset by state, and deliveries by outcome for each reader. The counts always add up."""
 
     dataset_id: str
     events: dict[str, int]
     readers: list[ReaderCounts]
-    checked: bool = False  # Whether all rows were counted again.
+    checked: bool = False  # Whether the counters were verified against all rows.
     problems: list[str] = []

@@ -1,4 +1,4 @@
-"""Collection: which prefixes of attempts, and which manifests, nobody needs any more."""
+"""Garbage collection: which prefixes of attempts, and which manifests, may be deleted."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Prefix = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 class JudgeRequest(Body):
-    # Below the data root, as they were found: dataset/generation/task/attempt, or _manifests/name/revision.json.
+    # Paths below the data root: dataset/generation/task/attempt, or _manifests/name/revision.json.
     prefixes: list[Prefix] = Field(min_length=1, max_length=PREFIXES_MAX)
-    keep_s: float = Field(ge=0, le=100 * 366 * 86_400.0)  # What ended or was replaced later than that ago is kept.
-    retired: bool = False  # Also generations that no live version has, and none that one step back goes to.
-    dry_run: bool = False  # Decide nothing for good.
+    keep_s: float = Field(ge=0, le=100 * 366 * 86_400.0)  # Keep what ended or was replaced within this time.
+    retired: bool = False  # Also generations that neither a live version nor a rollback of one step needs.
+    dry_run: bool = False  # Answer without recording the decision.
 
 
 class PrefixVerdict(Answer):
     prefix: str
-    gone: bool  # It may be deleted, now and for ever.
+    gone: bool  # It may be deleted; the decision is final.
     why: str
 
 

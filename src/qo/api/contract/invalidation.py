@@ -1,4 +1,4 @@
-"""Invalidations, as people declare them."""
+"""Invalidations that people declare."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ NUMBER_MAX = 2**63 - 1
 
 
 class InvalidateRequest(Body):
-    """A partition, a half-open range, or neither for everything; of the current generation unless one is named."""
+    """Invalidate a partition, a half-open range, or, with neither, everything; by default in the current generation."""
 
     dataset: str = Field(min_length=1, max_length=400)  # A published name, dag.job, or dag.job[1].
     generation_id: str | None = Field(default=None, max_length=36)
     partition_key: str | None = Field(default=None, max_length=200)
     start: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
     end: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
-    row_filter: dict[str, Any] | None = None  # Handed to the operators of the readers.
+    row_filter: dict[str, Any] | None = None  # Passed to the operators of the readers.
     reason: Literal["reorg", "correction", "manual", "schema_change"] = "manual"
-    key: str | None = Field(default=None, min_length=1, max_length=200)  # Sent again with it, it counts once.
+    key: str | None = Field(
+        default=None, min_length=1, max_length=200
+    )  # Idempotency key: repeated requests with it count once.
 
 
 class InvalidateAnswer(Answer):

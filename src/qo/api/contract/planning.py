@@ -1,4 +1,4 @@
-"""Plans: what deploying a definition would build anew, before it does."""
+"""Plans: what deploying a definition would rebuild."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from qo.api.contract.dag import DiffAnswer
 
 
 class PlannedPartition(Answer):
-    """A partition of what the job reads, and so a task of it."""
+    """A partition of the job's input, which gives one task."""
 
     partition_key: str
     start: int | None = None
@@ -19,13 +19,13 @@ class PlannedPartition(Answer):
 class PlannedRebuild(Answer):
     job: str
     why: str
-    tasks: int  # To be made for what is committed now.
-    partitions: int  # Of these, by partition; the others follow a cursor.
-    done: int  # Partitions that are there already, from an earlier time that it was deployed.
-    rows: int  # To be read, all inputs and tasks together, as far as their writers said.
+    tasks: int  # Tasks that would be created for what is committed now.
+    partitions: int  # How many of them are for a partition; the others follow a cursor.
+    done: int  # Partitions that an earlier deployment has built already.
+    rows: int  # Rows to read, over all inputs and tasks, as far as their writers reported them.
     bytes: int
-    estimated: bool  # What it reads is made anew, too: counted as it is now.
-    note: str | None = None  # Why nothing is made of what is there.
+    estimated: bool  # Its inputs are rebuilt, too, so the numbers are those of the current data.
+    note: str | None = None  # Why existing data gives no tasks.
     first: list[PlannedPartition] = []  # In order of key.
     next: str | None = None  # Pass it as ``after``, with the job, for the following ones.
 
@@ -33,7 +33,7 @@ class PlannedRebuild(Answer):
 class PlanAnswer(Answer):
     dag: str
     diff: DiffAnswer
-    rebuilds: list[PlannedRebuild]  # Each after those that it reads.
+    rebuilds: list[PlannedRebuild]  # Each after the jobs that it reads.
     tasks: int
     rows: int
     bytes: int

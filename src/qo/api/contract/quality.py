@@ -1,4 +1,4 @@
-"""What was expected of data and found, for people."""
+"""Results of data quality checks, and rejected outputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qo.api.contract.task import ColumnBody
 
 
 class OutputReference(Answer):
-    """Of which output of which attempt."""
+    """The output, and the attempt that wrote it."""
 
     dataset: str
     dataset_id: str
@@ -24,15 +24,15 @@ class OutputReference(Answer):
 
 
 class CheckAnswer(OutputReference):
-    """One expectation, as an attempt has found it."""
+    """The result of one expectation in an attempt."""
 
     position: int  # Among the checks of the attempt.
     name: str
     kind: str
     severity: str  # fail, warn
     passed: bool
-    observed: Any = None  # What was there …
-    expected: Any = None  # … and what should have been.
+    observed: Any = None  # The value in the data …
+    expected: Any = None  # … and the value that the expectation requires.
     at: datetime
 
 
@@ -42,7 +42,7 @@ class ChecksPage(Answer):
 
 
 class RejectionAnswer(OutputReference):
-    """An output that was not good enough. Its files are kept until it is forgotten."""
+    """An output that failed its expectations. Its files are kept until it is forgotten."""
 
     output: int
     location: str

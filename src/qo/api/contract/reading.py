@@ -1,4 +1,4 @@
-"""What there is to read of a dataset, for whoever wants the data itself."""
+"""The committed files of a dataset, for clients that read the data."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from qo.api.contract.task import ColumnBody, Piece
 
 
 class ReadingAnswer(Answer):
-    """The committed pieces of one generation, as they were at one revision: asking again gives the same."""
+    """The committed pieces of one generation, as of one revision: repeating the request gives the same."""
 
     dataset_id: str
     generation_id: str
     revision: int | None = None  # None: nothing was ever committed.
-    committed_at: datetime | None = None  # Of that revision, where it is one of the dataset's own.
-    columns: list[ColumnBody] | None = None  # As they were then, where the writer said so.
+    committed_at: datetime | None = None  # When that revision was committed, if it is one of the dataset's own.
+    columns: list[ColumnBody] | None = None  # The columns at that revision, if the writer reported them.
     pieces: list[Piece]
-    after: str | None = None  # Where to go on, with this generation and revision; None: that was all.
+    after: str | None = None  # Continue after it, with this generation and revision; None: no more.

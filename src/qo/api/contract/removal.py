@@ -1,4 +1,4 @@
-"""Removals of partitions, as people decide them."""
+"""Removals of partitions."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ REASON_MAX = 500
 
 
 class RemoveRequest(Body):
-    """Partitions that are to be no more, in every generation that a live version has."""
+    """Remove partitions from every generation that a live version uses."""
 
     partitions: list[str] = Field(min_length=1, max_length=PARTITIONS_MAX)
     reason: str | None = Field(default=None, max_length=REASON_MAX)
-    key: str | None = Field(default=None, min_length=1, max_length=200)  # Sent again with it, it counts once.
+    key: str | None = Field(
+        default=None, min_length=1, max_length=200
+    )  # Idempotency key: repeated requests with it count once.
 
 
 class RemovedAnswer(Answer):
     dataset_id: str
     removed: list[str]
-    already: list[str]  # Were not there any more.
-    task_ids: list[str]  # Of the tasks that stand for the decision.
+    already: list[str]  # Partitions that did not exist any more.
+    task_ids: list[str]  # The tasks that record the removal.

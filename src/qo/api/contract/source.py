@@ -1,4 +1,4 @@
-"""Sources, between the dispatcher and who speaks for them: people, the scheduler, watchers, webhooks."""
+"""Sources, between the dispatcher and the callers that emit for them: people, the scheduler, watchers, webhooks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ERROR_MAX = 1000
 
 
 class EmitRequest(Body):
-    """What a source has to say. The same key again, with the same events, is answered as before and does nothing."""
+    """Emit events for a source. Repeating a key with the same events changes nothing and gets the same answer."""
 
     idempotency_key: str = Field(min_length=1, max_length=KEY_MAX)
     events: list[EventBody] = Field(min_length=1, max_length=EVENTS_MAX)
@@ -27,38 +27,38 @@ class EmitAnswer(Answer):
     task_ids: list[str]  # One for each live edition of the source: the record of this emission.
     event_ids: list[str]
     accepted: int
-    repeated: bool = False  # The key was known: this is the answer that was given then.
+    repeated: bool = False  # The key was used before: this is the answer of that request.
     paused: bool = False  # The events are kept, but nothing runs for them until the source is resumed.
 
 
 class LiveSource(Answer):
-    """A source of a live version, and how it is."""
+    """A source of a live version, and its state."""
 
     edition_id: str
     logical_id: str
     dag: str
     job: str
     version: int
-    active: bool  # False: of a version that is still being rebuilt.
+    active: bool  # False: its version is still being rebuilt.
     kind: str
-    config: dict[str, Any] = {}  # Of its ``source``: schedule, timezone, path, pattern, poll_seconds.
-    paused: str | None = None  # Why, if it is.
+    config: dict[str, Any] = {}  # The options of its ``source``: schedule, timezone, path, pattern, poll_seconds.
+    paused: str | None = None  # The reason, if it is paused.
     state: str = "running"
     restarts: int = 0
     start_after: datetime | None = None
     heard_at: datetime | None = None
     last_error: str | None = None
     task_id: str | None = None
-    memory: Any = None  # What whoever speaks for it wanted to be reminded of.
+    memory: Any = None  # State that the source's caller stores between emissions.
 
 
 class SourcesAnswer(Answer):
-    now: datetime  # By the database's clock: schedulers go by it, never by their own.
+    now: datetime  # By the database's clock, which schedulers use instead of their own.
     sources: list[LiveSource]
-    next: str | None = None  # Ask again with ``after``: there are more.
+    next: str | None = None  # Pass it as ``after`` for the following page.
 
 
 class MemoryRequest(Body):
     memory: Any = None
-    # What keeps it from speaking; memory then stays.
+    # Why the source cannot emit; its memory then stays unchanged.
     error: str | None = Field(default=None, max_length=ERROR_MAX)

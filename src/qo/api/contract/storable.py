@@ -1,7 +1,7 @@
-"""What every part of the system can keep: text without NUL and half characters, numbers of 64 bits, no deep nesting.
+"""Which values every part of the system can store: no NUL, lone surrogates, numbers beyond 64 bits or deep nesting.
 
-PostgreSQL refuses NUL in a text, no encoder writes half of a surrogate pair, numbers beyond 64 bits come back as
-others, and a value that is nested deeply enough ends whoever reads it. So they are named where they come in.
+PostgreSQL refuses NUL in text, encoders refuse lone surrogates, numbers beyond 64 bits come back changed, and deep
+nesting overflows the stack of the reader. So such values are refused when they arrive.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _REPLACEMENT = "�"
 
 
 def find_unstorable(value: Any) -> str | None:
-    """Where something is that cannot be kept, and what; None: there is no such thing."""
+    """Describe the first value that cannot be stored, with its place; None if all can."""
     return next(_describe_unstorable(value, "", 0), None)
 
 
 def replace_unstorable(value: Any) -> Any:
-    """The value with what cannot be kept replaced: for what only people read, where saying less is worse."""
+    """Return the value with everything unstorable replaced, for fields that only people read."""
     return _replace_unstorable(value, 0)
 
 

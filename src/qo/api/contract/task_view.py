@@ -1,4 +1,4 @@
-"""Tasks, as people see them."""
+"""Tasks, as shown to people."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from qo.api.contract.body import Answer, Body
 
 
 class Superseded(Answer):
-    """Why nobody has to care for a failed task any more."""
+    """Why a failed task needs no attention any more."""
 
-    by_task: str | None = None  # Which has done its work.
-    version: int | None = None  # Or: the version that was given up or replaced, where no live one has its job.
+    by_task: str | None = None  # The task that did its work.
+    version: int | None = None  # Or its version, which was abandoned or replaced, if no live version has its job.
     text: str
 
 
 class TaskRow(Answer):
-    """One line of a list."""
+    """A task in a list."""
 
     id: str
     dag: str
@@ -30,15 +30,15 @@ class TaskRow(Answer):
     cursor: int | None = None
     worker_id: str | None = None
     last_error: str | None = None
-    released: bool  # Whether its wake-up is on its way, while it is pending.
+    released: bool  # While it is pending: whether its wake-up was sent.
     created_at: datetime
     updated_at: datetime
-    superseded: Superseded | None = None  # Of a failed task: why it is none to care for.
+    superseded: Superseded | None = None  # Of a failed task: why it needs no attention.
 
 
 class TaskList(Answer):
     tasks: list[TaskRow]
-    after: str | None = None  # Where to go on; None: that was all.
+    after: str | None = None  # Continue after it; None: no more.
 
 
 class AttemptView(Answer):
@@ -47,13 +47,13 @@ class AttemptView(Answer):
     started_at: datetime
     ended_at: datetime | None = None
     outcome: str | None = None  # completed, failed, retried, released, rescheduled, timed_out, cancelled
-    error: str | None = None  # Of one that was rescheduled: what it waits for.
-    code: str | None = None  # The fingerprint of what it ran; None: the worker's own code, or not reported.
+    error: str | None = None  # If it was rescheduled: what it waits for.
+    code: str | None = None  # The fingerprint of the code that ran; None: the worker's own code, or not reported.
     packages: list[str] | None = None  # Installed packages that differed from those the version recorded.
 
 
 class ReadView(Answer):
-    """What the last attempt read of one input: a partition, a range of cursors, or everything up to a revision."""
+    """What the last attempt read from one input: a partition, a range of cursors, or everything up to a revision."""
 
     position: int
     dataset_id: str
@@ -81,7 +81,7 @@ class TaskView(TaskRow):
     """Everything about one task."""
 
     operator: str
-    code: str | None = None  # What the code of its job is known by.
+    code: str | None = None  # The fingerprint of its job's code.
     bundle: str | None = None  # The bundle that it runs from; None: it runs the worker's own code.
     queue: str
     edition_id: str
@@ -98,8 +98,8 @@ class TaskView(TaskRow):
     timeout_seconds: float | None = None
     retry_count: int
     max_retries: int
-    rescheduled: int = 0  # How often it has asked to come back later, if its last attempt did.
-    reschedule_reason: str | None = None  # What it waits for, in its own words.
+    rescheduled: int = 0  # How often it was rescheduled; 0 unless its last attempt was.
+    reschedule_reason: str | None = None  # What it waits for, as the task reported it.
     traceback: str | None = None
     cancel_requested: bool
     cancelled_by: str | None = None
@@ -120,4 +120,4 @@ class CancelRequest(Body):
 class MovedAnswer(Answer):
     task_id: str
     status: str
-    changed: bool  # False: it was so already.
+    changed: bool  # False: it had this status already.

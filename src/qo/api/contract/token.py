@@ -1,4 +1,4 @@
-"""Tokens of people and workers, as admins create and list them."""
+"""Tokens of people and workers, which admins create and list."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ DAYS_MAX = 3650
 
 
 class Role(StrEnum):
-    """What the holder of a token may do. Of the first three, each may do what the ones before it may."""
+    """What the holder of a token may do. Each of the first three includes the rights of those before it."""
 
     READER = "reader"
     WRITER = "writer"
     ADMIN = "admin"
-    WORKER = "worker"  # Claims tasks; may do nothing of the above.
+    WORKER = "worker"  # May claim tasks, and nothing of the above.
 
 
 class CreateToken(Body):
@@ -37,9 +37,9 @@ class TokenAnswer(Answer):
 
 
 class TokenCreated(TokenAnswer):
-    token: str = Field(repr=False)  # Shown this once: only its hash is kept.
+    token: str = Field(repr=False)  # Shown only once: only its hash is stored.
 
 
 class TokenPage(Answer):
     tokens: list[TokenAnswer]
-    next: str | None = None  # Ask for what comes after it.
+    next: str | None = None  # Pass it as ``after`` for the following page.

@@ -1,4 +1,4 @@
-"""The answer to: why is this (not) there?"""
+"""The answer to "why is this partition there, or not?"."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from qo.api.contract.dataset import StaleInput
 
 class Verdict(StrEnum):
     THERE = "there"
-    UNDER_WAY = "under_way"  # Nothing to do but wait.
-    BLOCKED = "blocked"  # Somebody must do something.
-    UNKNOWN = "unknown"  # Nobody has ever announced it.
+    UNDER_WAY = "under_way"  # It will be built: wait.
+    BLOCKED = "blocked"  # It needs an operator: see ``do``.
+    UNKNOWN = "unknown"  # No event ever announced it.
 
 
 class StepKind(StrEnum):
@@ -21,7 +21,7 @@ class StepKind(StrEnum):
     DELIVERY = "delivery"
     TASK = "task"
     COMMIT = "commit"
-    CHECK = "check"  # Data was not as expected.
+    CHECK = "check"  # Data failed an expectation.
     MISSING = "missing"
 
 
@@ -47,9 +47,9 @@ class WhyAnswer(Answer):
     partition_key: str | None = None
     cursor: int | None = None
     verdict: Verdict
-    steps: list[Step] = []  # From the source downwards.
+    steps: list[Step] = []  # From the source downstream.
     blocked_by: str | None = None
     do: str | None = None  # What to do about it.
-    stale: bool = False  # It is there, and was made from inputs that have changed since.
-    stale_inputs: list[StaleInput] = []  # These.
-    lines: list[str] = []  # The same, to be printed.
+    stale: bool = False  # It exists, but was built from inputs that have changed since.
+    stale_inputs: list[StaleInput] = []  # The inputs that have changed.
+    lines: list[str] = []  # The same as lines to print.
