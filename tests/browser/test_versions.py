@@ -99,7 +99,7 @@ async def test_a_version_that_is_built_takes_over_and_the_one_before_is_taken_ba
     await expect(tab.page.get_by_role("button", name="Activate 2")).to_have_count(0)
 
     question = await press(tab, "Roll back to 1")
-    await expect(question).to_contain_text("what version 1 made")
+    await expect(question).to_contain_text("the data of version 1")
     await confirm(question)
     assert place.versions() == {1: "active", 2: "rolled_back"}
     assert place.serving() == before

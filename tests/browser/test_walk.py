@@ -108,7 +108,7 @@ async def test_every_page_of_the_queue_opens_from_a_link_and_shows_what_is_there
         "/": ("Overview", ["Waiting", "7 tasks", ERROR, "greet", "$0.24"]),
         "/tasks": ("Tasks", ["greet", "train", ERROR, WORKER]),
         f"/task/{there.pending}": (there.pending, ["pending", "ada", "submitted"]),
-        f"/task/{there.running}": (there.running, ["ends in", WORKER, "claimed, attempt 1"]),
+        f"/task/{there.running}": (there.running, ["expires in", WORKER, "claimed, attempt 1"]),
         f"/task/{there.completed}": (there.completed, ["hello eve", "completed"]),
         f"/task/{there.failed}": (there.failed, [ERROR, 'File "bill.py", line 7', "3 versions"]),
         f"/task/{there.cancelled}": (there.cancelled, ["by tests: not wanted any more"]),

@@ -19,7 +19,7 @@ LOOKUP_CACHE = Patch(
     gain="an operator of nine expressions makes 143 calls to the JVM instead of 275",
     without="operators make twice as many calls to the JVM",
     made_for=_PYSPARK | _PY4J,
-    function=f"{_HERE}.gateway:install_lookup_cache",
+    function=f"{_HERE}.py4j_lookup:install_lookup_cache",
 )
 SCALAR_CONVERTER = Patch(
     name="scalar converter",
@@ -28,7 +28,7 @@ SCALAR_CONVERTER = Patch(
     gain="the same operator takes 11.4 ms of CPU time in Python instead of 13.9 ms",
     without="every call to the JVM takes longer",
     made_for=_PYSPARK | _PY4J,
-    function=f"{_HERE}.gateway:install_scalar_converter",
+    function=f"{_HERE}.py4j_lookup:install_scalar_converter",
 )
 ACTIVE_SESSION = Patch(
     name="active session",
