@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from support.source_trees import parse_file
+
 pytestmark = pytest.mark.fast
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +56,7 @@ def test_no_name_is_a_bare_speech_verb_or_participle() -> None:
     vague = [
         f"{path.relative_to(ROOT)}:{line} {name}"
         for path in sorted(SOURCE.rglob("*.py"))
-        for name, line in names_in(ast.parse(path.read_text()))
+        for name, line in names_in(parse_file(path))
         if VAGUE.fullmatch(name) and name not in EXEMPT.get(str(path.relative_to(SOURCE)), ())
     ]
     assert vague == []

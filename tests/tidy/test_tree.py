@@ -13,6 +13,7 @@ import pytest
 
 import qo
 from qo import errors
+from support.source_trees import parse_file
 
 pytestmark = pytest.mark.fast
 
@@ -41,7 +42,7 @@ def test_tests_on_spark_are_where_make_looks_for_them_and_nothing_else_is_there(
 def test_no_function_is_longer_than_a_screen():
     long: list[str] = []
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parse_file(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 span = (node.end_lineno or node.lineno) - node.lineno
                 if span > FUNCTION_LINES_MAX:
