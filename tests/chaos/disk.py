@@ -21,7 +21,7 @@ SIZE = "256m"
 class Disk:
     def __init__(self, directory: Path, writers: Callable[[], Iterable[int]], *, kept: Path | None = None) -> None:
         """``writers``: the processes that write to it, for a disk that cannot be mounted. ``kept``: where its files go
-        before it is unmounted, for who wants to look into them."""
+        before it is unmounted, for inspection."""
         directory.mkdir(parents=True)
         self.path, self._writers, self._kept = directory, writers, kept
         mounted = os.geteuid() == 0 and self._mount("mount", "-t", "tmpfs", "-o", f"size={SIZE}", "chaos")

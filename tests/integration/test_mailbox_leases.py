@@ -313,7 +313,7 @@ async def test_a_task_of_an_unknown_type_waits_where_another_worker_may_know_it(
     async with working(queue, app_of(known)) as worker:
         await asyncio.sleep(60)
         assert worker.stats.claimed == 0
-    assert "nobody knows" in caplog.text, "visible to who reads the log"
+    assert "nobody knows" in caplog.text, "visible to readers of the log"
     assert await queue.list(status=P, task_type="nobody knows") == [task], "and to who looks at the queue"
 
 

@@ -207,7 +207,7 @@ def _judge(before: Object, after: Object) -> str:
     if new.status == "running" and (old.status != "pending" or new.attempt != old.attempt + 1):
         return "taken over from who holds it"
     if new.status != "running" and new.attempt != old.attempt:
-        return "moved by who holds it no longer"
+        return "moved by a holder that has lost it"
     return ""
 
 

@@ -91,7 +91,7 @@ def has_small_disks() -> bool:
 
 # The pipeline
 
-STANDING = {"kept": "damaged_input", "lost": "lost_input"}  # Made once, and never again; by who reads them.
+STANDING = {"kept": "damaged_input", "lost": "lost_input"}  # Made once, by the job that reads them.
 CSV = ("missing_column", "wrong_type", "lost_file", "empty", "only_a_header")
 PARQUET = ("missing_column_in_parquet", "not_parquet")
 CALLED = ("raising", "rows_failing", "function_raising", "nothing", "column_less")

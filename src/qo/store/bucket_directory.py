@@ -44,6 +44,8 @@ class BucketDirectory:
         stored = await self._store.get(path)
         if stored is None:
             raise NotFound(f"there is no object {self.url(path)}")
+        if bytes_max is not None and len(stored.body) > bytes_max:  # Replaced since its size was read.
+            raise UsageError(f"{self.url(path)} has {len(stored.body)} bytes: more than {bytes_max}")
         return stored.body
 
     async def open(self, path: str) -> BinaryIO:

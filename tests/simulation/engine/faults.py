@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 
 class Trace:
-    """Everything that happened, in order, as one digest; and line by line for who wants to read it."""
+    """Everything that happened, in order, as one digest; and line by line for people."""
 
     def __init__(self, *, loud: bool = False) -> None:
         self._hash = blake2b(digest_size=16)
