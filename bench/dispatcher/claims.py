@@ -33,7 +33,7 @@ SERVER = """
 import asyncio, sys
 from pathlib import Path
 sys.path.append("tests")
-from dispatchers import context_of, listening
+from support.dispatcher.listeners import context_of, listening
 from qo.dispatcher.auth.local_tokens import LocalTokens
 from qo.dispatcher.state.database import open_state
 from dataclasses import replace
