@@ -27,7 +27,7 @@ from qo.dispatcher.auth import credentials as minting
 from qo.dispatcher.auth import scopes
 from qo.dispatcher.commits import keeping, replacing
 from qo.dispatcher.http.app_context import Context
-from qo.dispatcher.http.routes import CallerParam, ContextParam, Routes
+from qo.dispatcher.http.routes import AfterPiece, CallerParam, ContextParam, Routes
 from qo.dispatcher.state.database import Tx
 
 
@@ -81,9 +81,7 @@ def task_inputs(
     context: ContextParam,
     caller: CallerParam,
     position: Annotated[int, Query(ge=0, le=1000, description="Which input of the task.")],
-    after: Annotated[
-        str | None, Query(max_length=500, description="Where the page before ended: its after.")
-    ] = None,
+    after: AfterPiece = None,
     limit: Annotated[int, Query(ge=1, le=pins.PIECES_MAX)] = pins.PIECES_MAX,
 ) -> PiecesAnswer:
     """List further pieces of an input, if the claim did not hold them all."""
@@ -97,9 +95,7 @@ def task_standing(
     context: ContextParam,
     caller: CallerParam,
     output: Annotated[int, Query(ge=0, le=1000, description="Which output of the task.")],
-    after: Annotated[
-        str | None, Query(max_length=500, description="Where the page before ended: its after.")
-    ] = None,
+    after: AfterPiece = None,
     revision: Annotated[
         int | None, Query(ge=0, le=NUMBER_MAX, description="As of this revision: that of the first page.")
     ] = None,

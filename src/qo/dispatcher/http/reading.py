@@ -10,7 +10,7 @@ from qo.api.contract.reading import ReadingAnswer
 from qo.api.contract.task import NUMBER_MAX
 from qo.dispatcher.commits.pieces import PIECES_MAX
 from qo.dispatcher.http.datasets import Name
-from qo.dispatcher.http.routes import ContextParam, Routes
+from qo.dispatcher.http.routes import AfterPiece, ContextParam, Routes
 from qo.dispatcher.views import reading
 
 
@@ -23,9 +23,7 @@ def list_pieces(
     generation_id: Annotated[
         str | None, Query(max_length=36, description="Unset: the current generation.")
     ] = None,
-    after: Annotated[
-        str | None, Query(max_length=500, description="Where the page before ended: its after.")
-    ] = None,
+    after: AfterPiece = None,
     limit: Annotated[int, Query(ge=1, le=PIECES_MAX)] = PIECES_MAX,
 ) -> ReadingAnswer:
     """List the committed files of a dataset, as of now or as of a revision.

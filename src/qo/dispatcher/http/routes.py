@@ -41,6 +41,7 @@ async def _caller(request: Request) -> Caller:
 ContextParam = Annotated[Context, Depends(_context)]
 CallerParam = Annotated[Caller, Depends(_caller)]
 After = Annotated[str | None, Query(max_length=500, description="Where the page before ended: its next.")]
+AfterPiece = Annotated[str | None, Query(max_length=500, description="Where the page before ended: its after.")]
 Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many at most.")]
 
 
