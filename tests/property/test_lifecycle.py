@@ -19,6 +19,7 @@ from qo.core.lifecycle import (
     Complete,
     Expire,
     Fail,
+    FollowUp,
     Held,
     Lapse,
     Reason,
@@ -68,6 +69,7 @@ others: st.SearchStrategy[Command] = st.one_of(
     st.builds(Replay, token=tokens),
     st.builds(Archive, token=tokens),
     st.builds(Unarchive, token=tokens),
+    st.builds(FollowUp, token=tokens, attempt=st.integers(0, 3)),
 )
 commands: st.SearchStrategy[Command] = st.one_of(claims, claims, helds, helds, others)
 
@@ -87,6 +89,7 @@ tasks = st.builds(
     timeout_seconds=st.just(60.0),
     max_retries=st.integers(0, 2),
     max_reschedules=st.none() | st.integers(0, 1),
+    on_failure=st.none() | st.just("alert"),
     created_at=st.just(START),
     updated_at=st.just(START),
 )
@@ -176,7 +179,7 @@ def test_only_a_claim_counts_an_attempt(task: Task, history: list[tuple[float, C
 def test_what_has_ended_stays_ended_unless_asked_back(task: Task, history: list[tuple[float, Command]]) -> None:
     for before, command, _, answer in walk(task, history):
         if before.status in ENDED and not isinstance(answer, Rejected) and answer is not before:
-            assert isinstance(command, Replay | Archive | Unarchive)
+            assert isinstance(command, Replay | Archive | Unarchive | FollowUp)
             assert answer.ended or isinstance(command, Replay)
 
 
@@ -287,8 +290,28 @@ def test_the_index_key_agrees_with_the_state(task: Task, history: list[tuple[flo
         elif after.status is Status.RUNNING:
             assert after.lease_expires_at is not None
             assert key == keys.index(keys.LEASES, after.shard, keys.minute_of(after.lease_expires_at), ID)
+        elif after.follow_up_due:
+            assert after.completed_at is not None
+            assert key == keys.index(keys.LEASES, after.shard, keys.minute_of(after.completed_at), ID)
         else:
             assert key is None
+
+
+@holds
+def test_what_follows_a_failure_is_due_from_then_until_it_is_recorded_or_the_task_is_replayed(
+    task: Task, history: list[tuple[float, Command]]
+) -> None:
+    for move in walk(task, history):
+        before, after = move.before, move.after
+        failed = Status.FAILED in (after.status, after.archived_from)
+        if after.follow_up_due:
+            assert failed
+            assert after.on_failure is not None
+        if after.status is Status.FAILED and before.status is Status.RUNNING:
+            assert after.follow_up_due == (after.on_failure is not None)
+        if before.follow_up_due and not after.follow_up_due:
+            assert isinstance(move.command, FollowUp | Replay)
+        assert after.followed_attempt <= after.attempt
 
 
 @holds

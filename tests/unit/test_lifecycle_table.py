@@ -23,6 +23,7 @@ from qo.core.lifecycle import (
     Complete,
     Expire,
     Fail,
+    FollowUp,
     Held,
     Lapse,
     Reason,
@@ -72,6 +73,7 @@ STATES: dict[str, Task] = {
     "completed": replace(ENDED, status=Status.COMPLETED),
     "by me": replace(ENDED, status=Status.COMPLETED, settled_lease_id="mine"),
     "failed": replace(ENDED, status=Status.FAILED),
+    "unfollowed": replace(ENDED, status=Status.FAILED, on_failure="alert"),
     "cancelled": replace(ENDED, status=Status.CANCELLED, cancel_requested=True),
     "expired": replace(ENDED, status=Status.EXPIRED),
     "archived": replace(ENDED, status=Status.ARCHIVED, archived_from=Status.COMPLETED),
@@ -91,29 +93,31 @@ COMMANDS: dict[str, Command] = {
     "replay": Replay("t"),
     "archive": Archive("t"),
     "unarchive": Unarchive("t"),
+    "follow": FollowUp("t", attempt=1),
 }
 
 # fmt: off
 TABLE = """
-              claim    renew    complete   fail       fail!      later      release    lapse      cancel     expire   replay   archive   unarchive
-pending       running  -        -          -          -          -          -          -          cancelled  -        -        -         -
-due now       running  -        -          -          -          -          -          -          cancelled  -        -        -         -
-clock lags    running  -        -          -          -          -          -          -          cancelled  -        -        -         -
-not due       -        -        -          -          -          -          -          -          cancelled  -        -        -         -
-past expiry   -        -        -          -          -          -          -          -          cancelled  expired  -        -         -
-running       =        running  completed  pending    failed     pending    pending    -          running    -        -        -         -
-last try      =        running  completed  failed     failed     failed     pending    -          running    -        -        -         -
-lapsed        =        running  completed  pending    failed     pending    pending    pending    running    -        -        -         -
-last lapsed   =        running  completed  failed     failed     pending    pending    failed     running    -        -        -         -
-cancelling    =        running  cancelled  cancelled  cancelled  cancelled  cancelled  -          =          -        -        -         -
-canc. lapsed  =        running  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  =          -        -        -         -
-given back    running  -        =          =          =          =          =          -          cancelled  -        -        -         -
-completed     -        -        -          -          -          -          -          -          -          -        -        archived  -
-by me         -        -        =          =          =          =          =          -          -          -        -        archived  -
-failed        -        -        -          -          -          -          -          -          -          -        pending  archived  -
-cancelled     -        -        -          -          -          -          -          -          =          -        pending  archived  -
-expired       -        -        -          -          -          -          -          -          -          -        pending  archived  -
-archived      -        -        -          -          -          -          -          -          -          -        -        =         completed
+              claim    renew    complete   fail       fail!      later      release    lapse      cancel     expire   replay   archive   unarchive  follow
+pending       running  -        -          -          -          -          -          -          cancelled  -        -        -         -          =
+due now       running  -        -          -          -          -          -          -          cancelled  -        -        -         -          =
+clock lags    running  -        -          -          -          -          -          -          cancelled  -        -        -         -          =
+not due       -        -        -          -          -          -          -          -          cancelled  -        -        -         -          =
+past expiry   -        -        -          -          -          -          -          -          cancelled  expired  -        -         -          =
+running       =        running  completed  pending    failed     pending    pending    -          running    -        -        -         -          =
+last try      =        running  completed  failed     failed     failed     pending    -          running    -        -        -         -          =
+lapsed        =        running  completed  pending    failed     pending    pending    pending    running    -        -        -         -          =
+last lapsed   =        running  completed  failed     failed     pending    pending    failed     running    -        -        -         -          =
+cancelling    =        running  cancelled  cancelled  cancelled  cancelled  cancelled  -          =          -        -        -         -          =
+canc. lapsed  =        running  cancelled  cancelled  cancelled  cancelled  cancelled  cancelled  =          -        -        -         -          =
+given back    running  -        =          =          =          =          =          -          cancelled  -        -        -         -          =
+completed     -        -        -          -          -          -          -          -          -          -        -        archived  -          =
+by me         -        -        =          =          =          =          =          -          -          -        -        archived  -          =
+failed        -        -        -          -          -          -          -          -          -          -        pending  archived  -          =
+unfollowed    -        -        -          -          -          -          -          -          -          -        pending  archived  -          failed
+cancelled     -        -        -          -          -          -          -          -          =          -        pending  archived  -          =
+expired       -        -        -          -          -          -          -          -          -          -        pending  archived  -          =
+archived      -        -        -          -          -          -          -          -          -          -        -        =         completed  =
 """  # noqa: E501
 # fmt: on
 

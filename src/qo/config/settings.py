@@ -15,6 +15,7 @@ from typing import Any
 
 from qo.config import kinds, location
 from qo.config.dispatcher import DispatcherSettings
+from qo.config.encryption import EncryptionSettings
 from qo.config.setting import PAGE, Setting, setting
 from qo.config.spark import SparkSettings
 from qo.config.ui import UiSettings
@@ -141,6 +142,7 @@ class Settings:
     worker: WorkerSettings = WorkerSettings()  # noqa: RUF009 - an immutable value, made once.
     monitor: MonitorSettings = MonitorSettings()
     local: LocalSettings = LocalSettings()
+    encryption: EncryptionSettings = EncryptionSettings()  # noqa: RUF009 - an immutable value, made once.
     dispatcher: DispatcherSettings = DispatcherSettings()  # noqa: RUF009 - an immutable value, made once.
     spark: SparkSettings = SparkSettings()  # noqa: RUF009 - an immutable value, made once.
     ui: UiSettings = UiSettings()  # noqa: RUF009 - an immutable value, made once.
@@ -196,7 +198,16 @@ def _with_values(group: Any, values: Mapping[str, Any]) -> Any:
     return replace(group, **own)
 
 
+def _check_encryption(settings: Settings) -> None:
+    values = settings.encryption
+    sources = [name for name in ("keys", "key_file", "keys_from") if getattr(values, name) is not None]
+    if len(sources) > 1:
+        places = " and ".join(f"encryption.{name} ({settings.origin(f'encryption.{name}')})" for name in sources)
+        raise ConfigError(f"{places} exclude each other: set one of them")
+
+
 def _check_combinations(settings: Settings) -> None:
+    _check_encryption(settings)
     worker, origin = settings.worker, settings.origin
     if worker.poll_min_ms > worker.poll_max_ms:
         raise ConfigError(

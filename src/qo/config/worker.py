@@ -56,6 +56,12 @@ class WorkerSettings:
     shards: tuple[str, ...] = setting(
         (), "QO_SHARDS", kind=kinds.SHARDS, help="The shards this worker polls, as 0,1,a; unset: all of them."
     )
+    queue: tuple[str, ...] = setting(
+        (),
+        "QO_WORKER_QUEUE",
+        kind=kinds.QUEUES,
+        help="Work on these queues at once, by weight: names below the store, or stores; unset: the store itself.",
+    )
     concurrency: int = setting(
         16, "QO_CONCURRENCY", kind=kinds.whole(1, 10_000), help="How many tasks one worker runs at a time."
     )
@@ -148,6 +154,42 @@ class WorkerSettings:
     )
     spark_slots: int = setting(
         4, "QO_SPARK_SLOTS", kind=kinds.whole(1, 1_000), help="The most Spark tasks that run at a time."
+    )
+    load_shed: bool = setting(
+        True,
+        "QO_LOAD_SHED",
+        kind=kinds.FLAG,
+        help="Give a task back at once if there is no room for it in the buffer, instead of holding it meanwhile.",
+    )
+    buffer: int | None = setting(
+        128,
+        "QO_BUFFER",
+        kind=kinds.optional(kinds.whole(1, 1_000_000)),
+        help="How many tasks of a type may wait for a permit of a limit; none: without a permit a task is given back.",
+    )
+    concurrency_limit: int | None = setting(
+        None,
+        "QO_CONCURRENCY_LIMIT",
+        kind=kinds.whole(1, 1_000_000),
+        help="The most handlers that run at a time, of all types together; unset: as many as there are slots.",
+    )
+    rate_limit: str | None = setting(
+        None,
+        "QO_RATE_LIMIT",
+        kind=kinds.RATE,
+        help="The most attempts that start in a period, of all types together; unset: any number.",
+    )
+    producer_buffer: int = setting(
+        128,
+        "QO_PRODUCER_BUFFER",
+        kind=kinds.whole(1, 100_000),
+        help="How many submissions by handlers are written at a time; further ones wait.",
+    )
+    result_buffer: int = setting(
+        128,
+        "QO_RESULT_BUFFER",
+        kind=kinds.whole(1, 100_000),
+        help="How many outcomes are reported at a time; while there are as many, nothing is claimed.",
     )
     timeout_s: float | None = setting(
         300.0,

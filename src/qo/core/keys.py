@@ -3,7 +3,8 @@
     queue.json                                format, shard count and the proof of the bucket
     tasks/{shard}/{id}.json                   the task: the truth
     ready/{shard}/{minute}/{id}               claimable tasks, by when they become claimable: a hint
-    leases/{shard}/{minute}/{id}              running tasks, by when their lease ends: a hint
+    leases/{shard}/{minute}/{id}              running tasks, by when their lease ends, and failed ones that something
+                                              has to follow: a hint
     data/{shard}/{id}/...                     inputs and outputs too large for the task object
     workers/{worker}.json                     registration and heartbeat
     schedules/{name}.json                     a cron schedule and its last run
@@ -87,6 +88,8 @@ def index_key(t: Task) -> str | None:
         return index(READY, t.shard, ready_minute(t), t.id)
     if t.status is Status.RUNNING and t.lease_expires_at is not None:
         return index(LEASES, t.shard, minute_of(t.lease_expires_at), t.id)
+    if t.follow_up_due:  # Whoever failed it may die before it has submitted what follows: a monitor looks there.
+        return index(LEASES, t.shard, minute_of(t.completed_at or t.updated_at), t.id)
     return None
 
 

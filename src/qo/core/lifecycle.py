@@ -43,6 +43,7 @@ class Claim(Command, frozen=True):
     lease_id: str
     worker_id: str
     lease_s: float | None = None  # None: the task's own timeout, or LEASE_S if it has none.
+    on_failure: str | None = None  # What the worker wants to follow a final failure, unless the task says.
 
 
 class Held(Command, frozen=True):
@@ -113,6 +114,12 @@ class Unarchive(Command, frozen=True):
     pass
 
 
+class FollowUp(Command, frozen=True):
+    """The task that follows the final failure of an attempt has been submitted."""
+
+    attempt: int
+
+
 class Reason(StrEnum):
     NOT_DUE = "it is not due yet"
     PAST_EXPIRY = "it has expired"
@@ -176,6 +183,7 @@ def _claim(task: Task, command: Claim, now: datetime) -> Task | Rejected:
         attempt=task.attempt + 1,
         deliveries=task.deliveries + 1,
         lease_expires_at=now + timedelta(seconds=_lease_s(task, command.lease_s)),
+        on_failure=command.on_failure if task.on_failure is None else task.on_failure,
     )
 
 
@@ -316,6 +324,12 @@ def _unarchive(task: Task, command: Unarchive, now: datetime) -> Task | Rejected
     return _change(task, command, now, status=task.archived_from or Status.FAILED, archived_from=None)
 
 
+def _follow_up(task: Task, command: FollowUp, now: datetime) -> Task:
+    if not task.follow_up_due or command.attempt != task.attempt:
+        return task  # Somebody else has recorded it, or the task was replayed.
+    return _change(task, command, now, followed_attempt=command.attempt)
+
+
 _MOVES: dict[type[Command], Callable[[Task, Any, datetime], Task | Rejected]] = {
     Claim: _claim,
     Renew: _renew,
@@ -329,4 +343,5 @@ _MOVES: dict[type[Command], Callable[[Task, Any, datetime], Task | Rejected]] = 
     Replay: _replay,
     Archive: _archive,
     Unarchive: _unarchive,
+    FollowUp: _follow_up,
 }

@@ -89,6 +89,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     # Failure
     last_error: str | None = None
     traceback: str | None = None
+    on_failure: str | None = None  # The type of the task that is submitted when this one fails for good.
+    followed_attempt: int = 0  # The attempt whose final failure has got that task.
 
     # Cancellation
     cancel_requested: bool = False
@@ -105,6 +107,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ended(self) -> bool:
         return self.status in ENDED
+
+    @property
+    def follow_up_due(self) -> bool:
+        """Whether it has failed for good, and the task that ``on_failure`` names is not yet known to be submitted."""
+        failed = Status.FAILED in (self.status, self.archived_from)
+        return self.on_failure is not None and failed and self.followed_attempt < self.attempt
 
 
 preload(Task)

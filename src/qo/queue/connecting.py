@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from qo.config.origins import load
 from qo.config.settings import Settings
 from qo.queue.queue import Queue
+from qo.queue.sealer import open_sealer
 from qo.store.opening import open_ready
 
 T = TypeVar("T")
@@ -47,12 +48,14 @@ class connect:  # noqa: N801 - reads as the verb it is: `await qo.connect()` or 
 
 
 async def _open(settings: Settings) -> Queue:
+    sealer = open_sealer(settings.encryption)
     store, meter, manifest = await open_ready(settings)
     return Queue(
         store,
         prefix_len=manifest.shard_prefix_len,
         payload_threshold_bytes=settings.payload_threshold_bytes,
         meter=meter,
+        sealer=sealer,
     )
 
 

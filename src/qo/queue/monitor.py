@@ -20,6 +20,7 @@ from qo.core.task import Status
 from qo.errors import CorruptRecord, QoError, UsageError
 from qo.queue import roster
 from qo.queue.concurrency import gather_cancellable
+from qo.queue.follow_up import follow_up
 from qo.queue.index import Walk
 from qo.queue.listing import READS_AT_ONCE
 from qo.queue.queue import Queue
@@ -113,6 +114,10 @@ class Monitor:
             self._queue.hints.learn(due.key, due.etag)
             await self._take_back(snapshot, report)
             return
+        if snapshot is not None and snapshot.task.follow_up_due:
+            self._queue.hints.learn(due.key, due.etag)
+            await follow_up(self._queue, snapshot)
+            return
         needed = repair(None if snapshot is None else snapshot.task, [due.key])
         if not needed.stale:
             return  # Still running, and its lease ends later in this minute.
@@ -137,6 +142,8 @@ class Monitor:
         report.requeued += moved.task.status is Status.PENDING
         report.failed += moved.task.status is Status.FAILED
         report.cancelled += moved.task.status is Status.CANCELLED
+        if moved.task.follow_up_due:
+            await follow_up(self._queue, moved)
 
     async def _stale_workers(self) -> list[str]:
         now = await self._queue.store.now()

@@ -33,6 +33,7 @@ class Options:
     max_retries: int = 3
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
     max_reschedules: int | None = None
+    on_failure: str | None = None  # The task type to submit if this task fails for good.
     max_deliveries: int = 5  # Workers in a row that may die while running it, before it fails.
     priority: int = 0
     schedule: str | None = None
@@ -69,6 +70,7 @@ def build(new: NewTask, *, now: datetime, prefix_len: int, ambient: Ambient) -> 
         retry_policy=options.retry_policy,
         max_reschedules=options.max_reschedules,
         max_deliveries=options.max_deliveries,
+        on_failure=options.on_failure,
         created_at=now,
         updated_at=now,
         idempotency_key=options.key,
@@ -94,6 +96,8 @@ def _check(task_type: str, options: Options) -> None:
     # Types are checked too: msgspec writes whatever it is given, and only a reader would find out.
     _check_kind("a task's options", options, Options)
     check_task_type(task_type)
+    if options.on_failure is not None:
+        check_task_type(options.on_failure, "on_failure")
     _one_of("at", options.at, "delay_s", options.delay_s)
     _one_of("expires_at", options.expires_at, "expires_in_s", options.expires_in_s)
     check_number("delay_s", options.delay_s, 0, DELAY_S_MAX)
@@ -117,12 +121,12 @@ def _check(task_type: str, options: Options) -> None:
     _check_policy(options.retry_policy)
 
 
-def check_task_type(task_type: Any) -> None:
+def check_task_type(task_type: Any, name: str = "task_type") -> None:
     """Raise UsageError unless this can be a task's type."""
     if isinstance(task_type, str) and 0 < len(task_type) <= _TASK_TYPE_LEN_MAX and task_type.isprintable():
         return
     raise UsageError(
-        f"task_type: a task type is 1 to {_TASK_TYPE_LEN_MAX} printable characters, not {_describe(task_type)}"
+        f"{name}: a task type is 1 to {_TASK_TYPE_LEN_MAX} printable characters, not {_describe(task_type)}"
     )
 
 

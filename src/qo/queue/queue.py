@@ -21,9 +21,11 @@ from qo.errors import IdempotencyConflict, LeaseLost, NotFound, Refused, UsageEr
 from qo.queue import listing
 from qo.queue.concurrency import gather_cancellable
 from qo.queue.control import Cancels
+from qo.queue.follow_up import follow_up
 from qo.queue.hints import Hints
 from qo.queue.options import DELAY_S_MAX, NewTask, Options, build, check_number, check_text, require_text
 from qo.queue.payload import Payloads
+from qo.queue.sealer import Sealer
 from qo.queue.tasks import Snapshot, Tasks
 from qo.store.metered import Metered
 from qo.store.port import ObjectStore
@@ -55,14 +57,16 @@ class Queue:
         payload_threshold_bytes: int = PAYLOAD_THRESHOLD_BYTES,
         ambient: Ambient = SYSTEM,
         meter: Metered | None = None,
+        sealer: Sealer | None = None,
     ) -> None:
+        """``sealer`` encrypts inputs, outputs, progress and errors; None: they are stored as they are."""
         self.store = store
         self.meter = meter  # Counts requests and their cost; None: they are not counted.
         self.prefix_len = validate_prefix_len(prefix_len)
         self.ambient = ambient
         self.hints = Hints(store)
         self.tasks = Tasks(store, self.hints, prefix_len, ambient)
-        self._payloads = Payloads(store, payload_threshold_bytes)
+        self.payloads = Payloads(store, payload_threshold_bytes, sealer)
         self._cancels = Cancels(self)
 
     # Producing
@@ -90,17 +94,18 @@ class Queue:
         return created
 
     def _prepare(self, new: NewTask, now: datetime) -> tuple[NewTask, Task, bytes]:
-        value, body = self._payloads.take(new.input, "the input")
+        value, body = self.payloads.take(new.input, "the input")
         new = NewTask(new.task_type, value, new.options)  # From here on, the caller may change its input.
         return new, build(new, now=now, prefix_len=self.prefix_len, ambient=self.ambient), body
 
     async def _create(self, new: NewTask, task: Task, body: bytes) -> Task:
-        task = await self._payloads.offload_input(task, body)
+        task = await self.payloads.offload_input(task, body)
         snapshot, created = await self.tasks.create(task)
-        return snapshot.task if created else await self._reuse_existing(snapshot.task, new)
+        existing = snapshot.task if created else await self._reuse_existing(snapshot.task, new)
+        return self.payloads.reveal(existing)
 
     async def _reuse_existing(self, there: Task, new: NewTask) -> Task:
-        was = wire.fingerprint([there.task_type, await self._payloads.input(there)])
+        was = wire.fingerprint([there.task_type, await self.payloads.input(there)])
         if was != wire.fingerprint([new.task_type, new.input]):
             raise IdempotencyConflict(
                 f"key {new.options.key!r} was used before for another type or input, by task {there.id}"
@@ -111,14 +116,19 @@ class Queue:
     # Looking
 
     async def get(self, task_id: str) -> Task:
-        return (await self._load(task_id)).task
+        """Read a task. Encrypted values are decrypted, if their keys are here."""
+        return self.payloads.reveal((await self._load(task_id)).task)
 
     async def input(self, task: Task) -> Any:
         """A copy of the task's input, fetched if it is kept apart."""
-        return await self._payloads.input(task)
+        return await self.payloads.input(task)
+
+    async def claimed_input(self, claim: Claim) -> Any:
+        """The input of a claimed task. Raises Refused if it must be encrypted here and is not, or by an unknown key."""
+        return await self.payloads.stored_input(claim.task)
 
     async def output(self, task: Task) -> Any:
-        return await self._payloads.output(task)
+        return await self.payloads.output(task)
 
     async def list(
         self,
@@ -135,12 +145,14 @@ class Queue:
         ones are found through the indexes.
         """
         criteria = listing.Filter(status=status, task_type=task_type, shard=shard, since=since)
-        return await listing.find(self.store, self.prefix_len, criteria, limit)
+        matches = await listing.find(self.store, self.prefix_len, criteria, limit)
+        return [self.payloads.reveal(task) for task in matches]
 
     async def history(self, task_id: str) -> list[Task]:
         """Return every state the task has been in, oldest first."""
         task_id = validate_task_id(task_id)
-        return await listing.history(self.store, self.tasks.key(task_id), task_id)
+        states = await listing.history(self.store, self.tasks.key(task_id), task_id)
+        return [self.payloads.reveal(state) for state in states]
 
     async def wait(self, task_id: str, timeout_s: float | None = None) -> Task:
         """Wait until the task has ended and return it. Raises TimeoutError."""
@@ -160,10 +172,13 @@ class Queue:
         worker_id: str,
         lease_s: float | None = None,
         accepts: Callable[[Task], bool] = lambda task: True,
+        on_failure: Callable[[Task], str | None] = lambda task: None,
     ) -> Claim | Rejected | None:
         """Claim a pending task, unless ``accepts`` declines it.
 
-        Return None if there is no such task. A task past its expiry is marked expired.
+        Return None if there is no such task. A task past its expiry is marked expired. ``on_failure`` names the type of
+        the task that is submitted if this one fails for good, also if its worker dies; its own ``on_failure`` counts
+        more.
         """
         require_text("worker_id", worker_id)
         check_number("lease_s", lease_s, 0.001, DELAY_S_MAX)
@@ -173,7 +188,8 @@ class Queue:
         if not accepts(snapshot.task):
             return Rejected(Reason.WRONG_STATE, f"task {task_id} is not for this worker")
         lease_id = self.ambient.task_id()
-        command = lifecycle.Claim(self.ambient.token(), lease_id, worker_id, lease_s)
+        follows = on_failure(snapshot.task)
+        command = lifecycle.Claim(self.ambient.token(), lease_id, worker_id, lease_s, follows)
         moved = await self.tasks.apply(snapshot, command)
         if isinstance(moved, Snapshot):
             return Claim(moved, lease_id)
@@ -186,8 +202,8 @@ class Queue:
 
         Raises LeaseLost if another attempt owns it now: then nothing was written.
         """
-        value, ref = await self._payloads.offload_output(claim.task, output)
-        last = None if progress is None else self._payloads.take(progress, "the progress").value
+        value, ref = await self.payloads.offload_output(claim.task, output)
+        last = self.payloads.seal_progress(claim.task.id, progress)
         return await self._settle(
             claim, lifecycle.Complete(self.ambient.token(), claim.lease_id, value, ref, last)
         )
@@ -205,8 +221,10 @@ class Queue:
         """Report a failed attempt: the task is retried later, or fails if no retry is left or the failure is
         ``permanent``. An attempt that was stopped on request (``cancelled``) ends the task as cancelled."""
         check_number("delay_s", delay_s, 0, DELAY_S_MAX)
-        error = _escape_text("error", error)
-        traceback = None if traceback is None else _escape_text("traceback", traceback)
+        seal, task_id = self.payloads.seal_text, claim.task.id
+        error = seal(task_id, "last_error", _escape_text("error", error))
+        if traceback is not None:
+            traceback = seal(task_id, "traceback", _escape_text("traceback", traceback))
         command = lifecycle.Fail(
             self.ambient.token(),
             claim.lease_id,
@@ -232,7 +250,7 @@ class Queue:
     async def renew(self, claim: Claim, lease_s: float | None = None, *, progress: Any = None) -> Task:
         """Extend the lease of a claimed task. The returned task shows whether cancellation was requested."""
         check_number("lease_s", lease_s, 0.001, DELAY_S_MAX)
-        value = None if progress is None else self._payloads.take(progress, "the progress").value
+        value = self.payloads.seal_progress(claim.task.id, progress)
         command = lifecycle.Renew(self.ambient.token(), claim.lease_id, lease_s, value)
         return await self._settle(claim, command)
 
@@ -240,8 +258,10 @@ class Queue:
         moved = await self.tasks.apply(claim.snapshot, command)
         if isinstance(moved, Rejected):
             raise LeaseLost(f"{moved.detail}: {moved.reason}")
+        if moved.task.follow_up_due:
+            moved = await follow_up(self, moved)
         claim.snapshot = moved
-        return moved.task
+        return self.payloads.reveal(moved.task)
 
     # Operating
 
@@ -269,7 +289,7 @@ class Queue:
         moved = await self.tasks.apply(await self._load(task_id), command)
         if isinstance(moved, Rejected):
             raise Refused(moved.detail)
-        return moved.task
+        return self.payloads.reveal(moved.task)
 
     async def _load(self, task_id: str) -> Snapshot:
         snapshot = await self.tasks.load(validate_task_id(task_id))

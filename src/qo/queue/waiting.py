@@ -2,27 +2,60 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 
 from qo.core.task import Status, Task
 from qo.core.words import plural
 from qo.errors import StoreError
 from qo.queue import roster
 from qo.queue.queue import Queue
+from qo.queue.roster import WorkerInfo
 
 SOON = timedelta(seconds=5)  # Until then a task that is due may simply be about to be claimed.
+
+
+def _live(workers: Iterable[WorkerInfo], now: datetime) -> list[WorkerInfo]:
+    return [each for each in workers if not each.is_stale(now) and not each.is_leaving]
+
+
+async def types_without_handler(queue: Queue, task_types: Iterable[str]) -> list[str]:
+    """Return those of the types that no running worker has a handler for, sorted."""
+    workers = _live(await roster.workers(queue.store), await queue.store.now())
+    return sorted(set(task_types) - {task_type for worker in workers for task_type in worker.task_types})
+
+
+async def find_orphans(queue: Queue, tasks: Iterable[Task]) -> list[str]:
+    """Return the types of due tasks among these that no running worker has a handler for. None if it cannot be told:
+    nobody runs at all, or the reader may not look at workers."""
+    now = await queue.store.now()
+    waiting = {task.task_type for task in tasks if is_overdue(task, now)}
+    if not waiting:
+        return []
+    try:
+        workers = _live(await roster.workers(queue.store), now)
+    except StoreError:
+        return []
+    return (
+        sorted(waiting - {task_type for worker in workers for task_type in worker.task_types}) if workers else []
+    )
+
+
+def is_overdue(task: Task, now: datetime) -> bool:
+    """Whether a task has been due for so long that a worker should have claimed it."""
+    return task.status is Status.PENDING and task.available_at + SOON <= now
 
 
 async def why_unclaimed(queue: Queue, task: Task) -> str | None:
     """Return the reason in words, or None if the task is not due or a worker could run it."""
     now = await queue.store.now()
-    if task.status is not Status.PENDING or task.available_at + SOON > now:
+    if not is_overdue(task, now):
         return None
     try:
         listed = await roster.workers(queue.store)
     except StoreError:
         return None  # Whoever may look at tasks need not have the right to look at workers.
-    there = [each for each in listed if not each.is_stale(now) and not each.is_leaving]
+    there = _live(listed, now)
     if not there:
         return "it is due, and no worker is running: start one with qo worker"
     if not any(task.task_type in each.task_types for each in there):

@@ -1,6 +1,7 @@
 /** The task as stored; docs/reference/task-format.md explains the fields. */
 
 import { micros } from "./instant";
+import { unsealed } from "./sealed";
 import { misfit } from "./shape";
 
 export const STATUSES = ["pending", "running", "completed", "failed", "cancelled", "expired", "archived"] as const;
@@ -72,7 +73,14 @@ export function readTask(text: string, key: string): Task {
     (!["number", "undefined"].includes(typeof (found.timeout_seconds ?? undefined)) && "timeout_seconds") ||
     misfit(found, CHECKED);
   if (broken) throw new Unreadable(`${key} is not a task: its ${broken} is missing or wrong`);
-  return { ...DEFAULTS, ...found } as Task;
+  const task = { ...DEFAULTS, ...found } as Task;
+  // The page writes from the stored text, never from this value: what is encrypted is replaced only for people.
+  return {
+    ...task,
+    last_error: unsealed(task.last_error),
+    traceback: unsealed(task.traceback),
+    progress: unsealed(task.progress),
+  };
 }
 
 const DEFAULTS: Partial<Task> = {
