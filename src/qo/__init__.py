@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from qo.queue.options import NewTask, Options
     from qo.queue.queue import Claim, Queue
     from qo.spark.io.reader import read
-    from qo.worker.api.app import App
+    from qo.worker.api.app import App, Failure
     from qo.worker.api.context import BlockingContext, Context
     from qo.worker.api.handler import Rate
     from qo.worker.api.signals import Reject, Reschedule, Retry
@@ -44,6 +44,7 @@ _HOMES = {
     "BlockingContext": "qo.worker.api.context",
     "Claim": "qo.queue.queue",
     "Context": "qo.worker.api.context",
+    "Failure": "qo.worker.api.app",
     "NewTask": "qo.queue.options",
     "Options": "qo.queue.options",
     "Pipeline": "qo.pipeline.declare",
@@ -70,6 +71,7 @@ __all__ = [
     "BlockingContext",
     "Claim",
     "Context",
+    "Failure",
     "NewTask",
     "Options",
     "Pipeline",

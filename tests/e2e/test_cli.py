@@ -417,8 +417,8 @@ def test_completion_offers_commands_options_and_values(qo: Qo) -> None:
     assert "cancelled" in offered("qo list --status ")
     assert offered("qo schedule tri") == ["trigger"]
     assert offered("qo worker ") == ["list", "run"]
-    assert offered("qo worker --conc") == ["--concurrency"]
-    assert offered("qo worker --drain --conc") == ["--concurrency"]
+    assert offered("qo worker --conc") == ["--concurrency", "--concurrency-limit"]
+    assert offered("qo worker --drain --conc") == ["--concurrency", "--concurrency-limit"]
 
 
 def every_command() -> Iterator[tuple[str, Any]]:

@@ -135,7 +135,7 @@ def test_a_task_type_that_cannot_be_told_spoils_no_scrape(task_type: str):
 
 
 def test_every_counter_of_the_worker_is_a_metric():
-    gauges = {"held", "loop_lag_s", "unhandled_types"}
+    gauges = {"held", "loop_lag_s", "unhandled_types", "orphan_types"}
     counted = {each.name for each in fields(Stats) if each.type in ("int", "float")} - gauges
     assert counted == {counter for _, counter, _ in metrics.COUNTERS} | set(metrics.ENDS)
 

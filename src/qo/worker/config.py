@@ -63,6 +63,9 @@ class WorkerConfig:
     def __post_init__(self) -> None:
         if self.concurrency < 1:
             raise UsageError(f"concurrency must be at least 1, not {self.concurrency}")
+        for name in ("producer_buffer", "result_buffer"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.lease_s < LEASE_PER_DOUBT * self.clock_doubt_s:
             raise UsageError(
                 f"a lease of {self.lease_s:g} s is too short where the clocks of two workers may differ by "

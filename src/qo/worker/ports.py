@@ -20,6 +20,7 @@ from typing import Protocol
 
 from qo.worker.loop.cancel import Why
 from qo.worker.loop.hold import Hold
+from qo.worker.loop.slot_share import OwnSlots, SlotShare
 from qo.worker.loop.state import Lifecycle, State
 from qo.worker.loop.wake_up import WakeUp
 
@@ -31,6 +32,7 @@ class Ports:
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     wake_up: WakeUp = field(default_factory=WakeUp)  # Of the mailbox.
     report_due: asyncio.Event = field(default_factory=asyncio.Event)  # Wakes the heartbeat.
+    slots: SlotShare = field(default_factory=OwnSlots)  # Shared with workers of other queues, or not.
 
     def look(self) -> None:
         """There may be new tasks to find."""
@@ -39,6 +41,7 @@ class Ports:
     def slot_freed(self) -> None:
         """There may be room for more: a slot became free, a claim was settled, or a candidate was not claimed."""
         self.wake_up.room_freed()
+        self.slots.wake_others()
         if self.lifecycle.is_leaving():  # Otherwise nothing waits for it, and it happens all the time.
             self.lifecycle.changed.notify()
 

@@ -6,21 +6,26 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
+from qo.config.kinds import parse_rate
 from qo.config.settings import MonitorSettings, Settings
-from qo.config.worker import ShardLeasingSettings
+from qo.config.worker import ShardLeasingSettings, WorkerSettings
 from qo.core.ownership import LeasingConfig
 from qo.core.poll import Pace
 from qo.core.storetime import APART_S
 from qo.queue.connecting import connect
 from qo.queue.monitor import Monitor, MonitorConfig
 from qo.queue.queue import Queue
+from qo.telemetry.log_context import set_worker
 from qo.worker.api.app import App
+from qo.worker.api.handler import Rate
 from qo.worker.config import WorkerConfig
 from qo.worker.executors import Executor
 from qo.worker.layers import ServiceOptions
+from qo.worker.loop.slot_share import SharedSlotsMember
 from qo.worker.observe.stats import Stats
 from qo.worker.shutdown import Shutdown, stop_on_signals
 from qo.worker.worker import Worker
@@ -36,12 +41,32 @@ async def run_worker(
     stop_when_empty: bool = False,
     executors: Mapping[str, Executor] | None = None,
     kills: bool = False,
+    observer: Callable[[Worker], object] | None = None,
 ) -> Stats:
     """Work until SIGTERM, SIGINT or SIGHUP: the first lets running tasks finish, the second gives them back at once.
 
     With ``kills``, the third ends the process, and so does a shutdown that takes longer than its graces allow.
+    ``observer`` is called with the worker before it runs: to subscribe to it, say.
     """
     config = worker_config(queue, settings, stop_when_empty)
+    worker = make_worker(queue, app, config, settings, executors=executors)
+    if observer is not None:
+        observer(worker)
+    set_worker(config.worker_id)  # For the monitor's lines, too.
+    log_start(app, config, settings)
+    with installed_shutdown([worker], settings, kills=kills):
+        return await run_with_monitor(worker, queue, settings)
+
+
+def make_worker(
+    queue: Queue,
+    app: App,
+    config: WorkerConfig,
+    settings: Settings,
+    *,
+    executors: Mapping[str, Executor] | None = None,
+    slot_share: SharedSlotsMember | None = None,
+) -> Worker:
     same_store = with_absolute_path(settings)
 
     async def open_again() -> Queue:
@@ -49,18 +74,39 @@ async def run_worker(
 
     # A store in memory cannot be opened twice.
     open_queue = open_again if settings.location.is_shared else None
-    worker = Worker(queue, app, config, executors=executors, open_queue=open_queue)
-    _log_start(app, config, settings)
+    return Worker(queue, app, config, executors=executors, open_queue=open_queue, slot_share=slot_share)
+
+
+@contextmanager
+def installed_shutdown(workers: Sequence[Worker], settings: Settings, *, kills: bool) -> Generator[None]:
+    """Let signals end these workers within the context."""
     loop = asyncio.get_running_loop()
+
+    def drain() -> None:
+        for worker in workers:
+            loop.call_soon_threadsafe(worker.stop)
+
+    def cancel() -> None:
+        for worker in workers:
+            loop.call_soon_threadsafe(worker.hurry)
+
     shutdown = Shutdown(
-        drain=lambda: loop.call_soon_threadsafe(worker.stop),
-        cancel=lambda: loop.call_soon_threadsafe(worker.hurry),
-        drain_s=config.shutdown_grace_s,
-        cancel_s=config.cancel_grace_s,
+        drain=drain,
+        cancel=cancel,
+        drain_s=settings.worker.shutdown_grace_s,
+        cancel_s=settings.worker.cancel_grace_s,
         exit_s=settings.worker.exit_grace_s,
         kills=kills,
     )
     shutdown.install()
+    try:
+        yield
+    finally:
+        shutdown.restore()
+
+
+async def run_with_monitor(worker: Worker, queue: Queue, settings: Settings) -> Stats:
+    """Run a worker, with a monitor beside it unless the settings say otherwise."""
     monitor = None
     if not settings.worker.no_monitor:
         checks = Monitor(queue, monitor_config(settings.monitor))
@@ -71,7 +117,6 @@ async def run_worker(
         if monitor is not None:
             monitor.cancel()  # It can be interrupted anywhere: another monitor will do its work.
             await asyncio.gather(monitor, return_exceptions=True)
-        shutdown.restore()
 
 
 def with_absolute_path(settings: Settings) -> Settings:
@@ -90,7 +135,7 @@ async def run_monitor(queue: Queue, settings: Settings) -> None:
         restore()
 
 
-def _log_start(app: App, config: WorkerConfig, settings: Settings) -> None:
+def log_start(app: App, config: WorkerConfig, settings: Settings) -> None:
     task_types = ", ".join(app.task_types) or "none"
     log.info(
         "worker %s on %s, %d at a time; types: %s",
@@ -123,7 +168,9 @@ def worker_config(queue: Queue, settings: Settings, stop_when_empty: bool) -> Wo
         process_tasks_max=values.process_tasks_max,
         process_memory_max_mb=values.process_memory_max_mb,
         spark_slots=values.spark_slots,
-        service=ServiceOptions(timeout_s=values.timeout_s),
+        service=_service_options(values),
+        producer_buffer=values.producer_buffer,
+        result_buffer=values.result_buffer,
         lease_s=values.lease_s,
         clock_doubt_s=APART_S if settings.location.is_remote else 0.0,
         heartbeat_s=values.heartbeat_s,
@@ -132,6 +179,16 @@ def worker_config(queue: Queue, settings: Settings, stop_when_empty: bool) -> Wo
         cancel_grace_s=values.cancel_grace_s,
         http=values.http,
         shard_leasing=leasing_config(values.shard_leasing, pace),
+    )
+
+
+def _service_options(values: WorkerSettings) -> ServiceOptions:
+    return ServiceOptions(
+        load_shed=values.load_shed,
+        buffer=values.buffer,
+        timeout_s=values.timeout_s,
+        concurrency_limit=values.concurrency_limit,
+        rate_limit=None if values.rate_limit is None else Rate(*parse_rate(values.rate_limit)),
     )
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from qo.errors import UsageError
@@ -12,6 +11,7 @@ from qo.queue import roster
 from qo.queue.feed import Feed
 from qo.queue.queue import Queue
 from qo.store.metered import Metered
+from qo.telemetry.log_context import set_worker
 from qo.worker.api.app import App
 from qo.worker.config import WorkerConfig
 from qo.worker.executors import Executor, executors_for
@@ -21,24 +21,26 @@ from qo.worker.loop.admission import Admission
 from qo.worker.loop.attempts import Attempts
 from qo.worker.loop.best_effort import best_effort
 from qo.worker.loop.cancel import Why
-from qo.worker.loop.clock import running_loop
+from qo.worker.loop.clock import call_on_loop
 from qo.worker.loop.control import Control, Follower
 from qo.worker.loop.drain import Drain
 from qo.worker.loop.hold import Hold, Holds
 from qo.worker.loop.keeper import Keeper, KeeperThread, OpenQueue
 from qo.worker.loop.loop_lag import LoopLag
 from qo.worker.loop.mailbox import Mailbox
+from qo.worker.loop.slot_share import SharedSlotsMember
 from qo.worker.loop.state import State
 from qo.worker.loop.type_filter import TypeFilter
 from qo.worker.observe.gauge import Gauge
 from qo.worker.observe.heartbeat import Heartbeat
+from qo.worker.observe.orphan_types import OrphanTypes
+from qo.worker.observe.spans import Spans
 from qo.worker.observe.stats import Stats, StatsSnapshot
+from qo.worker.observe.subscriptions import Subscription, Subscriptions
 from qo.worker.ports import FixedShards, Ports, ShardScope
 
 if TYPE_CHECKING:
     from qo.worker.observe.status import Health, StatusServer
-
-log = logging.getLogger(__name__)
 
 
 class Worker:
@@ -53,9 +55,11 @@ class Worker:
         *,
         executors: Mapping[str, Executor] | None = None,
         open_queue: OpenQueue | None = None,
+        slot_share: SharedSlotsMember | None = None,
     ) -> None:
         """``open_queue`` opens the same queue once more, for the thread that renews leases; without it they are
-        renewed in the worker's own event loop. ``executors`` adds to those for async, thread and process."""
+        renewed in the worker's own event loop. ``executors`` adds to those for async, thread and process.
+        ``slot_share`` is for a worker that shares its slots with those of other queues."""
         roster.validate_worker_id(config.worker_id)
         self._queue = queue
         self._config = config
@@ -63,10 +67,12 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._ran = False
         self._background: list[asyncio.Task[None]] = []
-        self._ports = Ports()
+        self._ports = Ports() if slot_share is None else Ports(slots=slot_share)
         self._lifecycle = self._ports.lifecycle
         self.stats = Stats()
         self._holds = Holds()
+        self._spans = Spans(config.worker_id)
+        self._subscriptions = Subscriptions(config.worker_id, self.snapshot)
         self._control = Control(self._apply_control)
         self._admission = Admission(config.limits)
         self._executors = executors_for(app, config, self._on_late_return, executors)
@@ -93,6 +99,8 @@ class Worker:
         self._loop_lag = LoopLag(self.stats)
         self._gauge = self._make_gauge()
         self._heartbeat = self._make_heartbeat(app)
+        if slot_share is not None:
+            slot_share.attach(self._used_slots, self._ports.wake_up.room_freed)
         self._reported_shards: tuple[str, ...] = ()
         self._status: StatusServer | None = None
 
@@ -122,9 +130,12 @@ class Worker:
             self._config,
             holds=self._holds,
             stats=self.stats,
-            services=build_services(app, self._config.service, self._executors, self._admission),
-            executors=self._executors,
+            services=build_services(
+                app, self._config.service, self._executors, self._admission, self._on_late_return
+            ),
             admission=self._admission,
+            spans=self._spans,
+            tell_failure=self._subscriptions.tell_failure,
             ports=self._ports,
         )
 
@@ -138,6 +149,7 @@ class Worker:
             admission=self._admission,
             stats=self.stats,
             scope=self._scope,
+            spans=self._spans,
             ports=self._ports,
         )
 
@@ -187,18 +199,18 @@ class Worker:
     def pause(self) -> None:
         """Claim nothing more until resumed. Waiting tasks are given back, running ones go on. Callable from any
         thread, as are ``resume``, ``stop``, ``hurry`` and ``cancel``."""
-        self._on_loop(self._control.pause)
+        call_on_loop(self._loop, self._control.pause)
 
     def resume(self) -> None:
-        self._on_loop(self._control.resume)
+        call_on_loop(self._loop, self._control.resume)
 
     def stop(self) -> None:
         """Take no more tasks; ``run`` returns once the running ones have finished, or their grace is over."""
-        self._on_loop(self._control.stop)
+        call_on_loop(self._loop, self._control.stop)
 
     def hurry(self) -> None:
         """Do not wait for running tasks any longer: stop them and give them back."""
-        self._on_loop(self._control.hurry)
+        call_on_loop(self._loop, self._control.hurry)
 
     def cancel(self, task_id: str) -> bool:
         """Stop the attempt at a task here; it ends as cancelled. False if this worker does not hold it."""
@@ -234,6 +246,11 @@ class Worker:
         """May be called from any thread."""
         return self._gauge.snapshot()
 
+    def subscribe(self, *, every_s: float = 1.0, buffer: int = 1_000) -> Subscription:
+        """Return an async iterator: a ``StatsSnapshot`` every so often, and a ``TerminalFailure`` for each task that
+        fails for good here. See ``Subscription``. Call it in the worker's event loop."""
+        return self._subscriptions.add(every_s, buffer)
+
     def health(self) -> Health:
         """May be called from any thread."""
         return self._gauge.health()
@@ -244,6 +261,7 @@ class Worker:
         if self._ran:
             raise UsageError("a worker runs once: make a new one")
         self._ran = True
+        set_worker(self._config.worker_id)
         try:
             await self._begin()
             await self._work()
@@ -275,6 +293,7 @@ class Worker:
             self._keeper_thread.start()
         self._spawn(self._heartbeat.run())
         self._spawn(self._follower.run(config.control_s))
+        self._spawn(OrphanTypes(self._queue, self._type_filter, self.stats).run())
         if self._ownership is None:
             self._spawn(self._heartbeat.share(self._feed))
         else:
@@ -300,7 +319,7 @@ class Worker:
             await asyncio.gather(mailbox, return_exceptions=True)
 
     async def _end(self) -> None:
-        """Give up every claim and lease, and stop all parts in order."""
+        """Give up every claim and lease, and stop all parts."""
         self._mailbox.shut()
         self._ports.enter(State.DRAINING)
         await self._release_shards()  # First: other workers can poll them while this one finishes.
@@ -321,6 +340,7 @@ class Worker:
             self._status.stop()
         self._gauge.count_requests()
         self._ports.enter(State.STOPPED)
+        await self._subscriptions.close()
 
     async def _release_shards(self) -> None:
         if self._ownership is not None and self._leasing is not None:
@@ -343,6 +363,9 @@ class Worker:
     def _has_room(self) -> bool:
         return self.state is State.RUNNING and self._attempts.idle_slots > 0
 
+    def _used_slots(self) -> int:
+        return self._attempts.used_slots + self._mailbox.claiming
+
     def _on_shards_changed(self) -> None:
         if self._reported_shards != self.shards:
             self._reported_shards = self.shards
@@ -356,16 +379,7 @@ class Worker:
 
     def _stop_attempt(self, hold: Hold, why: Why) -> None:
         """Callable from any thread."""
-        self._on_loop(lambda: self._attempts.stop(hold, why))
-
-    def _on_loop(self, action: Callable[[], None]) -> None:
-        if running_loop() is self._loop:
-            action()
-            return
-        try:
-            self._loop.call_soon_threadsafe(action)
-        except RuntimeError:
-            log.debug("the worker has ended")
+        call_on_loop(self._loop, lambda: self._attempts.stop(hold, why))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._background.append(asyncio.create_task(work))

@@ -26,6 +26,7 @@ class Admission:
         # From admission until the handler has really ended. A thread that was given up has returned its permits before.
         self._of_kind: Counter[Kind] = Counter()
         self._of_type: Counter[str] = Counter()
+        self._in_batches: Counter[Kind] = Counter()  # These share a thread: limits of kinds do not count them.
 
     def add_gates(self, handler: Handler, gates: Sequence[Gate]) -> None:
         """Check these limits before a task of this handler is taken."""
@@ -34,15 +35,16 @@ class Admission:
     def room(self, handler: Handler) -> float:
         """Return how many more tasks of a handler may be taken now."""
         rooms = [gate.room() - self._unstarted[gate] for gate in self._gates.get(handler.task_type, ())]
-        if (limit := self._limits.get(handler.kind)) is not None:
-            rooms.append(limit - self._of_kind[handler.kind])
-        if handler.concurrency is not None:
-            rooms.append(handler.concurrency - self._of_type[handler.task_type])
+        if handler.batch is None and (limit := self._limits.get(handler.kind)) is not None:
+            rooms.append(limit - self._of_kind[handler.kind] + self._in_batches[handler.kind])
+        if handler.held_max is not None:
+            rooms.append(handler.held_max - self._of_type[handler.task_type])
         return min(rooms, default=float("inf"))
 
     def count_admitted(self, handler: Handler) -> None:
         """Count a task as taken. ``count_started`` and ``count_ended`` must follow, or ``count_ended`` alone."""
         self._of_kind[handler.kind] += 1
+        self._in_batches[handler.kind] += handler.batch is not None
         self._of_type[handler.task_type] += 1
         for gate in self._gates.get(handler.task_type, ()):
             self._unstarted[gate] += 1
@@ -53,6 +55,7 @@ class Admission:
 
     def count_ended(self, handler: Handler, *, started: bool) -> None:
         self._of_kind[handler.kind] -= 1
+        self._in_batches[handler.kind] -= handler.batch is not None
         self._of_type[handler.task_type] -= 1
         if not started:
             self.count_started(handler)

@@ -18,6 +18,7 @@ from qo.core.task import Status, Task
 from qo.errors import QoError, StoreError
 from qo.queue.feed import Feed
 from qo.queue.queue import Claim, Queue
+from qo.telemetry.log_context import set_task
 from qo.worker.api.handler import Default, Handler
 from qo.worker.config import WorkerConfig
 from qo.worker.loop.admission import Admission
@@ -25,6 +26,7 @@ from qo.worker.loop.attempts import Attempts
 from qo.worker.loop.clock import Clock, lease_time, now
 from qo.worker.loop.hold import Hold
 from qo.worker.loop.type_filter import TypeFilter
+from qo.worker.observe.spans import EndSpan, Spans
 from qo.worker.observe.stats import Stats
 from qo.worker.ports import Ports, ShardScope
 
@@ -32,6 +34,7 @@ log = logging.getLogger(__name__)
 
 CLAIM_AGAIN_AFTER_S = 2.0
 FULL_AGAIN_AFTER_S = 1.0
+UNREADABLE_AGAIN_AFTER_S = 600.0  # A task whose key this worker does not have: others may have it.
 # Where the time limit of an attempt came from, so that an operator knows what to change.
 TASK_TIMEOUT = "it was submitted with this limit (qo submit --timeout, Options(timeout_s=...))"
 HANDLER_TIMEOUT = "its handler has this limit (@app.task(..., timeout_s=...))"
@@ -54,6 +57,7 @@ class Mailbox:
         admission: Admission,
         stats: Stats,
         scope: ShardScope,
+        spans: Spans,
         ports: Ports,
     ) -> None:
         self._queue = queue
@@ -64,6 +68,7 @@ class Mailbox:
         self._admission = admission
         self._stats = stats
         self._scope = scope
+        self._spans = spans
         self._ports = ports
         self._wake_up = ports.wake_up
         self._claiming: dict[str, asyncio.Task[None]] = {}
@@ -101,6 +106,7 @@ class Mailbox:
                 await self._wake_up.rest(None, wants_room=True)
                 continue
             candidates = await self._look(free)
+            self._ports.slots.report_look(bool(candidates) or self._feed.has_withheld)
             if candidates:
                 for due in candidates:
                     self._start(due)
@@ -114,9 +120,12 @@ class Mailbox:
 
     def _free(self) -> int:
         """How many more tasks may be claimed now."""
-        if not self._open or self._attempts.settling >= self._config.result_buffer:
+        if not self._open:
+            self._ports.slots.report_look(False)  # Workers of other queues may have the slots meanwhile.
             return 0
-        return self._attempts.room - len(self._claiming)
+        if self._attempts.settling >= self._config.result_buffer:
+            return 0
+        return self._ports.slots.room(self._attempts.room - len(self._claiming))
 
     def _is_empty(self) -> bool:
         """Whether a worker that drains the queue is done: it holds nothing, and nothing is ready anywhere."""
@@ -137,8 +146,11 @@ class Mailbox:
         try:
             if not self._scope.may_look():
                 return []
-            looks_before = self._feed.looks
+            looks_before, span = self._feed.looks, self._spans.open_look()
             candidates = await self._feed.take(count)
+            if span is not None and candidates:
+                span.set_attribute("messaging.batch.message_count", len(candidates))
+                span.end()
         except StoreError as error:
             log.warning("cannot look for tasks: %s", error)
             return None
@@ -158,6 +170,7 @@ class Mailbox:
 
     async def _take(self, due: Due) -> None:
         """Claim a candidate and hand it over. An error concerns this task only."""
+        set_task(due.task_id)
         hold = None
         try:
             hold = await self._claim(due)
@@ -180,12 +193,14 @@ class Mailbox:
     async def _claim(self, due: Due) -> Hold | None:
         tasks: list[Task] = []  # The task as the claim has read it, if there is one.
         admitted: list[Handler] = []
+        spans: list[EndSpan] = []
 
         def accepts(task: Task) -> bool:
             tasks.append(task)
             handler = self._admit(due, task)
             if handler is not None:
                 admitted.append(handler)
+                spans.append(self._spans.open("claim", task))
                 self._admission.count_admitted(handler)
             return handler is not None
 
@@ -193,16 +208,26 @@ class Mailbox:
         sent_at, leased_until = now(), lease_time() + config.lease_s
         try:
             answer = await self._queue.claim(
-                due.task_id, worker_id=config.worker_id, lease_s=config.lease_s, accepts=accepts
+                due.task_id,
+                worker_id=config.worker_id,
+                lease_s=config.lease_s,
+                accepts=accepts,
+                on_failure=self._type_filter.hook_of,
             )
         except BaseException:
             if admitted:
                 self._admission.count_ended(admitted[0], started=False)
             raise
+        finally:
+            for end_span in spans:
+                end_span()
         if isinstance(answer, Claim):
             clock = self._clock(answer.task, admitted[0])
             self._stats.count_claim()
-            return Hold(answer, admitted[0], clock, now=sent_at, leased_until=leased_until)
+            self._ports.slots.count_start()
+            hold = Hold(answer, admitted[0], clock, now=sent_at, leased_until=leased_until)
+            hold.end_dispatch = self._spans.open("dispatch", answer.task)
+            return hold
         if admitted:
             self._admission.count_ended(admitted[0], started=False)
             self._stats.claims_missed += 1
@@ -212,6 +237,10 @@ class Mailbox:
     def _admit(self, due: Due, task: Task) -> Handler | None:
         """Return the handler, if this worker has one and room for the task now."""
         self._feed.mark_tried(due)
+        if not self._queue.payloads.can_open(task):
+            self._type_filter.warn_unreadable(task)
+            self._feed.defer(due, UNREADABLE_AGAIN_AFTER_S)
+            return None
         if self._open and self._type_filter.judge(task.task_type) is Verdict.TAKE:
             return self._type_filter.handler(task.task_type)
         if task.status is Status.PENDING:

@@ -83,6 +83,11 @@ GAUGES: tuple[tuple[str, Callable[[StatsSnapshot], float | None], str], ...] = (
         lambda snapshot: snapshot.counts["unhandled_types"],
         "Types of tasks that waited, and that this worker has no handler for.",
     ),
+    (
+        "qo_worker_orphan_types",
+        lambda snapshot: snapshot.counts["orphan_types"],
+        "Types of tasks that wait, and that no running worker has a handler for.",
+    ),
     ("qo_worker_up_seconds", lambda snapshot: snapshot.uptime_s, "For how long the worker has been up."),
 )
 

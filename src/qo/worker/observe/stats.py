@@ -112,6 +112,7 @@ class Stats:
     empty_looks: int = 0
     claims_missed: int = 0  # Candidates that another worker took, or that could not be claimed.
     unhandled_types: int = 0  # Types of waiting tasks that this worker has no handler for.
+    orphan_types: int = 0  # Those of them that no running worker has a handler for.
     loop_lag_s: float = 0.0
     queue_depth: int | None = None  # Ready tasks seen by the last look; None before the first.
     requests: int = 0  # Sent to the store by this process; ``dollars`` is what S3 would charge for them.
@@ -126,12 +127,12 @@ class Stats:
 
     @property
     def completed(self) -> int:
-        return self.acked - self.unsuccessful
+        return completed_of(plain_counts(self))
 
     @property
     def failed(self) -> int:
         """Attempts that failed, retried or not, without those stopped on request."""
-        return self.retried + self.dead - self.cancelled + self.unsuccessful
+        return failed_of(plain_counts(self))
 
     def count_claim(self) -> None:
         self.claimed += 1
@@ -277,6 +278,16 @@ def _summary(histogram: Histogram) -> dict[str, float | None]:
 def plain_counts(stats: Stats) -> dict[str, Any]:
     values = {each.name: getattr(stats, each.name) for each in fields(stats)}
     return {name: value for name, value in values.items() if isinstance(value, int | float | str | None)}
+
+
+def completed_of(counts: Mapping[str, Any]) -> int:
+    """Return how many tasks were completed, by these ``plain_counts``."""
+    return counts["acked"] - counts["unsuccessful"]
+
+
+def failed_of(counts: Mapping[str, Any]) -> int:
+    """Return how many attempts failed, retried or not, without those stopped on request."""
+    return counts["retried"] + counts["dead"] - counts["cancelled"] + counts["unsuccessful"]
 
 
 def is_balanced(counts: Mapping[str, Any]) -> bool:
