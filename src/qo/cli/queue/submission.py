@@ -69,6 +69,7 @@ FIELDS = {
     "timeout": Field(_duration, "timeout_s"),
     "retries": Field(_count, "max_retries"),
     "max_reschedules": Field(_count, "max_reschedules"),
+    "on_failure": Field(_text, "on_failure"),
     "max_deliveries": Field(_check_kind(kinds.whole(1)), "max_deliveries"),
     "priority": Field(_check_kind(kinds.whole(0, PRIORITY_MAX)), "priority"),
 }

@@ -58,6 +58,9 @@ Reschedules = Annotated[
 Deliveries = Annotated[
     int | None, _option("--max-deliveries", "How many workers may die while they run it before it fails [5].")
 ]
+OnFailure = Annotated[
+    str | None, _option("--on-failure", "The type of the task to submit if this one fails for good.", "TYPE")
+]
 RetryInitial = Annotated[int | None, _option("--retry-initial-ms", "The delay before the first retry [1000].")]
 RetryMax = Annotated[int | None, _option("--retry-max-ms", "The longest delay before a retry [60000].")]
 RetryMultiplier = Annotated[
@@ -87,6 +90,7 @@ def submit(
     priority: Priority = None,
     max_reschedules: Reschedules = None,
     max_deliveries: Deliveries = None,
+    on_failure: OnFailure = None,
     retry_initial_ms: RetryInitial = None,
     retry_max_ms: RetryMax = None,
     retry_multiplier: RetryMultiplier = None,
@@ -110,6 +114,7 @@ def submit(
         "priority": priority,
         "max_reschedules": max_reschedules,
         "max_deliveries": max_deliveries,
+        "on_failure": on_failure,
         "retry_initial_ms": retry_initial_ms,
         "retry_max_ms": retry_max_ms,
         "retry_multiplier": retry_multiplier,

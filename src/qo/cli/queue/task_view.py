@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -10,16 +11,23 @@ from msgspec.structs import replace
 
 from qo.cli.durations import format_duration, format_instant, parse_duration_s
 from qo.cli.invocation import Session
+from qo.core.sealed import describe_sealed
 from qo.core.task import Status, Task
-from qo.errors import TaskFailed
+from qo.errors import Refused, TaskFailed
 from qo.queue.queue import Queue
 
 VALUE_CHARS_MAX = 2000
+NO_HANDLER = ", no handler"
 
 
 async def with_payloads(queue: Queue, task: Task) -> Task:
-    """Return the task with its input and output, wherever those are stored."""
-    return replace(task, input=await queue.input(task), output=await queue.output(task))
+    """Return the task with its input and output, wherever those are stored. What is encrypted by a key that is not here
+    stays as it is."""
+    with suppress(Refused):
+        task = replace(task, input=await queue.input(task))
+    with suppress(Refused):
+        task = replace(task, output=await queue.output(task))
+    return task
 
 
 async def wait_until_ended(queue: Queue, task_id: str, timeout_s: float | None) -> Task:
@@ -74,12 +82,13 @@ def record(task: Task) -> dict[str, str]:
         "lease until": format_instant(task.lease_expires_at) if running else "",
         "key": task.idempotency_key or "",
         "schedule": task.schedule or "",
+        "on failure": task.on_failure or "",
         "cancel": _describe_cancellation(task),
         "progress": _value(task.progress),
         "input": _value(task.input),
         "output": _value(task.output),
-        "error": task.last_error or "",
-        "traceback": (task.traceback or "").rstrip(),
+        "error": _text(task.last_error),
+        "traceback": _text(task.traceback).rstrip(),
     }
 
 
@@ -90,21 +99,28 @@ def _describe_cancellation(task: Task) -> str:
     return "requested" + "".join(f", {part}" for part in details if part)
 
 
+def _text(text: str | None) -> str:
+    return describe_sealed(text) or text or ""
+
+
 def _value(value: Any) -> str:
     if value is None:
         return ""
+    if (marker := describe_sealed(value)) is not None:
+        return marker
     text = msgspec.json.encode(value).decode()
     if len(text) <= VALUE_CHARS_MAX:
         return text
     return f"{text[:VALUE_CHARS_MAX]}… ({len(text):,} characters; --json shows all)"
 
 
-def show_list(session: Session, tasks: Sequence[Task]) -> None:
+def show_list(session: Session, tasks: Sequence[Task], orphans: Collection[str] = ()) -> None:
+    """Print tasks as rows. ``orphans`` are types that no running worker has a handler for."""
     headers = ("id", "status", "type", "attempt", "updated", "worker")
     rows = [
         (
             task.id,
-            str(task.status),
+            f"{task.status}{NO_HANDLER}" if _is_orphan(task, orphans) else str(task.status),
             task.task_type,
             str(task.attempt),
             format_instant(task.updated_at),
@@ -115,6 +131,10 @@ def show_list(session: Session, tasks: Sequence[Task]) -> None:
     session.output.table(headers, rows)
 
 
+def _is_orphan(task: Task, orphans: Collection[str]) -> bool:
+    return task.status is Status.PENDING and task.task_type in orphans
+
+
 def show_history(session: Session, states: Sequence[Task]) -> None:
     headers = ("when", "status", "attempt", "worker", "note")
     rows = [
@@ -123,7 +143,7 @@ def show_history(session: Session, states: Sequence[Task]) -> None:
             str(state.status),
             str(state.attempt),
             state.worker_id or "",
-            state.last_error or _describe_cancellation(state),
+            _text(state.last_error) or _describe_cancellation(state),
         )
         for state in states
     ]

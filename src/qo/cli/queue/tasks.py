@@ -15,7 +15,7 @@ from qo.core.task import Status, Task
 from qo.core.words import plural
 from qo.errors import UsageError
 from qo.queue.queue import Queue
-from qo.queue.waiting import why_unclaimed
+from qo.queue.waiting import find_orphans, why_unclaimed
 
 app = new_app()
 
@@ -77,15 +77,20 @@ def list_(
     if limit < 1:
         raise UsageError(f"--limit must be at least 1, not {limit}")
 
-    async def read_list(queue: Queue) -> list[Task]:
+    async def read_list(queue: Queue) -> tuple[list[Task], list[str]]:
         changed = None if since_s is None else await queue.store.now() - timedelta(seconds=since_s)
-        return await queue.list(status=status, task_type=type, shard=shard, since=changed, limit=limit)
+        tasks = await queue.list(status=status, task_type=type, shard=shard, since=changed, limit=limit)
+        return tasks, [] if session.json else await find_orphans(queue, tasks)
 
-    tasks = session.ask(read_list)
+    tasks, orphans = session.ask(read_list)
     if session.json:
         session.output.document(tasks)
         return
-    task_view.show_list(session, tasks)
+    task_view.show_list(session, tasks, frozenset(orphans))
+    if orphans:
+        session.output.note(
+            f"no running worker has a handler for {', '.join(map(repr, orphans))}: start one whose app has it"
+        )
     if len(tasks) == limit:
         session.output.note(f"stopped after {plural(limit, 'task')}; --limit shows more")
 
