@@ -192,6 +192,8 @@ def test_every_role_does_its_work_with_its_own_policy_alone(roles: Roles) -> Non
     roles.qo("worker", "worker", "--app", "role_tasks:app", "--drain")
     roles.lease_shards()
     assert roles.qo("producer", "status", large)["status"] == "completed"
+    followers = roles.qo("viewer", "list", "--type", "on_failure:fail")
+    assert [(each["status"], each["output"]) for each in followers] == [("completed", failing)]
     # So that there is something to repair: an attempt whose worker is gone, a hint that is gone, and one that lies.
     asyncio.run(_disturbed(roles.server, idle))
     done = roles.qo("monitor", "monitor", "--once")
