@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from msgspec.structs import replace
+
 from qo.ambient import Ambient
 from qo.core import keys, wire
 from qo.core.schedule import Schedule, _between, run_key
@@ -85,11 +87,19 @@ def misstep(before: Task, after: Task) -> str | None:
         return "the same write twice"
     if after.updated_at < before.updated_at:
         return "its time runs backwards"
+    if before.follow_up_due and _is_followed(before, after):
+        return None
     if before.ended:
         return f"it was {before.status}, and what has ended stays ended"
     if after.status is Status.RUNNING:
         return _begun(before, after)
     return _left(before, after)
+
+
+def _is_followed(before: Task, after: Task) -> bool:
+    """Whether a move only records that what follows a failure was submitted."""
+    recorded = replace(before, followed_attempt=before.attempt, token=after.token, updated_at=after.updated_at)
+    return after == recorded
 
 
 def _begun(before: Task, after: Task) -> str | None:
