@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.queue import drain, embedded, growth, limit, requests, startup
+from bench.queue import drain, embedded, growth, limit, requests, starts, startup
 
 FAMILIES = [
     *startup.FAMILIES,
@@ -11,4 +11,5 @@ FAMILIES = [
     *limit.FAMILIES,
     *embedded.FAMILIES,
     *growth.FAMILIES,
+    *starts.FAMILIES,
 ]

@@ -425,11 +425,15 @@ def every_command() -> Iterator[tuple[str, Any]]:
     """Each command that can be run, with its full name."""
     top = Commands(name="qo")
     for name in COMMANDS:
-        found = top.get_command(None, name)
-        for inner in getattr(found, "commands", {}):
-            yield f"{name} {inner}", found.commands[inner]
-        if not hasattr(found, "commands"):
-            yield name, found
+        yield from commands_of(name, top.get_command(None, name))
+
+
+def commands_of(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    if not hasattr(command, "commands"):
+        yield name, command
+        return
+    for inner in command.commands:
+        yield from commands_of(f"{name} {inner}", command.commands[inner])
 
 
 @pytest.mark.fast

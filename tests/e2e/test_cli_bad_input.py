@@ -59,7 +59,7 @@ FAULTS: list[tuple[list[str], list[str]]] = [
     (["submit", "--from", "missing.jsonl"], ["cannot read missing.jsonl"]),
     (["submit", "--from", "broken.jsonl"], ["broken.jsonl, line 2 is not valid JSON"]),
     (["submit", "--from", "typo.jsonl"], ["typo.jsonl, line 1", "'imput'", "did you mean 'input'"]),
-    (["submit", "--from", "untyped.jsonl"], ["untyped.jsonl, line 1", "--type was not given"]),
+    (["submit", "--from", "untyped.jsonl"], ["untyped.jsonl, line 1", 'has no "type"']),
     (["submit", "--from", "early.jsonl"], ["early.jsonl, line 1: give at or delay, not both"]),
     (["submit", "--from", "empty.jsonl"], ["no task in empty.jsonl"]),
     (["submit", "--from", "broken.jsonl", "--input", "1"], ["--from takes no --input"]),

@@ -71,6 +71,17 @@ def test_a_dispatcher_assumes_and_calls_what_is_named_and_serves_all_queues() ->
         role_policy(Role.DISPATCHER, PLACE, runtime="python")
 
 
+def test_only_a_producer_that_pushes_reads_the_roster() -> None:
+    assert not allowed(
+        role_policy(Role.PRODUCER, PLACE), "s3:GetObject", f"{PLACE.name}/{PLACE.prefix}workers/w.json"
+    )
+    pushing = role_policy(Role.PRODUCER, PLACE, push=True)
+    assert allowed(pushing, "s3:GetObject", f"{PLACE.name}/{PLACE.prefix}workers/w.json")
+    assert not allowed(pushing, "s3:PutObject", f"{PLACE.name}/{PLACE.prefix}workers/w.json")
+    with pytest.raises(UsageError, match="--push"):
+        role_policy(Role.WORKER, PLACE, push=True)
+
+
 def test_policies_fit_and_name_each_statement_once() -> None:
     for policy in every():
         names = [each["Sid"] for each in policy["Statement"]]

@@ -58,6 +58,11 @@ OTHER: dict[str, tuple[str, str, Any]] = {
         '"http://127.0.0.1:5000/v1"',
         "http://127.0.0.1:5000/v1",
     ),
+    "worker.push_address": ("10.0.0.1:8090", '"10.0.0.1:8090"', "10.0.0.1:8090"),
+    "push.token": ("a secret of the tests", '"a secret of the tests"', "a secret of the tests"),
+    "push.networks": ("10.0.0.0/8, ::1/128", '["10.0.0.0/8", "::1/128"]', ("10.0.0.0/8", "::1/128")),
+    "serve.listen": ("0.0.0.0:82", '"0.0.0.0:82"', "0.0.0.0:82"),
+    "serve.body_max_bytes": ("4096", "4096", 4096),
     "spark.conf": (
         "spark.a=1, spark.b=x y",
         '{"spark.a" = "1", "spark.b" = "x y"}',

@@ -58,6 +58,8 @@ GROUPS = {
     "Run": {
         "up": ("run.up", "Run pipelines on this machine, with everything they need."),
         "worker": ("run.worker", "Run a worker, or list the workers."),
+        "serve": ("run.serve", "Serve the queue over HTTP: submit, follow and manage tasks."),
+        "relay": ("run.relay", "Relay tasks from an application's database to the queue."),
         "dispatcher": ("run.dispatcher", "Run the dispatcher: route events, hand out tasks."),
         "scheduler": ("run.scheduler", "Run the scheduler: fire cron sources, watch for files."),
         "monitor": ("run.monitor", "Run the monitor: requeue tasks of dead workers, repair indexes."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -343,3 +344,13 @@ def _accept_origins(value: Any) -> tuple[str, ...]:
 ORIGINS = Kind(
     "origins such as https://bucket.example.com, separated by commas", _words_from_text, _accept_origins
 )
+
+
+def _accept_networks(value: Any) -> tuple[str, ...]:
+    try:
+        return tuple(str(ipaddress.ip_network(each)) for each in _accept_words(value))
+    except ValueError as error:
+        raise InvalidValue(str(error)) from None
+
+
+NETWORKS = Kind("networks such as 10.0.0.0/8, separated by commas", _words_from_text, _accept_networks)

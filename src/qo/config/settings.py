@@ -16,10 +16,13 @@ from typing import Any
 from qo.config import kinds, location
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.encryption import EncryptionSettings
+from qo.config.push import PushSettings
+from qo.config.serve import ServeSettings
 from qo.config.setting import PAGE, Setting, setting
 from qo.config.spark import SparkSettings
 from qo.config.ui import UiSettings
 from qo.config.worker import WorkerSettings
+from qo.core import push as push_rules
 from qo.errors import ConfigError
 
 DEFAULT = "default"
@@ -144,6 +147,8 @@ class Settings:
     local: LocalSettings = LocalSettings()
     encryption: EncryptionSettings = EncryptionSettings()  # noqa: RUF009 - an immutable value, made once.
     dispatcher: DispatcherSettings = DispatcherSettings()  # noqa: RUF009 - an immutable value, made once.
+    push: PushSettings = PushSettings()  # noqa: RUF009 - an immutable value, made once.
+    serve: ServeSettings = ServeSettings()  # noqa: RUF009 - an immutable value, made once.
     spark: SparkSettings = SparkSettings()  # noqa: RUF009 - an immutable value, made once.
     ui: UiSettings = UiSettings()  # noqa: RUF009 - an immutable value, made once.
     origins: Mapping[str, str] = field(
@@ -214,6 +219,7 @@ def _check_combinations(settings: Settings) -> None:
             f"worker.poll_min_ms ({worker.poll_min_ms}, {origin('worker.poll_min_ms')}) is more than "
             f"worker.poll_max_ms ({worker.poll_max_ms}, {origin('worker.poll_max_ms')})"
         )
+    _check_push(settings)
     leasing = worker.shard_leasing
     if 2 * leasing.lease_renew_interval_s > leasing.lease_ttl_s:
         group = "worker.shard_leasing"
@@ -226,4 +232,13 @@ def _check_combinations(settings: Settings) -> None:
         raise ConfigError(
             f"worker.shards ({origin('worker.shards')}) and worker.shard_leasing.enabled "
             f"({origin('worker.shard_leasing.enabled')}) exclude each other: set one of them"
+        )
+
+
+def _check_push(settings: Settings) -> None:
+    push, origin = settings.push, settings.origin
+    if push.token is not None and min(map(len, push.tokens), default=0) < push_rules.TOKEN_CHARS_MIN:
+        raise ConfigError(
+            f"push.token ({origin('push.token')}) is too short to be a secret: take {push_rules.TOKEN_CHARS_MIN} "
+            "characters or more, for example of openssl rand -hex 32"
         )

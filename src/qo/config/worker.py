@@ -228,4 +228,11 @@ class WorkerSettings:
         kind=kinds.LISTEN,
         help="The address of /stats, /metrics, /livez and /readyz; port 0: any free one; off: not served.",
     )
+    push_address: str | None = setting(
+        None,
+        "QO_WORKER_PUSH_ADDRESS",
+        kind=kinds.ADDRESS,
+        help="The IP address and port at which producers reach worker.http to wake this worker; unset: that of "
+        "worker.http, if it names one.",
+    )
     shard_leasing: ShardLeasingSettings = ShardLeasingSettings()

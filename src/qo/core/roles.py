@@ -101,6 +101,8 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
         Grant("MoveHints", (WRITE, DELETE), _everywhere(_HINTS)),
     ),
 }
+# What a producer needs to wake workers; all others that send wake-ups read the roster anyway.
+_PUSH = Grant("FindWorkers", (READ, LIST), (f"{keys.WORKERS}*",))
 # What a worker of a runtime needs beside the queue of that runtime.
 _JOIN = Grant("JoinQueue", (READ, WRITE, LIST), (keys.QUEUE,))
 
@@ -149,6 +151,7 @@ def role_policy(
     runtime: str | None = None,
     data: Prefix | None = None,
     create_only: bool = False,
+    push: bool = False,
     roles: Sequence[str] = (),
     functions: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -161,8 +164,12 @@ def role_policy(
         raise UsageError("a dispatcher serves the queues of all runtimes: leave out --runtime")
     if create_only and role is not Role.PRODUCER:
         raise UsageError(f"a {role} changes tasks that are there: --create-only is for producers")
+    if push and role is not Role.PRODUCER:
+        raise UsageError(f"a {role} needs no further rights to wake workers: --push is for producers")
     at = place if runtime is None else place.below(runtime)
     grants = statements(at, GRANTS[role], create_only=create_only)
+    if push:
+        grants += statements(at, [_PUSH])
     if role is Role.WORKER and runtime is not None:
         grants += statements(at, [_JOIN])
         grants += statements(place, [Grant("ReadProof", (READ,), (keys.QUEUE,))])

@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 HYBRID_SCAN_EVERY_S = 60.0
 DEFERRED_MAX = 50_000
 FRESH_FOR_S = 5.0
+PUSHED_MAX = 1_000
+PUSHED = "pushed"  # In place of the ETag of a hint, which a wake-up does not name.
+PUSHED_FOR_S = 2.0  # A wake-up for the same task within that time is a repeated one.
 # Long, because a backlog of types that this worker does not handle is read again after this time.
 TAKEN_FOR_S = 600.0
 WALK_REST_PER_PAGE_S, WALK_REST_MAX_S = 0.25, 15.0
@@ -57,6 +60,9 @@ class Feed:
         self._scan_at = self._monotonic() + HYBRID_SCAN_EVERY_S
         self._candidates: deque[Due] = deque()
         self._listed_at = 0.0
+        self._pushed: deque[tuple[float, str]] = deque(
+            maxlen=PUSHED_MAX
+        )  # Tasks of wake-ups, and when those came.
         self._late: deque[Due] = deque()  # Overdue tasks in units that other workers own.
         self.looks = 0  # How often the store was listed, and when last.
         self.depth = 0  # How many candidates that listing returned.
@@ -94,10 +100,29 @@ class Feed:
         """Take these tasks next: their owners are late with them."""
         self._late = deque(late)
 
+    def push(self, task_ids: Iterable[str]) -> None:
+        """Take these tasks next, unless that takes too long: a wake-up has named them."""
+        now = self._monotonic()
+        self._pushed.extend((now, task_id) for task_id in task_ids)
+
+    async def take_pushed(self, count: int) -> list[Due]:
+        """Return up to ``count`` tasks that wake-ups have named, without a request to the store."""
+        tasks: list[Due] = []
+        if not self._pushed:
+            return tasks
+        store_now = await self._queue.store.now()
+        while self._pushed and len(tasks) < count:
+            pushed_at, task_id = self._pushed.popleft()
+            due = Due(task_id, "", PUSHED, keys.minute_of(store_now), store_now, store_now)
+            if self._monotonic() - pushed_at <= FRESH_FOR_S and self._usable(due):
+                self.defer(due, PUSHED_FOR_S, expect_gone=True)
+                tasks.append(due)
+        return tasks
+
     @property
     def has_offers(self) -> bool:
         """Whether there are tasks to take without a listing."""
-        return bool(self._late)
+        return bool(self._late or self._pushed)
 
     def wants(self, due: Due) -> bool:
         """Whether a hint would be taken if it were found in this worker's units."""
@@ -118,6 +143,7 @@ class Feed:
         tasks = self._deferred_tasks.take(count)
         for due in tasks:
             self._hand_out(due)
+        tasks += await self.take_pushed(count - len(tasks))
         if not tasks and not self._candidates and not self._late and self._monotonic() >= self._walk_at:
             await self._look()
         while (self._late or self._candidates) and len(tasks) < count:

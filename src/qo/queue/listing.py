@@ -44,7 +44,7 @@ async def find(store: ObjectStore, prefix_len: int, criteria: Filter, limit: int
         validate_shards((criteria.shard,), prefix_len)
     matches: dict[str, Task] = {}  # By id: a stale hint beside a fresh one leads to the same task twice.
     async for batch in _task_keys(store, criteria):
-        tasks = await gather_cancellable(_read(store, key) for key in batch)
+        tasks = await gather_cancellable(read_task(store, key) for key in batch)
         matches.update({task.id: task for task in tasks if task is not None and criteria.admits(task)})
         if len(matches) >= limit:
             break
@@ -83,7 +83,7 @@ async def pages(store: ObjectStore, prefix: str, after: str = "") -> AsyncIterat
         after = page.entries[-1].key
 
 
-async def _read(store: ObjectStore, key: str) -> Task | None:
+async def read_task(store: ObjectStore, key: str) -> Task | None:
     stored = await store.get(key)
     try:
         return None if stored is None else wire.decode_task(stored.body, key)

@@ -92,6 +92,11 @@ def _instant(now: datetime, at: datetime | None, in_s: float | None) -> datetime
     return now + timedelta(seconds=in_s) if in_s is not None else at
 
 
+def check_task(new: NewTask) -> None:
+    """Raise UsageError for what is wrong with a task, as far as that can be told without a clock."""
+    _check(new.task_type, new.options)
+
+
 def _check(task_type: str, options: Options) -> None:
     # Types are checked too: msgspec writes whatever it is given, and only a reader would find out.
     _check_kind("a task's options", options, Options)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from qo.ambient import SYSTEM, Ambient
 from qo.core import lifecycle, wire
@@ -25,6 +25,7 @@ from qo.queue.follow_up import follow_up
 from qo.queue.hints import Hints
 from qo.queue.options import DELAY_S_MAX, NewTask, Options, build, check_number, check_text, require_text
 from qo.queue.payload import Payloads
+from qo.queue.pusher import PushConfig, Pusher
 from qo.queue.sealer import Sealer
 from qo.queue.tasks import Snapshot, Tasks
 from qo.store.metered import Metered
@@ -32,6 +33,19 @@ from qo.store.port import ObjectStore
 
 SUBMITS_AT_ONCE = 64
 PAYLOAD_THRESHOLD_BYTES = 256 * 1024
+
+
+class PreparedTask(NamedTuple):
+    """A task that was checked, and is not written yet."""
+
+    new: NewTask
+    task: Task
+    body: bytes  # The JSON of its input.
+
+
+class Submission(NamedTuple):
+    task: Task
+    created: bool  # False: its key named this task before.
 
 
 class Claim:
@@ -58,6 +72,7 @@ class Queue:
         ambient: Ambient = SYSTEM,
         meter: Metered | None = None,
         sealer: Sealer | None = None,
+        push: PushConfig | None = None,
     ) -> None:
         """``sealer`` encrypts inputs, outputs, progress and errors; None: they are stored as they are."""
         self.store = store
@@ -66,6 +81,9 @@ class Queue:
         self.ambient = ambient
         self.hints = Hints(store)
         self.tasks = Tasks(store, self.hints, prefix_len, ambient)
+        self.pusher = None if push is None else Pusher(store, push, ambient)
+        if self.pusher is not None:
+            self.tasks.on_write = self.pusher.note_ready
         self.payloads = Payloads(store, payload_threshold_bytes, sealer)
         self._cancels = Cancels(self)
 
@@ -78,7 +96,7 @@ class Queue:
         Raises IdempotencyConflict if that key was used for another type or input.
         """
         new = NewTask(task_type, input, options or Options())
-        return await self._create(*self._prepare(new, await self.store.now()))
+        return (await self.create(self.prepare(new, await self.store.now()))).task
 
     async def submit_many(self, tasks: Sequence[NewTask]) -> list[Task]:
         """Write many tasks, several at once, after checking all of them: a bad one stops everything before the
@@ -86,23 +104,26 @@ class Queue:
         submitting all again completes the rest and repeats none.
         """
         now = await self.store.now()
-        prepared = [self._prepare(new, now) for new in tasks]
-        created: list[Task] = []
+        prepared = [self.prepare(new, now) for new in tasks]
+        submitted: list[Submission] = []
         for start in range(0, len(prepared), SUBMITS_AT_ONCE):
             batch = prepared[start : start + SUBMITS_AT_ONCE]
-            created += await gather_cancellable(self._create(*each) for each in batch)
-        return created
+            submitted += await gather_cancellable(self.create(each) for each in batch)
+        return [each.task for each in submitted]
 
-    def _prepare(self, new: NewTask, now: datetime) -> tuple[NewTask, Task, bytes]:
+    def prepare(self, new: NewTask, now: datetime) -> PreparedTask:
+        """Check a task, and return it as ``create`` takes it. Raises UsageError that names what is wrong with it."""
         value, body = self.payloads.take(new.input, "the input")
         new = NewTask(new.task_type, value, new.options)  # From here on, the caller may change its input.
-        return new, build(new, now=now, prefix_len=self.prefix_len, ambient=self.ambient), body
+        task = build(new, now=now, prefix_len=self.prefix_len, ambient=self.ambient)
+        return PreparedTask(new, task, body)
 
-    async def _create(self, new: NewTask, task: Task, body: bytes) -> Task:
-        task = await self.payloads.offload_input(task, body)
+    async def create(self, prepared: PreparedTask) -> Submission:
+        """Write a prepared task, unless its key names one that is there. Raises IdempotencyConflict as ``submit``."""
+        task = await self.payloads.offload_input(prepared.task, prepared.body)
         snapshot, created = await self.tasks.create(task)
-        existing = snapshot.task if created else await self._reuse_existing(snapshot.task, new)
-        return self.payloads.reveal(existing)
+        existing = snapshot.task if created else await self._reuse_existing(snapshot.task, prepared.new)
+        return Submission(self.payloads.reveal(existing), created)
 
     async def _reuse_existing(self, there: Task, new: NewTask) -> Task:
         was = wire.fingerprint([there.task_type, await self.payloads.input(there)])
@@ -298,6 +319,8 @@ class Queue:
         return snapshot
 
     async def close(self) -> None:
+        if self.pusher is not None:
+            await self.pusher.close()
         await self.hints.flush()
         await self.store.close()
 

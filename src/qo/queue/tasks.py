@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from qo.ambient import Ambient
@@ -24,12 +25,17 @@ class Snapshot(NamedTuple):
     etag: str
 
 
+def _ignore(_: Task) -> None:
+    """Nobody wants to know."""
+
+
 class Tasks:
     def __init__(self, store: ObjectStore, hints: Hints, prefix_len: int, ambient: Ambient) -> None:
         self._store = store
         self._hints = hints
         self._prefix_len = prefix_len
         self._ambient = ambient
+        self.on_write: Callable[[Task], None] = _ignore  # Called after each write, once the hints are there.
 
     def key(self, task_id: str) -> str:
         return keys.task(shard_of(task_id, self._prefix_len), task_id)
@@ -45,6 +51,7 @@ class Tasks:
         wrote = await self._write(key, task, None)
         if isinstance(wrote, PutResult):
             await self.project(task)
+            self.on_write(task)
             return Snapshot(task, wrote.etag), True
         if wrote.current is None:
             raise Contended(f"task {task.id} was deleted while it was being created; submit again")
@@ -65,6 +72,7 @@ class Tasks:
                 return snapshot
             wrote = await self._move(key, snapshot, decision, command)
             if isinstance(wrote, PutResult):
+                self.on_write(decision)
                 return Snapshot(decision, wrote.etag)
             if wrote.current is None:
                 raise CorruptRecord(f"{key} was deleted while task {snapshot.task.id} was {snapshot.task.status}")

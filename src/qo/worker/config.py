@@ -58,6 +58,8 @@ class WorkerConfig:
     cancel_grace_s: float = 10.0  # For cancelled tasks to stop.
 
     http: str = "off"
+    push_tokens: tuple[str, ...] = field(default=(), repr=False)  # With one, it takes wake-ups at ``http``.
+    push_address: str | None = None  # Where producers reach it; None: at ``http``.
     shard_leasing: LeasingConfig | None = None
 
     def __post_init__(self) -> None:

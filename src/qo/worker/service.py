@@ -178,6 +178,8 @@ def worker_config(queue: Queue, settings: Settings, stop_when_empty: bool) -> Wo
         shutdown_grace_s=values.shutdown_grace_s,
         cancel_grace_s=values.cancel_grace_s,
         http=values.http,
+        push_tokens=settings.push.tokens,
+        push_address=values.push_address,
         shard_leasing=leasing_config(values.shard_leasing, pace),
     )
 

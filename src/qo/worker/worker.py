@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qo.errors import UsageError
@@ -277,9 +277,17 @@ class Worker:
         config = self._config
         if config.http != "off":
             from qo.worker.observe.status import StatusServer
+            from qo.worker.observe.wake_page import build_posts, push_address
 
-            self._status = StatusServer(config.http, snapshot=self.snapshot, stats=self.stats, health=self.health)
+            def claim(task_ids: Sequence[str]) -> None:
+                call_on_loop(self._loop, lambda: self._mailbox.push(task_ids))
+
+            posts = build_posts(config, take=claim, has_room=self._has_room)
+            self._status = StatusServer(
+                config.http, snapshot=self.snapshot, stats=self.stats, health=self.health, posts=posts
+            )
             self._heartbeat.http = self._status.start()
+            self._heartbeat.push = push_address(config, self._heartbeat.http)
         self._heartbeat.leasing = self._ownership is not None
         self._spawn(self._loop_lag.run(self._attempts.give_back_overdue))
         self._follower.begin(await self._heartbeat.begin())

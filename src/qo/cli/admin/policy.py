@@ -30,6 +30,9 @@ def policy(
             help="For a producer: may create tasks, but not overwrite existing ones. Only AWS enforces it.",
         ),
     ] = False,
+    push: Annotated[
+        bool, typer.Option("--push", help="For a producer: may also read which workers there are, to wake them.")
+    ] = False,
 ) -> None:
     """Print the IAM policy that a role needs.
 
@@ -51,6 +54,7 @@ def policy(
         runtime=runtime,
         data=_data(settings),
         create_only=create_only,
+        push=push,
         roles=[dispatcher.role_arn] if dispatcher.role_arn else [],
         functions=_functions(dispatcher.lambda_function, region),
     )

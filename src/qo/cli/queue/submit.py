@@ -8,11 +8,12 @@ import typer
 
 from qo.cli.invocation import Session, command, new_app
 from qo.cli.queue import task_view
-from qo.cli.queue.submission import options, read_input, read_tasks
+from qo.cli.queue.submission import read_input, read_tasks
 from qo.core.task import Task
 from qo.errors import UsageError
 from qo.queue.options import NewTask
 from qo.queue.queue import Queue
+from qo.queue.task_document import options
 
 app = new_app()
 

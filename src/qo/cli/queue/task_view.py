@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from qo.cli.durations import format_duration, format_instant, parse_duration_s
 from qo.cli.invocation import Session
+from qo.core.durations import format_duration, format_instant, parse_duration_s
 from qo.core.sealed import describe_sealed
 from qo.core.task import Status, Task
 from qo.errors import Refused, TaskFailed

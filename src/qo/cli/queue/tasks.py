@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from qo.cli.durations import parse_duration_s
 from qo.cli.invocation import Session, command, new_app
 from qo.cli.queue import task_view
+from qo.core.durations import parse_duration_s
 from qo.core.shard import validate_task_id
 from qo.core.task import Status, Task
 from qo.core.words import plural

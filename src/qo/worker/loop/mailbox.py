@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from datetime import timedelta
 
 from qo.core import keys
@@ -116,7 +117,26 @@ class Mailbox:
             else:
                 pace, rest_s = self._rest_after(pace, failed=candidates is None)
                 wants_room = self._feed.has_withheld or self._config.stop_when_empty
-                await self._wake_up.rest(rest_s, wants_room=wants_room)
+                await self._rest(rest_s, wants_room=wants_room)
+
+    async def _rest(self, rest_s: float, *, wants_room: bool) -> None:
+        """Rest until the next look. Tasks that are pushed meanwhile are claimed without one, so that a wake-up costs
+        no LIST."""
+        clock = self._queue.ambient.monotonic
+        until = clock() + rest_s
+        while True:
+            await self._wake_up.rest(max(0.0, until - clock()), wants_room=wants_room)
+            if not self._wake_up.was_only_pushed or self._free() <= 0:
+                return
+            self._wake_up.reset()
+            self._scope.may_look()  # So that the feed knows which shards are this worker's.
+            for due in await self._feed.take_pushed(self._free()):
+                self._start(due)
+
+    def push(self, task_ids: Sequence[str]) -> None:
+        """Claim these tasks next: a wake-up has named them."""
+        self._feed.push(task_ids)
+        self._wake_up.push()
 
     def _free(self) -> int:
         """How many more tasks may be claimed now."""

@@ -57,6 +57,7 @@ class Heartbeat:
         self._started_at: datetime | None = None
         self._reported_tasks: list[str] = []
         self.http: str | None = None
+        self.push: str | None = None
         self.leasing = False
 
     async def run(self) -> None:
@@ -124,6 +125,7 @@ class Heartbeat:
             requests=stats.requests,
             dollars=stats.dollars,
             http=self.http,
+            push=self.push,
             slots=config.concurrency,
             leasing=self.leasing,
             host=socket.gethostname(),
