@@ -6,12 +6,9 @@ millisecond longer than the server needs.
 
 from __future__ import annotations
 
-import asyncio
-import random
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,12 +16,11 @@ from pathlib import Path
 
 from bench.harness import Family, Result, Target, result
 from bench.lab import delayed, seaweed
-from bench.process import ROOT
+from bench.process import ROOT, run
 from bench.queue.sides import Qo
 
 LATENCY_MS = 1
 TOKEN = "a push token of the benchmark"
-PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,7 @@ class Mode:
 
 
 MODES = (
-    Mode("poll", 40, 3.0, {}),
+    Mode("poll", 30, 3.0, {}),
     Mode("push", 200, 0.3, {"QO_PUSH": "1", "QO_PUSH_TOKEN": TOKEN}, 50.0),
 )
 
@@ -54,27 +50,6 @@ def _worker(environment: Mapping[str, str], directory: Path) -> Iterator[None]:
         process.wait()
 
 
-async def _latencies_ms(mode: Mode, environment: Mapping[str, str]) -> list[float]:
-    import qo
-    from qo.config.origins import load
-    from qo.queue import roster
-
-    rng = random.Random(7)
-    async with qo.connect(load(environ=environment, cwd=ROOT / "bench")) as queue:
-        async with asyncio.timeout(PATIENCE_S):
-            while not await roster.workers(queue.store):  # noqa: ASYNC110 - another process signs on.
-                await asyncio.sleep(0.05)
-        found: list[float] = []
-        for number in range(mode.tasks + 1):
-            await asyncio.sleep(mode.idle_s * rng.uniform(0.5, 1.5))
-            began = time.monotonic()
-            task = await queue.submit("start")
-            ended = await queue.wait(task.id, PATIENCE_S)
-            if number:  # The first one opens connections.
-                found.append(1000 * (await queue.output(ended) - began))
-        return found
-
-
 def measure() -> Iterator[Result]:
     with seaweed() as server, delayed(server, LATENCY_MS / 1000) as endpoint:
         for mode in MODES:
@@ -84,7 +59,8 @@ def measure() -> Iterator[Result]:
                 [sys.executable, "-m", "qo", "doctor", "--fix"], cwd=ROOT, env=environment, check=True, stdout=-3
             )
             with tempfile.TemporaryDirectory() as directory, _worker(environment, Path(directory)):
-                found = sorted(asyncio.run(_latencies_ms(mode, environment)))
+                job = {"do": "latencies", "tasks": mode.tasks, "idle_s": mode.idle_s}
+                found = sorted(run("bench.peers.starting", job, environment)["latencies_ms"])
             settings = {
                 "tasks": mode.tasks,
                 "idle_before_s": mode.idle_s,
