@@ -168,6 +168,36 @@ async def test_when_nobody_is_left_the_call_is_stopped(queue: Queue) -> None:
         assert stopped.is_set(), "before the last of them was reported"
 
 
+@pytest.mark.fast
+def test_a_task_that_times_out_stops_the_call_and_the_others_are_given_back_unharmed() -> None:
+    calls: list[tuple[float, list[str]]] = []
+    app = App()
+
+    @app.task("index", batch=3, batch_wait_s=0.1)
+    async def index(items: list[tuple[str, Context]]) -> None:
+        began = asyncio.get_running_loop().time()
+        try:
+            await asyncio.sleep(20 if any(input == "slow" for input, _ in items) else 1)
+        finally:
+            calls.append((asyncio.get_running_loop().time() - began, sorted(input for input, _ in items)))
+
+    async def main() -> tuple[list[Status], list[int]]:
+        queue = virtual_queue()
+        tasks = [
+            await queue.submit("index", "slow", Options(timeout_s=3, max_retries=0)),
+            await queue.submit("index", "a", Options(timeout_s=60)),
+            await queue.submit("index", "b", Options(timeout_s=60)),
+        ]
+        await drain(queue, app)
+        ends = [await queue.get(task.id) for task in tasks]
+        assert "timed out after 3 s" in (ends[0].last_error or "")
+        return [task.status for task in ends], [task.retry_count for task in ends]
+
+    assert virtual.run(main()) == ([Status.FAILED, Status.COMPLETED, Status.COMPLETED], [0, 0, 0])
+    assert [seconds for seconds, _ in calls] == pytest.approx([3.0, 1.0])
+    assert calls[1][1] == ["a", "b"]
+
+
 async def test_at_shutdown_a_batch_is_given_back_when_its_function_has_stopped(queue: Queue) -> None:
     begun, cleaned = asyncio.Event(), []
     app = App()

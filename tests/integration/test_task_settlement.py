@@ -191,7 +191,7 @@ def test_every_setting_of_worker_and_monitor_reaches_them(memory_store: MemorySt
         threads=4, processes=5, process_tasks_max=6, process_memory_max_mb=7, spark_slots=8, timeout_s=9, lease_s=10,
         control_s=11, packages=PackageDrift.REFUSE, http="off", shard_leasing=ShardLeasingSettings(enabled=True),
         queue=("high=1",), load_shed=False, buffer=9, concurrency_limit=10, rate_limit="1/2", producer_buffer=11,
-        result_buffer=12,
+        result_buffer=12, push_address="worker.example:8090",
     )  # fmt: skip
     monitor = MonitorSettings(
         check_interval_s=1, worker_health_threshold_s=2, sweep_interval_s=3, sweep_page_size=4
@@ -202,7 +202,7 @@ def test_every_setting_of_worker_and_monitor_reaches_them(memory_store: MemorySt
     told = worker_config(queue, Settings(worker=worker), stop_when_empty=True)
     plain = worker_config(queue, Settings(), stop_when_empty=False)
     same = [f.name for f in fields(WorkerConfig) if getattr(told, f.name) == getattr(plain, f.name)]
-    assert same == ["clock_doubt_s"], "as the store is"
+    assert same == ["clock_doubt_s", "push_tokens"], "as the store is, and as the settings of push are"
     watch = monitor_config(monitor)
     assert [
         f.name for f in fields(MonitorConfig) if getattr(watch, f.name) == getattr(MonitorConfig(), f.name)

@@ -61,6 +61,7 @@ async def run_queues(
                 worker_config(queue, at, stop_when_empty),
                 inbox_capacity=0,
                 http=settings.worker.http if not workers else _any_port(settings.worker.http),
+                push_address=None if workers else settings.worker.push_address,  # It names the port of the first.
             )
             workers[name] = make_worker(queue, app, config, at, slot_share=slots.join(name))
             log_start(app, config, at)

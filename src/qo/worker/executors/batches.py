@@ -1,8 +1,9 @@
 """The executor of handlers that take many tasks in one call (``batch=...``).
 
 It gathers requests, calls the function once for all of them through the executor of its kind, and gives each request
-its own result. Each keeps its own claim, lease, timeout and outcome: one that is stopped leaves the call, and the call
-itself is stopped when nobody is left in it.
+its own result. Each keeps its own claim, lease, timeout and outcome. A request whose task was cancelled leaves the
+call. One whose task may soon run elsewhere, because it timed out or lost its lease, stops the call, and the others are
+given back. A thread cannot be stopped, so there they stay.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from qo.worker.api.context import BlockingContext
 from qo.worker.api.handler import Handler, Kind
 from qo.worker.api.request import Request
 from qo.worker.executors import Executor
+from qo.worker.layers.timeout import timed_out
 from qo.worker.loop.cancel import CancelToken, Stopped, Why
 from qo.worker.loop.clock import Clock, now
 from qo.worker.loop.outcome import Outcome, OutcomeError, Released, outcome_of, unstarted_outcome
 
-STOPPED_WITH_OTHER = "another task of its batch was asked to stop, and the handler stopped for all"
+EXPIRES_TOGETHER_S = 0.5  # Timers of one batch do not fire at one instant, and none may escape by that.
+STOPPED_WITH_OTHER = "another task of its batch had to stop, and so had the handler, for all of them"
 
 
 class Member:
@@ -50,7 +53,14 @@ class Batch:
         self.task_id = members[0].request.task.id  # By which the executor knows the call.
         self.present = set(members)
         self.was_left = False  # Whether a request has left the call before it ended.
+        self.is_stopping = False
         self.call: asyncio.Task[None] | None = None
+
+    def stop(self) -> None:
+        """Cancel the call, once: a second time would interrupt what it cleans up."""
+        if self.call is not None and not self.is_stopping:
+            self.is_stopping = True
+            self.call.cancel()
 
     @property
     def is_over(self) -> bool:
@@ -97,7 +107,8 @@ class Batches:
             self._timer.cancel()
 
     async def _leave(self, member: Member) -> None:
-        """Take no further part. The last one to leave stops the call and waits until it has stopped."""
+        """Take no further part. A task that may run again must not begin elsewhere while the function works on it: so
+        the call is stopped, if it can be, and has ended when this returns."""
         if member.batch is None:
             self._waiting.remove(member)
             return
@@ -108,10 +119,9 @@ class Batches:
             return
         batch.was_left = True
         self._departed[member.request.task.id] = batch
-        if not batch.present:
-            batch.call.cancel()
-        # A task that is given back must not start elsewhere while the function still runs here.
-        if not batch.present or member.request.cancel.why is Why.SHUTDOWN:
+        ends_here = member.request.cancel.why is Why.CANCELLED or self._handler.kind is not Kind.ASYNC
+        if not batch.present or not ends_here:
+            batch.stop()
             await asyncio.wait({batch.call})
 
     def _start_due(self) -> None:
@@ -149,7 +159,12 @@ class Batches:
             if batch.members:
                 output = await self._executor.call(self._request(batch))
                 _share_output(batch.members, output, self._handler.task_type)
-        except BaseException as error:  # CancelledError too: then nobody is present.
+        except asyncio.CancelledError as error:
+            if batch.is_stopping:
+                _give_back(batch.members)
+            else:
+                _share_error(batch.members, error)
+        except BaseException as error:
             _share_error(batch.members, error)
         finally:
             self._running.discard(batch)
@@ -200,6 +215,14 @@ def _share_output(members: Sequence[Member], output: Any, task_type: str) -> Non
         )
     for member, each in zip(members, cast("list[Any]", output), strict=True):
         _settle(member, OutcomeError(outcome_of(each)) if isinstance(each, BaseException) else each)
+
+
+def _give_back(members: Sequence[Member]) -> None:
+    """Settle the requests of a call that was stopped because of others. Who would have timed out with them has."""
+    for member in members:
+        clock = member.request.clock
+        expires = clock.deadline is not None and clock.deadline <= now() + EXPIRES_TOGETHER_S
+        _settle(member, OutcomeError(timed_out(clock) if expires else Released(STOPPED_WITH_OTHER)))
 
 
 def _share_error(members: Sequence[Member], error: BaseException) -> None:
