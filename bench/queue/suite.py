@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.queue import drain, embedded, growth, limit, requests, starts, startup
+from bench.queue import drain, embedded, growth, kept, limit, requests, starts, startup
 
 FAMILIES = [
     *startup.FAMILIES,
@@ -12,4 +12,5 @@ FAMILIES = [
     *embedded.FAMILIES,
     *growth.FAMILIES,
     *starts.FAMILIES,
+    *kept.FAMILIES,
 ]

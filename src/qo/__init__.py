@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from qo.errors import QoError
     from qo.pipeline.declare import Pipeline
     from qo.queue.connecting import blocking, connect
+    from qo.queue.listing import Filter
     from qo.queue.options import NewTask, Options
     from qo.queue.queue import Claim, Queue
     from qo.spark.io.reader import read
@@ -45,6 +46,7 @@ _HOMES = {
     "Claim": "qo.queue.queue",
     "Context": "qo.worker.api.context",
     "Failure": "qo.worker.api.app",
+    "Filter": "qo.queue.listing",
     "NewTask": "qo.queue.options",
     "Options": "qo.queue.options",
     "Pipeline": "qo.pipeline.declare",
@@ -72,6 +74,7 @@ __all__ = [
     "Claim",
     "Context",
     "Failure",
+    "Filter",
     "NewTask",
     "Options",
     "Pipeline",

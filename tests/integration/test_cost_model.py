@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -18,12 +18,15 @@ from qo.core.pricing import (
     heartbeats_per_day,
     monitor_per_day,
     polling_per_day,
+    purge_per_day,
     requests_per_task,
 )
+from qo.core.retention import Keep, Policy
 from qo.queue import roster
 from qo.queue.feed import Feed
 from qo.queue.monitor import Monitor
 from qo.queue.options import NewTask
+from qo.queue.purger import Purger
 from qo.queue.queue import Claim, Queue
 from qo.store.memory import MemoryStore
 from qo.store.metered import Metered
@@ -98,3 +101,17 @@ def test_an_idle_worker_takes_the_requests_that_the_model_says() -> None:
         assert counts == {operation: pytest.approx(n, rel=0.03) for operation, n in expected.items() if n}
 
     virtual.run(main())
+
+
+async def test_a_purge_takes_the_requests_that_the_model_says() -> None:
+    meter = Metered(MemoryStore())
+    queue = Queue(meter)
+    tasks = 1000
+    for task in await queue.submit_many([NewTask("t", n) for n in range(tasks)]):
+        claim = await queue.claim(task.id, worker_id="w")
+        assert isinstance(claim, Claim)
+        await queue.complete(claim)
+    await queue.hints.flush()
+    meter.reset()
+    assert (await Purger(queue, Policy(Keep(completed=timedelta(0)))).purge_all()).tasks == tasks
+    assert meter.counts == nonzero(purge_per_day(Load(1, tasks, kept_d=1)))

@@ -17,6 +17,7 @@ from qo.config import kinds, location
 from qo.config.dispatcher import DispatcherSettings
 from qo.config.encryption import EncryptionSettings
 from qo.config.push import PushSettings
+from qo.config.retention import RetentionSettings
 from qo.config.serve import ServeSettings
 from qo.config.setting import PAGE, Setting, setting
 from qo.config.spark import SparkSettings
@@ -83,6 +84,12 @@ class MonitorSettings:
         kind=PAGE,
         help="How many objects one page of a sweep may return.",
     )
+    http: str = setting(
+        "off",
+        "QO_MONITOR_HTTP",
+        kind=kinds.LISTEN,
+        help="The address at which qo monitor serves the depth of the queue as /metrics; workers do at worker.http.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +151,7 @@ class Settings:
     s3: S3Settings = S3Settings()
     worker: WorkerSettings = WorkerSettings()  # noqa: RUF009 - an immutable value, made once.
     monitor: MonitorSettings = MonitorSettings()
+    retention: RetentionSettings = RetentionSettings()  # noqa: RUF009 - an immutable value, made once.
     local: LocalSettings = LocalSettings()
     encryption: EncryptionSettings = EncryptionSettings()  # noqa: RUF009 - an immutable value, made once.
     dispatcher: DispatcherSettings = DispatcherSettings()  # noqa: RUF009 - an immutable value, made once.

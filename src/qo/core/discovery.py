@@ -46,6 +46,7 @@ class Due(NamedTuple):
     minute: int
     listed_at: datetime
     written_at: datetime
+    due_minute: int  # Later than ``minute`` for an urgent task that was written before it was due.
 
 
 class Listed(Protocol):
@@ -65,8 +66,10 @@ def due_entries(entries: Sequence[Listed], *, now: datetime, shards: Container[s
     due: list[Due] = []
     for entry in entries:
         parsed = keys.parse_index(entry.key)
-        if parsed is not None and parsed.minute <= minute and parsed.shard in shards:
-            due.append(Due(parsed.task_id, entry.key, entry.etag, parsed.minute, now, entry.modified))
+        if parsed is not None and max(parsed.minute, parsed.due_minute) <= minute and parsed.shard in shards:
+            due.append(
+                Due(parsed.task_id, entry.key, entry.etag, parsed.minute, now, entry.modified, parsed.due_minute)
+            )
     return due
 
 

@@ -24,6 +24,7 @@ DAY_S = 86_400
 MONTH_D = 30
 GB = 10**9
 VERSIONS_PER_TASK = 3  # Pending, running, completed.
+PAGE = 1000  # Keys of a LIST, versions of a listing of versions, objects of a delete of many.
 POLLS_PER_TASK = 2  # Beside those after a pause: at once after finding it, and when it is finished.
 
 
@@ -169,15 +170,31 @@ def _scan_reads(listed: float, load: Load, rhythm: Rhythm) -> float:
 def monitor_per_day(load: Load, rhythm: Rhythm = DEFAULT_RHYTHM) -> Requests:
     """Return the requests that the monitors of all workers make together.
 
-    Each lists leases and workers at every check and reads where the sweep stands. The sweep itself is shared:
-    whoever moves the cursor lists tasks, ready keys and leases, once in an interval.
+    Each lists leases and workers at every check and reads where the sweep stands. The sweep itself is shared: whoever
+    moves the cursor lists tasks, and once in an interval ready keys and leases. It goes over all tasks once a day at
+    least, and reads those that are new, and all of them once a month.
     """
     checks = load.workers * DAY_S / rhythm.check_s
     sweeps = DAY_S / rhythm.sweep_s if rhythm.sweep_s and load.workers else 0.0
+    pages = max(sweeps, load.tasks_kept / rhythm.sweep_page) if sweeps else 0.0
+    reads = load.tasks_per_day + load.tasks_kept / MONTH_D if sweeps else 0.0
     return {
-        Operation.LIST: 2 * checks + 3 * sweeps,
-        Operation.GET: load.workers * sweeps + _scan_reads(sweeps * rhythm.sweep_page, load, rhythm),
-        Operation.PUT: sweeps,
+        Operation.LIST: 2 * checks + pages + 2 * sweeps,
+        Operation.GET: load.workers * sweeps + reads,
+        Operation.PUT: 2 * pages,
+    }
+
+
+def purge_per_day(load: Load) -> Requests:
+    """Return the requests of the purger, if as many tasks go each day as come, all after the same time."""
+    if not load.kept_d or not load.workers or not load.tasks_per_day:
+        return {}
+    thousands = load.tasks_per_day / PAGE
+    return {
+        Operation.LIST: load.tasks_kept / PAGE,
+        Operation.GET: load.tasks_per_day,
+        Operation.VERSIONS: 1 + VERSIONS_PER_TASK * thousands,  # One for the data.
+        Operation.DELETE_MANY: VERSIONS_PER_TASK * thousands,
     }
 
 
@@ -220,7 +237,7 @@ def estimate(
     task_bytes: int = 2048,
     rhythm: Rhythm = DEFAULT_RHYTHM,
 ) -> CostEstimate:
-    """Estimate the cost of 30 days. ``kept_d`` 0 leaves out storage, and the sweep of it."""
+    """Estimate the cost of 30 days. ``kept_d`` 0 leaves out storage, and the sweep and purge of it."""
     if workers < 0 or tasks_per_day < 0 or kept_d < 0:
         raise UsageError("workers, tasks per day and days kept cannot be negative")
     load = Load(workers, tasks_per_day, kept_d)
@@ -228,7 +245,7 @@ def estimate(
     tasks = _multiply(per_task, tasks_per_day * MONTH_D)
     polling = _multiply(polling_per_day(load, mode, rhythm), workers * MONTH_D)
     heartbeats = _multiply(heartbeats_per_day(load.tasks_each, rhythm), workers * MONTH_D)
-    monitor = _multiply(monitor_per_day(load, rhythm), MONTH_D)
+    monitor = _multiply(_add(monitor_per_day(load, rhythm), purge_per_day(load)), MONTH_D)
     parts = (tasks, polling, heartbeats, monitor)
     return CostEstimate(
         tasks=dollars(tasks),
@@ -238,6 +255,10 @@ def estimate(
         storage=load.tasks_kept * VERSIONS_PER_TASK * task_bytes / GB * STORAGE_PRICE_GB_MONTH,
         requests={operation: sum(part.get(operation, 0.0) for part in parts) for operation in Operation},
     )
+
+
+def _add(one: Requests, other: Requests) -> Requests:
+    return {operation: one.get(operation, 0.0) + other.get(operation, 0.0) for operation in Operation}
 
 
 def _multiply(requests: Requests, factor: float) -> Requests:

@@ -96,13 +96,20 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
     Role.OPERATOR: (
         Grant("ListQueue", (LIST, LIST_VERSIONS), _VIEWABLE),
         Grant("ReadQueue", (READ, READ_VERSION), _VIEWABLE),
-        # What replay, archive and cancel write: a task, and the wish that tells workers of it. A task is never removed.
+        # What replay, archive and cancel write: a task, and the wish that tells workers of it. It removes none.
         Grant("MoveTasks", (WRITE,), _everywhere((f"{keys.TASKS}*", keys.DESIRED))),
         Grant("MoveHints", (WRITE, DELETE), _everywhere(_HINTS)),
     ),
 }
 # What a producer needs to wake workers; all others that send wake-ups read the roster anyway.
 _PUSH = Grant("FindWorkers", (READ, LIST), (f"{keys.WORKERS}*",))
+# What the purger needs, in a monitor or in a worker. Nobody else removes tasks, and no operator does.
+_PURGE = (
+    Grant("PurgeTasks", (DELETE, "s3:DeleteObjectVersion"), _HELD),
+    Grant("SeeVersions", (LIST, LIST_VERSIONS), _HELD),
+    Grant("RememberPurge", (READ, WRITE, LIST), (keys.PURGE,)),
+)
+_PURGING = (Role.MONITOR, Role.WORKER)
 # What a worker of a runtime needs beside the queue of that runtime.
 _JOIN = Grant("JoinQueue", (READ, WRITE, LIST), (keys.QUEUE,))
 
@@ -152,13 +159,15 @@ def role_policy(
     data: Prefix | None = None,
     create_only: bool = False,
     push: bool = False,
+    purge: bool = False,
     roles: Sequence[str] = (),
     functions: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the whole policy of a role.
 
-    ``runtime``: for the queue of that runtime. ``data``: where datasets are. ``roles``, ``functions``: ARNs that a
-    dispatcher assumes and calls. Raises UsageError for options that the role does not have.
+    ``purge``: it also removes tasks, as retention says. ``runtime``: for the queue of that runtime. ``data``: where
+    datasets are. ``roles``, ``functions``: ARNs that a dispatcher assumes and calls. Raises UsageError for options that
+    the role does not have.
     """
     if role is Role.DISPATCHER and runtime is not None:
         raise UsageError("a dispatcher serves the queues of all runtimes: leave out --runtime")
@@ -166,10 +175,14 @@ def role_policy(
         raise UsageError(f"a {role} changes tasks that are there: --create-only is for producers")
     if push and role is not Role.PRODUCER:
         raise UsageError(f"a {role} needs no further rights to wake workers: --push is for producers")
+    if purge and role not in _PURGING:
+        raise UsageError(f"a {role} never removes tasks: --purge is for the roles {' and '.join(_PURGING)}")
     at = place if runtime is None else place.below(runtime)
     grants = statements(at, GRANTS[role], create_only=create_only)
     if push:
         grants += statements(at, [_PUSH])
+    if purge:
+        grants += statements(at, _PURGE)
     if role is Role.WORKER and runtime is not None:
         grants += statements(at, [_JOIN])
         grants += statements(place, [Grant("ReadProof", (READ,), (keys.QUEUE,))])

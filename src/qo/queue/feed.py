@@ -269,4 +269,5 @@ class Feed:
         now = await self._queue.store.now()
         if task.status is not Status.PENDING or task.available_at > now:
             return None
-        return Due(task.id, "", task.token, keys.minute_of(task.available_at), now, entry.modified)
+        minute = keys.minute_of(task.available_at)
+        return Due(task.id, "", task.token, keys.ready_minute(task), now, entry.modified, minute)

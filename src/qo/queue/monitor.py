@@ -1,4 +1,5 @@
-"""The monitor: takes back the tasks of dead workers, and runs the sweeper, which repairs the hints.
+"""The monitor: takes back the tasks of dead workers, and runs the sweeper, which repairs the hints, and the purger,
+which removes tasks that were kept long enough.
 
 Any number may run at once. Every action is a conditional write, so two monitors that see the same task act once.
 """
@@ -10,19 +11,24 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Protocol
 
 from qo.core import keys
+from qo.core.depth import QueueDepth
 from qo.core.discovery import Due
 from qo.core.lifecycle import Lapse
+from qo.core.retention import Allowance, Policy
 from qo.core.shard import all_shards
 from qo.core.sweep import is_lapsed, repair
 from qo.core.task import Status
-from qo.errors import CorruptRecord, QoError, UsageError
+from qo.errors import AccessDenied, CorruptRecord, QoError, UsageError
 from qo.queue import roster
 from qo.queue.concurrency import gather_cancellable
+from qo.queue.depth import DepthReader
 from qo.queue.follow_up import follow_up
 from qo.queue.index import Walk
 from qo.queue.listing import READS_AT_ONCE
+from qo.queue.purger import Purger, PurgeReport
 from qo.queue.queue import Queue
 from qo.queue.sweeper import Sweeper, SweepReport
 from qo.queue.tasks import Snapshot
@@ -31,6 +37,7 @@ log = logging.getLogger(__name__)
 
 LEASE_PAGE_SIZE = 1000
 FORGET_AFTER = timedelta(days=1)  # Since a worker was last heard of.
+REFUSED_REST_S = 3600.0  # After which a monitor without the right to purge tries again.
 CLAIMED_WITHIN = timedelta(seconds=10)  # A claim ends at most this long after its lease key was written.
 
 
@@ -40,6 +47,16 @@ class MonitorConfig:
     worker_health_threshold_s: float | None = None  # None: by each worker's own heartbeat interval.
     sweep_interval_s: float = 300.0  # 0: never.
     sweep_page_size: int = 1000
+    retention: Policy = Policy()  # noqa: RUF009 - an immutable value: every task is kept for ever.
+    purge_requests_per_minute: float = 600.0
+
+
+class DepthSink(Protocol):
+    """Where the monitor publishes how much waits in the queue."""
+
+    @property
+    def is_wanted(self) -> bool: ...
+    def publish(self, depth: QueueDepth | None) -> None: ...
 
 
 @dataclass(slots=True)
@@ -53,13 +70,19 @@ class CheckReport:
 
 
 class Monitor:
-    def __init__(self, queue: Queue, config: MonitorConfig | None = None) -> None:
+    def __init__(self, queue: Queue, config: MonitorConfig | None = None, depths: DepthSink | None = None) -> None:
+        """``depths`` gets the depth of the queue after each check, as long as somebody wants it."""
         self._queue = queue
+        self._depths = depths
+        self._depth_reader = DepthReader(queue)
         self._config = config or MonitorConfig()
         self._walk = Walk(queue.store, keys.LEASES, all_shards(queue.prefix_len), LEASE_PAGE_SIZE, queue.ambient)
         self._logged_stale: set[str] = set()
         self._confirmed_stale: set[str] = set()  # Silent workers whose records say that they should have reported.
         self._sweeper = Sweeper(queue, self._config.sweep_page_size)
+        self._purger = Purger(queue, self._config.retention) if self._config.retention.limits else None
+        self._purge_at = float("-inf")
+        self._allowance = Allowance(self._config.purge_requests_per_minute)
 
     async def run(self, stop: asyncio.Event, *, on_duty: Callable[[], bool] = lambda: True) -> None:
         """Check and sweep at their intervals until stopped, while ``on_duty``. Survives an unreachable store."""
@@ -73,15 +96,40 @@ class Monitor:
                 # Also after a failed check: only a sweep finds tasks whose hints were never written. All monitors
                 # together sweep one page per interval.
                 await _log_errors(self.sweep(unless_within_s=self._config.sweep_interval_s * 0.9))
+            await _log_errors(self._publish_depth(on_duty()))
+            if on_duty() and self._purger is not None:
+                await _log_errors(self.purge())
             try:
                 async with asyncio.timeout(self._config.check_interval_s):
                     await stop.wait()
             except TimeoutError:
                 continue
 
-    async def sweep(self, *, unless_within_s: float = 0.0) -> SweepReport:
-        """Sweep the next page, unless a monitor swept one within ``unless_within_s`` seconds."""
-        return await self._sweeper.sweep(unless_within_s=unless_within_s)
+    async def sweep(self, *, unless_within_s: float = 0.0, full: bool = False) -> SweepReport:
+        """Sweep the next page, unless a monitor swept one within ``unless_within_s`` seconds. See ``Sweeper.sweep``."""
+        return await self._sweeper.sweep(unless_within_s=unless_within_s, full=full)
+
+    async def _publish_depth(self, on_duty: bool) -> None:
+        """Show how much waits, if this monitor is on duty and somebody asks; otherwise show nothing."""
+        if self._depths is not None:
+            shows = on_duty and self._depths.is_wanted
+            self._depths.publish(await self._depth_reader.read() if shows else None)
+
+    async def purge(self) -> PurgeReport:
+        """Remove tasks that were kept long enough, as far as the budget of requests allows."""
+        if self._purger is None or self._queue.ambient.monotonic() < self._purge_at:
+            return PurgeReport(wrapped=True)
+        try:
+            report = await self._purger.purge(self._allowance)
+        except AccessDenied as error:
+            self._purge_at = self._queue.ambient.monotonic() + REFUSED_REST_S
+            log.error(
+                "nothing is purged: %s. Grant the rights (qo policy monitor --purge) or unset retention", error
+            )
+            return PurgeReport(skipped=True)
+        if report.tasks or report.orphans:
+            log.info("purged %d tasks and %d objects of large values", report.tasks, report.data)
+        return report
 
     async def check(self) -> CheckReport:
         """Make one pass over the leases whose minute has come, and over the workers' heartbeats."""

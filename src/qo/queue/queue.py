@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -19,10 +19,12 @@ from qo.core.shard import validate_prefix_len, validate_task_id
 from qo.core.task import Status, Task
 from qo.errors import IdempotencyConflict, LeaseLost, NotFound, Refused, UsageError
 from qo.queue import listing
+from qo.queue.bulk import Action, BulkReport, act_on_matching
 from qo.queue.concurrency import gather_cancellable
 from qo.queue.control import Cancels
 from qo.queue.follow_up import follow_up
 from qo.queue.hints import Hints
+from qo.queue.listing import Filter, FoundTasks
 from qo.queue.options import DELAY_S_MAX, NewTask, Options, build, check_number, check_text, require_text
 from qo.queue.payload import Payloads
 from qo.queue.pusher import PushConfig, Pusher
@@ -165,9 +167,15 @@ class Queue:
         The filters apply before the limit. Keys are listed first, then as many tasks are read as it takes; active
         ones are found through the indexes.
         """
-        criteria = listing.Filter(status=status, task_type=task_type, shard=shard, since=since)
-        matches = await listing.find(self.store, self.prefix_len, criteria, limit)
-        return [self.payloads.reveal(task) for task in matches]
+        criteria = Filter(status=status, task_type=task_type, shard=shard, since=since)
+        return (await self.find(criteria, limit)).tasks
+
+    async def find(self, criteria: Filter, limit: int = 100, *, scan_max: int | None = None) -> FoundTasks:
+        """The same by a filter. ``scan_max`` bounds the keys that are listed: then some of the newest may be missing,
+        and the result says so."""
+        return await listing.find(
+            self.store, self.prefix_len, criteria, limit, scan_max=scan_max, reveal=self.payloads.reveal
+        )
 
     async def history(self, task_id: str) -> list[Task]:
         """Return every state the task has been in, oldest first."""
@@ -305,6 +313,24 @@ class Queue:
 
     async def unarchive(self, task_id: str) -> Task:
         return await self._operate(task_id, lifecycle.Unarchive(self.ambient.token()))
+
+    async def replay_many(self, criteria: Filter, *, limit: int | None = None) -> BulkReport:
+        """Replay every failed, cancelled or expired task that matches. Each is changed by a write of its own."""
+        return await act_on_matching(self, Action.REPLAY, criteria, self.replay, limit=limit)
+
+    async def cancel_many(
+        self, criteria: Filter, *, by: str | None = None, reason: str | None = None, limit: int | None = None
+    ) -> BulkReport:
+        """Cancel every pending or running task that matches."""
+
+        def cancel(task_id: str) -> Awaitable[Task]:
+            return self.cancel(task_id, by=by, reason=reason)
+
+        return await act_on_matching(self, Action.CANCEL, criteria, cancel, limit=limit)
+
+    async def archive_many(self, criteria: Filter, *, limit: int | None = None) -> BulkReport:
+        """Archive every ended task that matches."""
+        return await act_on_matching(self, Action.ARCHIVE, criteria, self.archive, limit=limit)
 
     async def _operate(self, task_id: str, command: Command) -> Task:
         moved = await self.tasks.apply(await self._load(task_id), command)

@@ -10,7 +10,7 @@ from qo.core import keys, wire
 from qo.core.lifecycle import Claim, Command, Rejected, decide
 from qo.core.shard import shard_of
 from qo.core.task import Task
-from qo.errors import Contended, CorruptRecord
+from qo.errors import Contended, CorruptRecord, NotFound
 from qo.queue.hints import Hints
 from qo.store import register
 from qo.store.port import ObjectStore, PutResult
@@ -48,14 +48,16 @@ class Tasks:
     async def create(self, task: Task) -> tuple[Snapshot, bool]:
         """Write a new task, then its hint. If the id is taken, return the task that is there, and False."""
         key = self.key(task.id)
-        wrote = await self._write(key, task, None)
-        if isinstance(wrote, PutResult):
-            await self.project(task)
-            self.on_write(task)
-            return Snapshot(task, wrote.etag), True
-        if wrote.current is None:
-            raise Contended(f"task {task.id} was deleted while it was being created; submit again")
-        return Snapshot(wire.decode_task(wrote.current.body, key), wrote.current.etag), False
+        for _ in range(MOVES_MAX):
+            wrote = await self._write(key, task, None)
+            if isinstance(wrote, PutResult):
+                await self.project(task)
+                self.on_write(task)
+                return Snapshot(task, wrote.etag), True
+            if wrote.current is not None:
+                return Snapshot(wire.decode_task(wrote.current.body, key), wrote.current.etag), False
+            # It was there, and then it was purged: its idempotency key may be used again.
+        raise Contended(f"task {task.id} was purged each time while it was being created; submit again")
 
     async def apply(self, snapshot: Snapshot, command: Command) -> Snapshot | Rejected:
         """Apply a command to a task, or return why it is rejected. Decides again on what is there if others write too.
@@ -74,6 +76,8 @@ class Tasks:
             if isinstance(wrote, PutResult):
                 self.on_write(decision)
                 return Snapshot(decision, wrote.etag)
+            if wrote.current is None and snapshot.task.ended:
+                raise NotFound(f"task {snapshot.task.id} was purged a moment ago")
             if wrote.current is None:
                 raise CorruptRecord(f"{key} was deleted while task {snapshot.task.id} was {snapshot.task.status}")
             snapshot = Snapshot(wire.decode_task(wrote.current.body, key), wrote.current.etag)

@@ -17,7 +17,17 @@ from typing import TypeVar
 
 from qo.ambient import Ambient
 from qo.errors import ConcurrentWrite, PreconditionFailed, Unavailable, UsageError
-from qo.store.port import LIST_LIMIT_MAX, Deletion, ObjectStore, Page, PutResult, Stored, Version
+from qo.store.port import (
+    LIST_LIMIT_MAX,
+    Deletion,
+    ObjectStore,
+    Page,
+    PutResult,
+    Stored,
+    Version,
+    VersionMark,
+    VersionPage,
+)
 
 T = TypeVar("T")
 
@@ -57,7 +67,7 @@ class FaultPlan:
         return float(getattr(self, fault.value))
 
 
-KINDS = ("get", "put", "delete", "delete_many", "list", "versions", "versioned")
+KINDS = ("get", "put", "delete", "delete_many", "list", "versions", "list_versions", "versioned")
 
 
 @dataclass(slots=True)
@@ -188,6 +198,13 @@ class Faulty:
 
     async def versions(self, key: str) -> Sequence[Version]:
         return await self._run_with_fault(f"versions {key}", lambda: self.store.versions(key))
+
+    async def list_versions(
+        self, prefix: str, *, after: VersionMark | None = None, limit: int = LIST_LIMIT_MAX
+    ) -> VersionPage:
+        return await self._run_with_fault(
+            f"list_versions {prefix}", lambda: self.store.list_versions(prefix, after=after, limit=limit)
+        )
 
     async def versioned(self) -> bool:
         return await self._run_with_fault("versioned", self.store.versioned)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from qo.errors import UsageError
 from qo.store.embedded import Clock, check_delete_many, check_limit, check_put
-from qo.store.port import LIST_LIMIT_MAX, Deletion, Page, PutResult, Stored, Version
+from qo.store.port import LIST_LIMIT_MAX, Deletion, Page, PutResult, Stored, Version, VersionMark, VersionPage
 from qo.store.sqlite_checkpoint import Checkpoints
 from qo.store.sqlite_file import connect
 from qo.store.sqlite_objects import SqliteObjects
@@ -78,6 +78,11 @@ class LocalStore:
 
     def versions(self, key: str) -> asyncio.Future[Sequence[Version]]:
         return self._thread.read(SqliteObjects.versions, key)
+
+    def list_versions(
+        self, prefix: str, *, after: VersionMark | None = None, limit: int = LIST_LIMIT_MAX
+    ) -> asyncio.Future[VersionPage]:
+        return self._thread.read(SqliteObjects.list_versions, prefix, after, check_limit(limit))
 
     async def versioned(self) -> bool:
         return True

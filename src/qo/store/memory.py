@@ -13,11 +13,22 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from qo.errors import PreconditionFailed, UsageError
-from qo.store.embedded import Clock, check_delete_many, check_limit, check_put, etag_of
-from qo.store.port import LIST_LIMIT_MAX, Deletion, Entry, Page, PutResult, Stored, Version
+from qo.store.embedded import Clock, check_delete_many, check_limit, check_put, etag_of, page_of_versions
+from qo.store.port import (
+    LIST_LIMIT_MAX,
+    Deletion,
+    Entry,
+    Page,
+    PutResult,
+    Stored,
+    Version,
+    VersionMark,
+    VersionPage,
+)
 
 UNVERSIONED = "null"  # How S3 names the only version of an object in a bucket without versioning.
 
@@ -44,6 +55,7 @@ class MemoryStore:
         # The keys with a live object, sorted. Python compares strings by code point, which is the order of
         # their UTF-8 bytes and so that of S3.
         self._live: list[str] = []
+        self._keys: list[str] = []  # The same for all keys that have versions, deleted ones included.
         # Threads with event loops of their own may share a store; checking and writing must be atomic.
         self._lock = threading.Lock()
 
@@ -102,11 +114,17 @@ class MemoryStore:
 
     async def versions(self, key: str) -> Sequence[Version]:
         with self._lock:
-            newest_first = self._history.get(key, [])[::-1]
-        return [
-            Version(version, etag, len(body or b""), modified, latest=place == 0, deleted=body is None)
-            for place, (version, body, etag, modified) in enumerate(newest_first)
-        ]
+            return self._versions(key)
+
+    async def list_versions(
+        self, prefix: str, *, after: VersionMark | None = None, limit: int = LIST_LIMIT_MAX
+    ) -> VersionPage:
+        limit = check_limit(limit)
+        start = max(prefix, "" if after is None else after.key)
+        with self._lock:
+            first = bisect_left(self._keys, start)
+            keys = takewhile(lambda key: key.startswith(prefix), islice(self._keys, first, None))
+            return page_of_versions(keys, self._versions, after, limit)
 
     async def versioned(self) -> bool:
         return self._versioned
@@ -119,6 +137,12 @@ class MemoryStore:
 
     async def close(self) -> None:
         pass
+
+    def _versions(self, key: str) -> list[Version]:
+        return [
+            Version(version, etag, len(body or b""), modified, latest=place == 0, deleted=body is None)
+            for place, (version, body, etag, modified) in enumerate(self._history.get(key, [])[::-1])
+        ]
 
     def _current(self, key: str) -> _StoredVersion | None:
         history = self._history.get(key)
@@ -157,11 +181,16 @@ class MemoryStore:
         self._relist(key)
 
     def _relist(self, key: str) -> None:
-        """Make ``_live`` agree with the history of the key."""
-        place = bisect_left(self._live, key)
-        listed = place < len(self._live) and self._live[place] == key
-        live = self._current(key) is not None
-        if live and not listed:
-            self._live.insert(place, key)
-        elif listed and not live:
-            del self._live[place]
+        """Make the sorted keys agree with the history of the key."""
+        _set_member(self._live, key, self._current(key) is not None)
+        _set_member(self._keys, key, key in self._history)
+
+
+def _set_member(keys: list[str], key: str, present: bool) -> None:
+    """Insert the key into the sorted list, or remove it, unless that is done already."""
+    place = bisect_left(keys, key)
+    listed = place < len(keys) and keys[place] == key
+    if present and not listed:
+        keys.insert(place, key)
+    elif listed and not present:
+        del keys[place]

@@ -9,7 +9,17 @@ from datetime import datetime
 
 from qo.core import pricing
 from qo.core.pricing import Operation
-from qo.store.port import LIST_LIMIT_MAX, Deletion, ObjectStore, Page, PutResult, Stored, Version
+from qo.store.port import (
+    LIST_LIMIT_MAX,
+    Deletion,
+    ObjectStore,
+    Page,
+    PutResult,
+    Stored,
+    Version,
+    VersionMark,
+    VersionPage,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +90,12 @@ class Metered:
     def versions(self, key: str) -> Awaitable[Sequence[Version]]:
         self.counts[Operation.VERSIONS] += 1
         return self.store.versions(key)
+
+    def list_versions(
+        self, prefix: str, *, after: VersionMark | None = None, limit: int = LIST_LIMIT_MAX
+    ) -> Awaitable[VersionPage]:
+        self.counts[Operation.VERSIONS] += 1
+        return self.store.list_versions(prefix, after=after, limit=limit)
 
     def versioned(self) -> Awaitable[bool]:
         self.counts[Operation.VERSIONING] += 1

@@ -54,6 +54,27 @@ class Version(NamedTuple):
     deleted: bool
 
 
+class VersionMark(NamedTuple):
+    """A place in a listing of versions: after this version of the key, or after all its versions if None."""
+
+    key: str
+    version: str | None = None
+
+
+class VersionEntry(NamedTuple):
+    """One version in a listing of many keys."""
+
+    key: str
+    version: Version
+
+
+class VersionPage(NamedTuple):
+    """Versions in key order, newest first within a key. ``next``: where the next page begins; None: it was the last."""
+
+    entries: Sequence[VersionEntry]
+    next: VersionMark | None
+
+
 class Deletion(NamedTuple):
     """An object to delete. With a version, that version is removed for good, leaving no delete marker. With an ETag,
     the object is removed only if it still has it; a server that does not support this condition ignores it."""
@@ -102,6 +123,12 @@ class ObjectStore(Protocol):
 
     def versions(self, key: str) -> Awaitable[Sequence[Version]]:
         """Return every version of exactly this key, newest first; empty if it never existed."""
+        ...
+
+    def list_versions(
+        self, prefix: str, *, after: VersionMark | None = None, limit: int = LIST_LIMIT_MAX
+    ) -> Awaitable[VersionPage]:
+        """List up to ``limit`` versions of all keys under the prefix, delete markers and deleted keys included."""
         ...
 
     def versioned(self) -> Awaitable[bool]:

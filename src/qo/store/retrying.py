@@ -13,7 +13,17 @@ from typing import TypeVar
 
 from qo.ambient import SYSTEM, Ambient
 from qo.errors import Unavailable
-from qo.store.port import LIST_LIMIT_MAX, Deletion, ObjectStore, Page, PutResult, Stored, Version
+from qo.store.port import (
+    LIST_LIMIT_MAX,
+    Deletion,
+    ObjectStore,
+    Page,
+    PutResult,
+    Stored,
+    Version,
+    VersionMark,
+    VersionPage,
+)
 
 ATTEMPTS = 5
 REST_FIRST_S = 0.05
@@ -62,6 +72,11 @@ class Retrying:
 
     async def versions(self, key: str) -> Sequence[Version]:
         return await self._retry(lambda: self._store.versions(key))
+
+    async def list_versions(
+        self, prefix: str, *, after: VersionMark | None = None, limit: int = LIST_LIMIT_MAX
+    ) -> VersionPage:
+        return await self._retry(lambda: self._store.list_versions(prefix, after=after, limit=limit))
 
     async def versioned(self) -> bool:
         return await self._retry(self._store.versioned)

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from qo.errors import PreconditionFailed
-from qo.store.embedded import Clock, etag_of
-from qo.store.port import Deletion, Entry, Page, PutResult, Stored, Version
+from qo.store.embedded import Clock, etag_of, page_of_versions
+from qo.store.port import Deletion, Entry, Page, PutResult, Stored, Version, VersionMark, VersionPage
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -37,6 +37,7 @@ _LIST_FROM, _LIST_AFTER = (
     """
     for bound in (">=", ">")
 )
+_KEYS_FROM = "SELECT key FROM heads WHERE key >= ? ORDER BY key LIMIT ?"
 _VERSIONS = """
     WITH RECURSIVE chain AS (
         SELECT version, previous, etag, length(body) AS size, modified FROM heads WHERE key = ?
@@ -184,6 +185,13 @@ class SqliteObjects:
             )
             for place, (version, etag, size, modified) in enumerate(self._execute(_VERSIONS, (key,)))
         ]
+
+    def list_versions(self, prefix: str, after: VersionMark | None, limit: int) -> VersionPage:
+        # Every key has a version at least, and the first may be the one that the page before ended with.
+        start = max(prefix, "" if after is None else after.key)
+        rows = self._execute(_KEYS_FROM, (start, limit + 2)).fetchall()
+        keys = [key for (key,) in rows if key.startswith(prefix)]
+        return page_of_versions(keys, self.versions, after, limit)
 
     def _changed(self, statement: str, values: tuple[object, ...]) -> bool:
         return self._execute(statement, values).rowcount == 1

@@ -12,7 +12,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from qo.errors import NotFound
-from qo.store.port import LIST_LIMIT_MAX, Deletion, Entry, ObjectStore, Page, PutResult, Stored, Version
+from qo.store.port import (
+    LIST_LIMIT_MAX,
+    Deletion,
+    Entry,
+    ObjectStore,
+    Page,
+    PutResult,
+    Stored,
+    Version,
+    VersionEntry,
+    VersionMark,
+    VersionPage,
+)
 from qo.store.sqlite_file import FILE
 
 ROOT = "queues/"
@@ -79,6 +91,26 @@ class Branches:
     async def versions(self, key: str) -> Sequence[Version]:
         place = await self._place(key)
         return [] if place is None else await place.store.versions(key[len(place.prefix) :])
+
+    async def list_versions(
+        self, prefix: str, *, after: VersionMark | None = None, limit: int = LIST_LIMIT_MAX
+    ) -> VersionPage:
+        entries: list[VersionEntry] = []
+        for begin, end, place in await self._spans(prefix):
+            if after is not None and after.key >= end:
+                continue
+            skip = len(place.prefix)
+            mark = after if after is not None and after.key > begin else (VersionMark(begin) if begin else None)
+            mark = None if mark is None else mark._replace(key=mark.key[skip:])
+            page = await place.store.list_versions(prefix[skip:], after=mark, limit=limit - len(entries))
+            listed = [each._replace(key=place.prefix + each.key) for each in page.entries]
+            entries += [each for each in listed if each.key < end]
+            if len(entries) >= limit:
+                # Only the next page would show whether anything follows; an empty one does no harm.
+                last = entries[-1]
+                more = page.next is not None or end != _END
+                return VersionPage(entries, VersionMark(last.key, last.version.version) if more else None)
+        return VersionPage(entries, None)
 
     def versioned(self) -> Awaitable[bool]:
         return self._trunk.versioned()

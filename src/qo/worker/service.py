@@ -9,9 +9,11 @@ import socket
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 from qo.config.kinds import parse_rate
-from qo.config.settings import MonitorSettings, Settings
+from qo.config.settings import Settings
 from qo.config.worker import ShardLeasingSettings, WorkerSettings
 from qo.core.ownership import LeasingConfig
 from qo.core.poll import Pace
@@ -26,9 +28,14 @@ from qo.worker.config import WorkerConfig
 from qo.worker.executors import Executor
 from qo.worker.layers import ServiceOptions
 from qo.worker.loop.slot_share import SharedSlotsMember
+from qo.worker.observe.depth_board import DepthBoard, DepthMetrics
+from qo.worker.observe.metrics import CONTENT_TYPE
 from qo.worker.observe.stats import Stats
 from qo.worker.shutdown import Shutdown, stop_on_signals
 from qo.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from qo.http_server.pages import PageServer
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +116,7 @@ async def run_with_monitor(worker: Worker, queue: Queue, settings: Settings) -> 
     """Run a worker, with a monitor beside it unless the settings say otherwise."""
     monitor = None
     if not settings.worker.no_monitor:
-        checks = Monitor(queue, monitor_config(settings.monitor))
+        checks = Monitor(queue, monitor_config(settings), worker.depths)
         monitor = asyncio.create_task(checks.run(asyncio.Event(), on_duty=lambda: worker.on_duty))
     try:
         return await worker.run()
@@ -126,13 +133,37 @@ def with_absolute_path(settings: Settings) -> Settings:
 
 
 async def run_monitor(queue: Queue, settings: Settings) -> None:
-    """Check and sweep until SIGTERM, SIGINT or SIGHUP."""
+    """Check, sweep and purge until SIGTERM, SIGINT or SIGHUP; serve the depth of the queue as metrics."""
     stopped = asyncio.Event()
+    depths = DepthBoard(queue.ambient.monotonic)
+    server = _serve_depth(settings.monitor.http, depths)
     restore = stop_on_signals(stopped)
     try:
-        await Monitor(queue, monitor_config(settings.monitor)).run(stopped)
+        await Monitor(queue, monitor_config(settings), depths).run(stopped)
     finally:
         restore()
+        if server is not None:
+            server.stop()
+
+
+def _serve_depth(address: str, depths: DepthBoard) -> PageServer | None:
+    if address == "off":
+        return None
+    from qo.http_server.listening import listen
+    from qo.http_server.pages import CLIENT_TIMEOUT_S, PageServer, page_reply
+
+    metrics = DepthMetrics(depths)
+    pages = {
+        "/livez": lambda: page_reply(HTTPStatus.OK, b"ok\n"),
+        "/metrics": lambda: page_reply(HTTPStatus.OK, metrics.exposition(), CONTENT_TYPE),
+    }
+    listening = listen(
+        address, what="the monitor's metrics", remedy="set monitor.http to a free address, or to off"
+    )
+    server = PageServer(listening, pages, client_timeout_s=CLIENT_TIMEOUT_S)
+    server.start()
+    log.info("metrics of the queue are at http://%s/metrics", server.address)
+    return server
 
 
 def log_start(app: App, config: WorkerConfig, settings: Settings) -> None:
@@ -205,12 +236,15 @@ def leasing_config(settings: ShardLeasingSettings, pace: Pace) -> LeasingConfig 
     )
 
 
-def monitor_config(settings: MonitorSettings) -> MonitorConfig:
+def monitor_config(settings: Settings) -> MonitorConfig:
+    values = settings.monitor
     return MonitorConfig(
-        check_interval_s=settings.check_interval_s,
-        worker_health_threshold_s=settings.worker_health_threshold_s,
-        sweep_interval_s=settings.sweep_interval_s,
-        sweep_page_size=settings.sweep_page_size,
+        check_interval_s=values.check_interval_s,
+        worker_health_threshold_s=values.worker_health_threshold_s,
+        sweep_interval_s=values.sweep_interval_s,
+        sweep_page_size=values.sweep_page_size,
+        retention=settings.retention.policy,
+        purge_requests_per_minute=settings.retention.requests_per_minute,
     )
 
 

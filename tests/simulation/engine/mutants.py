@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,12 +22,13 @@ from qo.dispatcher.attempts import claiming, completion
 from qo.dispatcher.state.database import Tx
 from qo.dispatcher.tasks import rows
 from qo.dispatcher.versions import side_inputs
-from qo.queue import follow_up, monitor, shard_leases, tasks
+from qo.queue import follow_up, monitor, shard_leases, task_removal, tasks
 from qo.queue import queue as queue_module
 from qo.queue.options import NewTask, Options, build
 from qo.queue.schedule_runner import Scheduler
 from qo.queue.shard_leases import ShardLeases
 from qo.store.memory import MemoryStore
+from qo.store.port import Deletion, ObjectStore
 from qo.testing import virtual
 from qo.worker.api.producer import ProducerHandle
 from simulation.engine.machines import PROCESS
@@ -171,6 +172,16 @@ def _rebuild_at_once(patch: Patch) -> None:
     patch.setattr(side_inputs, "is_held", lambda tx, live, rebuild: False)
 
 
+def _purge_blindly(patch: Patch) -> None:
+    """Tasks are deleted by their keys, not by the versions that were seen."""
+    by_version = task_removal._delete
+
+    async def delete(store: ObjectStore, deletions: Sequence[Deletion]) -> int:
+        return await by_version(store, [Deletion(each.key) for each in deletions])
+
+    patch.setattr(task_removal, "_delete", delete)
+
+
 MUTANTS: dict[str, Mutant] = {
     "no-fence": Mutant("worker", _no_fence),
     "no-conditional-write": Mutant("queue", _no_condition),
@@ -183,4 +194,5 @@ MUTANTS: dict[str, Mutant] = {
     "follower-recorded-first": Mutant("queue", _follower_recorded_first),
     "lease-from-answer": Mutant("shards", _lease_from_answer),
     "any-lease-is-free": Mutant("shards", _any_lease_is_free),
+    "purge-blindly": Mutant("purges", _purge_blindly),
 }

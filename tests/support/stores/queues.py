@@ -121,7 +121,8 @@ async def queue(any_store: ObjectStore) -> AsyncIterator[Queue]:
 
 def another(queue: Queue, **options: Any) -> Queue:
     """The same queue as another process would open it."""
-    return Queue(queue.store, **{"prefix_len": queue.prefix_len, "ambient": hasty(), **options})
+    store = options.pop("store", queue.store)
+    return Queue(store, **{"prefix_len": queue.prefix_len, "ambient": hasty(), **options})
 
 
 async def until(condition: Callable[[], Awaitable[Any]], *, within_s: float = 20.0, every_s: float = 0.01) -> Any:

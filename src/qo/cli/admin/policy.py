@@ -33,6 +33,12 @@ def policy(
     push: Annotated[
         bool, typer.Option("--push", help="For a producer: may also read which workers there are, to wake them.")
     ] = False,
+    purge: Annotated[
+        bool,
+        typer.Option(
+            "--purge", help="For a monitor or a worker: may also remove tasks that were kept long enough."
+        ),
+    ] = False,
 ) -> None:
     """Print the IAM policy that a role needs.
 
@@ -55,6 +61,7 @@ def policy(
         data=_data(settings),
         create_only=create_only,
         push=push,
+        purge=purge,
         roles=[dispatcher.role_arn] if dispatcher.role_arn else [],
         functions=_functions(dispatcher.lambda_function, region),
     )

@@ -14,6 +14,7 @@ from qo.core.shard import validate_task_id
 from qo.core.task import Status, Task
 from qo.core.words import plural
 from qo.errors import UsageError
+from qo.queue.listing import SCAN_MAX, Filter, FoundTasks
 from qo.queue.queue import Queue
 from qo.queue.waiting import find_orphans, why_unclaimed
 
@@ -68,21 +69,31 @@ def list_(
         typer.Option("--since", metavar="DURATION", help="Only tasks that changed within this time, as 1h."),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", help="Show at most this many [100].", show_default=False)] = 100,
+    all_: Annotated[
+        bool, typer.Option("--all", help=f"Look at every task, even if there are more than {SCAN_MAX:,}.")
+    ] = False,
 ) -> None:
     """List tasks, newest first.
 
-    All filters apply before the limit. Archived tasks are listed only with --status archived.
+    All filters apply before the limit. Archived tasks are listed only with --status archived. If there are too many
+    tasks to look at, an evenly spread part of them is listed, and all that wait or run as far as a page holds them.
     """
     since_s = None if since is None else parse_duration_s(since, "--since")
     if limit < 1:
         raise UsageError(f"--limit must be at least 1, not {limit}")
 
-    async def read_list(queue: Queue) -> tuple[list[Task], list[str]]:
+    async def read_list(queue: Queue) -> tuple[FoundTasks, list[str]]:
         changed = None if since_s is None else await queue.store.now() - timedelta(seconds=since_s)
-        tasks = await queue.list(status=status, task_type=type, shard=shard, since=changed, limit=limit)
-        return tasks, [] if session.json else await find_orphans(queue, tasks)
+        criteria = Filter(status=status, task_type=type, shard=shard, since=changed)
+        matches = await queue.find(criteria, limit, scan_max=None if all_ else SCAN_MAX)
+        return matches, [] if session.json else await find_orphans(queue, matches.tasks)
 
-    tasks, orphans = session.ask(read_list)
+    (tasks, complete), orphans = session.ask(read_list)
+    if not complete:
+        session.output.note(
+            "there are too many tasks to look at all of them, so some of the newest may be missing; choose a --shard, "
+            "or a --status of pending or running, or look at every task with --all"
+        )
     if session.json:
         session.output.document(tasks)
         return

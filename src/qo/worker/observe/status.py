@@ -17,6 +17,7 @@ from qo.http_server.listening import listen
 from qo.http_server.messages import Reply
 from qo.http_server.pages import CLIENT_TIMEOUT_S, PageServer, Post, page_reply
 from qo.worker.loop.state import State
+from qo.worker.observe.depth_board import DepthBoard
 from qo.worker.observe.metrics import CONTENT_TYPE, Metrics
 from qo.worker.observe.stats import Stats, StatsSnapshot, is_balanced
 
@@ -59,6 +60,7 @@ class StatusServer:
         stats: Stats,
         health: Callable[[], Health],
         posts: Mapping[str, Post] | None = None,
+        depths: DepthBoard | None = None,
         client_timeout_s: float = CLIENT_TIMEOUT_S,
     ) -> None:
         self._address = address
@@ -66,7 +68,7 @@ class StatusServer:
         self._health = health
         self._posts = posts
         self._client_timeout_s = client_timeout_s
-        self._metrics = Metrics(stats, self._read_balanced)
+        self._metrics = Metrics(stats, self._read_balanced, depths)
         self._server: PageServer | None = None
 
     def start(self) -> str:
