@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from qo.ambient import Ambient
+from qo.config.retention import RetentionSettings
 from qo.config.settings import MonitorSettings, Settings
 from qo.config.worker import PackageDrift, ShardLeasingSettings, WorkerSettings
 from qo.core import keys, wire
@@ -194,8 +195,9 @@ def test_every_setting_of_worker_and_monitor_reaches_them(memory_store: MemorySt
         result_buffer=12, push_address="worker.example:8090",
     )  # fmt: skip
     monitor = MonitorSettings(
-        check_interval_s=1, worker_health_threshold_s=2, sweep_interval_s=3, sweep_page_size=4
+        check_interval_s=1, worker_health_threshold_s=2, sweep_interval_s=3, sweep_page_size=4, http="127.0.0.1:0"
     )
+    retention = RetentionSettings(keep_completed=3600.0, requests_per_minute=7)
     for given, default in ((worker, WorkerSettings()), (monitor, MonitorSettings())):
         assert all(getattr(given, f.name) != getattr(default, f.name) for f in fields(given)), "all are tried"
 
@@ -203,7 +205,7 @@ def test_every_setting_of_worker_and_monitor_reaches_them(memory_store: MemorySt
     plain = worker_config(queue, Settings(), stop_when_empty=False)
     same = [f.name for f in fields(WorkerConfig) if getattr(told, f.name) == getattr(plain, f.name)]
     assert same == ["clock_doubt_s", "push_tokens"], "as the store is, and as the settings of push are"
-    watch = monitor_config(monitor)
+    watch = monitor_config(Settings(monitor=monitor, retention=retention))
     assert [
         f.name for f in fields(MonitorConfig) if getattr(watch, f.name) == getattr(MonitorConfig(), f.name)
     ] == []
