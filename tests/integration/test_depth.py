@@ -98,7 +98,7 @@ def test_a_monitor_reads_the_depth_only_while_it_is_on_duty_and_somebody_asks() 
     async def scenario() -> None:
         queue = virtual_queue()
         await queue.submit("load")
-        board = DepthBoard(queue.ambient.monotonic)
+        board = DepthBoard()
         on_duty = True
         stop = asyncio.Event()
         monitor = Monitor(queue, MonitorConfig(check_interval_s=30, sweep_interval_s=0), board)
@@ -129,7 +129,9 @@ async def test_a_worker_shows_the_depth_among_its_metrics(queue: Queue) -> None:
     async with working(queue, app_of(echo), http="127.0.0.1:0") as worker:
         await worker.reached(State.RUNNING)
         stop = asyncio.Event()
-        monitor = Monitor(another(queue), MonitorConfig(check_interval_s=0.1, sweep_interval_s=0), worker.depths)
+        monitor = Monitor(
+            another(queue), MonitorConfig(check_interval_s=0.1, sweep_interval_s=0), worker.stats.depths
+        )
         running = asyncio.create_task(monitor.run(stop))
 
         async def scraped() -> bool:

@@ -113,7 +113,8 @@ class Feed:
         store_now = await self._queue.store.now()
         while self._pushed and len(tasks) < count:
             pushed_at, task_id = self._pushed.popleft()
-            due = Due(task_id, "", PUSHED, keys.minute_of(store_now), store_now, store_now)
+            minute = keys.minute_of(store_now)
+            due = Due(task_id, "", PUSHED, minute, store_now, store_now, minute)
             if self._monotonic() - pushed_at <= FRESH_FOR_S and self._usable(due):
                 self.defer(due, PUSHED_FOR_S, expect_gone=True)
                 tasks.append(due)

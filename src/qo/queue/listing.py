@@ -175,7 +175,9 @@ async def read_matching(
     store: ObjectStore, criteria: Filter, task_keys: Sequence[str], reveal: Callable[[Task], Task] = _identity
 ) -> list[Task]:
     """Read these tasks and return those that match. ``reveal`` decrypts a task before it is compared."""
-    tasks = [each for each in await gather_cancellable(read_task(store, key) for key in task_keys) if each is not None]
+    tasks = [
+        each for each in await gather_cancellable(read_task(store, key) for key in task_keys) if each is not None
+    ]
     return [task for task in map(reveal, tasks) if criteria.admits(task)]
 
 

@@ -116,7 +116,7 @@ async def run_with_monitor(worker: Worker, queue: Queue, settings: Settings) -> 
     """Run a worker, with a monitor beside it unless the settings say otherwise."""
     monitor = None
     if not settings.worker.no_monitor:
-        checks = Monitor(queue, monitor_config(settings), worker.depths)
+        checks = Monitor(queue, monitor_config(settings), worker.stats.depths)
         monitor = asyncio.create_task(checks.run(asyncio.Event(), on_duty=lambda: worker.on_duty))
     try:
         return await worker.run()
@@ -135,7 +135,7 @@ def with_absolute_path(settings: Settings) -> Settings:
 async def run_monitor(queue: Queue, settings: Settings) -> None:
     """Check, sweep and purge until SIGTERM, SIGINT or SIGHUP; serve the depth of the queue as metrics."""
     stopped = asyncio.Event()
-    depths = DepthBoard(queue.ambient.monotonic)
+    depths = DepthBoard()
     server = _serve_depth(settings.monitor.http, depths)
     restore = stop_on_signals(stopped)
     try:

@@ -31,7 +31,6 @@ from qo.worker.loop.mailbox import Mailbox
 from qo.worker.loop.slot_share import SharedSlotsMember
 from qo.worker.loop.state import State
 from qo.worker.loop.type_filter import TypeFilter
-from qo.worker.observe.depth_board import DepthBoard
 from qo.worker.observe.gauge import Gauge
 from qo.worker.observe.heartbeat import Heartbeat
 from qo.worker.observe.orphan_types import OrphanTypes
@@ -104,7 +103,6 @@ class Worker:
             slot_share.attach(self._used_slots, self._ports.wake_up.room_freed)
         self._reported_shards: tuple[str, ...] = ()
         self._status: StatusServer | None = None
-        self.depths = DepthBoard(queue.ambient.monotonic)
 
     def _make_type_filter(self, app: App) -> TypeFilter:
         return TypeFilter(
@@ -286,12 +284,7 @@ class Worker:
 
             posts = build_posts(config, take=claim, has_room=self._has_room)
             self._status = StatusServer(
-                config.http,
-                snapshot=self.snapshot,
-                stats=self.stats,
-                health=self.health,
-                posts=posts,
-                depths=self.depths,
+                config.http, snapshot=self.snapshot, stats=self.stats, health=self.health, posts=posts
             )
             self._heartbeat.http = self._status.start()
             self._heartbeat.push = push_address(config, self._heartbeat.http)

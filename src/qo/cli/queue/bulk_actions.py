@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from qo.cli.confirmation import confirm, is_interactive
-from qo.cli.durations import parse_duration_s
 from qo.cli.invocation import Session
 from qo.cli.queue import task_view
+from qo.core.durations import parse_duration_s
 from qo.core.task import Status
 from qo.core.words import plural
 from qo.errors import StoreError, UsageError

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from qo.cli.durations import format_duration
 from qo.cli.invocation import Runtime, Session, command, new_app
 from qo.core.depth import QueueDepth, TypeDepth
+from qo.core.durations import format_duration
 from qo.queue.depth import READS_MAX, DepthReader
 from qo.queue.queue import Queue
 

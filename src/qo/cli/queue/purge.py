@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from qo.cli.confirmation import confirm, is_interactive
-from qo.cli.durations import parse_duration_s
 from qo.cli.invocation import Session, command, new_app
 from qo.cli.queue import task_view
+from qo.core.durations import parse_duration_s
 from qo.core.retention import Allowance, Keep, Policy
 from qo.core.task import ENDED, Status
 from qo.core.words import plural

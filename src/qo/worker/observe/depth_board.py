@@ -5,7 +5,7 @@ It is read only while somebody asks for it: a queue whose metrics nobody scrapes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from qo.core.depth import QueueDepth, Wait
@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-WANTED_FOR_S = (
-    300.0  # Since the last scrape; scrapers that come less often see the depth from their second scrape on.
-)
+WANTED_CHECKS = 10  # After so many checks without a scrape, the depth is no longer read.
 TYPES_MAX = 200
 
 DEPTH = "qo_queue_depth"
@@ -29,21 +27,21 @@ OTHER = "other"
 class DepthBoard:
     """Holds the latest depth. The monitor publishes it, in its event loop; a server's threads read it."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
+    def __init__(self) -> None:
         self._depth: QueueDepth | None = None
-        self._asked_at = float("-inf")
+        self._checks = WANTED_CHECKS  # Since the last scrape.
 
     @property
     def is_wanted(self) -> bool:
-        return self._monotonic() - self._asked_at < WANTED_FOR_S
+        return self._checks < WANTED_CHECKS
 
     def publish(self, depth: QueueDepth | None) -> None:
-        """Show this depth from now on. None: this process is not the one that reads it."""
+        """Show this depth from now on. None: this process is not the one that reads it, or nobody asks."""
         self._depth = depth
+        self._checks += 1
 
     def read(self) -> QueueDepth | None:
-        self._asked_at = self._monotonic()
+        self._checks = 0
         return self._depth
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from qo.worker.loop.state import State
 from qo.worker.observe import depth_board
-from qo.worker.observe.depth_board import DepthBoard
 from qo.worker.observe.stats import BUCKETS_S, ENDS, Histogram, Stats, StatsSnapshot
 
 if TYPE_CHECKING:
@@ -107,11 +106,8 @@ NAMES = (
 class Metrics:
     """Collects the metrics of one worker, in a registry of its own: other metrics of the process are not mixed in."""
 
-    def __init__(
-        self, stats: Stats, snapshot: Callable[[], StatsSnapshot], depths: DepthBoard | None = None
-    ) -> None:
+    def __init__(self, stats: Stats, snapshot: Callable[[], StatsSnapshot]) -> None:
         self._stats = stats
-        self._depths = depths
         self._snapshot = snapshot
         self._registry: CollectorRegistry | None = None
 
@@ -132,8 +128,7 @@ class Metrics:
         yield from _counters(snapshot)
         yield from _gauges(snapshot)
         yield from _histograms(self._stats)
-        if self._depths is not None:
-            yield from depth_board.depth_families(self._depths.read())
+        yield from depth_board.depth_families(self._stats.depths.read())
 
 
 def _counters(snapshot: StatsSnapshot) -> Iterator[Metric]:

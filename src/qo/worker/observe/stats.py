@@ -15,6 +15,7 @@ from typing import Any
 
 from qo.worker.loop.outcome import Acked, Dead, Lost, Outcome, Released, Retried
 from qo.worker.loop.state import State
+from qo.worker.observe.depth_board import DepthBoard
 
 # Upper bounds in seconds; the last bucket, for longer times, has none.
 BUCKETS_S = (
@@ -123,6 +124,7 @@ class Stats:
     queue_wait: Histogram = field(default_factory=Histogram)  # From due to started.
     latency: dict[str, Histogram] = field(default_factory=dict[str, Histogram])  # Of handlers, by task type.
     slots: dict[int, SlotStats] = field(default_factory=dict[int, SlotStats])
+    depths: DepthBoard = field(default_factory=DepthBoard)  # Of the whole queue, if its monitor is on duty.
     on_change: Callable[[], None] = lambda: None  # Called after every step that moves a claim; for tests.
 
     @property

@@ -17,7 +17,6 @@ from qo.http_server.listening import listen
 from qo.http_server.messages import Reply
 from qo.http_server.pages import CLIENT_TIMEOUT_S, PageServer, Post, page_reply
 from qo.worker.loop.state import State
-from qo.worker.observe.depth_board import DepthBoard
 from qo.worker.observe.metrics import CONTENT_TYPE, Metrics
 from qo.worker.observe.stats import Stats, StatsSnapshot, is_balanced
 
@@ -60,7 +59,6 @@ class StatusServer:
         stats: Stats,
         health: Callable[[], Health],
         posts: Mapping[str, Post] | None = None,
-        depths: DepthBoard | None = None,
         client_timeout_s: float = CLIENT_TIMEOUT_S,
     ) -> None:
         self._address = address
@@ -68,7 +66,7 @@ class StatusServer:
         self._health = health
         self._posts = posts
         self._client_timeout_s = client_timeout_s
-        self._metrics = Metrics(stats, self._read_balanced, depths)
+        self._metrics = Metrics(stats, self._read_balanced)
         self._server: PageServer | None = None
 
     def start(self) -> str:
