@@ -6,6 +6,7 @@ The data is written before the task that refers to it: a reference always leads 
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
@@ -114,6 +115,15 @@ class Payloads:
         return self._open(
             task.id, "output", task.output if task.output_ref is None else await self._fetch(task, task.output_ref)
         )
+
+    async def fetch_values(self, task: Task) -> Task:
+        """Return the task with its input and output, wherever those are stored. What is encrypted by a key that is not
+        here stays as it is."""
+        with suppress(Refused):
+            task = replace(task, input=await self.input(task))
+        with suppress(Refused):
+            task = replace(task, output=await self.output(task))
+        return task
 
     def reveal(self, task: Task) -> Task:
         """Return the task with its encrypted values decrypted, as far as they are in it and their keys are here."""

@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from qo.cli.invocation import Session
 from qo.core.durations import format_duration, format_instant, parse_duration_s
 from qo.core.sealed import describe_sealed
 from qo.core.task import Status, Task
-from qo.errors import Refused, TaskFailed
+from qo.errors import TaskFailed
 from qo.queue.queue import Queue
 
 VALUE_CHARS_MAX = 2000
 NO_HANDLER = ", no handler"
 
 
-async def with_payloads(queue: Queue, task: Task) -> Task:
-    """Return the task with its input and output, wherever those are stored. What is encrypted by a key that is not here
-    stays as it is."""
-    with suppress(Refused):
-        task = replace(task, input=await queue.input(task))
-    with suppress(Refused):
-        task = replace(task, output=await queue.output(task))
-    return task
-
-
 async def wait_until_ended(queue: Queue, task_id: str, timeout_s: float | None) -> Task:
     """Wait until the task has ended, and return it with its payloads. Raises TaskFailed if that takes too long."""
     try:
-        return await with_payloads(queue, await queue.wait(task_id, timeout_s))
+        return await queue.payloads.fetch_values(await queue.wait(task_id, timeout_s))
     except TimeoutError:
         task = await queue.get(task_id)
         raise TaskFailed(

@@ -32,7 +32,7 @@ def status(session: Session, task_id: TaskId) -> None:
     """Show a task as it is now."""
 
     async def read_task(queue: Queue) -> tuple[Task, str | None]:
-        task = await task_view.with_payloads(queue, await queue.get(task_id))
+        task = await queue.payloads.fetch_values(await queue.get(task_id))
         return task, await why_unclaimed(queue, task)
 
     task, reason = session.ask(read_task)
