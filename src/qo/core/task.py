@@ -111,8 +111,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def follow_up_due(self) -> bool:
         """Whether it has failed for good, and the task that ``on_failure`` names is not yet known to be submitted."""
-        failed = Status.FAILED in (self.status, self.archived_from)
-        return self.on_failure is not None and failed and self.followed_attempt < self.attempt
+        if self.on_failure is None:
+            return False
+        return Status.FAILED in (self.status, self.archived_from) and self.followed_attempt < self.attempt
 
 
 preload(Task)

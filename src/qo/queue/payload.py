@@ -127,7 +127,12 @@ class Payloads:
 
     def reveal(self, task: Task) -> Task:
         """Return the task with its encrypted values decrypted, as far as they are in it and their keys are here."""
-        if not any(is_sealed(each) for each in (task.input, task.output, task.progress, task.last_error)):
+        if not (
+            is_sealed(task.input)
+            or is_sealed(task.output)
+            or is_sealed(task.progress)
+            or is_sealed(task.last_error)
+        ):
             return task
         return replace(
             task,

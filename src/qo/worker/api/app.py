@@ -46,6 +46,7 @@ class App:
         """``layers`` wrap every handler of the app, the first outermost."""
         self.layers = tuple(layers)
         self._handlers: dict[str, Handler] = {}
+        self._has_hooks = False
 
     def task(
         self,
@@ -99,11 +100,12 @@ class App:
         instead of the one for all, and ``Options(on_failure=...)`` of a task instead of both.
         """
         check_task_type(hook := f"{HOOK_PREFIX}{task_type}", "on_failure")
+        self._has_hooks = True
         return self.task(hook, **options)
 
     def hook_type(self, task_type: str) -> str | None:
         """Return the task type of the hook for this one; None: it has none. Hooks themselves have none."""
-        if task_type.startswith(HOOK_PREFIX):
+        if not self._has_hooks or task_type.startswith(HOOK_PREFIX):
             return None
         hooks = (f"{HOOK_PREFIX}{task_type}", f"{HOOK_PREFIX}{ALL_TYPES}")
         return next((hook for hook in hooks if hook in self._handlers), None)

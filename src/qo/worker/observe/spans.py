@@ -22,10 +22,14 @@ class Spans:
     def __init__(self, worker_id: str) -> None:
         self._worker_id = worker_id
         self._tracer: Tracer | None = make_tracer()
+        self._is_recording = False  # As of the last look: a configured SDK stays.
 
     def open_look(self) -> WorkSpan | None:
         """Open the span of a look for tasks. Drop it if the look finds none: an idle queue would fill the trace."""
-        if self._tracer is None or not self._tracer.is_recording():
+        if self._tracer is None:
+            return None
+        self._is_recording = self._tracer.is_recording()
+        if not self._is_recording:
             return None
         attributes = {
             "messaging.system": "qo",
@@ -36,7 +40,7 @@ class Spans:
 
     def open(self, step: str, task: Task) -> EndSpan:
         """Open the span of a step in the life of a task: claim, dispatch or settle. Return what ends it."""
-        if self._tracer is None or not self._tracer.is_recording():
+        if self._tracer is None or not self._is_recording:
             return _end_nothing
         attributes: dict[str, str | int] = {
             "messaging.system": "qo",
