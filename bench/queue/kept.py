@@ -26,6 +26,7 @@ from qo.queue.options import NewTask
 from qo.queue.purger import Purger
 from qo.queue.queue import Claim, Queue
 from qo.queue.sweeper import Sweeper
+from qo.queue.task_removal import SAME_SECOND
 from qo.store.embedded import etag_of, machine_time
 from qo.store.local import LocalStore
 from qo.store.memory import MemoryStore
@@ -147,6 +148,7 @@ async def _purge(opening: Awaitable[ObjectStore], count: int) -> tuple[float, di
     queue = Queue(meter)
     try:
         await _fill(queue, count)
+        await asyncio.sleep(SAME_SECOND.total_seconds())  # Younger tasks are left for the next round.
         meter.reset()
         began = time.perf_counter()
         report = await Purger(queue, Policy(Keep(completed=timedelta(0)))).purge_all()
