@@ -278,6 +278,21 @@ def test_a_key_that_is_none_is_refused_without_showing_it(text: str, message: st
 
 
 @pytest.mark.fast
+async def test_a_key_that_a_handler_prints_is_not_in_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QO_ENCRYPTION_KEYS", f"k2:{text_of(K2)},k1:{text_of(K1)}")
+    queue, app = Queue(MemoryStore(), ambient=hasty()), App()
+
+    @app.task("leak")
+    async def leak(input: Any) -> None:
+        raise ValueError(f"{text_of(K1)} and {text_of(K2)}")
+
+    task = await queue.submit("leak", options=Options(max_retries=0))
+    await drain(queue, app)
+    error = (await queue.get(task.id)).last_error or ""
+    assert error == "ValueError: (hidden) and (hidden)"
+
+
+@pytest.mark.fast
 def test_sources_of_keys_exclude_each_other_and_required_needs_one() -> None:
     with pytest.raises(ConfigError, match="exclude each other"):
         load({"encryption.keys": f"k1:{text_of(K1)}", "encryption.key_file": "keys"}, environ={})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hashlib
 import hmac
 import importlib
@@ -155,6 +156,7 @@ def _read_file(path: Path) -> KeyRing:
         raise ConfigError(f"the encryption keys in {path} cannot be read: {error}") from error
 
 
+@functools.cache  # A worker opens its queue twice, and the service may charge for each request.
 def _call_source(target: str) -> KeyRing:
     """Get the keys from a function of the user's, which may ask a key management service."""
     module_name, _, name = target.partition(":")
