@@ -82,6 +82,7 @@ async def test_a_worker_that_rests_for_a_minute_starts_a_pushed_task_at_once(
             await quick(producer, each)
         assert producer.pusher is not None
         assert producer.pusher.counts["sent"] >= 2
+        assert worker.stats.pushed == 11
         assert worker.stats.looks == looks, "a pushed task is claimed without a LIST"
 
 

@@ -135,6 +135,7 @@ class Mailbox:
 
     def push(self, task_ids: Sequence[str]) -> None:
         """Claim these tasks next: a wake-up has named them."""
+        self._stats.pushed += len(task_ids)
         self._feed.push(task_ids)
         self._wake_up.push()
 

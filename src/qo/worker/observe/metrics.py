@@ -52,6 +52,7 @@ COUNTERS = (
     ("qo_worker_enqueued_total", "enqueued", "Tasks that handlers put in the queue."),
     ("qo_worker_looks_total", "looks", "Looks for ready tasks."),
     ("qo_worker_empty_looks_total", "empty_looks", "Looks for ready tasks that found none."),
+    ("qo_worker_pushed_total", "pushed", "Tasks that wake-ups have named."),
     ("qo_worker_store_requests_total", "requests", "Requests sent to the store."),
     ("qo_worker_store_dollars_total", "dollars", "What S3 would charge for these requests, in US dollars."),
 )

@@ -111,6 +111,7 @@ class Stats:
     enqueued: int = 0
     looks: int = 0
     empty_looks: int = 0
+    pushed: int = 0  # Tasks that wake-ups have named.
     claims_missed: int = 0  # Candidates that another worker took, or that could not be claimed.
     unhandled_types: int = 0  # Types of waiting tasks that this worker has no handler for.
     orphan_types: int = 0  # Those of them that no running worker has a handler for.
