@@ -190,7 +190,8 @@ def test_every_setting_of_worker_and_monitor_reaches_them(memory_store: MemorySt
         log_scan_page_size=8, unknown_types=UnknownTypes.FAIL, no_monitor=True, poll_min_ms=11, poll_max_ms=12,
         dequeue_backoff_ms=7, heartbeat_s=13, shutdown_grace_s=14, cancel_grace_s=3, exit_grace_s=2, inbox_capacity=2,
         threads=4, processes=5, process_tasks_max=6, process_memory_max_mb=7, spark_slots=8, timeout_s=9, lease_s=10,
-        control_s=11, packages=PackageDrift.REFUSE, http="off", shard_leasing=ShardLeasingSettings(enabled=True),
+        control_s=11, limits=(("t", "2"),), packages=PackageDrift.REFUSE, http="off",
+        shard_leasing=ShardLeasingSettings(enabled=True),
         queue=("high=1",), load_shed=False, buffer=9, concurrency_limit=10, rate_limit="1/2", producer_buffer=11,
         result_buffer=12, push_address="worker.example:8090",
     )  # fmt: skip

@@ -80,6 +80,7 @@ OTHER: dict[str, tuple[str, str, Any]] = {
         '{"send.mail" = {keep_failed = "90d"}, load = {keep_completed = "forever"}}',
         (("send.mail", (("keep_failed", 7_776_000.0),)), ("load", (("keep_completed", None),))),
     ),
+    "worker.limits": ("a=1, b=5/m", '{"a" = "1", "b" = "5/m"}', (("a", "1"), ("b", "5/m"))),
     "worker.index_mode": ("index-only", '"index-only"', IndexMode.INDEX_ONLY),
 }
 

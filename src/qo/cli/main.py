@@ -52,6 +52,7 @@ GROUPS = {
         "archive": ("queue.task_actions", "Archive ended tasks: they are kept, but not listed."),
         "unarchive": ("queue.task_actions", "Take tasks out of the archive."),
         "purge": ("queue.purge", "Remove ended tasks for good, with their history and data."),
+        "group": ("queue.group", "Show the lines of groups, and skip who blocks one."),
         "schedule": ("queue.schedule", "Submit tasks by cron expression."),
         "pause": ("queue.control", "Stop workers from claiming tasks; running tasks go on."),
         "resume": ("queue.control", "Let workers claim tasks again."),

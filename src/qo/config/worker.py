@@ -83,6 +83,12 @@ class WorkerSettings:
         kind=kinds.choice(UnknownTypes),
         help="What to do with tasks that this worker has no handler for: leave them to others, or fail them.",
     )
+    limits: tuple[tuple[str, str], ...] = setting(
+        (),
+        "QO_LIMITS",
+        kind=kinds.PAIRS,
+        help="By task type, how many tasks all workers together run at a time or start: as 10, 100/m or 10 100/m.",
+    )
     no_monitor: bool = setting(
         False, "QO_NO_MONITOR", kind=kinds.FLAG, help="Run the worker without the monitor inside it."
     )

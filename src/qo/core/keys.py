@@ -6,12 +6,16 @@
     ready/{shard}/{minute}.{due}/{id}         an urgent task that is not due yet: its place, and when it is due
     leases/{shard}/{minute}/{id}              running tasks, by when their lease ends, and failed ones that something
                                               has to follow: a hint
+    waiting/{shard}/{minute}/{id}             tasks that wait for others, by when they would be due: a hint
     data/{shard}/{id}/...                     inputs and outputs too large for the task object
     workers/{worker}.json                     registration and heartbeat
     schedules/{name}.json                     a cron schedule and its last run
     monitor/sweep.json                        how far the sweeper has come
     monitor/purge.json                        how far the purger has come
     shard-leases/{shard}.json                 which worker polls a shard, or a range of them; and the lookout
+    registers/groups/{hash}.json              who is the last in the line of a group
+    registers/unique/{hash}.json              which task stands for all that are the same
+    registers/limits/{hash}.json              the workers' shares of a limit
     control/desired.json                      what operators want of the workers: pauses, drains
 
 ``minute`` and ``due`` are epoch minutes in ten digits, so that keys sort by time.
@@ -19,6 +23,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from datetime import datetime
 from typing import NamedTuple
@@ -29,11 +34,13 @@ QUEUE = "queue.json"
 SWEEP = "monitor/sweep.json"
 PURGE = "monitor/purge.json"
 DESIRED = "control/desired.json"
-TASKS, READY, LEASES, DATA = "tasks/", "ready/", "leases/", "data/"
+TASKS, READY, LEASES, WAITING, DATA = "tasks/", "ready/", "leases/", "waiting/", "data/"
 WORKERS, SCHEDULES, SHARD_LEASES = "workers/", "schedules/", "shard-leases/"
+REGISTERS = "registers/"
+GROUPS, UNIQUE, LIMITS = f"{REGISTERS}groups/", f"{REGISTERS}unique/", f"{REGISTERS}limits/"
 
 # Keys whose history is of no use: hints, heartbeats, leases, cursors and orders. Stores drop their old versions.
-EPHEMERAL = (READY, LEASES, WORKERS, SHARD_LEASES, "monitor/", "control/")
+EPHEMERAL = (READY, LEASES, WAITING, WORKERS, SHARD_LEASES, REGISTERS, "monitor/", "control/")
 
 AFTER_ALL = "~"  # Sorts after every character that our keys contain.
 
@@ -91,7 +98,9 @@ def ready_key(t: Task) -> str:
 
 
 def index_key(t: Task) -> str | None:
-    """Return the one hint that this task should have: in the ready index, in the lease index, or None."""
+    """Return the one hint that this task should have: in the ready, waiting or lease index, or None."""
+    if t.waiting:
+        return index(WAITING, t.shard, minute_of(t.available_at), t.id)
     if t.status is Status.PENDING:
         return ready_key(t)
     if t.status is Status.RUNNING and t.lease_expires_at is not None:
@@ -163,3 +172,20 @@ def shard_lease(unit: str) -> str:
 
 def schedule(name: str) -> str:
     return f"schedules/{name}.json"
+
+
+def group(name: str) -> str:
+    """Return the key of a group's line. Names may contain anything, so that a hash stands for them."""
+    return f"{GROUPS}{_hash(name)}.json"
+
+
+def unique(identity: str) -> str:
+    return f"{UNIQUE}{identity[:32]}.json"
+
+
+def limit(name: str) -> str:
+    return f"{LIMITS}{_hash(name)}.json"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

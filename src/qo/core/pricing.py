@@ -82,6 +82,7 @@ class Rhythm:
     change_s: float = 5.0  # A worker reports a change of its running tasks this often at most.
     control_s: float = 5.0
     check_s: float = 30.0
+    waiting_s: float = 600.0  # Between listings of the tasks that wait for others.
     sweep_s: float = 300.0  # 0 for never.
     sweep_page: int = 1000
     delete_every_s: float = DELETE_EVERY_S  # Index keys are removed this often, or when a batch is full.
@@ -170,16 +171,17 @@ def _scan_reads(listed: float, load: Load, rhythm: Rhythm) -> float:
 def monitor_per_day(load: Load, rhythm: Rhythm = DEFAULT_RHYTHM) -> Requests:
     """Return the requests that the monitors of all workers make together.
 
-    Each lists leases and workers at every check and reads where the sweep stands. The sweep itself is shared: whoever
-    moves the cursor lists tasks, and once in an interval ready keys and leases. It goes over all tasks once a day at
-    least, and reads those that are new, and all of them once a month.
+    Each lists leases and workers at every check, waiting tasks less often, and reads where the sweep stands. The sweep
+    itself is shared: whoever moves the cursor lists tasks, and once in an interval the three indexes. It goes over all
+    tasks once a day at least, and reads those that are new, and all of them once a month.
     """
     checks = load.workers * DAY_S / rhythm.check_s
+    waiting = load.workers * DAY_S / max(rhythm.check_s, rhythm.waiting_s)
     sweeps = DAY_S / rhythm.sweep_s if rhythm.sweep_s and load.workers else 0.0
     pages = max(sweeps, load.tasks_kept / rhythm.sweep_page) if sweeps else 0.0
     reads = load.tasks_per_day + load.tasks_kept / MONTH_D if sweeps else 0.0
     return {
-        Operation.LIST: 2 * checks + pages + 2 * sweeps,
+        Operation.LIST: 2 * checks + waiting + pages + 3 * sweeps,
         Operation.GET: load.workers * sweeps + reads,
         Operation.PUT: 2 * pages,
     }

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from qo.core.struct_preload import preload
 from qo.core.task import Status, Task
+from qo.core.waits import flow_of, is_in_line
 
 # The store dates an object by its own clock and to the second; the task's own time is an estimate of that clock.
 DATING_ERROR = timedelta(minutes=1)
@@ -71,10 +72,10 @@ class Policy:
 
 
 def due_at(task: Task, policy: Policy) -> datetime | None:
-    """Return when the task may be purged. None: never, as it has not ended, something has to follow its failure, or it
-    is kept for ever."""
+    """Return when the task may be purged. None: never, as it has not ended, something has to follow its failure, its
+    turn in a group has not come yet, or it is kept for ever."""
     limit = policy.keep(task.task_type).limit(task.status)
-    return None if limit is None or task.follow_up_due else task.updated_at + limit
+    return None if limit is None or task.follow_up_due or is_in_line(flow_of(task)) else task.updated_at + limit
 
 
 def is_due(task: Task, policy: Policy, now: datetime) -> bool:

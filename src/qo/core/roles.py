@@ -16,7 +16,8 @@ from qo.errors import UsageError
 
 QUEUES = "queues/"  # Below a store: the queues of runtimes.
 _ALL_QUEUES = f"{QUEUES}*/"
-_HINTS = (f"{keys.READY}*", f"{keys.LEASES}*")
+_HINTS = (f"{keys.READY}*", f"{keys.LEASES}*", f"{keys.WAITING}*")
+_REGISTERS = f"{keys.REGISTERS}*"  # Of groups, unique tasks and limits.
 _HELD = (f"{keys.TASKS}*", f"{keys.DATA}*")
 # The objects that people view. Few patterns: a session policy repeats the bucket for each, and has a size limit.
 _VIEWABLE = (
@@ -26,6 +27,7 @@ _VIEWABLE = (
     f"{keys.WORKERS}*",
     f"{keys.SCHEDULES}*",
     f"{keys.SHARD_LEASES}*",
+    _REGISTERS,
     "control/*",
 )
 
@@ -59,17 +61,19 @@ def _everywhere(names: Sequence[str]) -> tuple[str, ...]:
 
 
 _SWEEP = (
-    Grant("ReadTasks", (READ,), (keys.QUEUE, f"{keys.TASKS}*", *_HINTS, keys.SWEEP)),
-    Grant("MoveTasks", (WRITE,), (f"{keys.TASKS}*", *_HINTS, keys.SWEEP)),
+    Grant("ReadQueue", (READ,), (keys.QUEUE,)),
+    Grant("MoveTasks", (READ, WRITE), (f"{keys.TASKS}*", *_HINTS, keys.SWEEP, _REGISTERS)),
     Grant("DropHints", (DELETE,), _HINTS),
     Grant("ForgetWorkers", (READ, DELETE), (f"{keys.WORKERS}*",)),
-    Grant("ListQueue", (LIST,), (f"{keys.TASKS}*", *_HINTS, f"{keys.WORKERS}*", keys.QUEUE, keys.SWEEP)),
+    Grant(
+        "ListQueue", (LIST,), (f"{keys.TASKS}*", *_HINTS, f"{keys.WORKERS}*", keys.QUEUE, keys.SWEEP, _REGISTERS)
+    ),
 )
 _SUBMIT = (
-    Grant("ReadQueue", (READ,), (keys.QUEUE, *_HELD)),
+    Grant("ReadQueue", (READ,), (keys.QUEUE, *_HELD, _REGISTERS)),
     Grant("CreateTasks", (WRITE,), (f"{keys.TASKS}*",)),
-    Grant("WriteBeside", (WRITE,), (f"{keys.READY}*", f"{keys.DATA}*")),
-    Grant("TellMissing", (LIST,), (keys.QUEUE, *_HELD)),
+    Grant("WriteBeside", (WRITE,), (f"{keys.READY}*", f"{keys.WAITING}*", f"{keys.DATA}*", _REGISTERS)),
+    Grant("TellMissing", (LIST,), (keys.QUEUE, *_HELD, _REGISTERS)),
 )
 GRANTS: Mapping[Role, tuple[Grant, ...]] = {
     Role.PRODUCER: _SUBMIT,
@@ -97,7 +101,7 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
         Grant("ListQueue", (LIST, LIST_VERSIONS), _VIEWABLE),
         Grant("ReadQueue", (READ, READ_VERSION), _VIEWABLE),
         # What replay, archive and cancel write: a task, and the wish that tells workers of it. It removes none.
-        Grant("MoveTasks", (WRITE,), _everywhere((f"{keys.TASKS}*", keys.DESIRED))),
+        Grant("MoveTasks", (WRITE,), _everywhere((f"{keys.TASKS}*", keys.DESIRED, _REGISTERS))),
         Grant("MoveHints", (WRITE, DELETE), _everywhere(_HINTS)),
     ),
 }

@@ -21,7 +21,8 @@ from qo.outbox.postgres_outbox import PostgresOutbox
 from qo.outbox.sqlite_outbox import SqliteOutbox
 from qo.queue.concurrency import gather_cancellable
 from qo.queue.options import NewTask
-from qo.queue.queue import PreparedTask, Queue
+from qo.queue.queue import Queue
+from qo.queue.submitter import PreparedTask
 from qo.queue.task_document import read_document
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from qo.core import keys
 from qo.core.task import Status, Task
 from qo.errors import NotFound, QoError, Refused, UsageError
 from qo.queue.concurrency import gather_cancellable
-from qo.queue.listing import READS_AT_ONCE, Filter, read_matching, task_pages
+from qo.queue.listing import INDEXES, READS_AT_ONCE, Filter, read_matching, task_pages
 
 if TYPE_CHECKING:
     from qo.queue.queue import Queue
@@ -107,7 +107,7 @@ async def matching_tasks(
     """Yield the tasks that match and that the action applies to, in key order, with the key up to which each batch
     goes. Keys are those of an index if only active tasks can match, else those of tasks."""
     statuses = action.statuses if criteria.status is None else {criteria.status}
-    prefixes = {keys.READY: Status.PENDING, keys.LEASES: Status.RUNNING}
+    prefixes = {prefix: status for status, indexes in INDEXES.items() for prefix in indexes}
     sources = sorted(prefix for prefix, status in prefixes.items() if status in statuses) or [keys.TASKS]
     seen_ids: set[str] = set()  # A task that moves on while its index is read may come twice.
     for prefix in sources:

@@ -268,7 +268,7 @@ class Feed:
         if task.ended:
             self._scan.settle(entry)
         now = await self._queue.store.now()
-        if task.status is not Status.PENDING or task.available_at > now:
+        if task.status is not Status.PENDING or task.waiting or task.available_at > now:
             return None
         minute = keys.minute_of(task.available_at)
         return Due(task.id, "", task.token, keys.ready_minute(task), now, entry.modified, minute)

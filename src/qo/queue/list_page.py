@@ -13,7 +13,7 @@ from qo.core.shard import validate_shards
 from qo.core.task import Status, Task
 from qo.errors import UsageError
 from qo.queue.concurrency import gather_cancellable
-from qo.queue.listing import READS_AT_ONCE, ROUNDING, Filter, pages, read_task
+from qo.queue.listing import INDEXES, READS_AT_ONCE, ROUNDING, Filter, pages, read_task
 from qo.store.port import ObjectStore
 
 PAGE_MAX = 1_000
@@ -70,15 +70,16 @@ async def _matching(
 
 async def _list_positions(store: ObjectStore, criteria: Filter) -> list[Position]:
     """Active tasks are listed through their index, all others by their objects."""
-    index = {Status.PENDING: keys.READY, Status.RUNNING: keys.LEASES}.get(criteria.status or Status.ARCHIVED)
-    prefix = (index or keys.TASKS) + (f"{criteria.shard}/" if criteria.shard is not None else "")
-    oldest = None if index or criteria.since is None else criteria.since - ROUNDING
+    indexes = INDEXES.get(criteria.status or Status.ARCHIVED)
+    within = f"{criteria.shard}/" if criteria.shard is not None else ""
+    oldest = None if indexes or criteria.since is None else criteria.since - ROUNDING
     return [
         Position(entry.modified, entry.key)
-        async for entries in pages(store, prefix)
+        for prefix in indexes or (keys.TASKS,)
+        async for entries in pages(store, prefix + within)
         for entry in entries
         if (oldest is None or entry.modified >= oldest)
-        and (index is None or keys.parse_index(entry.key) is not None)
+        and (indexes is None or keys.parse_index(entry.key) is not None)
     ]
 
 

@@ -23,7 +23,7 @@ ROUNDING = timedelta(seconds=2)
 SCAN_MAX = 100_000  # Keys that `qo list` looks at: a hundred LISTs.
 SCANNED_PER_READ = 10
 _HEX = "0123456789abcdef"
-_INDEXES = {Status.PENDING: keys.READY, Status.RUNNING: keys.LEASES}
+INDEXES = {Status.PENDING: (keys.READY, keys.WAITING), Status.RUNNING: (keys.LEASES,)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,13 +100,16 @@ async def _dated_keys(store: ObjectStore, criteria: Filter, scan_max: int | None
     The listing has the time of each change, so that only as many tasks are read as needed. Active tasks are found
     through their index.
     """
-    index = _INDEXES.get(criteria.status or Status.ARCHIVED)
-    entries, complete = await _entries(store, index or keys.TASKS, criteria, scan_max)
+    indexes = INDEXES.get(criteria.status or Status.ARCHIVED)
+    entries, complete = list[Entry](), True
+    for prefix in indexes or (keys.TASKS,):
+        listed, is_whole = await _entries(store, prefix, criteria, scan_max)
+        entries, complete = entries + listed, complete and is_whole
     if not complete and criteria.status is None:
-        for prefix in _INDEXES.values():
+        for prefix in (prefix for prefixes in INDEXES.values() for prefix in prefixes):
             entries += (await store.list(_prefix(prefix, criteria), limit=LIST_LIMIT_MAX)).entries
     # Hints keep the time at which they were written, which may be long before the last renewal.
-    dated = [(e.modified, e.key) for e in entries if index is not None or criteria.may_admit(e.modified)]
+    dated = [(e.modified, e.key) for e in entries if indexes is not None or criteria.may_admit(e.modified)]
     dated.sort(reverse=True)
     task_keys = (task_key for _, key in dated if (task_key := _task_key(key)) is not None)
     return list(dict.fromkeys(task_keys)), complete

@@ -32,6 +32,7 @@ from qo.queue.purger import Purger, PurgeReport
 from qo.queue.queue import Queue
 from qo.queue.sweeper import Sweeper, SweepReport
 from qo.queue.tasks import Snapshot
+from qo.queue.waiting_tasks import WaitingTasks
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class CheckReport:
     failed: int = 0
     cancelled: int = 0
     repaired: int = 0
+    settled: int = 0  # Waiting tasks that nobody had told that they may start, or must be cancelled.
     stale_workers: list[str] = field(default_factory=list[str])
 
 
@@ -79,6 +81,7 @@ class Monitor:
         self._walk = Walk(queue.store, keys.LEASES, all_shards(queue.prefix_len), LEASE_PAGE_SIZE, queue.ambient)
         self._logged_stale: set[str] = set()
         self._confirmed_stale: set[str] = set()  # Silent workers whose records say that they should have reported.
+        self._waiting_tasks = WaitingTasks(queue)
         self._sweeper = Sweeper(queue, self._config.sweep_page_size)
         self._purger = Purger(queue, self._config.retention) if self._config.retention.limits else None
         self._purge_at = float("-inf")
@@ -147,6 +150,7 @@ class Monitor:
             for start in range(0, len(due_keys), READS_AT_ONCE):
                 batch = due_keys[start : start + READS_AT_ONCE]
                 await gather_cancellable(self._examine(due, report) for due in batch)
+        report.settled = await self._waiting_tasks.check()
         await self._queue.hints.flush()
         report.stale_workers = await self._stale_workers()
         return report
@@ -164,7 +168,8 @@ class Monitor:
             return
         if snapshot is not None and snapshot.task.follow_up_due:
             self._queue.hints.learn(due.key, due.etag)
-            await follow_up(self._queue, snapshot)
+            if await self._queue.followers.release(snapshot.task):
+                await follow_up(self._queue, snapshot)
             return
         needed = repair(None if snapshot is None else snapshot.task, [due.key])
         if not needed.stale:
@@ -176,6 +181,8 @@ class Monitor:
             # Whoever moved the task may have died before writing its new hint: write that first.
             restored = await self._queue.hints.restore(needed.missing, snapshot.task.token)
             report.repaired += restored
+        if snapshot is not None and snapshot.task.ended and not await self._queue.followers.release(snapshot.task):
+            return
         # Awaited before it is added: others add to the same report meanwhile.
         removed = await self._queue.hints.drop_stale(due.key, due.etag)
         report.repaired += removed

@@ -9,45 +9,35 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from qo.ambient import SYSTEM, Ambient
-from qo.core import lifecycle, wire
+from qo.core import lifecycle
 from qo.core.lifecycle import Command, Reason, Rejected
 from qo.core.poll import Pace
 from qo.core.shard import validate_prefix_len, validate_task_id
 from qo.core.task import Status, Task
-from qo.errors import IdempotencyConflict, LeaseLost, NotFound, Refused, UsageError
+from qo.errors import LeaseLost, NotFound, Refused, UsageError
 from qo.queue import listing
 from qo.queue.bulk import Action, BulkReport, act_on_matching
-from qo.queue.concurrency import gather_cancellable
 from qo.queue.control import Cancels
+from qo.queue.flow_plan import FlowPlan
 from qo.queue.follow_up import follow_up
+from qo.queue.followers import Followers
+from qo.queue.groups import Groups
 from qo.queue.hints import Hints
 from qo.queue.listing import Filter, FoundTasks
-from qo.queue.options import DELAY_S_MAX, NewTask, Options, build, check_number, check_text, require_text
+from qo.queue.options import DELAY_S_MAX, NewTask, Options, check_number, check_text, require_text
 from qo.queue.payload import Payloads
 from qo.queue.pusher import PushConfig, Pusher
 from qo.queue.sealer import Sealer
+from qo.queue.submitter import PreparedTask, Submission, Submitter
 from qo.queue.tasks import Snapshot, Tasks
+from qo.queue.uniques import Uniques
 from qo.store.metered import Metered
 from qo.store.port import ObjectStore
 
-SUBMITS_AT_ONCE = 64
 PAYLOAD_THRESHOLD_BYTES = 256 * 1024
-
-
-class PreparedTask(NamedTuple):
-    """A task that was checked, and is not written yet."""
-
-    new: NewTask
-    task: Task
-    body: bytes  # The JSON of its input.
-
-
-class Submission(NamedTuple):
-    task: Task
-    created: bool  # False: its key named this task before.
 
 
 class Claim:
@@ -87,54 +77,60 @@ class Queue:
         if self.pusher is not None:
             self.tasks.on_write = self.pusher.note_ready
         self.payloads = Payloads(store, payload_threshold_bytes, sealer)
+        self.groups = Groups(store, self.tasks, ambient)
+        self.followers = Followers(self.tasks, self.groups, ambient)
+        self.tasks.release = self.followers.release
         self._cancels = Cancels(self)
+        self._submitter = Submitter(
+            tasks=self.tasks,
+            followers=self.followers,
+            uniques=Uniques(store, self.tasks, ambient),
+            payloads=self.payloads,
+            prefix_len=self.prefix_len,
+            ambient=ambient,
+        )
 
     # Producing
 
     async def submit(self, task_type: str, input: Any = None, options: Options | None = None) -> Task:
         """Write one task; durable when this returns.
 
-        With ``options.key`` a second submit returns the first one's task as it is now.
-        Raises IdempotencyConflict if that key was used for another type or input.
+        With ``options.key`` a second submit returns the first one's task as it is now; with ``options.unique``, the
+        task that stands for it. Raises IdempotencyConflict if that key was used for another type or input, NotFound if
+        a task that it depends on does not exist.
         """
+        return (await self.submit_or_find(task_type, input, options)).task
+
+    async def submit_or_find(
+        self, task_type: str, input: Any = None, options: Options | None = None
+    ) -> Submission:
+        """As ``submit``; says also whether the task was there before."""
         new = NewTask(task_type, input, options or Options())
-        return (await self.create(self.prepare(new, await self.store.now()))).task
+        return await self._submitter.submit(new, await self.store.now())
 
     async def submit_many(self, tasks: Sequence[NewTask]) -> list[Task]:
         """Write many tasks, several at once, after checking all of them: a bad one stops everything before the
         first write. Returns them in the given order. If the store fails midway, some are written; with keys,
         submitting all again completes the rest and repeats none.
         """
-        now = await self.store.now()
-        prepared = [self.prepare(new, now) for new in tasks]
-        submitted: list[Submission] = []
-        for start in range(0, len(prepared), SUBMITS_AT_ONCE):
-            batch = prepared[start : start + SUBMITS_AT_ONCE]
-            submitted += await gather_cancellable(self.create(each) for each in batch)
-        return [each.task for each in submitted]
+        return [each.task for each in await self._submitter.submit_many(tasks, await self.store.now())]
+
+    async def submit_flow(self, flow: FlowPlan, *, key: str | None = None) -> list[Task]:
+        """Write the tasks of a flow; those that depend on others wait for them. Returns them in the flow's order.
+
+        No task can start before all are written: those that wait are written first. With ``key``, submitting the flow
+        again after a failure completes it and repeats none.
+        """
+        key = key if key is not None else self.ambient.token()
+        return await self._submitter.submit_flow(flow, key, await self.store.now())
 
     def prepare(self, new: NewTask, now: datetime) -> PreparedTask:
         """Check a task, and return it as ``create`` takes it. Raises UsageError that names what is wrong with it."""
-        value, body = self.payloads.take(new.input, "the input")
-        new = NewTask(new.task_type, value, new.options)  # From here on, the caller may change its input.
-        task = build(new, now=now, prefix_len=self.prefix_len, ambient=self.ambient)
-        return PreparedTask(new, task, body)
+        return self._submitter.prepare(new, now)
 
     async def create(self, prepared: PreparedTask) -> Submission:
-        """Write a prepared task, unless its key names one that is there. Raises IdempotencyConflict as ``submit``."""
-        task = await self.payloads.offload_input(prepared.task, prepared.body)
-        snapshot, created = await self.tasks.create(task)
-        existing = snapshot.task if created else await self._reuse_existing(snapshot.task, prepared.new)
-        return Submission(self.payloads.reveal(existing), created)
-
-    async def _reuse_existing(self, there: Task, new: NewTask) -> Task:
-        was = wire.fingerprint([there.task_type, await self.payloads.input(there)])
-        if was != wire.fingerprint([new.task_type, new.input]):
-            raise IdempotencyConflict(
-                f"key {new.options.key!r} was used before for another type or input, by task {there.id}"
-            )
-        await self.tasks.project(there)  # The first submitter may have died before it wrote the hint.
-        return there
+        """Write a prepared task, unless its key names one that is there. Raises as ``submit`` does."""
+        return await self._submitter.create(prepared)
 
     # Looking
 
@@ -303,9 +299,17 @@ class Queue:
             await self._cancels.note(task.id)  # So that its worker need not wait until it renews the lease.
         return task
 
-    async def replay(self, task_id: str) -> Task:
-        """Run a failed, cancelled or expired task again, with all its retries."""
-        return await self._operate(task_id, lifecycle.Replay(self.ambient.token()))
+    async def replay(self, task_id: str, *, dependents: bool = False) -> Task:
+        """Run a failed, cancelled or expired task again, with all its retries. It waits for its dependencies no more.
+
+        ``dependents``: tasks that were cancelled because this one did not complete wait for it again.
+        """
+        task = await self._operate(task_id, lifecycle.Replay(self.ambient.token()))
+        if task.waiting:  # For its turn in a group.
+            task = (await self.followers.settle(await self._load(task_id))).task
+        if dependents:
+            await self.followers.revive(task)
+        return task
 
     async def archive(self, task_id: str) -> Task:
         """Leave an ended task out of listings. It stays in the store."""

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from qo.errors import QoError, UsageError
 from qo.queue.concurrency import gather_cancellable
 from qo.queue.options import NewTask
-from qo.queue.queue import SUBMITS_AT_ONCE, PreparedTask, Queue, Submission
+from qo.queue.queue import Queue
+from qo.queue.submitter import SUBMITS_AT_ONCE, PreparedTask, Submission
 
 
 class BadTasks(UsageError):
@@ -37,7 +38,10 @@ async def submit_each(queue: Queue, tasks: Sequence[NewTask]) -> list[Submission
     results: list[Submission | QoError] = []
     for start in range(0, len(prepared), SUBMITS_AT_ONCE):
         batch = prepared[start : start + SUBMITS_AT_ONCE]
-        results += await gather_cancellable(_create(queue, each) for each in batch)
+        if any(each.new.options.group is not None for each in batch):
+            results += [await _create(queue, each) for each in batch]  # They get in line in the order given.
+        else:
+            results += await gather_cancellable(_create(queue, each) for each in batch)
     return results
 
 

@@ -143,7 +143,9 @@ class Sweeper:
             entries = shard_hints[only_shard]
         else:
             entries = [
-                entry for prefix in (keys.READY, keys.LEASES) async for entry in self._list(prefix, first, last)
+                entry
+                for prefix in (keys.READY, keys.LEASES, keys.WAITING)
+                async for entry in self._list(prefix, first, last)
             ]
             shard_hints.clear()
             shard_hints[only_shard] = entries
@@ -172,6 +174,8 @@ class Sweeper:
             snapshot = await self._queue.tasks.load(task_id)
             if snapshot is not None:
                 snapshot = await self._end(snapshot, report)
+                if snapshot.task.waiting:
+                    snapshot = await self._queue.followers.settle(snapshot)
         except CorruptRecord as error:
             report.corrupt += 1
             log.error("%s", error)

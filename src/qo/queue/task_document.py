@@ -13,7 +13,9 @@ from typing import Any, NamedTuple, cast
 from qo.config import kinds
 from qo.config.kinds import InvalidValue, Kind
 from qo.core.durations import parse_duration_s, parse_instant
+from qo.core.shard import validate_task_id
 from qo.core.task import PRIORITY_MAX, RetryPolicy
+from qo.core.uniqueness import Unique
 from qo.errors import UsageError
 from qo.queue.options import NewTask, Options, check_text
 
@@ -48,6 +50,11 @@ def _text(value: Any, name: str) -> str:
     return text
 
 
+def _task_ids(value: Any, name: str) -> tuple[str, ...]:
+    ids = cast("list[Any]", value) if isinstance(value, list) else [value]
+    return tuple(validate_task_id(_text(each, name)) for each in ids)
+
+
 _count = _check_kind(kinds.whole(0))
 _number = _check_kind(kinds.number(0))
 
@@ -70,6 +77,9 @@ FIELDS = {
     "on_failure": Field(_text, "on_failure"),
     "max_deliveries": Field(_check_kind(kinds.whole(1)), "max_deliveries"),
     "priority": Field(_check_kind(kinds.whole(0, PRIORITY_MAX)), "priority"),
+    "depends_on": Field(_task_ids, "depends_on"),
+    "on_dependency_failure": Field(_text, "on_dependency_failure"),
+    "group": Field(_text, "group"),
 }
 RETRY_FIELDS = {
     "retry_initial_ms": Field(_count, "initial_interval_ms"),
@@ -77,7 +87,9 @@ RETRY_FIELDS = {
     "retry_multiplier": Field(_number, "multiplier"),
     "retry_jitter": Field(_number, "jitter_percent"),
 }
-NAMES = frozenset({"type", "input", *FIELDS, *RETRY_FIELDS})
+UNIQUE_FIELDS = {"unique": Field(_text, "key"), "unique_for": Field(_duration, "for_s")}
+OPTION_NAMES = (*FIELDS, *UNIQUE_FIELDS, *RETRY_FIELDS)
+NAMES = frozenset({"type", "input", *OPTION_NAMES})
 _EXCLUSIVE = (("at", "delay"), ("expires_at", "expires_in"))
 
 
@@ -90,7 +102,7 @@ def options(values: Mapping[str, Any], where: str = "") -> Options:
     def spelling(name: str) -> str:
         return name if where else "--" + name.replace("_", "-")
 
-    present = {name: value for name, value in values.items() if value is not None}
+    present = {name: value for name, value in values.items() if value is not None and value != []}
     for one, other in _EXCLUSIVE:
         if one in present and other in present:
             raise UsageError(f"{where}give {spelling(one)} or {spelling(other)}, not both")
@@ -103,20 +115,26 @@ def options(values: Mapping[str, Any], where: str = "") -> Options:
         present_fields = [(name, field) for name, field in fields.items() if name in present]
         return {field.option: field.check(present[name], where + spelling(name)) for name, field in present_fields}
 
-    return Options(**check_fields(FIELDS), retry_policy=RetryPolicy(**check_fields(RETRY_FIELDS)))
+    if "unique_for" in present and "unique" not in present:
+        raise UsageError(f"{where}{spelling('unique_for')} needs {spelling('unique')}: the key that is unique")
+    unique = Unique(**check_fields(UNIQUE_FIELDS)) if "unique" in present else None
+    return Options(**check_fields(FIELDS), unique=unique, retry_policy=RetryPolicy(**check_fields(RETRY_FIELDS)))
 
 
 def write_document(new: NewTask) -> dict[str, Any]:
     """Return the document that ``read_document`` reads as this task; the trace is not part of it."""
     document: dict[str, Any] = {"type": new.task_type, "input": new.input}
+    if new.options.unique is not None and new.options.unique.key is None:
+        raise UsageError("a document names what is unique by a key: Unique(key=...), without members of the input")
     for names, values, defaults in (
+        (UNIQUE_FIELDS, new.options.unique or Unique(), Unique()),
         (FIELDS, new.options, Options()),
         (RETRY_FIELDS, new.options.retry_policy, RetryPolicy()),
     ):
         for name, field in names.items():
             value = getattr(values, field.option)
             if value != getattr(defaults, field.option):
-                document[name] = value.isoformat() if isinstance(value, datetime) else value
+                document[name] = _plain(value)
     return document
 
 
@@ -142,3 +160,9 @@ def read_document(
         fields.get("input"),
         options({**(defaults or {}), **fields}, f"{where}: "),
     )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from qo.ambient import Ambient
@@ -16,6 +16,12 @@ from qo.store import register
 from qo.store.port import ObjectStore, PutResult
 
 MOVES_MAX = 10
+
+Release = Callable[[Task], Awaitable[bool]]
+
+
+async def _release_nothing(task: Task) -> bool:
+    return True
 
 
 class Snapshot(NamedTuple):
@@ -36,6 +42,9 @@ class Tasks:
         self._prefix_len = prefix_len
         self._ambient = ambient
         self.on_write: Callable[[Task], None] = _ignore  # Called after each write, once the hints are there.
+        self.release: Release = (
+            _release_nothing  # Set by the queue: tells the dependents of a task that has ended.
+        )
 
     def key(self, task_id: str) -> str:
         return keys.task(shard_of(task_id, self._prefix_len), task_id)
@@ -59,8 +68,10 @@ class Tasks:
             # It was there, and then it was purged: its idempotency key may be used again.
         raise Contended(f"task {task.id} was purged each time while it was being created; submit again")
 
-    async def apply(self, snapshot: Snapshot, command: Command) -> Snapshot | Rejected:
+    async def apply(self, snapshot: Snapshot, command: Command, *, follow: bool = True) -> Snapshot | Rejected:
         """Apply a command to a task, or return why it is rejected. Decides again on what is there if others write too.
+
+        If that ends the task, its dependents are told, unless ``follow`` is false: then the caller has to.
 
         Raises Contended when other writers won every time; back off and call again.
         """
@@ -71,8 +82,10 @@ class Tasks:
                 return decision
             if decision is snapshot.task:
                 await self.project(snapshot.task)  # Its writer may have died before writing the hint.
+                if follow and snapshot.task.ended:
+                    await self.release(snapshot.task)
                 return snapshot
-            wrote = await self._move(key, snapshot, decision, command)
+            wrote = await self._move(key, snapshot, decision, command, follow)
             if isinstance(wrote, PutResult):
                 self.on_write(decision)
                 return Snapshot(decision, wrote.etag)
@@ -89,10 +102,10 @@ class Tasks:
             await self._hints.add(hint, task.token)
 
     async def _move(
-        self, key: str, snapshot: Snapshot, task: Task, command: Command
+        self, key: str, snapshot: Snapshot, task: Task, command: Command, follow: bool
     ) -> PutResult | register.Moved:
-        """Write the task and its new hint, then drop the old one. If the new hint fails, the old one stays, so that one
-        leads to the task."""
+        """Write the task and its new hint, tell its dependents if it has ended, then drop the old hint. If one of these
+        fails, the old one stays, so that one leads to the task."""
         old, new = keys.index_key(snapshot.task), keys.index_key(task)
         if isinstance(command, Claim) and new is not None:
             # The lease key is written along with the claim, not after it: the monitor then knows when to look even if
@@ -106,6 +119,8 @@ class Tasks:
             wrote = await self._write(key, task, snapshot.etag)
             rehint = isinstance(wrote, PutResult) and new != old
             hinted = await self._hints.add(new, task.token) if rehint and new is not None else True
+            if isinstance(wrote, PutResult) and follow and task.ended and not snapshot.task.ended:
+                hinted = await self.release(task) and hinted
         if isinstance(wrote, PutResult) and hinted and old is not None and old != new:
             self._hints.drop(old)
         return wrote

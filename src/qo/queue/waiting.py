@@ -1,4 +1,4 @@
-"""Explain why a due task is not claimed: whether a worker is running that could run it."""
+"""Explain why a task is not claimed: what it waits for, or whether a worker is running that could run it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from qo.core.task import Status, Task
+from qo.core.waits import GROUP, flow_of, target_of
 from qo.core.words import plural
 from qo.errors import StoreError
 from qo.queue import roster
 from qo.queue.queue import Queue
 from qo.queue.roster import WorkerInfo
 
+SHOWN_MAX = 5
 SOON = timedelta(seconds=5)  # Until then a task that is due may simply be about to be claimed.
 
 
@@ -48,6 +50,8 @@ def is_overdue(task: Task, now: datetime) -> bool:
 
 async def why_unclaimed(queue: Queue, task: Task) -> str | None:
     """Return the reason in words, or None if the task is not due or a worker could run it."""
+    if task.waiting:
+        return await _describe_waiting(queue, task)
     now = await queue.store.now()
     if not is_overdue(task, now):
         return None
@@ -66,3 +70,21 @@ async def why_unclaimed(queue: Queue, task: Task) -> str | None:
     if all(task.task_type in each.paused_types for each in there if task.task_type in each.task_types):
         return f"it is due, and the type {task.task_type!r} is paused: qo resume"
     return None
+
+
+async def _describe_waiting(queue: Queue, task: Task) -> str:
+    """Return what a waiting task waits for; of many, the first few."""
+    conditions = flow_of(task).waits_for
+    described: list[str] = []
+    for condition in conditions[:SHOWN_MAX]:
+        if condition == GROUP:
+            described.append(f"a place in the line of group {flow_of(task).group!r}")
+            continue
+        target = await queue.tasks.load(target_of(condition))
+        state = "does not exist: cancel this task, or replay it so that it waits no more"
+        if target is not None:
+            state = f"is {target.task.status}"
+        place = f"before it in group {flow_of(task).group!r}, " if "#" in condition else ""
+        described.append(f"task {target_of(condition)}, {place}which {state}")
+    more = len(conditions) - len(described)
+    return "it waits for " + "; ".join(described) + (f"; and {plural(more, 'more task')}" if more else "")

@@ -43,6 +43,7 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
 def schemas() -> dict[str, Any]:
     """Return the schemas of a task and of its parts, by name."""
     _, components = msgspec.json.schema_components([Task], ref_template="#/components/schemas/{name}")
+    components = wire.copy_json(components)  # Defaults that are tuples in Python are arrays.
     task = components["Task"]
     task["properties"] = {name: each for name, each in task["properties"].items() if name not in HIDDEN}
     task["required"] = [name for name in task["required"] if name not in HIDDEN]

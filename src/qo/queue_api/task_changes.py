@@ -11,12 +11,12 @@ from typing import Any, cast
 from starlette.responses import Response
 
 from qo.asgi.error_responses import classify
-from qo.core.task import PRIORITY_MAX, Task
+from qo.core.task import PRIORITY_MAX, OnDependencyFailure, Task
 from qo.errors import QoError, UsageError
 from qo.queue.options import NewTask
-from qo.queue.queue import Submission
 from qo.queue.submissions import BadTasks, submit_each
-from qo.queue.task_document import FIELDS, NAMES, RETRY_FIELDS, read_document
+from qo.queue.submitter import Submission
+from qo.queue.task_document import NAMES, OPTION_NAMES, read_document
 from qo.queue_api.operation import Call, Operation, Parameter, text_of
 from qo.queue_api.task_answer import etag_of, json_response, show
 from qo.queue_api.task_reading import TASK, TASK_ID
@@ -154,6 +154,19 @@ _SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     "on_failure": {"type": "string", "description": "The type of a task that is submitted if this one fails."},
     "max_deliveries": {"type": "integer", "minimum": 1},
     "priority": {"type": "integer", "minimum": 0, "maximum": PRIORITY_MAX},
+    "depends_on": {
+        "type": "array",
+        "items": {"type": "string", "format": "uuid"},
+        "description": "Tasks that must have completed before it starts.",
+    },
+    "on_dependency_failure": {"type": "string", "enum": [str(each) for each in OnDependencyFailure]},
+    "group": {"type": "string", "minLength": 1, "description": "Tasks of one group run one at a time, in order."},
+    "unique": {
+        "type": "string",
+        "minLength": 1,
+        "description": "Not while a task of this type and key is active.",
+    },
+    "unique_for": _DURATION,
     "retry_initial_ms": {"type": "integer", "minimum": 0},
     "retry_max_ms": {"type": "integer", "minimum": 0},
     "retry_multiplier": {"type": "number", "minimum": 0},
@@ -163,7 +176,7 @@ NEW_TASK: Mapping[str, Any] = {
     "type": "object",
     "required": ["type"],
     "additionalProperties": False,
-    "properties": {name: _SCHEMAS.get(name, {}) for name in ("type", "input", *FIELDS, *RETRY_FIELDS)},
+    "properties": {name: _SCHEMAS.get(name, {}) for name in ("type", "input", *OPTION_NAMES)},
 }
 assert set(NEW_TASK["properties"]) == NAMES
 _NEW = {"$ref": "#/components/schemas/NewTask"}

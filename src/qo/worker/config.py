@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from qo.core.discovery import IndexMode, UnknownTypes
+from qo.core.limit_shares import Limit
 from qo.core.ownership import LeasingConfig
 from qo.core.poll import Pace
 from qo.errors import UsageError
@@ -48,6 +49,8 @@ class WorkerConfig:
     service: ServiceOptions = field(default_factory=ServiceOptions)
     producer_buffer: int = 128  # Submissions by handlers at a time.
     result_buffer: int = 128  # Reports to the store at a time; while there are more, nothing is claimed.
+
+    shared_limits: Mapping[str, Limit] = field(default_factory=dict[str, Limit])  # By type, over all workers.
 
     lease_s: float = 60.0
     clock_doubt_s: float = 0.0  # By how much two workers' estimates of the store's time may differ.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from qo.config.kinds import parse_rate
 from qo.config.settings import Settings
 from qo.config.worker import ShardLeasingSettings, WorkerSettings
+from qo.core.limit_shares import parse_limit
 from qo.core.ownership import LeasingConfig
 from qo.core.poll import Pace
 from qo.core.storetime import APART_S
@@ -202,6 +203,7 @@ def worker_config(queue: Queue, settings: Settings, stop_when_empty: bool) -> Wo
         service=_service_options(values),
         producer_buffer=values.producer_buffer,
         result_buffer=values.result_buffer,
+        shared_limits={task_type: parse_limit(task_type, text) for task_type, text in values.limits},
         lease_s=values.lease_s,
         clock_doubt_s=APART_S if settings.location.is_remote else 0.0,
         heartbeat_s=values.heartbeat_s,

@@ -15,7 +15,7 @@ from qo.telemetry.log_context import set_worker
 from qo.worker.api.app import App
 from qo.worker.config import WorkerConfig
 from qo.worker.executors import Executor, executors_for
-from qo.worker.layers.services import build_services
+from qo.worker.layers.services import build_services, share_limits
 from qo.worker.leasing.ownership import Ownership
 from qo.worker.loop.admission import Admission
 from qo.worker.loop.attempts import Attempts
@@ -75,6 +75,7 @@ class Worker:
         self._subscriptions = Subscriptions(config.worker_id, self.snapshot)
         self._control = Control(self._apply_control)
         self._admission = Admission(config.limits)
+        self._shared_limits = share_limits(app, queue, config, self._admission, self._ports.slot_freed)
         self._executors = executors_for(app, config, self._on_late_return, executors)
         self._type_filter = self._make_type_filter(app)
         self._feed = self._make_feed()
@@ -299,8 +300,7 @@ class Worker:
         else:
             self._keeper_thread = KeeperThread(self._keeper, self._open_queue)
             self._keeper_thread.start()
-        self._spawn(self._heartbeat.run())
-        self._spawn(self._follower.run(config.control_s))
+        self._spawn(self._heartbeat.run(), self._shared_limits.run(), self._follower.run(config.control_s))
         self._spawn(OrphanTypes(self._queue, self._type_filter, self.stats).run())
         if self._ownership is None:
             self._spawn(self._heartbeat.share(self._feed))
@@ -389,8 +389,8 @@ class Worker:
         """Callable from any thread."""
         call_on_loop(self._loop, lambda: self._attempts.stop(hold, why))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        self._background.append(asyncio.create_task(work))
+    def _spawn(self, *work: Coroutine[Any, Any, None]) -> None:
+        self._background.extend(asyncio.create_task(each) for each in work)
 
     async def _own_queue(self) -> Queue:
         return self._queue

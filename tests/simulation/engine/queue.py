@@ -123,8 +123,10 @@ class World:
 
 
 async def submit_all(world: World) -> None:
-    """Submit what is due now and what is due in a month; try again with a key where there was no answer."""
+    """Submit what is due now and what is due in a month, some after others, some in groups; try again with a key where
+    there was no answer."""
     queue, rng = world.queue("submitter", outages=1), world.faults.stream("submitter")
+    finite: list[str] = []  # What was submitted and will end within this simulation.
     for n in range(TASKS):
         await asyncio.sleep(rng.uniform(0, 1))
         options = Options(
@@ -136,6 +138,11 @@ async def submit_all(world: World) -> None:
             retry_policy=QUICK,
             priority=rng.choice([0, 0, 4]),
             on_failure="alert" if n in FRAGILE else None,
+            depends_on=rng.sample(finite, min(len(finite), rng.choice([1, 3])))
+            if n % 4 == 3 and n % 6 != 5
+            else (),
+            group=rng.choice(["g", "h"]) if n % 3 == 1 else None,
+            on_dependency_failure="run",
         )
         for _ in range(1000 if options.key else 1):
             try:
@@ -144,6 +151,8 @@ async def submit_all(world: World) -> None:
                 await asyncio.sleep(0.5)
             else:
                 world.acknowledged.add(task.id)
+                if options.delay_s != FAR_AHEAD_S:
+                    finite.append(task.id)
                 break
     await queue.hints.flush()
 
@@ -290,7 +299,7 @@ async def check_hints(queue: Queue, tasks: list[Task]) -> None:
         pass
     found = {
         entry.key
-        for prefix in (keys.READY, keys.LEASES)
+        for prefix in (keys.READY, keys.LEASES, keys.WAITING)
         async for entries in pages(queue.store, prefix)
         for entry in entries
     }

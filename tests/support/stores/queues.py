@@ -162,7 +162,8 @@ async def keys_under(store: ObjectStore, prefix: str) -> list[str]:
 async def hints(queue: Queue) -> set[str]:
     """Every index key there is, once pending removals are done."""
     await queue.hints.flush()
-    return {*await keys_under(queue.store, keys.READY), *await keys_under(queue.store, keys.LEASES)}
+    indexes = (keys.READY, keys.LEASES, keys.WAITING)
+    return {key for prefix in indexes for key in await keys_under(queue.store, prefix)}
 
 
 async def path_of(queue: Queue, task_id: str) -> list[tuple[Status, int]]:

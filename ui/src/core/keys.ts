@@ -6,6 +6,7 @@ import type { Task } from "./task";
 export const TASKS = "tasks/";
 export const READY = "ready/";
 export const LEASES = "leases/";
+export const WAITING = "waiting/";
 export const WORKERS = "workers/";
 export const SCHEDULES = "schedules/";
 export const SHARD_LEASES = "shard-leases/";
@@ -67,8 +68,10 @@ function readyKey(task: Task): string {
   return index(READY, task.shard, place, task.id, ahead ? minuteOf(task.available_at) : place);
 }
 
-/** The one hint that a task should have: where it waits, when its lease ends, or none. */
+/** The one hint that a task should have: where it waits for a worker or for other tasks, when its lease ends, or none. */
 export function indexKey(task: Task): string | null {
+  if (task.status === "pending" && task.flow?.waits_for.length)
+    return index(WAITING, task.shard, minuteOf(task.available_at), task.id);
   if (task.status === "pending") return readyKey(task);
   if (task.status === "running" && task.lease_expires_at !== null)
     return index(LEASES, task.shard, minuteOf(task.lease_expires_at), task.id);

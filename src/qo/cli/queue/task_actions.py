@@ -6,6 +6,7 @@ import asyncio
 import getpass
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -57,11 +58,15 @@ def replay(
     after: AfterOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
+    dependents: Annotated[
+        bool,
+        typer.Option("--dependents", help="Also revive tasks that were cancelled because these did not complete."),
+    ] = False,
 ) -> int:
     """Run failed, cancelled or expired tasks again.
 
-    Each becomes pending at once, with all its retries. Give ids, or a filter: then the command shows which tasks match,
-    and asks; without a terminal it changes nothing unless you say --yes.
+    Each becomes pending at once, with all its retries, and waits for its dependencies no more. Give ids, or a filter:
+    then the command shows which tasks match, and asks; without a terminal it changes nothing unless you say --yes.
     """
     selection = Selection(
         status=status,
@@ -76,8 +81,10 @@ def replay(
         yes=yes,
     )
     if require_one_way(selection, task_ids or []):
-        return act_on_selection(session, Action.REPLAY, selection, lambda queue: queue.replay)
-    return _move_each(session, task_ids or [], lambda queue, task_id: queue.replay(task_id))
+        return act_on_selection(
+            session, Action.REPLAY, selection, lambda queue: partial(queue.replay, dependents=dependents)
+        )
+    return _move_each(session, task_ids or [], lambda queue, task_id: queue.replay(task_id, dependents=dependents))
 
 
 @command(app, "archive")

@@ -11,6 +11,7 @@ from qo.cli.invocation import Session
 from qo.core.durations import format_duration, format_instant, parse_duration_s
 from qo.core.sealed import describe_sealed
 from qo.core.task import Status, Task
+from qo.core.waits import flow_of
 from qo.errors import TaskFailed
 from qo.queue.queue import Queue
 
@@ -68,6 +69,9 @@ def record(task: Task) -> dict[str, str]:
         "ended": format_instant(task.completed_at),
         "worker": task.worker_id or "",
         "lease until": format_instant(task.lease_expires_at) if running else "",
+        "depends on": ", ".join(flow_of(task).depends_on),
+        "waits for": ", ".join(flow_of(task).waits_for) if pending else "",
+        "dependents": ", ".join(flow_of(task).dependents),
         "key": task.idempotency_key or "",
         "schedule": task.schedule or "",
         "on failure": task.on_failure or "",
@@ -108,7 +112,7 @@ def show_list(session: Session, tasks: Sequence[Task], orphans: Collection[str] 
     rows = [
         (
             task.id,
-            f"{task.status}{NO_HANDLER}" if _is_orphan(task, orphans) else str(task.status),
+            _describe_status(task, orphans),
             task.task_type,
             str(task.attempt),
             format_instant(task.updated_at),
@@ -117,6 +121,12 @@ def show_list(session: Session, tasks: Sequence[Task], orphans: Collection[str] 
         for task in tasks
     ]
     session.output.table(headers, rows)
+
+
+def _describe_status(task: Task, orphans: Collection[str]) -> str:
+    if task.waiting:
+        return "pending (waits)"
+    return f"{task.status}{NO_HANDLER}" if _is_orphan(task, orphans) else str(task.status)
 
 
 def _is_orphan(task: Task, orphans: Collection[str]) -> bool:

@@ -12,11 +12,12 @@ import importlib
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from qo.core.limit_shares import Limit
 from qo.errors import NotFound, UsageError
 from qo.queue.options import check_task_type
 from qo.worker.api.handler import BATCH_WAIT_S, DEFAULT, Default, Handler, Rate, make_handler
@@ -56,6 +57,7 @@ class App:
         timeout_s: float | Default | None = DEFAULT,
         concurrency: int | None = None,
         rate: Rate | None = None,
+        limit: Limit | None = None,
         layers: Sequence[Layer] = (),
         batch: int | None = None,
         batch_wait_s: float = BATCH_WAIT_S,
@@ -64,7 +66,8 @@ class App:
 
         ``kind`` is where it runs: an ``async def`` in the event loop, a plain function on a thread or, with
         kind="process", in a child process. ``timeout_s`` stops an attempt (None: never); the timeout of a submitted
-        task takes precedence. ``concurrency`` and ``rate`` limit this type within one worker.
+        task takes precedence. ``concurrency`` and ``rate`` limit this type within one worker, ``limit``
+        limits it over all workers.
 
         With ``batch``, one call takes up to so many tasks: a list of (input, context). It begins when there are so
         many, or when the first has waited for ``batch_wait_s``, and returns None or a list with the output or the
@@ -83,6 +86,7 @@ class App:
                 timeout_s=timeout_s,
                 concurrency=concurrency,
                 rate=rate,
+                limit=limit if limit is None or limit.name else replace(limit, name=task_type),
                 layers=tuple(layers),
                 batch=batch,
                 batch_wait_s=batch_wait_s,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from qo.core.limit_shares import Limit
 from qo.errors import UsageError
 from qo.queue.options import DELAY_S_MAX, check_number
 from qo.worker.api.signals import Reject
@@ -61,6 +62,7 @@ class Handler:
     timeout_s: float | Default | None = DEFAULT  # None: no limit.
     concurrency: int | None = None  # How many tasks of this type one worker runs at a time.
     rate: Rate | None = None
+    limit: Limit | None = None  # Over all workers.
     layers: tuple[Layer, ...] = ()
     batch: int | None = None  # The most tasks that one call takes; None: one, and not in a list.
     batch_wait_s: float = BATCH_WAIT_S  # How long a task waits for others to be called with.

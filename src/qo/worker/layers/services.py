@@ -6,15 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from qo.errors import UsageError
+from qo.queue.queue import Queue
 from qo.worker.api.app import App
 from qo.worker.api.handler import UNKNOWN, Handler, Kind
 from qo.worker.api.request import Request
+from qo.worker.config import WorkerConfig
 from qo.worker.executors import Executor
 from qo.worker.executors.batches import Batches
 from qo.worker.layers import ServiceOptions, default_layers, make_limits
 from qo.worker.layers.stack import Service, stack
 from qo.worker.loop.admission import Admission
 from qo.worker.loop.outcome import Acked, Outcome
+from qo.worker.loop.shared_limits import SharedLimit, SharedLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +70,18 @@ def _call_handler(handler: Handler, executor: Executor, admission: Admission) ->
         return output if isinstance(output, Acked) else Acked(output)
 
     return call
+
+
+def share_limits(
+    app: App, queue: Queue, config: WorkerConfig, admission: Admission, on_room: Callable[[], None]
+) -> SharedLimits:
+    """Have the limits checked that hold over all workers. Types with the same name share one; the configuration takes
+    precedence over the app."""
+    limits = {handler.task_type: handler.limit for handler in app.handlers if handler.limit is not None}
+    shared: dict[str, SharedLimit] = {}
+    for task_type, limit in {**limits, **config.shared_limits}.items():
+        first = shared.setdefault(limit.name, SharedLimit(limit, queue.ambient.monotonic, config.concurrency))
+        if first.limit != limit:
+            raise UsageError(f"the limit {limit.name!r} is given twice, and differently")
+        admission.share_limit(task_type, first)
+    return SharedLimits(queue, config.worker_id, list(shared.values()), on_room)

@@ -72,6 +72,7 @@ class Mailbox:
         self._spans = spans
         self._ports = ports
         self._wake_up = ports.wake_up
+        queue.followers.on_ready = ports.look  # What this worker has made ready, it can take at once.
         self._claiming: dict[str, asyncio.Task[None]] = {}
         self._missed = False  # Whether a recent candidate could not be claimed.
         self._open = True
@@ -284,7 +285,7 @@ class Mailbox:
                 await self._queue.hints.drop_stale(due.key, due.etag)
         elif answer.reason is Reason.NOT_DUE:
             self._feed.defer(due, (task.available_at - at).total_seconds())
-        elif not due.key or task.status is Status.PENDING:
+        elif not due.key or (task.status is Status.PENDING and not task.waiting):
             return
         elif due.listed_at - task.updated_at <= STALE_AFTER:
             # The worker that moved the task is about to drop this key, or has died: then it will still be there.
@@ -294,4 +295,5 @@ class Mailbox:
             # the new one: so write that first.
             if (index_key := keys.index_key(task)) is not None:
                 await self._queue.hints.restore(index_key, task.token)
-            await self._queue.hints.drop_stale(due.key, due.etag)
+            if not task.ended or await self._queue.followers.release(task):
+                await self._queue.hints.drop_stale(due.key, due.etag)
