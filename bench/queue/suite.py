@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from bench.queue import drain, embedded, growth, kept, limit, requests, starts, startup
+from bench.queue import bill, drain, embedded, growth, kept, limit, requests, starts, startup
 
 FAMILIES = [
     *startup.FAMILIES,
+    *bill.FAMILIES,
     *requests.FAMILIES,
     *drain.FAMILIES,
     *limit.FAMILIES,

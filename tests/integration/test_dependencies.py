@@ -28,6 +28,7 @@ from support.stores.queues import (
     app_of,
     claimed,
     drain,
+    ended,
     hints,
     keys_under,
     rejection,
@@ -244,7 +245,7 @@ async def test_many_that_end_at_once_ready_their_join_once(queue: Queue) -> None
     *_, join = await queue.submit_flow(plan)
     async with working(queue, app_of(add), worker_id="v"):
         await drain(another(queue), app_of(add))
-    now = await queue.get(join.id)
+        now = await ended(queue, join.id)
     assert (now.output, now.attempt) == (24, 1)
 
 

@@ -275,7 +275,9 @@ MAY: dict[str, dict[str, str]] = {
     "monitor/sweep.json": {"worker": "rw", "monitor": "rw", PURGER: "rw"},
     "monitor/purge.json": {PURGER: "rw"},
     "shard-leases/a.json": {"worker": "rw", "viewer": "r", "operator": "r"},
-    "control/desired.json": {"worker": "r", "viewer": "r", "operator": "rw"},
+    "control/desired.json": {"worker": "r", "monitor": "r", "viewer": "r", "operator": "rw"},
+    "control/board.json": {"producer": "rw", "worker": "rw", "monitor": "rw", "viewer": "r", "operator": "rw"},
+    "queues/python/control/board.json": {"dispatcher": "rw", "viewer": "r", "operator": "rw", PYTHON: "rw"},
     "queues/python/queue.json": {"dispatcher": "rw", "viewer": "r", "operator": "r", PYTHON: "rw"},
     "queues/python/tasks/a/t.json": {"dispatcher": "rw", "viewer": "r", "operator": "rw", PYTHON: "rw"},
     "queues/python/ready/a/1/t": {"dispatcher": "w", "viewer": "r", "operator": "rwd", PYTHON: "rwd"},
@@ -318,7 +320,8 @@ def test_whatever_is_not_a_roles_work_is_refused(roles: Roles, versions: Mapping
         granted = allowed.get(name, "")
         assert may(lambda there=there: held.get_object(**there)) == ("r" in granted), key
         assert may(lambda there=there: held.put_object(**there, Body=b"2")) == ("w" in granted), key
-        by_version = name in ("worker", PYTHON) and "leases/a/" in key and "d" in granted
+        is_hint = "leases/a/" in key or "ready/a/" in key
+        by_version = name in ("worker", "monitor", PURGER, PYTHON) and is_hint and "d" in granted
         by_version = by_version or (name == PURGER and key.startswith(("tasks/", "data/")))
         version = versions[PREFIX + key]
         assert may(lambda there=there, v=version: held.delete_object(**there, VersionId=v)) == by_version, key

@@ -105,10 +105,10 @@ class WorkerSettings:
         help="The most milliseconds to sleep between polls of an idle worker.",
     )
     heartbeat_s: float = setting(
-        15.0,
+        60.0,
         "QO_HEARTBEAT_S",
         kind=kinds.number(0.1),
-        help="Seconds between heartbeats of a worker; changes in what it runs are reported every 5.",
+        help="Seconds between heartbeats of a worker; changes in what it runs are reported every 20.",
     )
     shutdown_grace_s: float = setting(
         30.0,

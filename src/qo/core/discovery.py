@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum, StrEnum, auto
 from typing import NamedTuple, Protocol
 
 from qo.core import keys
+
+STALE_AFTER = timedelta(seconds=10)  # Whoever moves a task has removed its old hint by then, or has died.
 
 
 class IndexMode(StrEnum):
@@ -47,6 +49,7 @@ class Due(NamedTuple):
     listed_at: datetime
     written_at: datetime
     due_minute: int  # Later than ``minute`` for an urgent task that was written before it was due.
+    version: str | None = None
 
 
 class Listed(Protocol):

@@ -17,6 +17,7 @@
     registers/unique/{hash}.json              which task stands for all that are the same
     registers/limits/{hash}.json              the workers' shares of a limit
     control/desired.json                      what operators want of the workers: pauses, drains
+    control/board.json                        notices of new tasks, how many workers there are, and the lookout: a hint
 
 ``minute`` and ``due`` are epoch minutes in ten digits, so that keys sort by time.
 """
@@ -34,6 +35,7 @@ QUEUE = "queue.json"
 SWEEP = "monitor/sweep.json"
 PURGE = "monitor/purge.json"
 DESIRED = "control/desired.json"
+BOARD = "control/board.json"
 TASKS, READY, LEASES, WAITING, DATA = "tasks/", "ready/", "leases/", "waiting/", "data/"
 WORKERS, SCHEDULES, SHARD_LEASES = "workers/", "schedules/", "shard-leases/"
 REGISTERS = "registers/"

@@ -19,6 +19,7 @@ _ALL_QUEUES = f"{QUEUES}*/"
 _HINTS = (f"{keys.READY}*", f"{keys.LEASES}*", f"{keys.WAITING}*")
 _REGISTERS = f"{keys.REGISTERS}*"  # Of groups, unique tasks and limits.
 _HELD = (f"{keys.TASKS}*", f"{keys.DATA}*")
+_CONTROL = "control/*"  # The board and the orders.
 # The objects that people view. Few patterns: a session policy repeats the bucket for each, and has a size limit.
 _VIEWABLE = (
     "queue*",  # queue.json, and the queues below.
@@ -28,7 +29,7 @@ _VIEWABLE = (
     f"{keys.SCHEDULES}*",
     f"{keys.SHARD_LEASES}*",
     _REGISTERS,
-    "control/*",
+    _CONTROL,
 )
 
 READ, WRITE, DELETE, LIST = "s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:ListBucket"
@@ -55,25 +56,35 @@ class Grant:
     keys: tuple[str, ...]  # Patterns below the queue.
 
 
+def _in_queues(*names: str) -> tuple[str, ...]:
+    """In the queues below."""
+    return tuple(f"{_ALL_QUEUES}{name}" for name in names)
+
+
 def _everywhere(names: Sequence[str]) -> tuple[str, ...]:
     """In the queue itself, and in those below."""
-    return (*names, *(f"{_ALL_QUEUES}{name}" for name in names))
+    return (*names, *_in_queues(*names))
 
 
 _SWEEP = (
-    Grant("ReadQueue", (READ,), (keys.QUEUE,)),
-    Grant("MoveTasks", (READ, WRITE), (f"{keys.TASKS}*", *_HINTS, keys.SWEEP, _REGISTERS)),
-    Grant("DropHints", (DELETE,), _HINTS),
+    Grant("ReadQueue", (READ,), (keys.QUEUE, keys.DESIRED)),
+    Grant("MoveTasks", (READ, WRITE), (f"{keys.TASKS}*", *_HINTS, keys.SWEEP, _REGISTERS, keys.BOARD)),
+    # Removed by version, a hint leaves no delete marker.
+    Grant("DropHints", (DELETE, "s3:DeleteObjectVersion"), _HINTS),
     Grant("ForgetWorkers", (READ, DELETE), (f"{keys.WORKERS}*",)),
     Grant(
-        "ListQueue", (LIST,), (f"{keys.TASKS}*", *_HINTS, f"{keys.WORKERS}*", keys.QUEUE, keys.SWEEP, _REGISTERS)
+        "ListQueue",
+        (LIST,),
+        (f"{keys.TASKS}*", *_HINTS, f"{keys.WORKERS}*", keys.QUEUE, keys.SWEEP, _REGISTERS, _CONTROL),
     ),
 )
 _SUBMIT = (
-    Grant("ReadQueue", (READ,), (keys.QUEUE, *_HELD, _REGISTERS)),
+    Grant("ReadQueue", (READ,), (keys.QUEUE, *_HELD, _REGISTERS, keys.BOARD)),
     Grant("CreateTasks", (WRITE,), (f"{keys.TASKS}*",)),
-    Grant("WriteBeside", (WRITE,), (f"{keys.READY}*", f"{keys.WAITING}*", f"{keys.DATA}*", _REGISTERS)),
-    Grant("TellMissing", (LIST,), (keys.QUEUE, *_HELD, _REGISTERS)),
+    Grant(
+        "WriteBeside", (WRITE,), (f"{keys.READY}*", f"{keys.WAITING}*", f"{keys.DATA}*", _REGISTERS, keys.BOARD)
+    ),
+    Grant("TellMissing", (LIST,), (keys.QUEUE, *_HELD, _REGISTERS, keys.BOARD)),
 )
 GRANTS: Mapping[Role, tuple[Grant, ...]] = {
     Role.PRODUCER: _SUBMIT,
@@ -83,15 +94,13 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
         Grant("HoldData", (READ, WRITE), (f"{keys.DATA}*",)),
         Grant("ReportSelf", (WRITE,), (f"{keys.WORKERS}*",)),
         Grant("LeaseShards", (READ, WRITE), (f"{keys.SHARD_LEASES}*",)),
-        Grant("DropOwnHints", ("s3:DeleteObjectVersion",), (f"{keys.LEASES}*",)),
-        Grant("HearWishes", (READ,), (keys.DESIRED,)),
-        Grant("TellMissing", (LIST,), (f"{keys.DATA}*", f"{keys.SHARD_LEASES}*", keys.DESIRED)),
+        Grant("TellMissing", (LIST,), (f"{keys.DATA}*", f"{keys.SHARD_LEASES}*")),
     ),
     Role.DISPATCHER: (
-        Grant("ReadQueues", (READ,), (keys.QUEUE, f"{_ALL_QUEUES}{keys.QUEUE}", f"{_ALL_QUEUES}{keys.TASKS}*")),
-        Grant("OpenQueues", (WRITE,), (f"{_ALL_QUEUES}{keys.QUEUE}",)),
-        Grant("WakeWorkers", (WRITE,), (f"{_ALL_QUEUES}{keys.TASKS}*", f"{_ALL_QUEUES}{keys.READY}*")),
-        Grant("TellMissing", (LIST,), (f"{_ALL_QUEUES}{keys.QUEUE}", f"{_ALL_QUEUES}{keys.TASKS}*")),
+        Grant("ReadQueues", (READ,), (keys.QUEUE, *_in_queues(keys.QUEUE, f"{keys.TASKS}*", keys.BOARD))),
+        Grant("OpenQueues", (WRITE,), _in_queues(keys.QUEUE)),
+        Grant("WakeWorkers", (WRITE,), _in_queues(f"{keys.TASKS}*", f"{keys.READY}*", keys.BOARD)),
+        Grant("TellMissing", (LIST,), _in_queues(keys.QUEUE, f"{keys.TASKS}*", keys.BOARD)),
     ),
     Role.VIEWER: (
         Grant("ListQueue", (LIST, LIST_VERSIONS), _VIEWABLE),
@@ -100,8 +109,8 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
     Role.OPERATOR: (
         Grant("ListQueue", (LIST, LIST_VERSIONS), _VIEWABLE),
         Grant("ReadQueue", (READ, READ_VERSION), _VIEWABLE),
-        # What replay, archive and cancel write: a task, and the wish that tells workers of it. It removes none.
-        Grant("MoveTasks", (WRITE,), _everywhere((f"{keys.TASKS}*", keys.DESIRED, _REGISTERS))),
+        # What replay, archive and cancel write: a task, the wish that tells workers of it, a notice. It removes none.
+        Grant("MoveTasks", (WRITE,), _everywhere((f"{keys.TASKS}*", _CONTROL, _REGISTERS))),
         Grant("MoveHints", (WRITE, DELETE), _everywhere(_HINTS)),
     ),
 }

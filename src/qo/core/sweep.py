@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from qo.core import keys
+from qo.core.discovery import STALE_AFTER
 from qo.core.struct_preload import preload
 from qo.core.task import Status, Task
 
@@ -94,10 +95,17 @@ class Repair:
     stale: tuple[str, ...]  # Those that should not be there.
 
 
-def repair(task: Task | None, hints: Iterable[str]) -> Repair:
-    """Return which hint to write and which to remove, so that exactly the right one remains. ``task`` None: deleted."""
+def repair(task: Task | None, hints: Iterable[str], *, now: datetime | None = None) -> Repair:
+    """Return which hint to write and which to remove, so that exactly the right one remains. ``task`` None: deleted.
+
+    With ``now``, a task that was claimed a moment ago may keep its ready hint: its worker is about to replace it.
+    """
     hint = None if task is None else keys.index_key(task)
     present = set(hints)
+    if task is not None and task.status is Status.RUNNING and now is not None and hint not in present:
+        is_recent = now - task.updated_at <= STALE_AFTER
+        if is_recent and any(each.startswith(keys.READY) for each in present):
+            return Repair(missing=None, stale=())
     return Repair(
         missing=hint if hint is not None and hint not in present else None,
         stale=tuple(sorted(present - {hint})),
@@ -112,3 +120,8 @@ def is_past_expiry(task: Task, now: datetime) -> bool:
 def is_lapsed(task: Task, now: datetime) -> bool:
     """Whether a running task's lease has run out."""
     return task.status is Status.RUNNING and task.lease_expires_at is not None and task.lease_expires_at <= now
+
+
+def is_left_behind(task: Task, now: datetime) -> bool:
+    """Whether a ready hint of a task that is not pending was left behind: its worker should have removed it by now."""
+    return is_lapsed(task, now) or now - task.updated_at > STALE_AFTER

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from qo.store.port import LIST_LIMIT_MAX, Entry, ObjectStore
 log = logging.getLogger(__name__)
 
 READS_AT_ONCE = 32
+YOUNG_MAX = (
+    1000  # Ready hints that are searched for tasks that run already. In a longer backlog, some are not found.
+)
 # Stores round the time of a change down to the second, and a task's own time is a guess at the store's clock.
 ROUNDING = timedelta(seconds=2)
 SCAN_MAX = 100_000  # Keys that `qo list` looks at: a hundred LISTs.
@@ -110,6 +114,8 @@ async def _dated_keys(store: ObjectStore, criteria: Filter, scan_max: int | None
             entries += (await store.list(_prefix(prefix, criteria), limit=LIST_LIMIT_MAX)).entries
     # Hints keep the time at which they were written, which may be long before the last renewal.
     dated = [(e.modified, e.key) for e in entries if indexes is not None or criteria.may_admit(e.modified)]
+    if criteria.status is Status.RUNNING:
+        dated += await _first_ready(store, criteria.shard)
     dated.sort(reverse=True)
     task_keys = (task_key for _, key in dated if (task_key := _task_key(key)) is not None)
     return list(dict.fromkeys(task_keys)), complete
@@ -182,6 +188,22 @@ async def read_matching(
         each for each in await gather_cancellable(read_task(store, key) for key in task_keys) if each is not None
     ]
     return [task for task in map(reveal, tasks) if criteria.admits(task)]
+
+
+async def _first_ready(store: ObjectStore, shard: str | None) -> list[tuple[datetime, str]]:
+    """Return the first due ready hints, with when they were written: attempts that have just begun have no lease hint
+    yet."""
+    now, prefix = await store.now(), keys.READY + (f"{shard}/" if shard is not None else "")
+    first: list[tuple[int, datetime, str]] = []
+    async for entries in pages(store, prefix):
+        parsed = [(keys.parse_index(entry.key), entry) for entry in entries]
+        due = [
+            (p.minute, e.modified, e.key)
+            for p, e in parsed
+            if p is not None and p.due_minute <= keys.minute_of(now)
+        ]
+        first = heapq.nsmallest(YOUNG_MAX, [*first, *due])
+    return [(modified, key) for _, modified, key in first]
 
 
 async def pages(store: ObjectStore, prefix: str, after: str = "") -> AsyncIterator[Sequence[Entry]]:

@@ -12,13 +12,14 @@ from types import TracebackType
 from typing import Any
 
 from qo.ambient import SYSTEM, Ambient
-from qo.core import lifecycle
+from qo.core import keys, lifecycle
 from qo.core.lifecycle import Command, Reason, Rejected
 from qo.core.poll import Pace
 from qo.core.shard import validate_prefix_len, validate_task_id
 from qo.core.task import Status, Task
 from qo.errors import LeaseLost, NotFound, Refused, UsageError
 from qo.queue import listing
+from qo.queue.board import NoticeBoard
 from qo.queue.bulk import Action, BulkReport, act_on_matching
 from qo.queue.control import Cancels
 from qo.queue.flow_plan import FlowPlan
@@ -35,7 +36,7 @@ from qo.queue.submitter import PreparedTask, Submission, Submitter
 from qo.queue.tasks import Snapshot, Tasks
 from qo.queue.uniques import Uniques
 from qo.store.metered import Metered
-from qo.store.port import ObjectStore
+from qo.store.port import Deletion, ObjectStore
 
 PAYLOAD_THRESHOLD_BYTES = 256 * 1024
 
@@ -72,7 +73,8 @@ class Queue:
         self.prefix_len = validate_prefix_len(prefix_len)
         self.ambient = ambient
         self.hints = Hints(store)
-        self.tasks = Tasks(store, self.hints, prefix_len, ambient)
+        self.board = NoticeBoard(store, ambient)
+        self.tasks = Tasks(store, self.hints, self.board, prefix_len, ambient)
         self.pusher = None if push is None else Pusher(store, push, ambient)
         if self.pusher is not None:
             self.tasks.on_write = self.pusher.note_ready
@@ -198,12 +200,14 @@ class Queue:
         lease_s: float | None = None,
         accepts: Callable[[Task], bool] = lambda task: True,
         on_failure: Callable[[Task], str | None] = lambda task: None,
+        hint: Deletion | None = None,
     ) -> Claim | Rejected | None:
         """Claim a pending task, unless ``accepts`` declines it.
 
         Return None if there is no such task. A task past its expiry is marked expired. ``on_failure`` names the type of
         the task that is submitted if this one fails for good, also if its worker dies; its own ``on_failure`` counts
-        more.
+        more. ``hint``: the ready hint that led to the task. It then stays until the task ends or ``index_lease`` is
+        called, which should be within seconds.
         """
         require_text("worker_id", worker_id)
         check_number("lease_s", lease_s, 0.001, DELAY_S_MAX)
@@ -212,6 +216,8 @@ class Queue:
             return None
         if not accepts(snapshot.task):
             return Rejected(Reason.WRONG_STATE, f"task {task_id} is not for this worker")
+        if hint is not None and hint.key == keys.index_key(snapshot.task):
+            snapshot = snapshot._replace(hints=(hint,))
         lease_id = self.ambient.task_id()
         follows = on_failure(snapshot.task)
         command = lifecycle.Claim(self.ambient.token(), lease_id, worker_id, lease_s, follows)
@@ -221,6 +227,18 @@ class Queue:
         if moved.reason is Reason.PAST_EXPIRY:
             await self.tasks.apply(snapshot, lifecycle.Expire(self.ambient.token()))
         return moved
+
+    async def index_lease(self, claim: Claim) -> None:
+        """Replace the ready hint of a claimed task by a lease hint, if that was not done yet."""
+        snapshot = claim.snapshot
+        hint = await self.tasks.index_lease(snapshot)
+        if hint is None:
+            return
+        if claim.snapshot is snapshot:
+            claim.snapshot = snapshot._replace(hints=(hint,))
+            self.tasks.drop_hints(snapshot.old_hints, instead=hint)
+        elif all(hint.key != each.key for each in claim.snapshot.old_hints):
+            self.hints.drop(hint)  # It was renewed or settled meanwhile, and has another hint or none.
 
     async def complete(self, claim: Claim, output: Any = None, *, progress: Any = None) -> Task:
         """Complete a claimed task, with its output and final progress if there are any.
@@ -351,8 +369,12 @@ class Queue:
     async def close(self) -> None:
         if self.pusher is not None:
             await self.pusher.close()
-        await self.hints.flush()
+        await self.flush()
         await self.store.close()
+
+    async def flush(self) -> None:
+        """Wait until the hints of all calls so far are removed, and their notices posted, or that has failed."""
+        await asyncio.gather(self.hints.flush(), self.board.flush())
 
     async def __aenter__(self) -> Queue:
         return self

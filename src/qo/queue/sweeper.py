@@ -117,6 +117,12 @@ class Sweeper:
         etag = await self._write(finished, etag)  # If another has moved it, the round does not count as settled.
         return None if etag is None else (finished, etag)
 
+    async def is_overdue(self, after_s: float) -> bool:
+        """Whether no page was swept for so long."""
+        stored = await self._queue.store.get(keys.SWEEP)
+        moved_at = None if stored is None else _decode_cursor(stored.body).moved_at
+        return moved_at is None or await self._queue.store.now() - moved_at > timedelta(seconds=after_s)
+
     async def _write(self, cursor: SweepCursor, etag: str | None) -> str | None:
         """Replace the cursor with that ETag, and return the new ETag; None if another sweeper was quicker."""
         body = wire.encode(cursor)
@@ -183,7 +189,7 @@ class Sweeper:
         report.checked += 1
         if snapshot is not None and snapshot.task.ended and entry is not None and entry.etag == snapshot.etag:
             self._scan.settle(entry)
-        needed = repair(None if snapshot is None else snapshot.task, hints)
+        needed = repair(None if snapshot is None else snapshot.task, hints, now=await self._queue.store.now())
         if needed.missing is not None and snapshot is not None:
             # Awaited before it is added: others add to the same report meanwhile.
             restored = await self._queue.hints.restore(needed.missing, snapshot.task.token)

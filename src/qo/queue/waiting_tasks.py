@@ -11,14 +11,14 @@ from datetime import datetime, timedelta
 
 from qo.core import keys
 from qo.core.commands import Expire
-from qo.core.pricing import DEFAULT_RHYTHM
+from qo.core.cost_model import DEFAULT_RHYTHM
 from qo.core.sweep import is_past_expiry, repair
 from qo.errors import CorruptRecord, Refused
 from qo.queue.concurrency import gather_cancellable
 from qo.queue.listing import READS_AT_ONCE, pages
 from qo.queue.queue import Queue
 from qo.queue.tasks import Snapshot
-from qo.store.port import Entry
+from qo.store.port import Deletion, Entry
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +70,8 @@ class WaitingTasks:
                 moved = await queue.tasks.apply(snapshot, Expire(queue.ambient.token()))
                 snapshot = moved if isinstance(moved, Snapshot) else snapshot
             elif snapshot is not None and snapshot.task.waiting:
-                queue.hints.learn(entry.key, entry.etag)
-                settled = await queue.followers.settle(snapshot)
+                hint = Deletion(entry.key, etag=entry.etag)
+                settled = await queue.followers.settle(snapshot._replace(hints=(hint,)))
                 return not settled.task.waiting
             await self._remove_stale(entry, snapshot)
         except (CorruptRecord, Refused) as error:

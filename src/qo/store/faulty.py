@@ -24,6 +24,7 @@ from qo.store.port import (
     Page,
     PutResult,
     Stored,
+    Unchanged,
     Version,
     VersionMark,
     VersionPage,
@@ -174,6 +175,9 @@ class Faulty:
     async def get(self, key: str, *, version: str | None = None) -> Stored | None:
         return await self._run_with_fault(f"get {key}", lambda: self.store.get(key, version=version))
 
+    async def get_if_changed(self, key: str, etag: str) -> Stored | Unchanged | None:
+        return await self._run_with_fault(f"get {key}", lambda: self.store.get_if_changed(key, etag))
+
     async def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
     ) -> PutResult:
@@ -184,9 +188,11 @@ class Faulty:
             possible,
         )
 
-    async def delete(self, key: str, *, if_match: str | None = None) -> None:
+    async def delete(self, key: str, *, if_match: str | None = None, version: str | None = None) -> None:
         possible = _ANY if if_match is None else _CONDITIONAL_DELETE
-        await self._run_with_fault(f"delete {key}", lambda: self.store.delete(key, if_match=if_match), possible)
+        await self._run_with_fault(
+            f"delete {key}", lambda: self.store.delete(key, if_match=if_match, version=version), possible
+        )
 
     async def delete_many(self, deletions: Sequence[Deletion]) -> None:
         await self._run_with_fault("delete_many", lambda: self.store.delete_many(deletions))

@@ -20,11 +20,13 @@ from qo.errors import PreconditionFailed, UsageError
 from qo.store.embedded import Clock, check_delete_many, check_limit, check_put, etag_of, page_of_versions
 from qo.store.port import (
     LIST_LIMIT_MAX,
+    UNCHANGED,
     Deletion,
     Entry,
     Page,
     PutResult,
     Stored,
+    Unchanged,
     Version,
     VersionMark,
     VersionPage,
@@ -69,6 +71,13 @@ class MemoryStore:
             return None
         return Stored(stored.body, stored.etag, self._version_id(stored))
 
+    async def get_if_changed(self, key: str, etag: str) -> Stored | Unchanged | None:
+        with self._lock:
+            stored = self._current(key)
+        if stored is None or stored.body is None:
+            return None
+        return UNCHANGED if stored.etag == etag else Stored(stored.body, stored.etag, self._version_id(stored))
+
     async def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
     ) -> PutResult:
@@ -83,9 +92,12 @@ class MemoryStore:
             added = self._add(key, body, etag)
         return PutResult(etag, self._version_id(added))
 
-    async def delete(self, key: str, *, if_match: str | None = None) -> None:
+    async def delete(self, key: str, *, if_match: str | None = None, version: str | None = None) -> None:
         with self._lock:
-            self._delete(key, if_match)
+            if version is not None:
+                self._erase(key, version)
+            else:
+                self._delete(key, if_match)
 
     async def delete_many(self, deletions: Sequence[Deletion]) -> None:
         check_delete_many(deletions)

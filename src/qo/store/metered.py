@@ -16,6 +16,7 @@ from qo.store.port import (
     Page,
     PutResult,
     Stored,
+    Unchanged,
     Version,
     VersionMark,
     VersionPage,
@@ -69,15 +70,19 @@ class Metered:
         self.counts[Operation.GET] += 1
         return self.store.get(key, version=version)
 
+    def get_if_changed(self, key: str, etag: str) -> Awaitable[Stored | Unchanged | None]:
+        self.counts[Operation.GET] += 1
+        return self.store.get_if_changed(key, etag)
+
     def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
     ) -> Awaitable[PutResult]:
         self.counts[Operation.PUT] += 1
         return self.store.put(key, body, if_match=if_match, if_absent=if_absent)
 
-    def delete(self, key: str, *, if_match: str | None = None) -> Awaitable[None]:
+    def delete(self, key: str, *, if_match: str | None = None, version: str | None = None) -> Awaitable[None]:
         self.counts[Operation.DELETE] += 1
-        return self.store.delete(key, if_match=if_match)
+        return self.store.delete(key, if_match=if_match, version=version)
 
     def delete_many(self, deletions: Sequence[Deletion]) -> Awaitable[None]:
         self.counts[Operation.DELETE_MANY] += 1

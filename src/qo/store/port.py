@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from datetime import datetime
+from enum import Enum, auto
 from typing import NamedTuple, Protocol, runtime_checkable
 
 
@@ -20,6 +21,15 @@ class Stored(NamedTuple):
     body: bytes
     etag: str
     version: str | None
+
+
+class Unchanged(Enum):
+    """The answer to ``get_if_changed`` if the object still has the given ETag."""
+
+    UNCHANGED = auto()
+
+
+UNCHANGED = Unchanged.UNCHANGED
 
 
 class PutResult(NamedTuple):
@@ -97,6 +107,11 @@ class ObjectStore(Protocol):
         """Return the object, or None if there is none (never written, deleted, or a delete marker)."""
         ...
 
+    def get_if_changed(self, key: str, etag: str) -> Awaitable[Stored | Unchanged | None]:
+        """Return the object unless it still has this ETag, or None if there is none. Unchanged, it is not transferred;
+        the price is that of ``get``."""
+        ...
+
     def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
     ) -> Awaitable[PutResult]:
@@ -108,9 +123,9 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def delete(self, key: str, *, if_match: str | None = None) -> Awaitable[None]:
+    def delete(self, key: str, *, if_match: str | None = None, version: str | None = None) -> Awaitable[None]:
         """Delete one object. A missing key is no error, also with ``if_match``; a key with another ETag raises
-        PreconditionFailed."""
+        PreconditionFailed. With ``version``, exactly that version is removed for good, leaving no delete marker."""
         ...
 
     def delete_many(self, deletions: Sequence[Deletion]) -> Awaitable[None]:

@@ -20,6 +20,7 @@ from qo.store.port import (
     Page,
     PutResult,
     Stored,
+    Unchanged,
     Version,
     VersionMark,
     VersionPage,
@@ -52,6 +53,9 @@ class Retrying:
     async def get(self, key: str, *, version: str | None = None) -> Stored | None:
         return await self._retry(lambda: self._store.get(key, version=version))
 
+    async def get_if_changed(self, key: str, etag: str) -> Stored | Unchanged | None:
+        return await self._retry(lambda: self._store.get_if_changed(key, etag))
+
     async def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
     ) -> PutResult:
@@ -59,10 +63,10 @@ class Retrying:
             return await self._store.put(key, body, if_match=if_match, if_absent=if_absent)
         return await self._retry(lambda: self._store.put(key, body))
 
-    async def delete(self, key: str, *, if_match: str | None = None) -> None:
+    async def delete(self, key: str, *, if_match: str | None = None, version: str | None = None) -> None:
         if if_match is not None:
             return await self._store.delete(key, if_match=if_match)
-        return await self._retry(lambda: self._store.delete(key))
+        return await self._retry(lambda: self._store.delete(key, version=version))
 
     async def delete_many(self, deletions: Sequence[Deletion]) -> None:
         await self._retry(lambda: self._store.delete_many(deletions))

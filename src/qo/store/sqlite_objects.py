@@ -14,7 +14,18 @@ from datetime import UTC, datetime, timedelta
 
 from qo.errors import PreconditionFailed
 from qo.store.embedded import Clock, etag_of, page_of_versions
-from qo.store.port import Deletion, Entry, Page, PutResult, Stored, Version, VersionMark, VersionPage
+from qo.store.port import (
+    UNCHANGED,
+    Deletion,
+    Entry,
+    Page,
+    PutResult,
+    Stored,
+    Unchanged,
+    Version,
+    VersionMark,
+    VersionPage,
+)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -25,6 +36,10 @@ _LAST_VERSION = "SELECT last_version FROM counter"
 _SET_LAST_VERSION = "UPDATE counter SET last_version = ?"
 
 _GET = "SELECT body, etag, version FROM heads WHERE key = ? AND body IS NOT NULL"
+_GET_IF_CHANGED = """
+    SELECT CASE WHEN etag = ?2 THEN NULL ELSE body END, etag, version FROM heads
+    WHERE key = ?1 AND body IS NOT NULL
+"""
 _GET_VERSION = """
     SELECT body, etag, version FROM heads WHERE key = ?1 AND version = ?2 AND body IS NOT NULL
     UNION ALL
@@ -120,6 +135,12 @@ class SqliteObjects:
         else:
             row = self._execute(_GET_VERSION, (key, version)).fetchone()
         return row and Stored(row[0], row[1], str(row[2]))
+
+    def get_if_changed(self, key: str, etag: str) -> Stored | Unchanged | None:
+        row = self._execute(_GET_IF_CHANGED, (key, etag)).fetchone()
+        if row is None:
+            return None
+        return UNCHANGED if row[0] is None else Stored(row[0], row[1], str(row[2]))
 
     def put(self, key: str, body: bytes, if_match: str | None, if_absent: bool) -> PutResult:
         etag = etag_of(body)

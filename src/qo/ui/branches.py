@@ -20,6 +20,7 @@ from qo.store.port import (
     Page,
     PutResult,
     Stored,
+    Unchanged,
     Version,
     VersionEntry,
     VersionMark,
@@ -56,15 +57,19 @@ class Branches:
         place = await self._place(key)
         return None if place is None else await place.store.get(key[len(place.prefix) :], version=version)
 
+    async def get_if_changed(self, key: str, etag: str) -> Stored | Unchanged | None:
+        place = await self._place(key)
+        return None if place is None else await place.store.get_if_changed(key[len(place.prefix) :], etag)
+
     async def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
     ) -> PutResult:
         place = await self._require_place(key)
         return await place.store.put(key[len(place.prefix) :], body, if_match=if_match, if_absent=if_absent)
 
-    async def delete(self, key: str, *, if_match: str | None = None) -> None:
+    async def delete(self, key: str, *, if_match: str | None = None, version: str | None = None) -> None:
         place = await self._require_place(key)
-        await place.store.delete(key[len(place.prefix) :], if_match=if_match)
+        await place.store.delete(key[len(place.prefix) :], if_match=if_match, version=version)
 
     async def delete_many(self, deletions: Sequence[Deletion]) -> None:
         for each in deletions:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from qo.core.board import WatchTimes
 from qo.core.discovery import IndexMode, UnknownTypes
 from qo.core.limit_shares import Limit
 from qo.core.ownership import LeasingConfig
@@ -54,12 +55,14 @@ class WorkerConfig:
 
     lease_s: float = 60.0
     clock_doubt_s: float = 0.0  # By how much two workers' estimates of the store's time may differ.
-    heartbeat_s: float = 15.0
+    heartbeat_s: float = 60.0
     control_s: float = 5.0
 
     shutdown_grace_s: float = 30.0  # For running tasks to finish.
     cancel_grace_s: float = 10.0  # For cancelled tasks to stop.
 
+    has_monitor: bool = False  # Whether a monitor runs beside it, which checks while this worker is the lookout.
+    watch: WatchTimes = field(default_factory=WatchTimes)
     http: str = "off"
     push_tokens: tuple[str, ...] = field(default=(), repr=False)  # With one, it takes wake-ups at ``http``.
     push_address: str | None = None  # Where producers reach it; None: at ``http``.
@@ -77,6 +80,11 @@ class WorkerConfig:
                 f"{self.clock_doubt_s:g} s, as in a bucket: set QO_LEASE_S to {LEASE_PER_DOUBT * self.clock_doubt_s:g} "
                 "or more"
             )
+
+    @property
+    def leases_shards(self) -> bool:
+        """Whether it polls only shards that it holds a lease on. To find the queue empty, it must look everywhere."""
+        return self.shard_leasing is not None and not self.stop_when_empty
 
     @property
     def renew_s(self) -> float:

@@ -15,6 +15,7 @@ What goes the other way are signals. The part that raises one does not know whic
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -86,7 +87,11 @@ class FixedShards:
     """Shards from the settings, polled without leases."""
 
     owned: tuple[str, ...]
-    on_duty: bool = True
+    is_lookout: Callable[[], bool] = lambda: True
+
+    @property
+    def on_duty(self) -> bool:
+        return self.is_lookout()
 
     def may_look(self) -> bool:
         return True

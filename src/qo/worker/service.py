@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 from qo.config.kinds import parse_rate
 from qo.config.settings import Settings
 from qo.config.worker import ShardLeasingSettings, WorkerSettings
+from qo.core.board import Rank, WatchTimes
 from qo.core.limit_shares import parse_limit
 from qo.core.ownership import LeasingConfig
 from qo.core.poll import Pace
 from qo.core.storetime import APART_S
 from qo.queue.connecting import connect
+from qo.queue.lookout import Lookout
 from qo.queue.monitor import Monitor, MonitorConfig
 from qo.queue.queue import Queue
 from qo.telemetry.log_context import set_worker
@@ -28,6 +30,7 @@ from qo.worker.api.handler import Rate
 from qo.worker.config import WorkerConfig
 from qo.worker.executors import Executor
 from qo.worker.layers import ServiceOptions
+from qo.worker.loop.crew import SILENT_BEATS
 from qo.worker.loop.slot_share import SharedSlotsMember
 from qo.worker.observe.depth_board import DepthBoard, DepthMetrics
 from qo.worker.observe.metrics import CONTENT_TYPE
@@ -140,7 +143,14 @@ async def run_monitor(queue: Queue, settings: Settings) -> None:
     server = _serve_depth(settings.monitor.http, depths)
     restore = stop_on_signals(stopped)
     try:
-        await Monitor(queue, monitor_config(settings), depths).run(stopped)
+        await watch(
+            queue,
+            monitor_config(settings),
+            stopped,
+            name=f"monitor-{make_worker_id(queue)}",
+            heartbeat_s=settings.worker.heartbeat_s,
+            depths=depths,
+        )
     finally:
         restore()
         if server is not None:
@@ -165,6 +175,32 @@ def _serve_depth(address: str, depths: DepthBoard) -> PageServer | None:
     server.start()
     log.info("metrics of the queue are at http://%s/metrics", server.address)
     return server
+
+
+async def watch(
+    queue: Queue,
+    config: MonitorConfig,
+    stop: asyncio.Event,
+    *,
+    name: str,
+    heartbeat_s: float,
+    depths: DepthBoard | None = None,
+) -> None:
+    """Run a monitor and be the lookout until stopped. Workers leave the duty to it."""
+    lookout = Lookout(
+        queue,
+        name=name,
+        rank=Rank.MONITOR,
+        silent_max_s=SILENT_BEATS * heartbeat_s,
+        times=WatchTimes.for_checks(config.check_interval_s),
+    )
+    looking_out = asyncio.create_task(lookout.run())
+    try:
+        await Monitor(queue, config, depths).run(stop, on_duty=lambda: lookout.on_duty)
+    finally:
+        looking_out.cancel()
+        await asyncio.gather(looking_out, return_exceptions=True)
+        await lookout.leave()
 
 
 def log_start(app: App, config: WorkerConfig, settings: Settings) -> None:
@@ -206,7 +242,9 @@ def worker_config(queue: Queue, settings: Settings, stop_when_empty: bool) -> Wo
         shared_limits={task_type: parse_limit(task_type, text) for task_type, text in values.limits},
         lease_s=values.lease_s,
         clock_doubt_s=APART_S if settings.location.is_remote else 0.0,
-        heartbeat_s=values.heartbeat_s,
+        heartbeat_s=_heartbeat_s(values),
+        has_monitor=not values.no_monitor,
+        watch=WatchTimes.for_checks(settings.monitor.check_interval_s),
         control_s=values.control_s,
         shutdown_grace_s=values.shutdown_grace_s,
         cancel_grace_s=values.cancel_grace_s,
@@ -225,6 +263,12 @@ def _service_options(values: WorkerSettings) -> ServiceOptions:
         concurrency_limit=values.concurrency_limit,
         rate_limit=None if values.rate_limit is None else Rate(*parse_rate(values.rate_limit)),
     )
+
+
+def _heartbeat_s(values: WorkerSettings) -> float:
+    """Where shards are leased, heartbeats say who shares them, and must not be much rarer than leases are renewed."""
+    leasing = values.shard_leasing
+    return min(values.heartbeat_s, leasing.lease_ttl_s / 2) if leasing.enabled else values.heartbeat_s
 
 
 def leasing_config(settings: ShardLeasingSettings, pace: Pace) -> LeasingConfig | None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from qo.errors import UsageError
 from qo.queue import roster
-from qo.queue.feed import Feed
 from qo.queue.queue import Queue
 from qo.store.metered import Metered
 from qo.telemetry.log_context import set_worker
@@ -22,7 +21,8 @@ from qo.worker.loop.attempts import Attempts
 from qo.worker.loop.best_effort import best_effort
 from qo.worker.loop.cancel import Why
 from qo.worker.loop.clock import call_on_loop
-from qo.worker.loop.control import Control, Follower
+from qo.worker.loop.control import Control
+from qo.worker.loop.crew import Crew
 from qo.worker.loop.drain import Drain
 from qo.worker.loop.hold import Hold, Holds
 from qo.worker.loop.keeper import Keeper, KeeperThread, OpenQueue
@@ -78,10 +78,11 @@ class Worker:
         self._shared_limits = share_limits(app, queue, config, self._admission, self._ports.slot_freed)
         self._executors = executors_for(app, config, self._on_late_return, executors)
         self._type_filter = self._make_type_filter(app)
-        self._feed = self._make_feed()
+        self._crew = Crew(queue, config, self._ports)
+        self._feed = self._crew.make_feed(self._type_filter.judge)
         self._attempts = self._make_attempts(app)
         self._ownership = self._make_ownership()
-        self._scope: ShardScope = self._ownership or FixedShards(config.shards)
+        self._scope: ShardScope = self._ownership or FixedShards(config.shards, lambda: self._crew.on_duty)
         self._leasing: asyncio.Task[None] | None = None
         self._mailbox = self._make_mailbox()
         self._drain = Drain(
@@ -92,9 +93,7 @@ class Worker:
             control=self._control,
             changed=self._lifecycle.changed,
         )
-        self._follower = Follower(
-            queue, self._control, worker_id=config.worker_id, holds=self._holds, attempts=self._attempts
-        )
+        self._follower = self._crew.make_follower(self._control, self._holds, self._attempts, self._feed)
         self._keeper = Keeper(self._holds, self.stats, config.lease_times, stop_attempt=self._stop_attempt)
         self._keeper_thread: KeeperThread | None = None
         self._loop_lag = LoopLag(self.stats)
@@ -113,16 +112,6 @@ class Worker:
             admission=self._admission,
             stats=self.stats,
             ambient=self._queue.ambient,
-        )
-
-    def _make_feed(self) -> Feed:
-        return Feed(
-            self._queue,
-            shards=self._config.shards,
-            mode=self._config.index_mode,
-            ready_page_size=self._config.ready_page_size,
-            log_scan_page_size=self._config.log_scan_page_size,
-            judge=self._type_filter.judge,
         )
 
     def _make_attempts(self, app: App) -> Attempts:
@@ -156,7 +145,7 @@ class Worker:
 
     def _make_ownership(self) -> Ownership | None:
         leasing = self._config.shard_leasing
-        if leasing is None or self._config.stop_when_empty:  # To find the queue empty, it must look everywhere.
+        if leasing is None or not self._config.leases_shards:
             return None
         return Ownership(
             self._queue,
@@ -231,7 +220,7 @@ class Worker:
 
     @property
     def on_duty(self) -> bool:
-        """Whether its monitor should check: with shard leasing, one worker does so for all."""
+        """Whether its monitor should check: one worker does so for all."""
         return self._scope.on_duty
 
     @property
@@ -290,8 +279,9 @@ class Worker:
             self._heartbeat.http = self._status.start()
             self._heartbeat.push = push_address(config, self._heartbeat.http)
         self._heartbeat.leasing = self._ownership is not None
-        self._spawn(self._loop_lag.run(self._attempts.give_back_overdue))
+        self._spawn(self._loop_lag.run(self._attempts.tick))
         self._follower.begin(await self._heartbeat.begin())
+        await self._crew.join()
         await self._follower.look()  # Before the first claim: the queue may be paused.
         self._ports.enter(State.RUNNING)
         self._apply_control()
@@ -303,7 +293,7 @@ class Worker:
         self._spawn(self._heartbeat.run(), self._shared_limits.run(), self._follower.run(config.control_s))
         self._spawn(OrphanTypes(self._queue, self._type_filter, self.stats).run())
         if self._ownership is None:
-            self._spawn(self._heartbeat.share(self._feed))
+            self._spawn(self._crew.lookout.run())
         else:
             self._leasing = asyncio.create_task(self._ownership.run())
 
@@ -340,8 +330,8 @@ class Worker:
         await asyncio.gather(*self._background, return_exceptions=True)
         if self._keeper_thread is not None:
             await self._keeper_thread.stop()
-        await self._queue.hints.flush()
-        await best_effort(self._heartbeat.leave(), "signing off")
+        await self._queue.flush()
+        await best_effort(self._sign_off(), "signing off")
         for executor in self._executors.values():
             executor.close()
         if self._status is not None:
@@ -349,6 +339,10 @@ class Worker:
         self._gauge.count_requests()
         self._ports.enter(State.STOPPED)
         await self._subscriptions.close()
+
+    async def _sign_off(self) -> None:
+        if await self._heartbeat.leave():
+            await self._crew.leave()
 
     async def _release_shards(self) -> None:
         if self._ownership is not None and self._leasing is not None:

@@ -116,7 +116,7 @@ def any_store(request: pytest.FixtureRequest) -> ObjectStore:
 async def queue(any_store: ObjectStore) -> AsyncIterator[Queue]:
     queue = Queue(any_store, ambient=hasty())
     yield queue
-    await queue.hints.flush()
+    await queue.flush()
 
 
 def another(queue: Queue, **options: Any) -> Queue:

@@ -14,10 +14,12 @@ from qo.errors import AccessDenied, PreconditionFailed, StoreError, UsageError
 from qo.store.port import (
     DELETE_LIMIT_MAX,
     LIST_LIMIT_MAX,
+    UNCHANGED,
     Deletion,
     Page,
     PutResult,
     Stored,
+    Unchanged,
     Version,
     VersionEntry,
     VersionMark,
@@ -71,7 +73,10 @@ class S3Store:
 
     async def get(self, key: str, *, version: str | None = None) -> Stored | None:
         which = query(versionId=version) if version is not None else ""
-        reply = await self.transport.send("GET", self.prefix + key, which)
+        return await self._stored(await self.transport.send("GET", self.prefix + key, which), key, version)
+
+    async def _stored(self, reply: Reply, key: str, version: str | None = None) -> Stored | None:
+        """Return the object in the reply to a GET, or None if the reply says that there is none."""
         if reply.status == 200:
             return Stored(reply.body, _etag(reply), reply.headers.get("x-amz-version-id"))
         if reply.status == 404 and replies.refusal(reply.body).code != "NoSuchBucket":
@@ -81,6 +86,12 @@ class S3Store:
         if version is None and replies.refusal(reply.body).code == "AccessDenied" and await self._is_unlisted(key):
             return None
         raise self._failure(reply, "GetObject", key)
+
+    async def get_if_changed(self, key: str, etag: str) -> Stored | Unchanged | None:
+        reply = await self.transport.send("GET", self.prefix + key, headers={"If-None-Match": etag})
+        if reply.status == 304 or (reply.status == 200 and _etag(reply) == etag):
+            return UNCHANGED  # A server that ignores the condition sends the object all the same.
+        return await self._stored(reply, key)
 
     async def put(
         self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False
@@ -95,9 +106,12 @@ class S3Store:
             raise PreconditionFailed(f"PutObject of {key!r}: there is no such object any more")
         raise self._failure(reply, "PutObject", key)
 
-    async def delete(self, key: str, *, if_match: str | None = None) -> None:
+    async def delete(self, key: str, *, if_match: str | None = None, version: str | None = None) -> None:
         condition = _condition(if_match, if_absent=False)
-        reply = await self.transport.send("DELETE", self.prefix + key, headers=condition, once=bool(condition))
+        which = query(versionId=version) if version is not None else ""
+        reply = await self.transport.send(
+            "DELETE", self.prefix + key, which, headers=condition, once=bool(condition)
+        )
         if reply.status in (200, 204):
             return
         if reply.status == 404 and replies.refusal(reply.body).code != "NoSuchBucket":

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from qo.core.cost_model import INDEX_LEASE_AFTER_S
 from qo.core.task import Task
 from qo.queue.queue import Queue
 from qo.telemetry.log_context import set_task, set_worker
@@ -22,6 +23,7 @@ from qo.worker.config import WorkerConfig
 from qo.worker.layers.services import Services
 from qo.worker.layers.timeout import timed_out
 from qo.worker.loop.admission import Admission
+from qo.worker.loop.best_effort import best_effort
 from qo.worker.loop.cancel import Why
 from qo.worker.loop.clock import now
 from qo.worker.loop.hold import Hold, Holds, Lease, Phase
@@ -128,6 +130,20 @@ class Attempts:
     def give_back_overdue(self) -> None:
         if self.give_back_waiting("no slot was free in time", for_s=INBOX_WAIT_MAX_S):
             self._average_s = INBOX_WAIT_MAX_S  # Slots are slower than the average says: claim ahead no more.
+
+    def tick(self) -> None:
+        """Do what is due every second."""
+        self.give_back_overdue()
+        at = now()
+        for hold in self._holds:
+            if (
+                not hold.indexed
+                and at - hold.claimed_at >= INDEX_LEASE_AFTER_S
+                and hold.phase is not Phase.SETTLING
+            ):
+                hold.indexed = True
+                index_lease = best_effort(self._queue.index_lease(hold.claim), "writing the hint of a lease")
+                self._keep(asyncio.create_task(index_lease))
 
     def stop(self, hold: Hold, why: Why) -> None:
         """Ask for an attempt to stop. An outcome that is reported, or being reported, stays as it is."""

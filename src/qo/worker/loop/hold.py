@@ -33,6 +33,7 @@ class Hold:
         "clock",
         "end_dispatch",
         "handler",
+        "indexed",
         "leased_until",
         "left_slot",
         "phase",
@@ -54,6 +55,7 @@ class Hold:
         self.phase_since = now
         self.attempt: asyncio.Task[None] | None = None  # Runs the handler.
         self.progress: Any = None  # The latest progress, if it is not written yet.
+        self.indexed = False  # Whether it was running for so long that its lease was put on the index.
         self.started = False  # Whether the layers let it through to its handler.
         self.end_dispatch: Callable[[], None] = lambda: None  # Ends the span from the claim to the handler.
         self.batched = False  # Whether it runs in a batch, which has no slot.

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from datetime import timedelta
 
-from qo.core import keys
-from qo.core.discovery import Due, Verdict
+from qo.core.discovery import STALE_AFTER, Due, Verdict
 from qo.core.lifecycle import Reason, Rejected
 from qo.core.poll import Pace
+from qo.core.sweep import is_left_behind
 from qo.core.task import Status, Task
 from qo.errors import QoError, StoreError
 from qo.queue.feed import Feed
 from qo.queue.queue import Claim, Queue
+from qo.store.port import Deletion
 from qo.telemetry.log_context import set_task
 from qo.worker.api.handler import Default, Handler
 from qo.worker.config import WorkerConfig
@@ -43,7 +43,6 @@ WORKER_TIMEOUT = (
     "the worker's limit for tasks without one (QO_TIMEOUT_S of the worker); give the handler one of its own "
     "(@app.task(..., timeout_s=...)) or the task (qo submit --timeout)"
 )
-STALE_AFTER = timedelta(seconds=10)
 
 
 class Mailbox:
@@ -74,6 +73,7 @@ class Mailbox:
         self._wake_up = ports.wake_up
         queue.followers.on_ready = ports.look  # What this worker has made ready, it can take at once.
         self._claiming: dict[str, asyncio.Task[None]] = {}
+        self._claimed = False  # Whether a task was claimed since the last look.
         self._missed = False  # Whether a recent candidate could not be claimed.
         self._open = True
 
@@ -109,11 +109,12 @@ class Mailbox:
                 continue
             candidates = await self._look(free)
             self._ports.slots.report_look(bool(candidates) or self._feed.has_withheld)
-            if candidates:
-                for due in candidates:
-                    self._start(due)
+            for due in candidates or ():
+                self._start(due)
+            if self._claimed or (candidates and (self._feed.has_listed or self._feed.has_more)):
+                self._claimed = False
                 pace = pace.after(found_work=True)
-            elif candidates is not None and self._is_empty():
+            elif candidates is not None and not candidates and self._is_empty():
                 return
             else:
                 pace, rest_s = self._rest_after(pace, failed=candidates is None)
@@ -155,8 +156,9 @@ class Mailbox:
         return self._config.stop_when_empty and idle and self._feed.is_exhausted
 
     def _rest_after(self, pace: Pace, *, failed: bool) -> tuple[Pace, float]:
-        first, pace = pace.current_s == 0.0, pace.after(found_work=False)
-        rest_s = pace.rest_s(self._queue.ambient.unit())
+        first = pace.current_s == 0.0
+        pace = pace.after(found_work=False, max_s=self._feed.rest_max_s)
+        rest_s = min(pace.rest_s(self._queue.ambient.unit()), self._feed.next_due_s())
         if self._missed and first and not failed:
             rest_s = self._config.dequeue_backoff_s  # Other workers claim here too: what they leave is soon found.
         self._missed = False
@@ -210,6 +212,10 @@ class Mailbox:
                 self._missed = True
                 self._ports.slot_freed()
         if hold is not None:
+            self._feed.mark_claimed(due)
+            if not self._feed.has_listed:
+                self._claimed = True  # Of a single notice nothing follows; of a claim, that there may be more.
+                self._wake_up.look()
             await self._attempts.accept(hold, open=self._open)
 
     async def _claim(self, due: Due) -> Hold | None:
@@ -235,6 +241,7 @@ class Mailbox:
                 lease_s=config.lease_s,
                 accepts=accepts,
                 on_failure=self._type_filter.hook_of,
+                hint=_hint(due),
             )
         except BaseException:
             if admitted:
@@ -287,13 +294,13 @@ class Mailbox:
             self._feed.defer(due, (task.available_at - at).total_seconds())
         elif not due.key or (task.status is Status.PENDING and not task.waiting):
             return
-        elif due.listed_at - task.updated_at <= STALE_AFTER:
+        elif not is_left_behind(task, due.listed_at):
             # The worker that moved the task is about to drop this key, or has died: then it will still be there.
             self._feed.defer(due, STALE_AFTER.total_seconds(), expect_gone=True)
         else:
-            # The worker that moved the task should have dropped this key long ago, unless it died before it wrote
-            # the new one: so write that first.
-            if (index_key := keys.index_key(task)) is not None:
-                await self._queue.hints.restore(index_key, task.token)
-            if not task.ended or await self._queue.followers.release(task):
-                await self._queue.hints.drop_stale(due.key, due.etag)
+            await self._queue.tasks.repair_hint(due, task)
+
+
+def _hint(due: Due) -> Deletion | None:
+    """Return the hint that led to a task; None if it was found without one."""
+    return Deletion(due.key, due.version, None if due.version is not None else due.etag) if due.key else None
