@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from qo.core.task import Status, Task
+from qo.queue import list_page
 from qo.queue.options import Options
 from qo.queue.queue import Queue
 from qo.queue_api import token_file
@@ -126,6 +127,23 @@ async def test_pages_of_a_list_together_have_every_task_once(api: ServedQueue, q
     typed = body_of(await api.get("/v1/tasks", params={"type": "other", "status": "pending"}))
     assert len(typed["tasks"]) == 4
     assert body_of(await api.get("/v1/tasks", params={"after": "!"}), 400)["code"] == "usage"
+
+
+async def test_what_is_read_for_a_page_is_bounded_and_pages_go_on(
+    api: ServedQueue, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(12):
+        await queue.submit("rare" if n == 0 else "common", n)
+    monkeypatch.setattr(list_page, "READS_MAX", 5)
+    listed: list[int] = []
+    pages, after = 0, None
+    while pages == 0 or after is not None:
+        query = {"type": "rare"} | ({} if after is None else {"after": after})
+        page = body_of(await api.get("/v1/tasks", params=query))
+        listed += [task["input"] for task in page["tasks"]]
+        pages, after = pages + 1, page["next"]
+        assert page["complete"]
+    assert (listed, pages) == ([0], 3)
 
 
 async def test_operators_cancel_replay_archive_and_see_the_history(api: ServedQueue, queue: Queue) -> None:

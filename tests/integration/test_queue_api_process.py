@@ -53,7 +53,7 @@ def ask(url: str, token: str, method: str = "GET", **how: Any) -> httpx.Response
 def test_tokens_work_while_they_are_in_the_file(qo: Qo) -> None:
     with serving(qo) as (url, _):
         local = (qo.cwd / ".qo/secrets/serve.token").read_text().strip()
-        assert ask(f"{url}/v1/tasks", local).json() == {"tasks": [], "next": None}
+        assert ask(f"{url}/v1/tasks", local).json() == {"tasks": [], "next": None, "complete": True}
         created = qo.json("serve", "token", "create", "shop", "--role", "producer")
         answer = ask(f"{url}/v1/tasks", created["token"], "POST", json={"type": "echo"})
         assert answer.status_code == 201

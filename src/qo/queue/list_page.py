@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from qo.core import keys, wire
+from qo.core import wire
 from qo.core.shard import validate_shards
-from qo.core.task import Status, Task
+from qo.core.task import Task
 from qo.errors import UsageError
 from qo.queue.concurrency import gather_cancellable
-from qo.queue.listing import INDEXES, READS_AT_ONCE, ROUNDING, Filter, pages, read_task
+from qo.queue.listing import READS_AT_ONCE, SCAN_MAX, Filter, dated_keys, read_task, task_key_of
 from qo.store.port import ObjectStore
 
 PAGE_MAX = 1_000
+READS_MAX = 1_000  # Tasks that are read for one page at most.
 
 
 class Position(NamedTuple):
@@ -29,63 +29,50 @@ class Position(NamedTuple):
 class TaskPage(NamedTuple):
     tasks: list[Task]
     next: str | None  # The cursor of the following page; None: there is none.
+    complete: bool  # False: there are more keys than were looked at, so that some tasks are on no page.
 
 
 async def read_page(
-    store: ObjectStore, prefix_len: int, criteria: Filter, limit: int, after: str | None = None
+    store: ObjectStore,
+    prefix_len: int,
+    criteria: Filter,
+    limit: int,
+    after: str | None = None,
+    *,
+    scan_max: int = SCAN_MAX,
 ) -> TaskPage:
     """Return up to ``limit`` tasks that match, in the order of the store's listing, last changed first.
 
-    A task that changes between two pages moves to the front, so it may be listed again, or no longer: list from the
-    beginning to see it. Raises UsageError for a cursor that is none.
+    A page may have fewer tasks, or none, and yet be followed by another: READS_MAX bounds what is read for it, and
+    ``scan_max`` what is listed. A task that changes between two pages moves to the front, so it may be listed again, or
+    no longer: list from the beginning to see it. Raises UsageError for a cursor that is none.
     """
     if not 1 <= limit <= PAGE_MAX:
         raise UsageError(f"the limit must be between 1 and {PAGE_MAX:,}, not {limit}")
     if criteria.shard is not None:
         validate_shards((criteria.shard,), prefix_len)
-    tasks: dict[str, Task] = {}
-    last = None if after is None else _decode(after)
-    async for position, task in _matching(store, criteria, last, limit):
-        if last is not None and len(tasks) == limit and task.id not in tasks:
-            return TaskPage(list(tasks.values()), _encode(last))
-        tasks.setdefault(task.id, task)
-        last = position
-    return TaskPage(list(tasks.values()), None)
-
-
-async def _matching(
-    store: ObjectStore, criteria: Filter, after: Position | None, limit: int
-) -> AsyncIterator[tuple[Position, Task]]:
-    positions = await _list_positions(store, criteria)
-    positions = [each for each in positions if after is None or each < after]
-    positions.sort(reverse=True)
-    at_once = min(READS_AT_ONCE, limit + 1)
-    for start in range(0, len(positions), at_once):
-        batch = positions[start : start + at_once]
-        tasks = await gather_cancellable(read_task(store, _task_key(each.key)) for each in batch)
-        for position, task in zip(batch, tasks, strict=True):
+    dated, complete = await dated_keys(store, criteria, scan_max)
+    positions = [Position(*each) for each in dated]
+    if after is not None:
+        start = _decode(after)
+        positions = [each for each in positions if each < start]
+    tasks: dict[str, Task] = {}  # By id: a stale hint beside a fresh one leads to the same task twice.
+    reads = 0
+    while reads < min(len(positions), READS_MAX) and len(tasks) < limit:
+        batch = positions[reads : reads + min(READS_AT_ONCE, READS_MAX - reads)]
+        for task in await gather_cancellable(_read(store, each.key) for each in batch):
+            reads += 1
             if task is not None and criteria.admits(task):
-                yield position, task
+                tasks.setdefault(task.id, task)
+            if len(tasks) == limit:
+                break
+    following = _encode(positions[reads - 1]) if reads < len(positions) else None
+    return TaskPage(list(tasks.values()), following, complete)
 
 
-async def _list_positions(store: ObjectStore, criteria: Filter) -> list[Position]:
-    """Active tasks are listed through their index, all others by their objects."""
-    indexes = INDEXES.get(criteria.status or Status.ARCHIVED)
-    within = f"{criteria.shard}/" if criteria.shard is not None else ""
-    oldest = None if indexes or criteria.since is None else criteria.since - ROUNDING
-    return [
-        Position(entry.modified, entry.key)
-        for prefix in indexes or (keys.TASKS,)
-        async for entries in pages(store, prefix + within)
-        for entry in entries
-        if (oldest is None or entry.modified >= oldest)
-        and (indexes is None or keys.parse_index(entry.key) is not None)
-    ]
-
-
-def _task_key(key: str) -> str:
-    parsed = keys.parse_index(key)
-    return key if parsed is None else keys.task(parsed.shard, parsed.task_id)
+async def _read(store: ObjectStore, key: str) -> Task | None:
+    task_key = task_key_of(key)
+    return None if task_key is None else await read_task(store, task_key)
 
 
 def _encode(position: Position) -> str:

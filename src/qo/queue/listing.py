@@ -99,7 +99,17 @@ async def find(
 
 
 async def _dated_keys(store: ObjectStore, criteria: Filter, scan_max: int | None) -> tuple[list[str], bool]:
-    """Return the keys of tasks that may match, last changed first, and whether these are all.
+    """Return the keys of tasks that may match, last changed first, and whether these are all."""
+    dated, complete = await dated_keys(store, criteria, scan_max)
+    task_keys = (task_key for _, key in dated if (task_key := task_key_of(key)) is not None)
+    return list(dict.fromkeys(task_keys)), complete
+
+
+async def dated_keys(
+    store: ObjectStore, criteria: Filter, scan_max: int | None
+) -> tuple[list[tuple[datetime, str]], bool]:
+    """Return the listed keys of tasks that may match, with the time of their change, last changed first; and whether
+    these are all.
 
     The listing has the time of each change, so that only as many tasks are read as needed. Active tasks are found
     through their index.
@@ -117,8 +127,7 @@ async def _dated_keys(store: ObjectStore, criteria: Filter, scan_max: int | None
     if criteria.status is Status.RUNNING:
         dated += await _first_ready(store, criteria.shard)
     dated.sort(reverse=True)
-    task_keys = (task_key for _, key in dated if (task_key := _task_key(key)) is not None)
-    return list(dict.fromkeys(task_keys)), complete
+    return dated, complete
 
 
 async def _entries(
@@ -157,7 +166,7 @@ def _prefix(prefix: str, criteria: Filter) -> str:
     return prefix + (f"{criteria.shard}/" if criteria.shard is not None else "")
 
 
-def _task_key(key: str) -> str | None:
+def task_key_of(key: str) -> str | None:
     """Return the key of the task that a listed key belongs to; None if it is foreign."""
     if key.startswith(keys.TASKS):
         return key
@@ -174,7 +183,7 @@ async def task_pages(
             (entry.key, task_key)
             for entry in entries
             if (prefix != keys.TASKS or criteria.may_admit(entry.modified))
-            and (task_key := _task_key(entry.key)) is not None
+            and (task_key := task_key_of(entry.key)) is not None
         ]
         for start in range(0, len(listed), size):
             yield listed[start : start + size]

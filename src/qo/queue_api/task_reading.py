@@ -48,14 +48,17 @@ async def show_task(call: Call) -> Response:
 
 
 async def list_tasks(call: Call) -> Response:
-    """List tasks, last changed first; archived ones only if asked for."""
+    """List tasks, last changed first; archived ones only if asked for.
+
+    A page may have fewer tasks than the limit, or none, and yet be followed by another: go on until next is null. In a
+    queue with more than 100,000 tasks, an evenly spread part of them is listed, and complete is false.
+    """
     values = call.arguments
     status = None if values["status"] is None else Status(values["status"])
     criteria = Filter(status=status, task_type=values["type"], shard=values["shard"], since=values["since"])
     page = await read_page(call.queue.store, call.queue.prefix_len, criteria, values["limit"], values["after"])
-    return json_response(
-        {"tasks": [show(call.queue.payloads.reveal(task)) for task in page.tasks], "next": page.next}
-    )
+    tasks = [show(call.queue.payloads.reveal(task)) for task in page.tasks]
+    return json_response({"tasks": tasks, "next": page.next, "complete": page.complete})
 
 
 async def show_history(call: Call) -> Response:
@@ -143,8 +146,15 @@ _TIMEOUT = Parameter(
 )
 _PAGE = {
     "type": "object",
-    "required": ["tasks", "next"],
-    "properties": {"tasks": {"type": "array", "items": TASK}, "next": {"type": ["string", "null"]}},
+    "required": ["tasks", "next", "complete"],
+    "properties": {
+        "tasks": {"type": "array", "items": TASK},
+        "next": {
+            "type": ["string", "null"],
+            "description": "Pass it as after for the following page; null: none.",
+        },
+        "complete": {"type": "boolean", "description": "False: the queue has more tasks than are looked at."},
+    },
 }
 _STATES = {
     "type": "object",
