@@ -324,5 +324,9 @@ async def test_a_check_with_nobody_to_forget_lists_the_workers_once() -> None:
     queue = Queue(meter)
     await signed_on(queue, "w")
     meter.reset()
-    await Monitor(queue).check()
-    assert meter.counts == {Operation.LIST: 2}, "the leases and the workers"
+    monitor = Monitor(queue)
+    await monitor.check()
+    assert meter.counts == {Operation.LIST: 3}, "the leases, the waiting tasks and the workers"
+    meter.reset()
+    await monitor.check()
+    assert meter.counts == {Operation.LIST: 2}, "waiting tasks are listed now and then only"

@@ -268,7 +268,7 @@ async def test_named_tasks_that_are_missing_or_ended_do_no_harm(any_store: Objec
     queue = Queue(any_store)
     async with working(queue, APP, **TAKES) as worker:
         await idle(worker)
-        ended_task = await queue.submit("echo")
+        ended_task = await queue.submit("echo", options=Options(delay_s=3600))  # Nobody claims it before.
         await queue.cancel(ended_task.id)
         ids = ["00000000-0000-4000-8000-000000000000", ended_task.id]
         body = b'{"tasks": ["%b", "%b"]}' % (ids[0].encode(), ids[1].encode())

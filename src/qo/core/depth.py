@@ -17,6 +17,7 @@ import msgspec
 
 from qo.core import keys
 from qo.core.discovery import Listed
+from qo.core.struct_preload import preload
 
 
 class Wait(StrEnum):
@@ -56,6 +57,9 @@ class QueueDepth(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool = True  # Whether the type of every task is known, so that ``types`` are counts, not estimates.
     types: list[TypeDepth] = []
     workers: int = 0
+
+
+preload(TypeDepth, QueueDepth)
 
 
 def active_tasks(entries: Iterable[Listed], now: datetime) -> list[ActiveTask]:

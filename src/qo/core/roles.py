@@ -24,11 +24,11 @@ _CONTROL = "control/*"  # The board and the orders.
 _VIEWABLE = (
     "queue*",  # queue.json, and the queues below.
     *_HELD,
-    *_HINTS,
-    f"{keys.WORKERS}*",
+    "re*",  # ready/ and registers/.
+    "w*",  # waiting/ and workers/.
+    f"{keys.LEASES}*",
     f"{keys.SCHEDULES}*",
     f"{keys.SHARD_LEASES}*",
-    _REGISTERS,
     _CONTROL,
 )
 
@@ -114,6 +114,11 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
         Grant("MoveHints", (WRITE, DELETE), _everywhere(_HINTS)),
     ),
 }
+# What the page writes for an operator: it posts no notices and changes no registers. Where names are long, the policy
+# has no room for the hints of waiting tasks: the sweeper writes those.
+PAGE_TASKS = Grant("MoveTasks", (WRITE,), _everywhere((f"{keys.TASKS}*", keys.DESIRED)))
+PAGE_HINTS = Grant("MoveHints", (WRITE, DELETE), _everywhere(_HINTS))
+PAGE_HINTS_SHORT = Grant("MoveHints", (WRITE, DELETE), _everywhere((f"{keys.READY}*", f"{keys.LEASES}*")))
 # What a producer needs to wake workers; all others that send wake-ups read the roster anyway.
 _PUSH = Grant("FindWorkers", (READ, LIST), (f"{keys.WORKERS}*",))
 # What the purger needs, in a monitor or in a worker. Nobody else removes tasks, and no operator does.

@@ -186,7 +186,7 @@ MUTANTS: dict[str, Mutant] = {
     "no-fence": Mutant("worker", _no_fence),
     "no-conditional-write": Mutant("queue", _no_condition),
     "local-clock": Mutant("queue", _local_clock),
-    "ack-before-children": Mutant("worker", _ack_before_children, first=4),
+    "ack-before-children": Mutant("worker", _ack_before_children, first=13),
     "cursor-before-commit": Mutant("dispatcher", _cursor_before_commit, first=2),
     "rebuild-at-once": Mutant("dispatcher", _rebuild_at_once),
     "record-before-submit": Mutant("queue", _record_before_submit),

@@ -108,7 +108,9 @@ const FLOW: Flow = {
 };
 
 function isFlow(found: unknown): boolean {
-  return found === null || (typeof found === "object" && !Array.isArray(found) && misfit(found as object, FLOW) === null);
+  return (
+    found === null || (typeof found === "object" && !Array.isArray(found) && misfit(found as object, FLOW) === null)
+  );
 }
 
 const DEFAULTS: Partial<Task> = {
